@@ -1,0 +1,31 @@
+"""convalgos: one convolution call, many algorithms, and a selector that says why.
+
+>>> import numpy as np, convalgos as ca
+>>> ca.conv(np.ones((1, 3, 8, 8), "f4"), np.ones((4, 3, 3, 3), "f4"), padding=1).shape
+(1, 4, 8, 8)
+"""
+
+from importlib import import_module
+from typing import Any
+
+from convalgos.algorithm import Unsupported
+from convalgos.api import algorithms, conv, explain, find, plan
+from convalgos.problem import ConvProblem
+
+__version__ = "0.1.0"
+__all__ = [
+    "ConvProblem",
+    "Unsupported",
+    "algorithms",
+    "conv",
+    "explain",
+    "find",
+    "plan",
+    "signal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "signal":  # imports SciPy, so only when asked for
+        return import_module("convalgos.signal")
+    raise AttributeError(f"module 'convalgos' has no attribute {name!r}")

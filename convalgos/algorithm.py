@@ -1,0 +1,274 @@
+"""The contract: what an algorithm declares, and what its plan does.
+
+problem -> algorithm -> plan -> prepare (the filter, once) -> run. An `Algorithm` instance is a candidate;
+its fields are its tuning. A `Plan` holds everything that does not depend on the data; many threads may
+call one plan at once, each call taking a workspace of its own from the plan's pool.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from convalgos.arrays import as_numpy, like
+from convalgos.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from convalgos.machine import Machine
+
+ACTIVATIONS = (None, "relu")
+EXTRAS = {  # module -> how to get it
+    "numba": "pip install numba",
+    "pyfftw": "pip install pyfftw",
+    "mkl": "pip install 'convalgos[mkl]'",
+    "mkl_fft": "pip install 'convalgos[mkl]'",
+    "cupy": "pip install 'convalgos[gpu]'",
+    "cudnn": "pip install 'convalgos[gpu]'",
+}
+
+
+class Unsupported(RuntimeError):
+    """The problem is valid, but this algorithm, device or machine cannot serve it; the message says why."""
+
+
+@cache
+def missing(module: str) -> str | None:
+    """How to get an optional module that is not installed, or None if it is there."""
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        found = False
+    return None if found else f"needs {module}, which is not installed ({EXTRAS[module]})"
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """One way to convolve. Subclass it, give it fields for its tuning, and list instances in `ALGORITHMS`."""
+
+    family: ClassVar[str]  # "cpu.winograd"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    directions: ClassVar[tuple[str, ...]] = ("forward",)
+    needs: ClassVar[tuple[str, ...]] = ("numba",)  # optional modules, keys of EXTRAS
+
+    @property
+    def variant(self) -> str:
+        """The part of the id after the family, made from the fields; empty when there is only one."""
+        return ""
+
+    @property
+    def id(self) -> str:
+        """'device.family[.variant]'."""
+        return f"{self.family}.{self.variant}" if self.variant else self.family
+
+    @property
+    def device(self) -> str:
+        return self.family.partition(".")[0]
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        """Why this algorithm cannot serve the problem, in one sentence, or None.
+
+        Overrides start with `super().why_not(problem) or ...`.
+        """
+        for module in self.needs:
+            if reason := missing(module):
+                return reason
+        if problem.direction not in self.directions:
+            return f"computes {' and '.join(self.directions)} only, not {problem.direction}"
+        if problem.dtype not in self.dtypes:
+            return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
+        if problem.compute_dtype != problem.dtype:
+            return f"computes {problem.dtype} in {problem.dtype}, not in {problem.compute_dtype}"
+        return None
+
+    @abstractmethod
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        """Predicted seconds of one run."""
+
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        """Scratch that one run of the plan holds, beside x, y and the prepared filter."""
+        return 0
+
+    @abstractmethod
+    def error_bound(self, problem: ConvProblem) -> float:
+        """Largest error of y for well-scaled data, relative to max|y| of the float64 answer."""
+
+    @abstractmethod
+    def plan(self, problem: ConvProblem) -> Plan:
+        """Everything that does not depend on the data. Called only where `why_not` is None."""
+
+    def serve(self, problem: ConvProblem) -> Plan:
+        """`plan`, or `Unsupported` with the reason."""
+        if reason := self.why_not(problem):
+            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
+        return EmptyPlan(problem, self) if problem.is_empty else self.plan(problem)
+
+
+class PreparedFilter:
+    """A filter in the form that one plan runs on; `Plan.prepare` makes it."""
+
+    __slots__ = ("data", "key")
+
+    def __init__(self, key: tuple[str, ConvProblem], data: Any):
+        self.key = key
+        self.data = data
+
+
+class Plan(ABC):
+    """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
+
+    Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
+    """
+
+    explanation: str = ""  # set by the selector: why this algorithm
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
+        self.problem = problem
+        self.algorithm = algorithm.id
+        self.workspace_bytes = workspace_bytes
+        self._key = (algorithm.id, problem)
+        self._dtype = numpy_dtype(problem.dtype)
+        self._x_shape = problem.array_shape(problem.x_shape)
+        self._y_shape = problem.array_shape(problem.y_shape)
+        self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
+
+    # --- for the caller ----------------------------------------------------------------------
+
+    def prepare(self, w: Any) -> PreparedFilter:
+        """Bring a filter (K, C/groups, *kernel) into the plan's own form.
+
+        Raises:
+            ValueError: wrong shape. TypeError: wrong dtype.
+        """
+        w = self._checked("w", w, self.problem.w_shape)
+        if self.problem.mode == "convolution":
+            w = w[(slice(None), slice(None), *(slice(None, None, -1),) * self.problem.ndim)]
+        return PreparedFilter(self._key, self.prepare_filter(np.ascontiguousarray(w)))
+
+    def __call__(
+        self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
+    ) -> Any:
+        """y = activation(conv(x, w) + bias).
+
+        Args:
+            x: (N, C, *spatial), or (N, *spatial, C) when the problem's layout is channels_last.
+            w: what `prepare` returned, or a filter, which is then prepared for this call only.
+            bias: (K,) or None.
+            out: array for y, written whole; a new one is allocated when None.
+            activation: None or "relu".
+
+        Returns:
+            y (N, K, *spatial_out) in the problem's layout, of x's kind of array; `out` if it was given.
+        """
+        if type(x) is not np.ndarray:
+            if out is not None:
+                self(as_numpy("x", x), w, bias=bias, out=as_numpy("out", out), activation=activation)
+                return out
+            return like(self(as_numpy("x", x), w, bias=bias, activation=activation), x)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r} must be None or 'relu'")
+        if x.shape != self._x_shape or x.dtype != self._dtype or not x.flags.c_contiguous:
+            x = np.ascontiguousarray(self._checked("x", x, self._x_shape))
+        if type(w) is not PreparedFilter:
+            w = self.prepare(w)
+        elif w.key is not self._key and w.key != self._key:
+            raise ValueError(
+                f"w was prepared for {w.key[0]} on {w.key[1]}, not for {self.algorithm} on {self.problem}"
+            )
+        if bias is not None:
+            bias = np.ascontiguousarray(self._checked("bias", bias, (self.problem.K,)))
+        target = self._target(out, x, bias)
+        workspace = self._free.pop() if self._free else self.new_workspace()
+        try:
+            self.run(x, w.data, bias, activation, target, workspace)
+        finally:
+            self._free.append(workspace)
+        if out is None or target is out:
+            return target
+        out[...] = target
+        return out
+
+    def explain(self) -> str:
+        """Why this algorithm was picked, and why not the others."""
+        return self.explanation or f"{self.algorithm} on {self.problem}"
+
+    # --- for the implementor -----------------------------------------------------------------
+
+    @abstractmethod
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        """w: C-contiguous (K, C/groups, *kernel), already flipped for mode="convolution"."""
+
+    @abstractmethod
+    def run(
+        self,
+        x: np.ndarray,
+        w: Any,
+        bias: np.ndarray | None,
+        activation: str | None,
+        y: np.ndarray,
+        workspace: Any,
+    ) -> None:
+        """Write all of y. x, y: C-contiguous, in the problem's layout; w: from `prepare_filter`."""
+
+    def new_workspace(self) -> Any:
+        """Scratch for one run at a time; made when the pool is empty, then reused."""
+        return None
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> np.ndarray:
+        array = as_numpy(name, array)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
+        if array.dtype != self._dtype:
+            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
+        return array
+
+    def _target(self, out: Any, x: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+        """The array to compute into: `out` itself where that is safe."""
+        if out is None:
+            return np.empty(self._y_shape, self._dtype)
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
+        self._checked("out", out, self._y_shape)
+        if not out.flags.writeable:
+            raise ValueError("out is read-only; it must be writeable")
+        overlaps = np.may_share_memory(out, x) or (bias is not None and np.may_share_memory(out, bias))
+        if overlaps or not out.flags.c_contiguous:
+            return np.empty(self._y_shape, self._dtype)
+        return out
+
+
+class EmptyPlan(Plan):
+    """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
+
+    def prepare_filter(self, w: np.ndarray) -> None:
+        return None
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        y.fill(0)
+        finish(y, bias, activation, self.problem)
+
+
+def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: ConvProblem) -> None:
+    """The output step in NumPy, in place, for plans that have no kernel of their own to fuse it into.
+
+    y: an array of the problem's layout, or a piece of one with all its dimensions.
+    """
+    if bias is not None:
+        y += bias.reshape(-1, *(1,) * problem.ndim) if problem.layout == "channels_first" else bias
+    if activation == "relu":
+        np.maximum(y, 0, out=y)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a problem's dtype; bfloat16 comes from ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)

@@ -1,0 +1,89 @@
+"""Arrays of other libraries at the door: what comes in, which device it lies on, how the answer goes back.
+
+NumPy arrays pass through untouched. Torch tensors on the CPU are viewed as NumPy arrays without a copy
+(also as `out`), and answers go back as tensors. Nothing here imports torch: a tensor can only arrive when
+the caller has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+def device_of(array: Any) -> str:
+    """'cpu' or 'cuda:N', from the type of an array."""
+    if _is_torch(array):
+        return str(array.device) if array.is_cuda else "cpu"
+    if _is_cupy(array):
+        return f"cuda:{array.device.id}"
+    return "cpu"
+
+
+def as_numpy(name: str, array: Any) -> np.ndarray:
+    """A NumPy view of a host array.
+
+    Raises:
+        TypeError: `array` is neither a NumPy array, nor a CPU tensor, nor something NumPy reads as numbers.
+    """
+    if isinstance(array, np.ndarray):
+        return array
+    if _is_torch(array):
+        return _torch_to_numpy(name, array)
+    if _is_cupy(array):
+        raise TypeError(f"{name} lies on {device_of(array)}; this plan takes arrays in host memory")
+    view = np.asarray(array)
+    if view.dtype == object:
+        raise TypeError(f"{name}={type(array).__name__} must be a NumPy array or a CPU tensor")
+    return view
+
+
+def like(array: np.ndarray, example: Any) -> Any:
+    """`array` as the kind of array that `example` is, without a copy."""
+    if not _is_torch(example):
+        return array
+    torch = sys.modules["torch"]
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def aligned_empty(count: int, dtype: Any) -> np.ndarray:
+    """An uninitialised 1-D array of `count` elements that starts on a cache line."""
+    item = np.dtype(dtype).itemsize
+    raw = np.empty(count * item + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count * item].view(dtype)
+
+
+def aligned_zeros(count: int, dtype: Any) -> np.ndarray:
+    """`aligned_empty`, zeroed."""
+    array = aligned_empty(count, dtype)
+    array.fill(0)
+    return array
+
+
+def _is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, getattr(torch, "Tensor", ()))
+
+
+def _is_cupy(array: Any) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
+
+
+def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
+    if tensor.is_cuda:
+        raise TypeError(f"{name} lies on {tensor.device}; this plan takes arrays in host memory")
+    torch = sys.modules["torch"]
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()

@@ -1,0 +1,1 @@
+"""Algorithms on the CPU: one file each, and the toolkit they share."""

@@ -1,0 +1,176 @@
+"""The machine: what every cost model reads, and where each figure came from.
+
+Vector width, caches and thread count are read from the system; peak and bandwidth are measured once
+(`convalgos.cpu.calibrate`) and kept in the user's cache folder, one file per machine fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+
+FORMAT = 1  # of the stored file; raise it when a field changes its meaning
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Figures of one machine. Bytes and seconds; flops count a fused multiply-add as two."""
+
+    name: str
+    threads: int  # that our kernels run on
+    vector_bytes: int  # 64 with AVX-512, 32 with AVX2, 16 otherwise
+    l1_bytes: int  # data cache, per core
+    l2_bytes: int  # per core
+    l3_bytes: int  # shared
+    peak_float32: float  # flop/s on all threads
+    peak_float64: float
+    bandwidth: float  # bytes/s read plus written by all threads, on arrays beyond the last cache
+    cache_bandwidth: float  # the same on arrays that stay in the last cache
+    launch: float  # seconds to start and join a parallel region
+    source: str = "measured"
+
+    def peak(self, dtype: str) -> float:
+        """flop/s on all threads in an element type."""
+        return self.peak_float64 if dtype == "float64" else self.peak_float32
+
+    def stream(self, nbytes: float) -> float:
+        """Seconds to move `nbytes`, read plus written, once."""
+        return nbytes / (self.cache_bandwidth if nbytes < self.l3_bytes / 2 else self.bandwidth)
+
+
+def cache_folder() -> Path:
+    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it."""
+    if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("convalgos", appauthor=False))
+
+
+@cache
+def vector_bytes() -> int:
+    """Bytes of the widest vector that the compiler may use here; NUMBA_CPU_NAME is honoured."""
+    chosen = os.environ.get("NUMBA_CPU_NAME", "")
+    features = cpu_flags()
+    if chosen and chosen != "host":
+        wide = ("skylake-avx512", "icelake", "cascadelake", "sapphire", "znver4", "znver5", "v4")
+        if any(w in chosen for w in wide):
+            return 64
+        return 32 if chosen in ("haswell", "broadwell", "skylake", "x86-64-v3") or "znver" in chosen else 16
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
+        return 64
+    return 32 if {"avx2", "fma"} <= features else 16
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction set flags as the kernel lists them; empty where it lists none."""
+    return frozenset(_cpuinfo("flags").split())
+
+
+@cache
+def cpu_name() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def cache_sizes() -> tuple[int, int, int]:
+    """(L1 data, L2, L3) bytes of core 0; usual sizes where the system does not say."""
+    sizes = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size[-1:] in "KM" and size[:-1].isdigit():
+            sizes[level] = int(size[:-1]) << (10 if size[-1] == "K" else 20)
+    return sizes[1], sizes[2], sizes[3]
+
+
+def fingerprint(threads: int) -> str:
+    """A file name that tells machines apart by what their timings depend on."""
+    parts = [cpu_name(), f"{threads}t", f"v{vector_bytes()}", platform.system()]
+    return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
+
+
+def load(threads: int) -> Machine | None:
+    """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
+    path = _path(threads)
+    try:
+        stored = json.loads(path.read_text())
+        if not isinstance(stored, dict) or stored.pop("format", None) != FORMAT:
+            raise ValueError("not a machine file of this version")
+        machine = Machine(**stored)
+        numbers = [f.name for f in fields(Machine) if f.type in ("int", "float")]
+        if not all(isinstance(getattr(machine, n), int | float) and getattr(machine, n) > 0 for n in numbers):
+            raise ValueError("a figure is not a positive number")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        set_aside(path, str(error))
+        return None
+    return machine
+
+
+def save(machine: Machine) -> None:
+    """Keep the figures for later processes; a folder that cannot be written costs only a warning."""
+    text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
+    try:
+        write_atomic(_path(machine.threads), text)
+    except OSError as error:
+        warnings.warn(f"machine figures could not be kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write aside and rename, so that readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged file out of the way, and say so."""
+    kept = path.with_name(path.name + ".damaged")
+    try:
+        os.replace(path, kept)
+    except OSError:
+        kept = path
+    warnings.warn(f"{path} was damaged ({reason}); kept as {kept.name}", RuntimeWarning, stacklevel=3)
+
+
+def _path(threads: int) -> Path:
+    return cache_folder() / "machine" / f"{fingerprint(threads)}.json"
+
+
+@cache
+def _cpuinfo(key: str) -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""

@@ -1,0 +1,442 @@
+"""The problem: what to convolve, never how.
+
+`ConvProblem` is the one place that knows output sizes, padding, flops, bytes and the GEMM view of a
+convolution. It is immutable and hashable, so it serves as the key of every cache, and it has a short
+text form that parses and prints back (`ConvProblem.parse`, `str`).
+
+Shapes are logical: x (N, C, *spatial), w (K, C/groups, *kernel), y (N, K, *spatial_out), with one to
+three spatial dimensions. `layout` says in which order x and y lie in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+LAYOUTS = ("channels_first", "channels_last")
+MODES = ("cross_correlation", "convolution")
+DIRECTIONS = ("forward", "backward_data", "backward_weights")
+DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
+COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
+NAMED_PADDING = ("valid", "same", "full")
+
+Shape = tuple[int, ...]
+Pads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """One convolution, from shapes and parameters.
+
+    Args:
+        x_shape: (N, C, *spatial), one to three spatial dimensions; any of them may be zero.
+        w_shape: (K, C/groups, *kernel).
+        stride, dilation: one int of at least 1, or one per spatial dimension.
+        padding: one int, one per spatial dimension, (low, high) pairs, or "valid", "same", "full".
+            "same" gives ceil(size / stride) outputs, with the odd element of padding on the high side.
+        groups: divides C and K.
+        mode: "cross_correlation" (no flip) or "convolution" (the filter is flipped).
+        layout: "channels_first" or "channels_last", the memory order of x and y.
+        dtype: element type of x, w and y.
+        direction: "forward", "backward_data" or "backward_weights".
+        compute_dtype: what the products are computed in; by default float64 for float64, else float32.
+
+    Raises:
+        ValueError: names the argument, its value and what would be valid.
+
+    Example:
+        >>> p = ConvProblem((8, 64, 56, 56), (64, 64, 3, 3), padding=1)
+        >>> p.y_shape, p.flops
+        ((8, 64, 56, 56), 1849688064)
+        >>> str(p)
+        'n8 c64 h56 w56 k64 r3 s3 p1'
+    """
+
+    x_shape: Shape
+    w_shape: Shape
+    stride: Any = 1  # Shape once constructed
+    padding: Any = 0  # Pads once constructed
+    dilation: Any = 1  # Shape once constructed
+    groups: int = 1
+    mode: str = field(default="cross_correlation", kw_only=True)
+    layout: str = field(default="channels_first", kw_only=True)
+    dtype: str = field(default="float32", kw_only=True)
+    direction: str = field(default="forward", kw_only=True)
+    compute_dtype: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        put("x_shape", _shape("x_shape", self.x_shape))
+        put("w_shape", _shape("w_shape", self.w_shape))
+        if not 3 <= len(self.x_shape) <= 5:
+            raise ValueError(
+                f"x_shape={self.x_shape} must be (N, C, *spatial) with 1, 2 or 3 spatial dimensions"
+            )
+        if len(self.w_shape) != len(self.x_shape):
+            raise ValueError(
+                f"w_shape={self.w_shape} must be (K, C/groups, *kernel) with as many dimensions as "
+                f"x_shape={self.x_shape}"
+            )
+        if min(self.w_shape[2:]) < 1:
+            raise ValueError(f"w_shape={self.w_shape} must have kernel sizes of at least 1")
+        put("stride", _per_dim("stride", self.stride, self.ndim, 1))
+        put("dilation", _per_dim("dilation", self.dilation, self.ndim, 1))
+        put("groups", _integer("groups", self.groups, 1))
+        self._check_channels()
+        for name, allowed in (("mode", MODES), ("layout", LAYOUTS), ("direction", DIRECTIONS)):
+            _one_of(name, getattr(self, name), allowed)
+        put("dtype", _one_of("dtype", _dtype_name(self.dtype), tuple(DTYPES)))
+        compute = self.compute_dtype or ("float64" if self.dtype == "float64" else "float32")
+        put("compute_dtype", _one_of("compute_dtype", _dtype_name(compute), COMPUTE_DTYPES))
+        put("padding", _pads(self.padding, self.spatial, self.kernel, self.stride, self.dilation))
+        self._check_extent()
+
+    def _check_channels(self) -> None:
+        if self.C % self.groups:
+            raise ValueError(f"groups={self.groups} must divide the C={self.C} channels of x")
+        if self.K % self.groups:
+            raise ValueError(f"groups={self.groups} must divide the K={self.K} filters of w")
+        if self.w_shape[1] != self.C // self.groups:
+            raise ValueError(
+                f"w_shape={self.w_shape} must have C/groups = {self.C}/{self.groups} = "
+                f"{self.C // self.groups} input channels in its second dimension"
+            )
+
+    def _check_extent(self) -> None:
+        for size, (low, high), reach in zip(self.spatial, self.padding, self.kernel_extent, strict=True):
+            if size and size + low + high < reach:
+                raise ValueError(
+                    f"padding={self.padding} must make x_shape={self.x_shape} at least as large as "
+                    f"the (dilated) kernel, which spans {self.kernel_extent}"
+                )
+
+    # --- sizes -------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        """Number of spatial dimensions: 1, 2 or 3."""
+        return len(self.x_shape) - 2
+
+    @property
+    def N(self) -> int:
+        return self.x_shape[0]
+
+    @property
+    def C(self) -> int:
+        return self.x_shape[1]
+
+    @property
+    def K(self) -> int:
+        return self.w_shape[0]
+
+    @property
+    def spatial(self) -> Shape:
+        return self.x_shape[2:]
+
+    @property
+    def kernel(self) -> Shape:
+        return self.w_shape[2:]
+
+    @cached_property
+    def kernel_extent(self) -> Shape:
+        """Input elements that the dilated kernel spans, per dimension."""
+        return tuple(d * (r - 1) + 1 for r, d in zip(self.kernel, self.dilation, strict=True))
+
+    @cached_property
+    def spatial_out(self) -> Shape:
+        return tuple(
+            max(0, (size + low + high - reach) // step + 1)
+            for size, (low, high), reach, step in zip(
+                self.spatial, self.padding, self.kernel_extent, self.stride, strict=True
+            )
+        )
+
+    @cached_property
+    def y_shape(self) -> Shape:
+        """(N, K, *spatial_out)."""
+        return (self.N, self.K, *self.spatial_out)
+
+    def array_shape(self, shape: Shape) -> Shape:
+        """The shape of the array that holds a logical (N, C, *spatial) shape in this layout."""
+        if self.layout == "channels_first":
+            return shape
+        return (shape[0], *shape[2:], shape[1])
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One input channel per group, one or more filters for each."""
+        return self.groups > 1 and self.groups == self.C
+
+    @property
+    def is_pointwise(self) -> bool:
+        return all(r == 1 for r in self.kernel)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing to sum: y is empty, or every one of its elements is an empty sum."""
+        return 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape
+
+    @cached_property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype]
+
+    # --- work --------------------------------------------------------------------------------
+
+    @property
+    def gemm_m(self) -> int:
+        """N*P*Q: rows of the GEMM view, of one group."""
+        return self.N * math.prod(self.spatial_out)
+
+    @property
+    def gemm_n(self) -> int:
+        """K/groups."""
+        return self.K // self.groups
+
+    @property
+    def gemm_k(self) -> int:
+        """C/groups*R*S."""
+        return math.prod(self.w_shape[1:])
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the direct convolution (padding counted as data)."""
+        return 2 * self.gemm_m * self.K * self.gemm_k
+
+    @property
+    def x_bytes(self) -> int:
+        return math.prod(self.x_shape) * self.itemsize
+
+    @property
+    def w_bytes(self) -> int:
+        return math.prod(self.w_shape) * self.itemsize
+
+    @property
+    def y_bytes(self) -> int:
+        return math.prod(self.y_shape) * self.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Least traffic: x and w read once, y written once."""
+        return self.x_bytes + self.w_bytes + self.y_bytes
+
+    # --- other views -------------------------------------------------------------------------
+
+    def replace(self, **changes: Any) -> ConvProblem:
+        """The same problem with some fields changed, checked again."""
+        return replace(self, **changes)
+
+    @cached_property
+    def as_3d(self) -> ConvProblem:
+        """The same work with three spatial dimensions, leading ones of size 1 put in front."""
+        missing = 3 - self.ndim
+        if not missing:
+            return self
+        ones = (1,) * missing
+        return replace(
+            self,
+            x_shape=(*self.x_shape[:2], *ones, *self.spatial),
+            w_shape=(*self.w_shape[:2], *ones, *self.kernel),
+            stride=(*ones, *self.stride),
+            dilation=(*ones, *self.dilation),
+            padding=(*(((0, 0),) * missing), *self.padding),
+        )
+
+    # --- text --------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        words = [f"n{self.N}", f"c{self.C}"]
+        words += [f"{a}{v}" for a, v in zip("dhw"[-self.ndim :], self.spatial, strict=True)]
+        words += [f"k{self.K}"]
+        words += [f"{a}{v}" for a, v in zip("trs"[-self.ndim :], self.kernel, strict=True)]
+        if any(p != (0, 0) for p in self.padding):
+            words.append("p" + _print_pads(self.padding))
+        for name in ("stride", "dilation"):
+            values = getattr(self, name)
+            if any(v != 1 for v in values):
+                words.append(name + _print_ints(values))
+        if self.groups != 1:
+            words.append(f"groups{self.groups}")
+        default_compute = "float64" if self.dtype == "float64" else "float32"
+        words += [
+            word
+            for word, default in (
+                (self.mode, MODES[0]),
+                (self.layout, LAYOUTS[0]),
+                (self.direction, DIRECTIONS[0]),
+                (self.dtype, "float32"),
+                (f"compute_{self.compute_dtype}", f"compute_{default_compute}"),
+            )
+            if word != default
+        ]
+        return " ".join(words)
+
+    @classmethod
+    def parse(cls, text: str) -> ConvProblem:
+        """Read the short text form.
+
+        Words in any order: sizes `n8 c64 d16 h56 w56 k64 t3 r3 s3` (1-D uses `w` and `s`, 2-D `h w` and
+        `r s`), padding `p1`, `p1,2`, `p0:1,2:2` or `psame`, then `stride2`, `dilation2`, `groups32`
+        (one number, or one per dimension as in `stride2,1`), a layout, a mode, a direction, a dtype and
+        `compute_DTYPE`. `n` defaults to 1.
+
+        Raises:
+            ValueError: says which word is not understood, given twice or missing.
+        """
+        sizes: dict[str, int] = {}
+        options: dict[str, Any] = {}
+
+        def once(where: dict[str, Any], key: str, value: Any, word: str) -> None:
+            if key in where:
+                raise ValueError(f"problem {text!r}: {word!r} gives {key} a second time")
+            where[key] = value
+
+        for word in text.lower().split():
+            named = next((k for k, v in _WORDS.items() if word in v), None)
+            if named:
+                once(options, named, word.removeprefix("compute_"), word)
+            elif m := re.fullmatch(r"([ncdhwktrs])(\d+)", word):
+                once(sizes, m[1], int(m[2]), word)
+            elif m := re.fullmatch(r"(stride|dilation|groups)([\d,x]+)", word):
+                value = _read_ints(m[2])
+                once(options, m[1], value[0] if m[1] == "groups" else value, word)
+            elif m := re.fullmatch(r"p(?:adding)?(valid|same|full|[\d,x:]+)", word):
+                once(options, "padding", _read_pads(m[1]), word)
+            else:
+                raise ValueError(
+                    f"problem {text!r}: {word!r} is not understood; an example is "
+                    "'n8 c64 h56 w56 k64 r3 s3 p1 stride2 dilation1 groups1 channels_last float32'"
+                )
+        ndim = 3 if {"d", "t"} & sizes.keys() else 2 if {"h", "r"} & sizes.keys() else 1
+        axes, taps = "dhw"[-ndim:], "trs"[-ndim:]
+        if absent := [a for a in ("c", *axes, "k", *taps) if a not in sizes]:
+            raise ValueError(f"problem {text!r}: missing size {', '.join(absent)} of a {ndim}-D problem")
+        groups = options.get("groups", 1)
+        if groups < 1 or sizes["c"] % groups:
+            raise ValueError(f"problem {text!r}: groups={groups} must divide c={sizes['c']}")
+        for name in ("stride", "dilation", "padding"):
+            value: Any = options.get(name)
+            if isinstance(value, tuple) and len(value) == 1:
+                options[name] = value * ndim
+        return cls(
+            (sizes.get("n", 1), sizes["c"], *(sizes[a] for a in axes)),
+            (sizes["k"], sizes["c"] // groups, *(sizes[a] for a in taps)),
+            **options,
+        )
+
+
+_WORDS = {
+    "mode": MODES,
+    "layout": LAYOUTS,
+    "direction": DIRECTIONS,
+    "dtype": tuple(DTYPES),
+    "compute_dtype": tuple(f"compute_{d}" for d in COMPUTE_DTYPES),
+}
+
+
+# --- reading arguments -----------------------------------------------------------------------
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {least}") from None
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
+    return number
+
+
+def _shape(name: str, value: Any) -> Shape:
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise ValueError(f"{name}={value!r} must be a sequence of integers")
+    return tuple(_integer(name, v, 0) for v in value)
+
+
+def _per_dim(name: str, value: Any, ndim: int, least: int) -> Shape:
+    """One int for every dimension, or one int per dimension."""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return (_integer(name, value, least),) * ndim
+    values = tuple(_integer(name, v, least) for v in value)
+    if len(values) != ndim:
+        raise ValueError(f"{name}={value!r} must be one integer or {ndim} of them")
+    return values
+
+
+def _pads(value: Any, spatial: Shape, kernel: Shape, stride: Shape, dilation: Shape) -> Pads:
+    ndim = len(spatial)
+    if isinstance(value, str):
+        _one_of("padding", value, NAMED_PADDING)
+        reach = [d * (r - 1) for r, d in zip(kernel, dilation, strict=True)]
+        if value == "valid":
+            return ((0, 0),) * ndim
+        if value == "full":
+            return tuple((e, e) for e in reach)
+        total = [
+            max(0, (-(-size // step) - 1) * step + e + 1 - size)
+            for size, step, e in zip(spatial, stride, reach, strict=True)
+        ]
+        return tuple((t // 2, t - t // 2) for t in total)
+    if not hasattr(value, "__iter__"):
+        return ((_integer("padding", value, 0),) * 2,) * ndim
+    values = tuple(value)
+    if len(values) != ndim:
+        raise ValueError(
+            f"padding={value!r} must be an integer, {ndim} integers, {ndim} (low, high) pairs, or one of "
+            + ", ".join(map(repr, NAMED_PADDING))
+        )
+    pairs = []
+    for v in values:
+        if isinstance(v, str) or not hasattr(v, "__iter__"):
+            pairs.append((_integer("padding", v, 0),) * 2)
+            continue
+        pair: Sequence[Any] = tuple(v)
+        if len(pair) != 2:
+            raise ValueError(f"padding={value!r} must hold integers or (low, high) pairs, not {v!r}")
+        pairs.append((_integer("padding", pair[0], 0), _integer("padding", pair[1], 0)))
+    return tuple(pairs)
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _dtype_name(dtype: Any) -> Any:
+    """'float32' from a string, a type or anything with a dtype's `name`."""
+    if isinstance(dtype, str):
+        return dtype
+    return getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)
+
+
+# --- words of the text form ------------------------------------------------------------------
+
+
+def _read_ints(text: str) -> Shape:
+    try:
+        return tuple(int(v) for v in re.split("[,x]", text))
+    except ValueError:
+        raise ValueError(f"{text!r} must be one number or one per dimension, as in '2' or '2,1'") from None
+
+
+def _read_pads(text: str) -> Any:
+    if text in NAMED_PADDING:
+        return text
+    pads = [_read_ints(part.replace(":", ",")) for part in re.split("[,x]", text)]
+    return tuple(p[0] if len(p) == 1 else p for p in pads)
+
+
+def _print_ints(values: Shape) -> str:
+    return str(values[0]) if len(set(values)) == 1 else ",".join(map(str, values))
+
+
+def _print_pads(pads: Pads) -> str:
+    parts = [str(low) if low == high else f"{low}:{high}" for low, high in pads]
+    return parts[0] if len(set(parts)) == 1 else ",".join(parts)
