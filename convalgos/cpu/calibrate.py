@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from convalgos.machine import Machine, cache_sizes, cpu_count, cpu_name, vector_bytes
+from convalgos.cpu.jit import thread_count
+from convalgos.machine import Machine, cache_sizes, cpu_name, vector_bytes
 
-
-def thread_count() -> int:
-    """Threads that our kernels run on."""
-    return cpu_count()
+__all__ = ["measure", "thread_count"]
 
 
 def measure(threads: int) -> Machine:

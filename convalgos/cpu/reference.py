@@ -26,10 +26,10 @@ def reference(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarr
     y = np.zeros((p.N, p.groups, p.gemm_n, *p.spatial_out))
     for g in range(p.groups):
         channels = x[:, g * p.w_shape[1] : (g + 1) * p.w_shape[1]]  # (N, C/g, *padded)
-        filters = w[g * p.gemm_n : (g + 1) * p.gemm_n]  # (K/g, C/g, *kernel)
+        filters = np.moveaxis(w[g * p.gemm_n : (g + 1) * p.gemm_n], (0, 1), (-2, -1))  # (*kernel, K/g, C/g)
         for tap in product(*map(range, p.kernel)):
             window = channels[:, :, *_window(p, tap)]  # (N, C/g, *spatial_out)
-            weight = filters[:, :, *tap]  # (K/g, C/g)
+            weight = filters[tap]  # (K/g, C/g)
             y[:, g] += np.moveaxis(np.tensordot(weight, window, (1, 1)), 1, 0)
     y = y.reshape(p.y_shape)
     return y if bias is None else y + bias.reshape(-1, *(1,) * p.ndim)

@@ -1,0 +1,471 @@
+"""Vectors: the only file that imports llvmlite.
+
+`Vec` writes LLVM instructions on vectors of `lanes` elements of `size` bytes; `emitter` turns a Python
+function over a `Vec` into an operation that kernels (see `jit`) can call. Both sizes are parameters of
+every operation, so one definition serves float32 and float64, AVX-512, AVX2 and narrower machines.
+
+Addresses travel as integers in bytes; offsets inside operations count elements. The register-blocked
+micro-kernel, `conv_tile`, is the heart of the library: rows of outputs by vectors of filters, over a table
+of input offsets, so that kernel size, stride, dilation and number of dimensions are only table content.
+
+Without Numba the module imports, and only compiling fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from convalgos.machine import vector_bytes
+
+try:
+    from llvmlite import ir
+    from numba import carray, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+except ImportError:
+    ir = types = cgutils = carray = None
+
+    def intrinsic(*_: Any, **__: Any) -> Any:
+        """Stands in where Numba is missing: operations are defined and never compiled."""
+        return lambda f: f
+
+
+# Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
+# than 8 run out of address registers even where vector registers are left.
+TILES = {
+    64: {4: 6, 3: 8, 2: 8, 1: 8},  # 32 registers; measured on Zen 5
+    32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
+    16: {2: 4, 1: 6},
+}
+
+
+def lanes(dtype_bytes: int) -> int:
+    """Elements of a vector on this machine."""
+    return vector_bytes() // dtype_bytes
+
+
+def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
+    """(rows, vectors) of the micro-kernel for a number of filters: the widest tile that wastes few lanes."""
+    table = TILES[vector_bytes()]
+    needed = -(-filters // lanes(dtype_bytes))  # vectors
+    widest = max(table)
+    if needed > 2 * widest:
+        return table[widest], widest
+    vectors = min(table, key=lambda v: (-(-needed // v) * v, -v))
+    return table[vectors], vectors
+
+
+class Vec:
+    """Writes instructions on vectors. Values are LLVM values; plain ints stand for constants.
+
+    A pointer is an LLVM pointer to elements; `pointer` makes it from an address. Python numbers that
+    multiply vectors (`scale`, `axpy`) are constants of the transform being written.
+    """
+
+    def __init__(self, builder: Any, lanes: int, size: int):
+        self.b = builder
+        self.lanes = lanes
+        self.size = size
+        self.element = ir.FloatType() if size == 4 else ir.DoubleType()
+        self.type = ir.VectorType(self.element, lanes)
+        self.bits = ir.VectorType(ir.IntType(1), lanes)
+        self.suffix = f"v{lanes}f{8 * size}"
+
+    # integers and pointers
+
+    def int(self, value: Any) -> Any:
+        return ir.Constant(ir.IntType(64), value) if isinstance(value, int) else value
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """Product of integers."""
+        return self.b.mul(self.int(a), self.int(b))
+
+    def plus(self, a: Any, b: Any) -> Any:
+        """Sum of integers."""
+        return self.b.add(self.int(a), self.int(b))
+
+    def pointer(self, address: Any) -> Any:
+        return self.b.inttoptr(address, ir.PointerType())
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        if isinstance(offset, int) and offset == 0:
+            return pointer
+        return self.b.gep(pointer, [self.int(offset)], source_etype=self.element)
+
+    def table64(self, address: Any, index: Any) -> Any:
+        """Entry of an int64 table."""
+        return self._entry(address, index, 64)
+
+    def table32(self, address: Any, index: Any) -> Any:
+        """Entry of an int32 table."""
+        return self.b.sext(self._entry(address, index, 32), ir.IntType(64))
+
+    def _entry(self, address: Any, index: Any, bits: int) -> Any:
+        element = ir.IntType(bits)
+        table = self.b.inttoptr(address, ir.PointerType())
+        return self.b.load(self.b.gep(table, [self.int(index)], source_etype=element), typ=element)
+
+    def loop(self, count: Any) -> Any:
+        """`with v.loop(count) as i:` - i is the index."""
+        return _Loop(self.b, self.int(count))
+
+    # loads and stores
+
+    def load(self, pointer: Any, offset: Any = 0) -> Any:
+        value = self.b.load(self.at(pointer, offset), typ=self.type)
+        value.align = self.size
+        return value
+
+    def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+        self.b.store(value, self.at(pointer, offset)).align = self.size
+
+    def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
+        """Lanes outside the mask are not read, and are zero."""
+        kind = ir.FunctionType(self.type, [ir.PointerType(), ir.IntType(32), self.bits, self.type])
+        load = cgutils.get_or_insert_function(self.b.module, kind, f"llvm.masked.load.{self.suffix}.p0")
+        align = ir.Constant(ir.IntType(32), self.size)
+        return self.b.call(load, [self.at(pointer, offset), align, mask, self.zero()])
+
+    def store_masked(self, value: Any, pointer: Any, offset: Any, mask: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [self.type, ir.PointerType(), ir.IntType(32), self.bits])
+        store = cgutils.get_or_insert_function(self.b.module, kind, f"llvm.masked.store.{self.suffix}.p0")
+        align = ir.Constant(ir.IntType(32), self.size)
+        self.b.call(store, [value, self.at(pointer, offset), align, mask])
+
+    def mask(self, count: Any) -> Any:
+        """Lanes below count."""
+        wide = ir.VectorType(ir.IntType(64), self.lanes)
+        return self.b.icmp_signed(
+            ">", self._spread(self.int(count), wide), ir.Constant(wide, list(range(self.lanes)))
+        )
+
+    def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
+        """One element in all lanes."""
+        return self._spread(self.b.load(self.at(pointer, offset), typ=self.element), self.type)
+
+    def _spread(self, scalar: Any, type_: Any) -> Any:
+        first = self.b.insert_element(
+            ir.Constant(type_, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+        )
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        return self.b.shuffle_vector(first, ir.Constant(type_, ir.Undefined), zeros)
+
+    # arithmetic
+
+    def const(self, value: float) -> Any:
+        return ir.Constant(self.type, [float(value)] * self.lanes)
+
+    def zero(self) -> Any:
+        return self.const(0.0)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return self.b.fadd(a, b)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        return self.b.fsub(a, b)
+
+    def times(self, a: Any, b: Any) -> Any:
+        return self.b.fmul(a, b)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c, rounded once."""
+        kind = ir.FunctionType(self.type, [self.type] * 3)
+        return self.b.call(
+            cgutils.get_or_insert_function(self.b.module, kind, f"llvm.fma.{self.suffix}"), [a, b, c]
+        )
+
+    def scale(self, a: float, x: Any) -> Any:
+        return x if a == 1 else self.times(self.const(a), x)
+
+    def axpy(self, a: float, x: Any, y: Any) -> Any:
+        """a * x + y; y may be None for zero."""
+        if y is None:
+            return self.scale(a, x)
+        if a == 1:
+            return self.add(y, x)
+        if a == -1:
+            return self.sub(y, x)
+        return self.fma(self.const(a), x, y)
+
+    def floor(self, relu: Any) -> Any:
+        """What `at_least` takes for an activation: 0 in all lanes where `relu` is not zero, else -inf."""
+        wanted = self.b.icmp_signed("!=", relu, self.int(0))
+        return self.b.select(wanted, self.zero(), self.const(float("-inf")))
+
+    def at_least(self, x: Any, low: Any) -> Any:
+        """max(x, low), where a NaN in x stays."""
+        return self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
+
+    # registers and order
+
+    def register(self, initial: Any) -> _Register:
+        """A variable that loops may update; it becomes a vector register."""
+        return _Register(self, initial)
+
+    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Lanes of a (0 ...) and b (lanes ...) in a new order."""
+        return self.b.shuffle_vector(
+            a, b, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), list(lanes))
+        )
+
+    def transpose(self, rows: Sequence[Any]) -> list[Any]:
+        """lanes x lanes transpose, first inside 16-byte blocks (cheap shuffles), then of the blocks."""
+        block = 16 // self.size  # elements of a block
+        rows = list(rows)
+        for first in range(0, self.lanes, block):
+            rows[first : first + block] = self._transpose_blocks(rows[first : first + block])
+        columns: list[Any] = [None] * self.lanes
+        for j in range(block):
+            for c, column in enumerate(self._transpose_lanes(rows[j::block], block)):
+                columns[c * block + j] = column
+        return columns
+
+    def _transpose_blocks(self, r: list[Any]) -> list[Any]:
+        """Transposes each 16-byte block of 2 or 4 rows in place."""
+        n = self.lanes
+        starts = range(0, n, len(r))
+
+        def pick(a: Any, b: Any, order: Sequence[tuple[int, int]]) -> Any:
+            return self.shuffle(a, b, [s + source * n + e for s in starts for source, e in order])
+
+        if len(r) == 2:
+            return [pick(*r, [(0, e), (1, e)]) for e in (0, 1)]
+        low = [pick(r[i], r[i + 1], [(0, 0), (1, 0), (0, 1), (1, 1)]) for i in (0, 2)]
+        high = [pick(r[i], r[i + 1], [(0, 2), (1, 2), (0, 3), (1, 3)]) for i in (0, 2)]
+        halves = ([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 2), (0, 3), (1, 2), (1, 3)])
+        return [pick(*pair, half) for pair in (low, high) for half in halves]
+
+    def _transpose_lanes(self, r: list[Any], block: int) -> list[Any]:
+        """Transposes a square of 16-byte blocks: even blocks and odd blocks of pairs, recursively."""
+        if len(r) == 1:
+            return r
+        n = self.lanes
+
+        def pick(a: Any, b: Any, first: int) -> Any:
+            blocks = range(first * block, n, 2 * block)
+            return self.shuffle(a, b, [s + i + e for s in (0, n) for i in blocks for e in range(block)])
+
+        pairs = list(zip(r[0::2], r[1::2], strict=True))
+        result: list[Any] = [None] * len(r)
+        for parity in (0, 1):
+            result[parity::2] = self._transpose_lanes([pick(a, b, parity) for a, b in pairs], block)
+        return result
+
+
+class _Register:
+    """`value` reads the variable, `set` writes it. Memory at first; LLVM promotes it to a register."""
+
+    def __init__(self, v: Vec, initial: Any):
+        self._v = v
+        self._slot = cgutils.alloca_once(v.b, v.type)
+        self.set(initial)
+
+    @property
+    def value(self) -> Any:
+        return self._v.b.load(self._slot, typ=self._v.type)
+
+    def set(self, value: Any) -> None:
+        self._v.b.store(value, self._slot)
+
+
+class _Loop:
+    def __init__(self, builder: Any, count: Any):
+        self._context = cgutils.for_range(builder, count)
+
+    def __enter__(self) -> Any:
+        return self._context.__enter__().index
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._context.__exit__(*error)
+
+
+def emitter(function: Callable[..., None]) -> Any:
+    """An operation for kernels, from a function (v: Vec, constants..., values...).
+
+    Parameters in capitals are constants known at compile time, all others integer values. In a kernel the
+    operation takes the element size and the number of lanes first:
+    `operation(SIZE, LANES, *constants, *values)`.
+    """
+    names = ["typing_context", "SIZE", "LANES", *list(inspect.signature(function).parameters)[1:]]
+    constants = sum(name.isupper() for name in names)
+
+    def operation(_: Any, *given: Any) -> Any:
+        size, lanes, *literal = [_literal(function.__name__, t) for t in given[:constants]]
+        signature = types.void(*given[:constants], *[types.intp] * (len(given) - constants))
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            function(Vec(builder, lanes, size), *literal, *values[constants:])
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    operation.__name__ = function.__name__
+    operation.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # Numba binds arguments by it
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
+    return intrinsic(prefer_literal=True)(operation)
+
+
+def _literal(name: str, kind: Any) -> int:
+    if not isinstance(kind, types.IntegerLiteral):
+        raise TypeError(f"{name}: sizes must be constants, not {kind}")
+    return kind.literal_value
+
+
+# --- plain operations ------------------------------------------------------------------------
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """An address for `carray(pointer(address), shape, dtype)`."""
+
+    def generate(context, builder, signature, values):
+        return builder.inttoptr(values[0], ir.PointerType(ir.IntType(8)))
+
+    return types.voidptr(types.intp), generate
+
+
+@intrinsic
+def call(typing_context, kernel, arguments):
+    """Call the kernel at an address with a tuple of integers: `call(kernel, (a, b))`."""
+    count = len(arguments)
+
+    def generate(context, builder, signature, values):
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * count)
+        parts = cgutils.unpack_tuple(builder, values[1], count)
+        wide = [
+            context.cast(builder, part, given, types.intp)
+            for part, given in zip(parts, signature.args[1], strict=True)
+        ]
+        builder.call(builder.inttoptr(values[0], ir.PointerType(kind)), wide)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, arguments), generate
+
+
+@intrinsic
+def copy_bytes(typing_context, target, source, count):
+    """target[:count] = source[:count]; they must not overlap."""
+
+    def generate(context, builder, signature, values):
+        byte = ir.PointerType(ir.IntType(8))
+        target, source, count = values
+        cgutils.raw_memcpy(builder, builder.inttoptr(target, byte), builder.inttoptr(source, byte), count, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
+
+
+@intrinsic
+def zero_bytes(typing_context, target, count):
+    """target[:count] = 0."""
+
+    def generate(context, builder, signature, values):
+        byte = ir.PointerType(ir.IntType(8))
+        cgutils.memset(builder, builder.inttoptr(values[0], byte), values[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
+
+
+# --- the micro-kernel ------------------------------------------------------------------------
+
+
+@emitter
+def conv_tile(v, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride):
+    """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
+
+    w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables.
+    """
+    base = v.pointer(x)
+    inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
+    _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: v.table64(offsets, t), w, taps, y, y_stride)
+
+
+@emitter
+def gemm_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, taps, y, y_stride):
+    """y[i][:] (+)= sum_t a[i][t] * w[t][:], for i < ROWS: `conv_tile` without tables."""
+    base = v.pointer(a)
+    inputs = [v.at(base, v.mul(a_stride, i)) for i in range(ROWS)]
+    _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: t, w, taps, y, y_stride)
+
+
+def _tile(
+    v: Vec,
+    vectors: int,
+    accumulate: int,
+    inputs: list[Any],
+    offset: Callable[[Any], Any],
+    w: Any,
+    taps: Any,
+    y: Any,
+    y_stride: Any,
+) -> None:
+    wide = range(vectors)
+    filters = v.pointer(w)
+    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(len(inputs))]
+    sums = [
+        [v.register(v.load(row, j * v.lanes) if accumulate else v.zero()) for j in wide] for row in outputs
+    ]
+    with v.loop(taps) as t:
+        at = offset(t)
+        tap = v.at(filters, v.mul(t, vectors * v.lanes))
+        weights = [v.load(tap, j * v.lanes) for j in wide]
+        for row, input_ in zip(sums, inputs, strict=True):
+            value = v.broadcast(input_, at)
+            for total, weight in zip(row, weights, strict=True):
+                total.set(v.fma(value, weight, total.value))
+    for row, target in zip(sums, outputs, strict=True):
+        for j, total in enumerate(row):
+            v.store(total.value, target, j * v.lanes)
+
+
+# --- between channel order and pixel order ---------------------------------------------------
+
+
+@emitter
+def load_square(v, x, x_stride, rows, columns, target, target_stride):
+    """target[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; lanes beyond rows become 0.
+
+    Turns a row of pixels of `lanes` channels into pixels of `lanes` channels. Writes whole vectors for all
+    `lanes` pixels: target needs room for them.
+    """
+    source, to = v.pointer(x), v.pointer(target)
+    inside = v.mask(columns)
+    last = v.b.sub(rows, v.int(1))
+    read = []
+    for i in range(v.lanes):
+        valid = v.b.icmp_signed("<", v.int(i), rows)
+        row = v.b.select(valid, v.int(i), last)
+        value = v.load_masked(source, v.mul(row, x_stride), inside)
+        read.append(v.b.select(valid, value, v.zero()))
+    for j, value in enumerate(v.transpose(read)):
+        v.store(value, to, v.mul(target_stride, j))
+
+
+@emitter
+def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
+    """y[i][j] = x[j][i] + bias[i] for i < rows <= lanes, j < columns <= lanes, at least 0 with relu.
+
+    Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
+    of bias, which holds `lanes` elements; writes nothing outside.
+    """
+    source, to = v.pointer(x), v.pointer(y)
+    add = v.load(v.pointer(bias))
+    low = v.floor(relu)
+    inside = v.mask(columns)
+    read = [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
+    last = v.b.sub(rows, v.int(1))
+    transposed = v.transpose(read)
+    for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
+        row = v.b.select(v.b.icmp_signed("<", v.int(i), rows), v.int(i), last)
+        v.store_masked(transposed[i], to, v.mul(row, y_stride), inside)
+
+
+@emitter
+def store_row(v, x, bias, relu, columns, y):
+    """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
+    value = v.add(v.load(v.pointer(x)), v.load(v.pointer(bias)))
+    v.store_masked(v.at_least(value, v.floor(relu)), v.pointer(y), 0, v.mask(columns))

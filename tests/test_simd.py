@@ -1,0 +1,87 @@
+"""The vector toolkit: micro-kernel, transposes, masks and the compiled-kernel cache."""
+
+import numpy as np
+import pytest
+
+from convalgos.cpu import jit, simd
+
+SIZES = {"float32": 4, "float64": 8}
+
+
+@jit.specialise
+def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
+    def kernel(x, rows, offsets, w, taps, y, y_stride):
+        simd.conv_tile(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride)
+
+    return kernel
+
+
+@jit.specialise
+def load_square_kernel(SIZE, LANES):
+    def kernel(x, x_stride, rows, columns, target, target_stride):
+        simd.load_square(SIZE, LANES, x, x_stride, rows, columns, target, target_stride)
+
+    return kernel
+
+
+@jit.specialise
+def store_square_kernel(SIZE, LANES):
+    def kernel(x, x_stride, bias, relu, rows, columns, y, y_stride):
+        simd.store_square(SIZE, LANES, x, x_stride, bias, relu, rows, columns, y, y_stride)
+
+    return kernel
+
+
+def run(kernel, *arguments):
+    """Call a kernel by address with arrays and integers."""
+    import ctypes
+
+    values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(values))(kernel)(*values)
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_conv_tile_sums_over_the_offset_table(dtype):
+    lanes = simd.lanes(SIZES[dtype])
+    rng = np.random.default_rng(0)
+    rows, vectors, taps = 3, 2, 7
+    x = rng.integers(-9, 9, 400).astype(dtype)
+    w = rng.integers(-9, 9, (taps, vectors * lanes)).astype(dtype)
+    starts = np.array([5, 50, 120])
+    offsets = rng.integers(0, 200, taps)
+    y = np.full((rows, vectors * lanes + 3), np.nan, dtype)
+    expected = x[starts[:, None] + offsets] @ w
+    for accumulate, factor in ((0, 1), (1, 2)):
+        kernel = conv_tile_kernel(SIZES[dtype], lanes, rows, vectors, accumulate)
+        run(kernel, x, starts, offsets, w, taps, y, y.shape[1])
+        assert np.array_equal(y[:, :-3], factor * expected)
+    assert np.isnan(y[:, -3:]).all()
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_squares_transpose_with_tails_and_stay_inside(dtype):
+    lanes = simd.lanes(SIZES[dtype])
+    rng = np.random.default_rng(0)
+    for rows, columns in ((lanes, lanes), (1, 1), (2, lanes), (lanes, 2), (lanes - 1, lanes - 1)):
+        x = np.full((lanes, lanes + 5), np.nan, dtype)
+        x[:rows, :columns] = rng.integers(-9, 9, (rows, columns))
+        pixels = np.full((lanes, lanes), np.nan, dtype)
+        run(load_square_kernel(SIZES[dtype], lanes), x, lanes + 5, rows, columns, pixels, lanes)
+        assert np.array_equal(pixels[:columns, :rows], x[:rows, :columns].T)
+        assert not pixels[:, rows:].any()
+        bias = rng.integers(-3, 3, lanes).astype(dtype)
+        for relu in (0, 1):
+            y = np.full((lanes, lanes + 1), np.nan, dtype)
+            kernel = store_square_kernel(SIZES[dtype], lanes)
+            run(kernel, pixels, lanes, bias, relu, rows, columns, y, lanes + 1)
+            expected = x[:rows, :columns] + bias[:rows, None]
+            assert np.array_equal(y[:rows, :columns], np.maximum(expected, 0) if relu else expected)
+            assert np.isnan(y[rows:]).all() and np.isnan(y[:, columns:]).all()
+
+
+def test_relu_keeps_nan():
+    lanes = simd.lanes(4)
+    pixels = np.full((lanes, lanes), np.nan, "f4")
+    y = np.zeros((lanes, lanes), "f4")
+    run(store_square_kernel(4, lanes), pixels, lanes, np.zeros(lanes, "f4"), 1, lanes, lanes, y, lanes)
+    assert np.isnan(y).all()
