@@ -93,7 +93,7 @@ class ConvProblem:
         for name, allowed in (("mode", MODES), ("layout", LAYOUTS), ("direction", DIRECTIONS)):
             _one_of(name, getattr(self, name), allowed)
         put("dtype", _one_of("dtype", _dtype_name(self.dtype), tuple(DTYPES)))
-        compute = self.compute_dtype or ("float64" if self.dtype == "float64" else "float32")
+        compute = _default_compute(self.dtype) if self.compute_dtype is None else self.compute_dtype
         put("compute_dtype", _one_of("compute_dtype", _dtype_name(compute), COMPUTE_DTYPES))
         put("padding", _pads(self.padding, self.spatial, self.kernel, self.stride, self.dilation))
         self._check_extent()
@@ -229,7 +229,12 @@ class ConvProblem:
     # --- other views -------------------------------------------------------------------------
 
     def replace(self, **changes: Any) -> ConvProblem:
-        """The same problem with some fields changed, checked again."""
+        """The same problem with some fields changed, checked again.
+
+        A compute_dtype that was left to its default follows a change of dtype.
+        """
+        if "dtype" in changes and self.compute_dtype == _default_compute(self.dtype):
+            changes.setdefault("compute_dtype", None)
         return replace(self, **changes)
 
     @cached_property
@@ -263,7 +268,6 @@ class ConvProblem:
                 words.append(name + _print_ints(values))
         if self.groups != 1:
             words.append(f"groups{self.groups}")
-        default_compute = "float64" if self.dtype == "float64" else "float32"
         words += [
             word
             for word, default in (
@@ -271,7 +275,7 @@ class ConvProblem:
                 (self.layout, LAYOUTS[0]),
                 (self.direction, DIRECTIONS[0]),
                 (self.dtype, "float32"),
-                (f"compute_{self.compute_dtype}", f"compute_{default_compute}"),
+                (f"compute_{self.compute_dtype}", f"compute_{_default_compute(self.dtype)}"),
             )
             if word != default
         ]
@@ -297,16 +301,19 @@ class ConvProblem:
                 raise ValueError(f"problem {text!r}: {word!r} gives {key} a second time")
             where[key] = value
 
+        if not isinstance(text, str):
+            raise ValueError(f"text={text!r} must be a string, such as 'n8 c64 h56 w56 k64 r3 s3 p1'")
         for word in text.lower().split():
             named = next((k for k, v in _WORDS.items() if word in v), None)
             if named:
                 once(options, named, word.removeprefix("compute_"), word)
             elif m := re.fullmatch(r"([ncdhwktrs])(\d+)", word):
                 once(sizes, m[1], int(m[2]), word)
-            elif m := re.fullmatch(r"(stride|dilation|groups)([\d,x]+)", word):
-                value = _read_ints(m[2])
-                once(options, m[1], value[0] if m[1] == "groups" else value, word)
-            elif m := re.fullmatch(r"p(?:adding)?(valid|same|full|[\d,x:]+)", word):
+            elif m := re.fullmatch(r"groups(\d+)", word):
+                once(options, "groups", int(m[1]), word)
+            elif m := re.fullmatch(rf"(stride|dilation)({_INTS})", word):
+                once(options, m[1], _read_ints(m[2]), word)
+            elif m := re.fullmatch(rf"p(?:adding)?(valid|same|full|{_PADS})", word):
                 once(options, "padding", _read_pads(m[1]), word)
             else:
                 raise ValueError(
@@ -321,9 +328,9 @@ class ConvProblem:
         if groups < 1 or sizes["c"] % groups:
             raise ValueError(f"problem {text!r}: groups={groups} must divide c={sizes['c']}")
         for name in ("stride", "dilation", "padding"):
-            value: Any = options.get(name)
-            if isinstance(value, tuple) and len(value) == 1:
-                options[name] = value * ndim
+            given = options.get(name)
+            if isinstance(given, tuple) and len(given) == 1:
+                options[name] = given * ndim
         return cls(
             (sizes.get("n", 1), sizes["c"], *(sizes[a] for a in axes)),
             (sizes["k"], sizes["c"] // groups, *(sizes[a] for a in taps)),
@@ -331,6 +338,8 @@ class ConvProblem:
         )
 
 
+_INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
+_PADS = r"\d+(?::\d+)?(?:[,x]\d+(?::\d+)?)*"  # the same, of numbers or low:high
 _WORDS = {
     "mode": MODES,
     "layout": LAYOUTS,
@@ -353,15 +362,20 @@ def _integer(name: str, value: Any, least: int) -> int:
     return number
 
 
+def _is_sequence(value: Any) -> bool:
+    """Lists, tuples and arrays, but neither text nor an array that holds one number."""
+    return hasattr(value, "__iter__") and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
+
+
 def _shape(name: str, value: Any) -> Shape:
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
+    if not _is_sequence(value):
         raise ValueError(f"{name}={value!r} must be a sequence of integers")
     return tuple(_integer(name, v, 0) for v in value)
 
 
 def _per_dim(name: str, value: Any, ndim: int, least: int) -> Shape:
     """One int for every dimension, or one int per dimension."""
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
+    if not _is_sequence(value):
         return (_integer(name, value, least),) * ndim
     values = tuple(_integer(name, v, least) for v in value)
     if len(values) != ndim:
@@ -383,7 +397,7 @@ def _pads(value: Any, spatial: Shape, kernel: Shape, stride: Shape, dilation: Sh
             for size, step, e in zip(spatial, stride, reach, strict=True)
         ]
         return tuple((t // 2, t - t // 2) for t in total)
-    if not hasattr(value, "__iter__"):
+    if not _is_sequence(value):
         return ((_integer("padding", value, 0),) * 2,) * ndim
     values = tuple(value)
     if len(values) != ndim:
@@ -393,7 +407,7 @@ def _pads(value: Any, spatial: Shape, kernel: Shape, stride: Shape, dilation: Sh
         )
     pairs = []
     for v in values:
-        if isinstance(v, str) or not hasattr(v, "__iter__"):
+        if not _is_sequence(v):
             pairs.append((_integer("padding", v, 0),) * 2)
             continue
         pair: Sequence[Any] = tuple(v)
@@ -409,6 +423,10 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _default_compute(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
 def _dtype_name(dtype: Any) -> Any:
     """'float32' from a string, a type or anything with a dtype's `name`."""
     if isinstance(dtype, str):
@@ -420,16 +438,13 @@ def _dtype_name(dtype: Any) -> Any:
 
 
 def _read_ints(text: str) -> Shape:
-    try:
-        return tuple(int(v) for v in re.split("[,x]", text))
-    except ValueError:
-        raise ValueError(f"{text!r} must be one number or one per dimension, as in '2' or '2,1'") from None
+    return tuple(int(v) for v in re.split("[,x]", text))
 
 
 def _read_pads(text: str) -> Any:
     if text in NAMED_PADDING:
         return text
-    pads = [_read_ints(part.replace(":", ",")) for part in re.split("[,x]", text)]
+    pads = [tuple(int(v) for v in part.split(":")) for part in re.split("[,x]", text)]
     return tuple(p[0] if len(p) == 1 else p for p in pads)
 
 
