@@ -29,6 +29,10 @@ EXTRAS = {  # module -> how to get it
     "mkl_fft": "pip install 'convalgos[mkl]'",
     "cupy": "pip install 'convalgos[gpu]'",
     "cudnn": "pip install 'convalgos[gpu]'",
+    "onnx": "pip install 'convalgos[bench]'",
+    "onnxruntime": "pip install 'convalgos[bench]'",
+    "scipy": "pip install scipy",
+    "torch": "pip install 'convalgos[torch]'",
 }
 
 
