@@ -1,16 +1,28 @@
-# Every target sets up what it needs in a virtual environment of its own.
+# Each target sets up what it needs in a virtual environment of its own, then does its job.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SUITE ?= resnet50
 
-.PHONY: test
+.PHONY: bench test clean
+.DELETE_ON_ERROR:
+
+bench: $(VENV)/.bench
+	$(BIN)/convalgos bench $(SUITE)
+
 test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-$(VENV)/.%: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[$*]'
+# The stamp of an extra is as new as its last installation; a changed pyproject.toml installs it again.
+$(VENV)/.bench $(VENV)/.test: $(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
