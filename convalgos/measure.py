@@ -7,20 +7,32 @@ after its call and would take the cores of the next; then each burst is warmed u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import median
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from convalgos.algorithm import Plan, numpy_dtype
 from convalgos.cpu.reference import reference, reference_at
 from convalgos.problem import ConvProblem
-from convalgos.select import Ranking, Rejection
+from convalgos.select import Candidate, Ranking, Rejection
 
 WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
 WHOLE_REFERENCE_TAPS = 2048
 SAMPLED_OUTPUTS = 512
+HOPELESS = 50.0  # candidates predicted this many times slower than the best are not timed ...
+HARMLESS = 0.5  # ... unless a call is predicted to take no more than these seconds
+LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst
+SLOW = 3.0  # candidates this many times slower than the best when first run are not timed again
+
+Progress = Callable[[str, float], None]  # what is done next, and the share that is done
+
+
+def silent(what: str, done: float) -> None:
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +59,36 @@ def interleave(
     burst: int = 3,
     warm_up: float = 0.02,
     idle: float = 0.03,
-    progress: Callable[[], None] = lambda: None,
+    progress: Progress = silent,
 ) -> dict[str, Timing]:
     """Time every call `rounds` times in turn, `burst` samples each.
 
     Args:
-        warm_up: seconds for which a call is repeated, untimed, before a burst (at least one call).
+        warm_up: seconds for which a call is repeated, untimed, before a burst (at least one call). A call
+            longer than LONG_CALL is its own warm-up: it is timed, once.
         idle: seconds of sleep before that.
-        progress: called after every burst.
+        progress: called before every burst.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for name, call in _turns(calls, rounds):
+    for turn, (name, call) in enumerate(_turns(calls, rounds)):
+        progress(name, turn / (rounds * len(calls)))
         time.sleep(idle)
         until = time.perf_counter() + warm_up
-        call()
+        first = seconds(call)
+        if first > LONG_CALL:
+            samples[name].append(first)
+            continue
         while time.perf_counter() < until:
             call()
-        for _ in range(burst):
-            start = time.perf_counter()
-            call()
-            samples[name].append(time.perf_counter() - start)
-        progress()
+        samples[name] += [seconds(call) for _ in range(burst)]
     return {name: Timing(tuple(s)) for name, s in samples.items()}
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
@@ -86,11 +106,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Every candidate of a problem, fastest first, and the reasons of those that cannot serve it."""
+    """Every candidate of a problem, fastest first, and the reasons of those that are not among them."""
 
     problem: ConvProblem
     rows: tuple[Row, ...]
     rejected: tuple[Rejection, ...]
+    failed: tuple[Rejection, ...] = ()  # those that raised an error, which they never should
+    others: dict[str, Timing] = field(default_factory=dict)  # calls timed in the same rounds
 
     def __str__(self) -> str:
         lines = [
@@ -105,6 +127,7 @@ class Table:
                 f"{r.error:9.1e}"
             )
         lines += [f"  {r.id:24s} no: {r.why_not}" for r in self.rejected]
+        lines += [f"  {r.id:24s} FAILED: {r.why_not}" for r in self.failed]
         return "\n".join(lines)
 
 
@@ -142,65 +165,105 @@ class Judge:
 def table(
     ranking: Ranking,
     *,
-    within: float = float("inf"),
+    within: float = HOPELESS,
+    harmless: float = HARMLESS,
     time_budget: float | None = None,
     rounds: int = 3,
-    progress: Callable[[], None] = lambda: None,
+    judge: Judge | None = None,
+    others: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+    progress: Progress = silent,
 ) -> Table:
     """Time and check every candidate of a ranking.
 
     Args:
-        within: leave out candidates predicted slower than this multiple of the best prediction.
+        within: leave out candidates predicted slower than this multiple of the best prediction,
+        harmless: unless they are predicted to take no more than these seconds.
         time_budget: seconds; candidates are run in the order of their predictions until it is spent. The
             first is always timed.
-        rounds: of interleaved timing; a candidate 3x slower than the best after one call is timed once.
+        rounds: of interleaved timing; a candidate that is SLOW when first run is not timed again, except
+            the first of the ranking.
+        judge: of this problem, where the caller has one already.
+        others: calls of other libraries, warmed up, to be timed in the same rounds.
+        progress: called before every step.
     """
-    judge = Judge(ranking.problem)
-    best_guess = ranking.candidates[0].seconds if ranking.candidates else 0.0
+    judge = judge or Judge(ranking.problem)
+    idle, warm_up = (0.05, 0.04) if others else (0.03, 0.02)  # threads of other libraries spin for longer
     deadline = time.perf_counter() + (float("inf") if time_budget is None else time_budget)
-    runs: dict[str, Callable[[], object]] = {}
-    first: dict[str, float] = {}
-    errors: dict[str, float] = {}
-    rejected = list(ranking.rejected)
-    for candidate in ranking.candidates:
-        if runs and time.perf_counter() > deadline:
-            rejected.append(Rejection(candidate.id, f"not timed: time_budget={time_budget} s was spent"))
-            continue
-        if candidate.seconds > within * best_guess:
-            slower = candidate.seconds / best_guess
-            rejected.append(Rejection(candidate.id, f"not timed: predicted {slower:.0f}x slower"))
-            continue
-        y = np.full(ranking.problem.array_shape(ranking.problem.y_shape), np.nan, judge.x.dtype)
-        run = runner(candidate.algorithm.serve(ranking.problem), judge.x, judge.w, y)
-        run()
-        errors[candidate.id] = judge.error(y)
-        start = time.perf_counter()
-        run()
-        first[candidate.id] = time.perf_counter() - start
-        runs[candidate.id] = run
-        progress()
-    hopeful = {i: run for i, run in runs.items() if first[i] <= 3 * min(first.values())}
+    tolerable = max([harmless, *(within * c.seconds for c in ranking.candidates[:1])])
+    y = np.empty(ranking.problem.array_shape(ranking.problem.y_shape), judge.x.dtype)
+    trials: list[_Trial] = []
+    rejected, failed = list(ranking.rejected), []
+    time.sleep(idle)
+    for turn, candidate in enumerate(ranking.candidates):
+        progress(candidate.id, turn / len(ranking.candidates) / 2)
+        if trials and time.perf_counter() > deadline:
+            reason = f"not timed: time_budget={time_budget} s was spent"
+            rejected.append(Rejection(candidate.id, reason))
+        elif candidate.seconds > tolerable:
+            reason = (
+                f"not timed: predicted {candidate.seconds:.2g} s, {ranking.candidates[0].seconds:.2g} best"
+            )
+            rejected.append(Rejection(candidate.id, reason))
+        else:
+            try:
+                trials.append(_try(candidate, judge, y))
+            except Exception as error:  # one that is broken must not hide what is known of the others
+                failed.append(Rejection(candidate.id, f"{type(error).__name__}: {error}"))
+    slow = SLOW * min((t.first for t in trials), default=0.0)
+    calls = {
+        t.candidate.id: t.call for t in trials if t.first <= slow or t.candidate is ranking.candidates[0]
+    }
+    trials = [replace(t, call=None) for t in trials]  # lets go of the workspaces of the others
     if time_budget is not None:
-        per_round = 4 * sum(first[i] for i in hopeful) + 0.05 * len(hopeful)
-        rounds = max(1, min(rounds, int((deadline - time.perf_counter()) / max(per_round, 1e-9))))
-    timings = {i: Timing((first[i],)) for i in runs} | interleave(hopeful, rounds=rounds, progress=progress)
-    by_id = {c.id: c for c in ranking.candidates}
-    rows = [
-        Row(i, t.median, t.spread, by_id[i].workspace_bytes, errors[i], by_id[i].error_bound, t.samples)
-        for i, t in timings.items()
-    ]
+        per_round = sum(4 * t.first + idle + warm_up for t in trials if t.candidate.id in calls) or 1.0
+        rounds = max(1, min(rounds, int((deadline - time.perf_counter()) / per_round)))
+    timings = interleave(
+        calls | dict(others),
+        rounds=rounds,
+        idle=idle,
+        warm_up=warm_up,
+        progress=lambda what, done: progress(what, 0.5 + done / 2),
+    )
+    rows = [t.row(timings.get(t.candidate.id)) for t in trials]
     rows.sort(key=lambda r: (r.median_s, r.algorithm))
-    return Table(ranking.problem, tuple(rows), tuple(rejected))
+    other_timings = {name: timings[name] for name in others}
+    return Table(ranking.problem, tuple(rows), tuple(rejected), tuple(failed), other_timings)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A candidate after its first run: what it runs, the seconds it took, the error of its result."""
+
+    candidate: Candidate
+    call: Any
+    first: float
+    error: float
+
+    def row(self, timing: Timing | None) -> Row:
+        c, t = self.candidate, timing or Timing((self.first,))
+        return Row(c.id, t.median, t.spread, c.workspace_bytes, self.error, c.error_bound, t.samples)
+
+
+def _try(candidate: Candidate, judge: Judge, y: np.ndarray) -> _Trial:
+    """Run a candidate for the first time; y is scratch for its result."""
+    y.fill(np.nan)
+    call = runner(candidate.algorithm.serve(judge.problem), judge.x, judge.w, y)
+    call()
+    error = judge.error(y)
+    first = seconds(call)
+    if first < 0.01:  # a single call this short says little
+        first = min(first, seconds(call), seconds(call))
+    return _Trial(candidate, call, first, error)
 
 
 def measured(ranking: Ranking, *, within: float, time_budget: float | None) -> Ranking:
     """The same ranking, ordered by measured instead of predicted time."""
     if len(ranking.candidates) < 2:
         return ranking
-    found = table(ranking, within=within, time_budget=time_budget)
+    found = table(ranking, within=within, harmless=0.0, time_budget=time_budget)
     by_id = {c.id: c for c in ranking.candidates}
     candidates = tuple(replace(by_id[r.algorithm], seconds=r.median_s) for r in found.rows)
-    return Ranking(ranking.problem, candidates, found.rejected, "measured")
+    return Ranking(ranking.problem, candidates, found.rejected + found.failed, "measured")
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
