@@ -29,7 +29,7 @@ try:
     import numba
     from numba.core import caching, ccallback
 except ImportError:
-    numba = None
+    numba = None  # type: ignore[assignment]
 
 OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
 TOOLKIT = (
@@ -83,7 +83,7 @@ def compile_kernel(function: Callable[..., None]) -> int:
     """The address of a compiled function over integers that returns nothing."""
     count = len(inspect.signature(function).parameters)
     signature = numba.types.void(*[numba.types.intp] * count)
-    kernel = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
+    kernel: Any = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
     cache = _disk_cache(function)
     if cache is not None:
         kernel._cache = cache
@@ -145,7 +145,7 @@ def _parallel_launch() -> Callable[[int, int, int], None]:
 
 def _jitted(function: Callable[[int, int, int], None], parallel: Any) -> Callable[[int, int, int], None]:
     with _lock:
-        dispatcher = numba.njit(parallel=parallel, nogil=True, **OPTIONS)(function)
+        dispatcher: Any = numba.njit(parallel=parallel, nogil=True, **OPTIONS)(function)
         cache = _disk_cache(function)
         if cache is not None:
             dispatcher._cache = cache

@@ -25,9 +25,9 @@ try:
     from numba.core import cgutils
     from numba.extending import intrinsic
 except ImportError:
-    ir = types = cgutils = carray = None
+    ir = types = cgutils = carray = None  # type: ignore[assignment]
 
-    def intrinsic(*_: Any, **__: Any) -> Any:
+    def intrinsic(*_: Any, **__: Any) -> Any:  # type: ignore[no-redef]
         """Stands in where Numba is missing: operations are defined and never compiled."""
         return lambda f: f
 
@@ -75,16 +75,16 @@ class Vec:
 
     # integers and pointers
 
-    def int(self, value: Any) -> Any:
+    def integer(self, value: Any) -> Any:
         return ir.Constant(ir.IntType(64), value) if isinstance(value, int) else value
 
     def mul(self, a: Any, b: Any) -> Any:
         """Product of integers."""
-        return self.b.mul(self.int(a), self.int(b))
+        return self.b.mul(self.integer(a), self.integer(b))
 
     def plus(self, a: Any, b: Any) -> Any:
         """Sum of integers."""
-        return self.b.add(self.int(a), self.int(b))
+        return self.b.add(self.integer(a), self.integer(b))
 
     def pointer(self, address: Any) -> Any:
         return self.b.inttoptr(address, ir.PointerType())
@@ -92,7 +92,7 @@ class Vec:
     def at(self, pointer: Any, offset: Any) -> Any:
         if isinstance(offset, int) and offset == 0:
             return pointer
-        return self.b.gep(pointer, [self.int(offset)], source_etype=self.element)
+        return self.b.gep(pointer, [self.integer(offset)], source_etype=self.element)
 
     def table64(self, address: Any, index: Any) -> Any:
         """Entry of an int64 table."""
@@ -105,11 +105,11 @@ class Vec:
     def _entry(self, address: Any, index: Any, bits: int) -> Any:
         element = ir.IntType(bits)
         table = self.b.inttoptr(address, ir.PointerType())
-        return self.b.load(self.b.gep(table, [self.int(index)], source_etype=element), typ=element)
+        return self.b.load(self.b.gep(table, [self.integer(index)], source_etype=element), typ=element)
 
     def loop(self, count: Any) -> Any:
         """`with v.loop(count) as i:` - i is the index."""
-        return _Loop(self.b, self.int(count))
+        return _Loop(self.b, self.integer(count))
 
     # loads and stores
 
@@ -138,7 +138,7 @@ class Vec:
         """Lanes below count."""
         wide = ir.VectorType(ir.IntType(64), self.lanes)
         return self.b.icmp_signed(
-            ">", self._spread(self.int(count), wide), ir.Constant(wide, list(range(self.lanes)))
+            ">", self._spread(self.integer(count), wide), ir.Constant(wide, list(range(self.lanes)))
         )
 
     def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
@@ -191,7 +191,7 @@ class Vec:
 
     def floor(self, relu: Any) -> Any:
         """What `at_least` takes for an activation: 0 in all lanes where `relu` is not zero, else -inf."""
-        wanted = self.b.icmp_signed("!=", relu, self.int(0))
+        wanted = self.b.icmp_signed("!=", relu, self.integer(0))
         return self.b.select(wanted, self.zero(), self.const(float("-inf")))
 
     def at_least(self, x: Any, low: Any) -> Any:
@@ -231,11 +231,11 @@ class Vec:
             return self.shuffle(a, b, [s + source * n + e for s in starts for source, e in order])
 
         if len(r) == 2:
-            return [pick(*r, [(0, e), (1, e)]) for e in (0, 1)]
+            return [pick(r[0], r[1], [(0, e), (1, e)]) for e in (0, 1)]
         low = [pick(r[i], r[i + 1], [(0, 0), (1, 0), (0, 1), (1, 1)]) for i in (0, 2)]
         high = [pick(r[i], r[i + 1], [(0, 2), (1, 2), (0, 3), (1, 3)]) for i in (0, 2)]
         halves = ([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 2), (0, 3), (1, 2), (1, 3)])
-        return [pick(*pair, half) for pair in (low, high) for half in halves]
+        return [pick(a, b, half) for a, b in (low, high) for half in halves]
 
     def _transpose_lanes(self, r: list[Any], block: int) -> list[Any]:
         """Transposes a square of 16-byte blocks: even blocks and odd blocks of pairs, recursively."""
@@ -434,11 +434,11 @@ def load_square(v, x, x_stride, rows, columns, target, target_stride):
     """
     source, to = v.pointer(x), v.pointer(target)
     inside = v.mask(columns)
-    last = v.b.sub(rows, v.int(1))
+    last = v.b.sub(rows, v.integer(1))
     read = []
     for i in range(v.lanes):
-        valid = v.b.icmp_signed("<", v.int(i), rows)
-        row = v.b.select(valid, v.int(i), last)
+        valid = v.b.icmp_signed("<", v.integer(i), rows)
+        row = v.b.select(valid, v.integer(i), last)
         value = v.load_masked(source, v.mul(row, x_stride), inside)
         read.append(v.b.select(valid, value, v.zero()))
     for j, value in enumerate(v.transpose(read)):
@@ -457,10 +457,10 @@ def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
     low = v.floor(relu)
     inside = v.mask(columns)
     read = [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
-    last = v.b.sub(rows, v.int(1))
+    last = v.b.sub(rows, v.integer(1))
     transposed = v.transpose(read)
     for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
-        row = v.b.select(v.b.icmp_signed("<", v.int(i), rows), v.int(i), last)
+        row = v.b.select(v.b.icmp_signed("<", v.integer(i), rows), v.integer(i), last)
         v.store_masked(transposed[i], to, v.mul(row, y_stride), inside)
 
 

@@ -1,0 +1,484 @@
+"""Direct convolution: the register-blocked micro-kernel over a table of input offsets.
+
+Every output of a tile of pixels by filters is summed in registers:
+y[pixel][filter] = sum_tap x[pixel + offset[tap]] * w[tap][filter], taps over (C/groups, T, R, S). Kernel
+size, stride, dilation, number of dimensions and layout are content of the tables, so that one kernel
+serves them all. Outputs are cut into blocks of pixels; the input of a block is copied once, with its zero
+border, into scratch that stays in the L2 cache, or read in place where there is no padding. Wins on 1x1,
+strided and first layers; elsewhere it is the yardstick.
+
+Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table over taps instead of pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import Algorithm
+from convalgos.arrays import aligned_zeros
+from convalgos.cpu import jit, simd
+from convalgos.cpu.kernel_plan import KernelPlan, arguments
+from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
+from convalgos.machine import cache_sizes
+from convalgos.problem import ConvProblem
+
+PIXELS = 256  # of a block: enough to reuse a panel of filters, few enough for scratch in L2
+TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of the block reuse from L2
+EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How the output is cut. Sizes are per dimension (O, P, Q) of the 3-D view."""
+
+    problem: ConvProblem  # the 3-D view
+    images: int  # of a block; more than one only where the block holds whole images
+    block: tuple[int, int, int]  # outputs of a block
+    copied: bool  # whether the input of a block is copied, with its border, into scratch
+    rows: int  # of the micro-kernel
+    vectors: int  # of filters of the micro-kernel
+    filter_parts: int  # into which the filters of a block are cut to feed all threads
+
+    @property
+    def panel(self) -> int:
+        """Filters of the micro-kernel."""
+        return self.vectors * simd.lanes(self.problem.itemsize)
+
+    @property
+    def panels(self) -> int:
+        """Of one group."""
+        return -(-self.problem.gemm_n // self.panel)
+
+    @property
+    def pixels(self) -> int:
+        return self.images * math.prod(self.block)
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int]:
+        """Number of blocks along (N, O, P, Q)."""
+        sizes = (self.problem.N, *self.problem.spatial_out)
+        return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Input elements under a block, per dimension; a dimension with one tap keeps only what it reads."""
+        p = self.problem
+        return tuple(
+            (n - 1) * (1 if r == 1 else s) + e
+            for n, r, s, e in zip(self.block, p.kernel, p.stride, p.kernel_extent, strict=True)
+        )
+
+    @property
+    def strides(self) -> tuple[int, int, int, int, int]:
+        """Elements between neighbours along (N, C, D, H, W) of what the micro-kernel reads."""
+        p = self.problem
+        sizes = self.spans if self.copied else p.spatial
+        channels = p.C if p.layout == "channels_last" or not self.copied else p.w_shape[1]
+        d, h, w = sizes
+        if p.layout == "channels_last":
+            return (d * h * w * channels, 1, h * w * channels, w * channels, channels)
+        return (channels * d * h * w, d * h * w, h * w, w, 1)
+
+    @property
+    def input_elements(self) -> int:
+        """Of scratch; rows of a plane end on a cache line's worth of spare elements."""
+        return self.images * self.strides[0] + 16 if self.copied else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task: input, then [pixel][panel] sums with spare rows for the tail of the micro-kernel."""
+        sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
+        return -(-(self.input_elements + sums) * self.problem.itemsize // 64) * 64
+
+
+@lru_cache(256)
+def blocking(problem: ConvProblem) -> Blocking:
+    p = flat_view(problem)
+    threads = jit.thread_count()
+    rows, vectors = simd.tile_for(p.gemm_n, p.itemsize)
+    copied = any(pad != (0, 0) for pad in p.padding)
+    o, q_rows, q = p.spatial_out
+    # Scratch of the input stays within half of L2, and there is work for every thread.
+    pixels = PIXELS
+    total = p.N * o * q_rows * q
+    if copied:
+        room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
+        pixels = max(32, min(pixels, room // 2))
+    while pixels > 32 and total / pixels < threads:
+        pixels //= 2
+    if o * q_rows * q <= pixels // 2:
+        images = max(1, min(pixels // (o * q_rows * q), -(-p.N // threads)))
+        parts = -(-p.N // images)
+        images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
+        block = (o, q_rows, q)
+    else:
+        images = 1
+        block = _cut(pixels, (o, q_rows, q), simd.lanes(p.itemsize))
+    count = images * math.prod(block)
+    rows = -(-count // -(-count // rows))  # balanced tiles instead of a short last one
+    chosen = Blocking(p, images, block, copied, rows, vectors, 1)
+    blocks = math.prod(chosen.blocks) * p.groups
+    if blocks % threads and blocks < 8 * threads:
+        return Blocking(p, images, block, copied, rows, vectors, min(threads, chosen.panels))
+    return chosen
+
+
+def flat_view(problem: ConvProblem) -> ConvProblem:
+    """The 3-D view; a pointwise problem without stride or padding is one long column of pixels."""
+    p = problem.as_3d
+    if p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}:
+        return p.replace(x_shape=(p.N, p.C, 1, math.prod(p.spatial), 1), stride=(1, 1, 1), dilation=(1, 1, 1))
+    return p
+
+
+def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
+    """A block of about `pixels` outputs with a short halo: wide rows are cut at about 64 columns."""
+    o, p, q = sizes
+    columns = q
+    if q > 96:
+        parts = max(1, round(q / 64)) if p > 1 or o > 1 else -(-q // pixels)
+        columns = min(q, -(-(-(-q // parts)) // lanes) * lanes)
+    rows = max(1, min(p, round(pixels / columns)))
+    rows = -(-p // -(-p // rows))
+    slices = 1
+    if rows == p and columns == q:
+        slices = max(1, min(o, round(pixels / (p * q))))
+        slices = -(-o // -(-o // slices))
+    return slices, rows, columns
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+RECORD = arguments(
+    "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
+    "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
+    "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
+    "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
+    "y_n y_k y_pixel sum_panel store_run"
+)
+
+
+@jit.helper
+def copy_block(a, x, scratch, d0, h0, w0, count_d, count_h, count_w):
+    """x[c, d0.., h0.., w0..] into scratch[c, count_d, count_h, count_w], zero outside of x; all in bytes.
+
+    A row is `unit` elements a pixel: 1 of `load_c` channels, or all of them.
+    """
+    pixel = a.unit * a.size
+    for c in range(a.load_c):
+        for i in range(count_d):
+            d = d0 + i * a.step_d
+            for j in range(count_h):
+                h = h0 + j * a.step_h
+                to = scratch + (c * a.s_c + i * a.s_d + j * a.s_h) * a.size
+                if d < 0 or d >= a.depth or h < 0 or h >= a.height:
+                    zero_bytes(to, count_w * pixel)
+                    continue
+                before = min(count_w, max(0, -w0))
+                after = min(count_w - before, max(0, w0 + count_w - a.width))
+                inside = count_w - before - after
+                if before:
+                    zero_bytes(to, before * pixel)
+                if inside:
+                    row = x + (c * a.x_c + d * a.x_d + h * a.x_h + (w0 + before) * a.x_w) * a.size
+                    copy_bytes(to + before * pixel, row, inside * pixel)
+                if after:
+                    zero_bytes(to + (before + inside) * pixel, after * pixel)
+
+
+@jit.specialise
+def driver():
+    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs."""
+
+    def driver(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        scratch = a.scratch + task * a.scratch_stride
+        sums = scratch + a.input_bytes
+        per_block = a.groups * a.parts
+        blocks_n = (a.n + a.images - 1) // a.images
+        total = blocks_n * a.blocks_o * a.blocks_p * a.blocks_q * per_block
+        loaded = -1
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            block = item // per_block
+            group = item % per_block // a.parts
+            part = item % a.parts
+            q0 = block % a.blocks_q * a.block_q
+            p0 = block // a.blocks_q % a.blocks_p * a.block_p
+            o0 = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
+            n0 = block // (a.blocks_q * a.blocks_p * a.blocks_o) * a.images
+            images = min(a.images, a.n - n0)
+            slices = min(a.block_o, a.o - o0)
+            rows = min(a.block_p, a.p - p0)
+            columns = min(a.block_q, a.q - q0)
+            pixels = images * slices * rows * columns
+            # which of the tables: the block may be cut short in each of its dimensions
+            short = (images < a.images) * 8 + (slices < a.block_o) * 4
+            short += (rows < a.block_p) * 2 + (columns < a.block_q)
+            table = a.pixel_table + short * a.table_length * 8
+
+            d0 = o0 * a.stride_d - a.pad_d
+            h0 = p0 * a.stride_h - a.pad_h
+            w0 = q0 * a.stride_w - a.pad_w
+            first = n0 * a.x_n + group * a.channels * a.x_c
+            if a.copied:
+                key = block * a.groups + group if a.unit == 1 else block
+                if key != loaded:
+                    for i in range(images):
+                        x = (
+                            a.x
+                            + ((n0 + i) * a.x_n + (group * a.channels * a.x_c if a.unit == 1 else 0)) * a.size
+                        )
+                        copy_block(
+                            a,
+                            x,
+                            scratch + i * a.s_n * a.size,
+                            d0,
+                            h0,
+                            w0,
+                            (slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d,
+                            (rows - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h,
+                            (columns - 1) * a.stride_w + a.span_w,
+                        )
+                    loaded = key
+                source = scratch + (0 if a.unit == 1 else group * a.channels) * a.size
+            else:
+                source = a.x + (first + d0 * a.x_d + h0 * a.x_h + w0 * a.x_w) * a.size
+
+            for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
+                w = a.w + (group * a.panels + panel) * a.taps * a.panel * a.size
+                call(a.sum_panel, (source, table, pixels, a.offsets, a.taps, a.chunk, w, sums))
+                k = group * a.filters + panel * a.panel
+                filters = min(a.panel, a.filters - panel * a.panel)
+                # runs of pixels that are neighbours in y: whole rows and slices join
+                run = columns
+                if columns == a.q:
+                    run *= rows
+                    if rows == a.p:
+                        run *= slices
+                per_image = slices * rows * columns
+                for i in range(images):
+                    done = 0
+                    while done < per_image:
+                        o = o0 + done // (rows * columns)
+                        p = p0 + done // columns % rows
+                        y = (
+                            a.y
+                            + ((n0 + i) * a.y_n + k * a.y_k + ((o * a.p + p) * a.q + q0) * a.y_pixel) * a.size
+                        )
+                        call(
+                            a.store_run,
+                            (
+                                sums + (i * per_image + done) * a.panel * a.size,
+                                a.panel,
+                                run,
+                                filters,
+                                a.bias + k * a.size,
+                                a.relu,
+                                y,
+                                a.y_k,
+                                a.y_pixel,
+                            ),
+                        )
+                        done += run
+
+    return driver
+
+
+@jit.specialise
+def sum_panel(SIZE, LANES, ROWS, VECTORS):
+    """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
+
+    The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
+    rows, for which the table and the sums have room.
+    """
+    FEWER = max(ROWS - 1, 1)
+
+    def sum_panel(x, table, pixels, offsets, taps, chunk, w, sums):
+        tiles = (pixels + ROWS - 1) // ROWS
+        rows = max(pixels, tiles * FEWER)
+        width = VECTORS * LANES
+        tap = 0
+        while tap < taps:
+            count = min(chunk, taps - tap)
+            at = offsets + tap * 8
+            weights = w + tap * width * SIZE
+            for tile in range(tiles):
+                first = rows * tile // tiles
+                full = rows * (tile + 1) // tiles - first == ROWS
+                start = table + first * 8
+                target = sums + first * width * SIZE
+                if tap == 0 and full:
+                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width)
+                elif tap == 0:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width
+                    )
+                elif full:
+                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width)
+                else:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width
+                    )
+            tap += count
+
+    return sum_panel
+
+
+@jit.specialise
+def store_run(SIZE, LANES):
+    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout."""
+
+    def store_run(sums, width, pixels, filters, bias, relu, y, y_k, y_pixel):
+        for k in range(0, filters, LANES):
+            count = min(LANES, filters - k)
+            if y_pixel == 1:
+                for i in range(0, pixels, LANES):
+                    simd.store_square(
+                        SIZE,
+                        LANES,
+                        sums + (i * width + k) * SIZE,
+                        width,
+                        bias + k * SIZE,
+                        relu,
+                        count,
+                        min(LANES, pixels - i),
+                        y + (k * y_k + i) * SIZE,
+                        y_k,
+                    )
+            else:
+                for i in range(pixels):
+                    simd.store_row(
+                        SIZE,
+                        LANES,
+                        sums + (i * width + k) * SIZE,
+                        bias + k * SIZE,
+                        relu,
+                        count,
+                        y + (k * y_k + i * y_pixel) * SIZE,
+                    )
+
+    return store_run
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class DirectPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Direct):
+        cut = blocking(problem)
+        p = cut.problem
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        tasks = jit.thread_count()
+        last = p.layout == "channels_last"
+        d, h, w = p.spatial
+        pixels_out = math.prod(p.spatial_out)
+        x_strides = (p.C * d * h * w, *((1, h * w * p.C, w * p.C, p.C) if last else (d * h * w, h * w, w, 1)))
+        pixel_table = _pixel_table(cut)
+        values = dict(
+            size=size, images=cut.images, n=p.N, channels=p.w_shape[1], filters=p.gemm_n, groups=p.groups,
+            parts=cut.filter_parts, panel=cut.panel, panels=cut.panels, taps=p.gemm_k,
+            chunk=-(-p.gemm_k // -(-p.gemm_k // TAPS)), tasks=tasks,
+            pixel_table=pixel_table, table_length=pixel_table.shape[1], offsets=_offset_table(cut),
+            copied=int(cut.copied), load_c=1 if last else p.w_shape[1], unit=p.C if last else 1,
+            step_d=p.stride[0] if cut.copied and p.kernel[0] == 1 else 1,
+            step_h=p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
+            input_bytes=cut.input_elements * size, scratch_stride=cut.scratch_bytes,
+            y_n=p.K * pixels_out, y_k=1 if last else pixels_out, y_pixel=p.K if last else 1,
+            sum_panel=sum_panel(size, lanes, cut.rows, cut.vectors), store_run=store_run(size, lanes),
+        )  # fmt: skip
+        for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
+            values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
+        values |= {"depth": d, "height": h, "width": w}
+        for axis, stride, pad, reach in zip("dhw", p.stride, p.padding, p.kernel_extent, strict=True):
+            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0], f"span_{axis}": reach}
+        for axis, x_stride, s_stride in zip("ncdhw", x_strides, cut.strides, strict=True):
+            values |= {f"x_{axis}": x_stride, f"s_{axis}": s_stride}
+        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)
+        self._cut = cut
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(groups, panels, taps, panel); taps in the order of the offset table."""
+        cut, p = self._cut, self._cut.problem
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
+        if p.layout == "channels_last":
+            w = w.swapaxes(2, 3)
+        packed = aligned_zeros(p.groups * cut.panels * p.gemm_k * cut.panel, w.dtype)
+        packed = packed.reshape(p.groups, cut.panels, p.gemm_k, cut.panel)
+        for panel in range(cut.panels):
+            part = w[:, panel * cut.panel : (panel + 1) * cut.panel]  # (g, <=panel, ...)
+            packed[:, panel, :, : part.shape[1]] = part.reshape(*part.shape[:2], -1).swapaxes(1, 2)
+        return packed
+
+
+def _pixel_table(cut: Blocking) -> np.ndarray:
+    """(16, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
+    p = cut.problem
+    sizes = (cut.images, *cut.block)
+    totals = (p.N, *p.spatial_out)
+    n, _, d, h, w = cut.strides
+    strides = (n, d * (1 if cut.copied and p.kernel[0] == 1 else p.stride[0]),
+               h * (1 if cut.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
+    table = np.zeros((16, cut.pixels + cut.rows), np.int64)
+    for variant, short in enumerate(product((False, True), repeat=4)):
+        counts = [
+            t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
+        ]
+        offsets = sum(
+            np.arange(count).reshape(-1, *(1,) * (3 - axis)) * stride
+            for axis, (count, stride) in enumerate(zip(counts, strides, strict=True))
+        ).ravel()  # type: ignore[union-attr]
+        table[variant, : offsets.size] = offsets
+        table[variant, offsets.size :] = offsets[-1]
+    return table
+
+
+def _offset_table(cut: Blocking) -> np.ndarray:
+    """(taps,) input offsets: channels outermost, or innermost where they are neighbours in memory."""
+    p = cut.problem
+    _, c, *spatial = cut.strides
+    channels = np.arange(p.w_shape[1]) * c
+    taps = sum(
+        np.arange(r).reshape(-1, *(1,) * (2 - axis)) * stride * dilation
+        for axis, (r, stride, dilation) in enumerate(zip(p.kernel, spatial, p.dilation, strict=True))
+    ).ravel()  # type: ignore[union-attr]
+    if p.layout == "channels_last":
+        return (taps[:, None] + channels).ravel().astype(np.int64)
+    return (channels[:, None] + taps).ravel().astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Direct(Algorithm):
+    family: ClassVar[str] = "cpu.direct"
+
+    def cost(self, problem, machine):
+        cut = blocking(problem)
+        p = cut.problem
+        filled = p.gemm_n / (cut.panels * cut.panel)  # lanes of filters that are not padding
+        tile = cut.rows * cut.vectors / (cut.rows * cut.vectors + 2)  # small tiles wait for their loads
+        compute = p.flops / (machine.peak(p.dtype) * EFFICIENCY * filled * tile)
+        halo = math.prod(cut.spans) / max(1, math.prod(cut.block)) if cut.copied else 1
+        moved = p.y_bytes * 2 + (p.x_bytes * halo if cut.copied else p.x_bytes)
+        tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
+        balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
+        return machine.launch + balance * (compute + machine.stream(moved))
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes
+
+    def error_bound(self, problem):
+        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
+        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+
+    def plan(self, problem):
+        return DirectPlan(problem, self)
+
+
+ALGORITHMS = (Direct(),)
