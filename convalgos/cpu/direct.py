@@ -145,7 +145,7 @@ def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int
     columns = q
     if q > 96:
         parts = max(1, round(q / 64)) if p > 1 or o > 1 else -(-q // pixels)
-        columns = min(q, -(-(-(-q // parts)) // lanes) * lanes)
+        columns = min(q, math.ceil(q / parts / lanes) * lanes)
     rows = max(1, min(p, round(pixels / columns)))
     rows = -(-p // -(-p // rows))
     slices = 1
@@ -382,18 +382,18 @@ class DirectPlan(KernelPlan):
         pixels_out = math.prod(p.spatial_out)
         x_strides = (p.C * d * h * w, *((1, h * w * p.C, w * p.C, p.C) if last else (d * h * w, h * w, w, 1)))
         pixel_table = _pixel_table(cut)
-        values = dict(
-            size=size, images=cut.images, n=p.N, channels=p.w_shape[1], filters=p.gemm_n, groups=p.groups,
-            parts=cut.filter_parts, panel=cut.panel, panels=cut.panels, taps=p.gemm_k,
-            chunk=-(-p.gemm_k // -(-p.gemm_k // TAPS)), tasks=tasks,
-            pixel_table=pixel_table, table_length=pixel_table.shape[1], offsets=_offset_table(cut),
-            copied=int(cut.copied), load_c=1 if last else p.w_shape[1], unit=p.C if last else 1,
-            step_d=p.stride[0] if cut.copied and p.kernel[0] == 1 else 1,
-            step_h=p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
-            input_bytes=cut.input_elements * size, scratch_stride=cut.scratch_bytes,
-            y_n=p.K * pixels_out, y_k=1 if last else pixels_out, y_pixel=p.K if last else 1,
-            sum_panel=sum_panel(size, lanes, cut.rows, cut.vectors), store_run=store_run(size, lanes),
-        )  # fmt: skip
+        values = {
+            "size": size, "images": cut.images, "n": p.N, "channels": p.w_shape[1],
+            "filters": p.gemm_n, "groups": p.groups, "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels, "taps": p.gemm_k,
+            "chunk": -(-p.gemm_k // -(-p.gemm_k // TAPS)), "tasks": tasks,
+            "pixel_table": pixel_table, "table_length": pixel_table.shape[1], "offsets": _offset_table(cut),
+            "copied": int(cut.copied), "load_c": 1 if last else p.w_shape[1], "unit": p.C if last else 1,
+            "step_d": p.stride[0] if cut.copied and p.kernel[0] == 1 else 1,
+            "step_h": p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
+            "input_bytes": cut.input_elements * size, "scratch_stride": cut.scratch_bytes,
+            "y_n": p.K * pixels_out, "y_k": 1 if last else pixels_out, "y_pixel": p.K if last else 1,
+            "sum_panel": sum_panel(size, lanes, cut.rows, cut.vectors), "store_run": store_run(size, lanes),
+        }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
         values |= {"depth": d, "height": h, "width": w}
