@@ -103,6 +103,14 @@ def thread_count() -> int:
     return cpu_count() if numba is None else numba.get_num_threads()
 
 
+def thread_layer() -> str:
+    """What runs the threads of `launch`: "omp", "tbb" or "workqueue"; "none" without Numba."""
+    if numba is None:
+        return "none"
+    _parallel_launch()
+    return numba.threading_layer()
+
+
 # --- inside ----------------------------------------------------------------------------------
 
 
