@@ -383,9 +383,9 @@ class DirectPlan(KernelPlan):
         x_strides = (p.C * d * h * w, *((1, h * w * p.C, w * p.C, p.C) if last else (d * h * w, h * w, w, 1)))
         pixel_table = _pixel_table(cut)
         values = {
-            "size": size, "images": cut.images, "n": p.N, "channels": p.w_shape[1],
-            "filters": p.gemm_n, "groups": p.groups, "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels, "taps": p.gemm_k,
-            "chunk": -(-p.gemm_k // -(-p.gemm_k // TAPS)), "tasks": tasks,
+            "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
+            "groups": p.groups, "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels,
+            "taps": p.gemm_k, "chunk": -(-p.gemm_k // -(-p.gemm_k // TAPS)), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1], "offsets": _offset_table(cut),
             "copied": int(cut.copied), "load_c": 1 if last else p.w_shape[1], "unit": p.C if last else 1,
             "step_d": p.stride[0] if cut.copied and p.kernel[0] == 1 else 1,
