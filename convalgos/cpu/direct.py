@@ -21,16 +21,13 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.arrays import aligned_zeros
-from convalgos.cpu import jit, simd
+from convalgos.cpu import jit, panels, simd
 from convalgos.cpu.kernel_plan import KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 
 PIXELS = 256  # of a block: enough to reuse a panel of filters, few enough for scratch in L2
-TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of the block reuse from L2
-EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -69,11 +66,11 @@ class Blocking:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """Input elements under a block, per dimension; a dimension with one tap keeps only what it reads."""
+        """Input elements under a block, per dimension; where there is one tap, only those it reads."""
         p = self.problem
         return tuple(
-            (n - 1) * (1 if r == 1 else s) + e
-            for n, r, s, e in zip(self.block, p.kernel, p.stride, p.kernel_extent, strict=True)
+            (n - 1) * (1 if r == 1 and axis != "w" else s) + e
+            for axis, n, r, s, e in zip("dhw", self.block, p.kernel, p.stride, p.kernel_extent, strict=True)
         )
 
     @property
@@ -292,82 +289,6 @@ def driver():
     return driver
 
 
-@jit.specialise
-def sum_panel(SIZE, LANES, ROWS, VECTORS):
-    """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
-
-    The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
-    rows, for which the table and the sums have room.
-    """
-    FEWER = max(ROWS - 1, 1)
-
-    def sum_panel(x, table, pixels, offsets, taps, chunk, w, sums):
-        tiles = (pixels + ROWS - 1) // ROWS
-        rows = max(pixels, tiles * FEWER)
-        width = VECTORS * LANES
-        tap = 0
-        while tap < taps:
-            count = min(chunk, taps - tap)
-            at = offsets + tap * 8
-            weights = w + tap * width * SIZE
-            for tile in range(tiles):
-                first = rows * tile // tiles
-                full = rows * (tile + 1) // tiles - first == ROWS
-                start = table + first * 8
-                target = sums + first * width * SIZE
-                if tap == 0 and full:
-                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width)
-                elif tap == 0:
-                    simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width
-                    )
-                elif full:
-                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width)
-                else:
-                    simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width
-                    )
-            tap += count
-
-    return sum_panel
-
-
-@jit.specialise
-def store_run(SIZE, LANES):
-    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout."""
-
-    def store_run(sums, width, pixels, filters, bias, relu, y, y_k, y_pixel):
-        for k in range(0, filters, LANES):
-            count = min(LANES, filters - k)
-            if y_pixel == 1:
-                for i in range(0, pixels, LANES):
-                    simd.store_square(
-                        SIZE,
-                        LANES,
-                        sums + (i * width + k) * SIZE,
-                        width,
-                        bias + k * SIZE,
-                        relu,
-                        count,
-                        min(LANES, pixels - i),
-                        y + (k * y_k + i) * SIZE,
-                        y_k,
-                    )
-            else:
-                for i in range(pixels):
-                    simd.store_row(
-                        SIZE,
-                        LANES,
-                        sums + (i * width + k) * SIZE,
-                        bias + k * SIZE,
-                        relu,
-                        count,
-                        y + (k * y_k + i * y_pixel) * SIZE,
-                    )
-
-    return store_run
-
-
 # --- plan ------------------------------------------------------------------------------------
 
 
@@ -385,14 +306,15 @@ class DirectPlan(KernelPlan):
         values = {
             "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
             "groups": p.groups, "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels,
-            "taps": p.gemm_k, "chunk": -(-p.gemm_k // -(-p.gemm_k // TAPS)), "tasks": tasks,
+            "taps": p.gemm_k, "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1], "offsets": _offset_table(cut),
             "copied": int(cut.copied), "load_c": 1 if last else p.w_shape[1], "unit": p.C if last else 1,
             "step_d": p.stride[0] if cut.copied and p.kernel[0] == 1 else 1,
             "step_h": p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
             "input_bytes": cut.input_elements * size, "scratch_stride": cut.scratch_bytes,
             "y_n": p.K * pixels_out, "y_k": 1 if last else pixels_out, "y_pixel": p.K if last else 1,
-            "sum_panel": sum_panel(size, lanes, cut.rows, cut.vectors), "store_run": store_run(size, lanes),
+            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors),
+            "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
@@ -410,12 +332,7 @@ class DirectPlan(KernelPlan):
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
         if p.layout == "channels_last":
             w = w.swapaxes(2, 3)
-        packed = aligned_zeros(p.groups * cut.panels * p.gemm_k * cut.panel, w.dtype)
-        packed = packed.reshape(p.groups, cut.panels, p.gemm_k, cut.panel)
-        for panel in range(cut.panels):
-            part = w[:, panel * cut.panel : (panel + 1) * cut.panel]  # (g, <=panel, ...)
-            packed[:, panel, :, : part.shape[1]] = part.reshape(*part.shape[:2], -1).swapaxes(1, 2)
-        return packed
+        return panels.pack(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
 
 
 def _pixel_table(cut: Blocking) -> np.ndarray:
@@ -461,9 +378,7 @@ class Direct(Algorithm):
     def cost(self, problem, machine):
         cut = blocking(problem)
         p = cut.problem
-        filled = p.gemm_n / (cut.panels * cut.panel)  # lanes of filters that are not padding
-        tile = cut.rows * cut.vectors / (cut.rows * cut.vectors + 2)  # small tiles wait for their loads
-        compute = p.flops / (machine.peak(p.dtype) * EFFICIENCY * filled * tile)
+        compute = panels.seconds(p.flops, p.gemm_n, p.dtype, machine)
         halo = math.prod(cut.spans) / max(1, math.prod(cut.block)) if cut.copied else 1
         moved = p.y_bytes * 2 + (p.x_bytes * halo if cut.copied else p.x_bytes)
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts

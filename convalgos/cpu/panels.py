@@ -1,0 +1,118 @@
+"""Products of pixels by panels of filters: the part of a product that all algorithms on it share.
+
+A panel is as many filters as the micro-kernel holds in registers beside its rows of pixels. A product sums
+a block of pixels, found through a table, for one panel; the output step adds the bias, applies the
+activation and writes y in its layout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convalgos.arrays import aligned_zeros
+from convalgos.cpu import jit, simd
+from convalgos.machine import Machine
+
+TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
+EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
+
+
+def chunk(taps: int) -> int:
+    """Taps of a pass: equal passes of at most TAPS."""
+    return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
+
+
+def pack(w: np.ndarray, panel: int) -> np.ndarray:
+    """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
+    groups, filters, taps = w.shape
+    count = -(-filters // panel)
+    packed = aligned_zeros(groups * count * taps * panel, w.dtype).reshape(groups, count, taps, panel)
+    for i in range(count):
+        part = w[:, i * panel : (i + 1) * panel]  # (groups, <= panel, taps)
+        packed[:, i, :, : part.shape[1]] = part.swapaxes(1, 2)
+    return packed
+
+
+def seconds(flops: float, filters: int, dtype: str, machine: Machine) -> float:
+    """Predicted time of the sums on all threads, with the lanes of the last panel that are padding."""
+    rows, vectors = simd.tile_for(filters, 8 if dtype == "float64" else 4)
+    panel = vectors * simd.lanes(8 if dtype == "float64" else 4)
+    filled = filters / (-(-filters // panel) * panel)
+    waits = rows * vectors / (rows * vectors + 2)  # small tiles wait for their loads
+    return flops / (machine.peak(dtype) * EFFICIENCY * filled * waits)
+
+
+@jit.specialise
+def sum_panel(SIZE, LANES, ROWS, VECTORS):
+    """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
+
+    The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
+    rows, for which the table and the sums have room.
+    """
+    FEWER = max(ROWS - 1, 1)
+
+    def sum_panel(x, table, pixels, offsets, taps, chunk, w, sums):
+        tiles = (pixels + ROWS - 1) // ROWS
+        rows = max(pixels, tiles * FEWER)
+        width = VECTORS * LANES
+        tap = 0
+        while tap < taps:
+            count = min(chunk, taps - tap)
+            at = offsets + tap * 8
+            weights = w + tap * width * SIZE
+            for tile in range(tiles):
+                first = rows * tile // tiles
+                full = rows * (tile + 1) // tiles - first == ROWS
+                start = table + first * 8
+                target = sums + first * width * SIZE
+                if tap == 0 and full:
+                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width)
+                elif tap == 0:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width
+                    )
+                elif full:
+                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width)
+                else:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width
+                    )
+            tap += count
+
+    return sum_panel
+
+
+@jit.specialise
+def store_run(SIZE, LANES):
+    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout."""
+
+    def store_run(sums, width, pixels, filters, bias, relu, y, y_k, y_pixel):
+        for k in range(0, filters, LANES):
+            count = min(LANES, filters - k)
+            if y_pixel == 1:
+                for i in range(0, pixels, LANES):
+                    simd.store_square(
+                        SIZE,
+                        LANES,
+                        sums + (i * width + k) * SIZE,
+                        width,
+                        bias + k * SIZE,
+                        relu,
+                        count,
+                        min(LANES, pixels - i),
+                        y + (k * y_k + i) * SIZE,
+                        y_k,
+                    )
+            else:
+                for i in range(pixels):
+                    simd.store_row(
+                        SIZE,
+                        LANES,
+                        sums + (i * width + k) * SIZE,
+                        bias + k * SIZE,
+                        relu,
+                        count,
+                        y + (k * y_k + i * y_pixel) * SIZE,
+                    )
+
+    return store_run
