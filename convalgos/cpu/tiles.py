@@ -1,0 +1,100 @@
+"""Channel-vectorised tiles: what every algorithm shares that works on pixels of `lanes` channels.
+
+Maps lie in memory in either layout; kernels that transform or filter want "pixels", vectors of `lanes`
+channels, one after the other. `gather` brings a run of pixels into that order and `scatter` takes it back,
+with bias and activation. The layout is only a pair of strides: channels_first has `pixel_stride` 1 and
+goes through square transposes, channels_last has `channel_stride` 1 and needs only copies.
+
+Strides and offsets count elements; x, y, source and target are addresses.
+"""
+
+from __future__ import annotations
+
+from convalgos.cpu import jit, simd
+
+
+@simd.emitter
+def copy_pixels(v, x, x_stride, channels, pixels, target):
+    """target[j][i] = x[j * x_stride + i] for i < channels <= lanes, j < pixels; lanes beyond become 0."""
+    source, to = v.pointer(x), v.pointer(target)
+    inside = v.mask(channels)
+    with v.loop(pixels) as j:
+        v.store(v.load_masked(source, v.mul(j, x_stride), inside), to, v.mul(j, v.lanes))
+
+
+@simd.emitter
+def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
+    """y[j * y_stride + i] = source[j][i] + bias[i] for i < channels <= lanes, at least 0 with relu."""
+    read, to = v.pointer(source), v.pointer(y)
+    add = v.load_masked(v.pointer(bias), 0, v.mask(channels))
+    low = v.floor(relu)
+    inside = v.mask(channels)
+    with v.loop(pixels) as j:
+        value = v.at_least(v.add(v.load(read, v.mul(j, v.lanes)), add), low)
+        v.store_masked(value, to, v.mul(j, y_stride), inside)
+
+
+@jit.specialise
+def gather(SIZE, LANES):
+    """x -> target[pixel][lane], for a run of `pixels` pixels and `channels` <= LANES channels.
+
+    Lanes beyond `channels` become 0. `target` needs room for the pixels rounded up to a multiple of LANES;
+    the pixels in that room become 0 or stay as they are.
+    """
+
+    def kernel(x, channel_stride, pixel_stride, channels, pixels, target):
+        pixel_bytes = LANES * SIZE
+        if channel_stride == 1:
+            if channels == LANES:
+                copy_pixels(SIZE, LANES, x, pixel_stride, LANES, pixels, target)
+            else:
+                copy_pixels(SIZE, LANES, x, pixel_stride, channels, pixels, target)
+            return
+        done = 0
+        if channels == LANES:  # constants let the compiler drop the masks
+            for first in range(0, pixels - LANES + 1, LANES):
+                simd.load_square(
+                    SIZE, LANES, x + first * SIZE, channel_stride, LANES, LANES,
+                    target + first * pixel_bytes, LANES,
+                )  # fmt: skip
+                done = first + LANES
+        for first in range(done, pixels, LANES):
+            simd.load_square(
+                SIZE, LANES, x + first * SIZE, channel_stride, channels, min(LANES, pixels - first),
+                target + first * pixel_bytes, LANES,
+            )  # fmt: skip
+
+    return kernel
+
+
+@jit.specialise
+def scatter(SIZE, LANES):
+    """y = source[pixel][lane] + bias, at least 0 with relu, for `pixels` pixels and `channels` <= LANES.
+
+    `bias` holds LANES readable elements. `source` is read up to `pixels` rounded up to a multiple of LANES;
+    nothing outside the pixels and channels asked for is written.
+    """
+
+    def kernel(source, bias, relu, channel_stride, pixel_stride, channels, pixels, y):
+        pixel_bytes = LANES * SIZE
+        if channel_stride == 1:
+            if channels == LANES:
+                finish_pixels(SIZE, LANES, source, bias, relu, LANES, pixels, y, pixel_stride)
+            else:
+                finish_pixels(SIZE, LANES, source, bias, relu, channels, pixels, y, pixel_stride)
+            return
+        done = 0
+        if channels == LANES:
+            for first in range(0, pixels - LANES + 1, LANES):
+                simd.store_square(
+                    SIZE, LANES, source + first * pixel_bytes, LANES, bias, relu, LANES, LANES,
+                    y + first * SIZE, channel_stride,
+                )  # fmt: skip
+                done = first + LANES
+        for first in range(done, pixels, LANES):
+            simd.store_square(
+                SIZE, LANES, source + first * pixel_bytes, LANES, bias, relu,
+                channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
+            )  # fmt: skip
+
+    return kernel
