@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convalgos.arrays import as_numpy, like
+from convalgos.arrays import as_numpy, like, writable_view
 from convalgos.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        """Predicted seconds of one run."""
+        """Predicted seconds of one run, more than 0. Not asked for empty problems, which all cost nothing."""
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""
@@ -170,7 +170,7 @@ class Plan(ABC):
         """
         if type(x) is not np.ndarray:
             if out is not None:
-                self(as_numpy("x", x), w, bias=bias, out=as_numpy("out", out), activation=activation)
+                self(as_numpy("x", x), w, bias=bias, out=writable_view("out", out), activation=activation)
                 return out
             return like(self(as_numpy("x", x), w, bias=bias, activation=activation), x)
         if activation not in ACTIVATIONS:

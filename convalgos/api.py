@@ -9,7 +9,7 @@ import numpy as np
 
 from convalgos import measure, select
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
-from convalgos.arrays import as_numpy, device_of, like
+from convalgos.arrays import as_numpy, device_of, like, writable_view
 from convalgos.problem import DTYPES, ConvProblem
 
 CACHED_PLANS = 256
@@ -77,7 +77,7 @@ def conv(
         y = conv(
             np.moveaxis(x_view, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
             groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
-            out=None if out is None else np.moveaxis(as_numpy("out", out), 1, -1),
+            out=None if out is None else np.moveaxis(writable_view("out", out), 1, -1),
         )  # fmt: skip
         return out if out is not None else like(np.moveaxis(y, -1, 1), x)
     shape = x_view.shape if logical else (x_view.shape[0], x_view.shape[-1], *x_view.shape[1:-1])

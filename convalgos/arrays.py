@@ -31,7 +31,7 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
         TypeError: `array` is neither a NumPy array, nor a CPU tensor, nor something NumPy reads as numbers.
     """
     if isinstance(array, np.ndarray):
-        return array
+        return np.asarray(array)  # of a subclass, such as a memory map, the plain array
     if _is_torch(array):
         return _torch_to_numpy(name, array)
     if _is_cupy(array):
@@ -40,6 +40,17 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     if view.dtype == object:
         raise TypeError(f"{name}={type(array).__name__} must be a NumPy array or a CPU tensor")
     return view
+
+
+def writable_view(name: str, array: Any) -> np.ndarray:
+    """A NumPy array through which a host array is written; `as_numpy` would copy a list.
+
+    Raises:
+        TypeError: `array` is neither a NumPy array nor a CPU tensor.
+    """
+    if not (isinstance(array, np.ndarray) or _is_torch(array) or _is_cupy(array)):
+        raise TypeError(f"{name}={type(array).__name__} must be an array of x's kind")
+    return as_numpy(name, array)
 
 
 def like(array: np.ndarray, example: Any) -> Any:

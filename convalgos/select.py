@@ -126,7 +126,7 @@ def rank(
         if reason is None:
             candidate = Candidate(
                 algorithm,
-                algorithm.cost(problem, machine),
+                0.0 if problem.is_empty else algorithm.cost(problem, machine),
                 algorithm.workspace_bytes(problem),
                 algorithm.error_bound(problem),
             )

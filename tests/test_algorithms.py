@@ -1,0 +1,157 @@
+"""Every algorithm on every awkward problem, against the float64 reference."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from helpers import EXACT, KINDS, check, cpu_algorithms, served_problems
+
+import convalgos as ca
+from convalgos.cpu.reference import Reference, ReferencePlan
+from convalgos.select import current_machine
+
+each_algorithm = pytest.mark.parametrize("algorithm", cpu_algorithms(), ids=lambda a: a.id)
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+@each_dtype
+@each_algorithm
+def test_answers(algorithm, dtype):
+    failures, served = [], 0
+    for problem, reason in served_problems(algorithm, dtype):
+        if reason is not None:
+            continue
+        for kind in KINDS:
+            served += 1
+            try:
+                check(algorithm, problem, kind)
+            except Exception as failure:
+                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
+    if not served:
+        pytest.skip(next(reason for _, reason in served_problems(algorithm, dtype)))
+    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
+
+
+@each_dtype
+@each_algorithm
+def test_refusals_say_why(algorithm, dtype):
+    for problem, reason in served_problems(algorithm, dtype):
+        if reason is None:
+            continue
+        assert reason == reason.strip() and "\n" not in reason, f"{problem}: {reason!r} is not one sentence"
+        assert len(reason.split()) > 2, f"{problem}: {reason!r} is not a sentence"
+        with pytest.raises(ca.Unsupported) as refusal:
+            ca.plan(problem, algorithm=algorithm.id)
+        assert reason in str(refusal.value)
+        assert algorithm.id in str(refusal.value)
+
+
+@each_dtype
+@each_algorithm
+def test_figures_for_the_selector(algorithm, dtype):
+    machine = current_machine()
+    for problem, reason in served_problems(algorithm, dtype):
+        if reason is None:
+            if not problem.is_empty:
+                cost = algorithm.cost(problem, machine)
+                assert math.isfinite(cost) and cost > 0, f"{problem}: cost {cost}"
+            workspace = algorithm.workspace_bytes(problem)
+            assert type(workspace) is int and workspace >= 0, f"{problem}: workspace {workspace!r}"
+
+
+@each_algorithm
+def test_other_directions_and_dtypes_are_refused(algorithm):
+    problem = ca.ConvProblem((1, 4, 8, 8), (4, 4, 3, 3))
+    for changes in (
+        {"direction": "backward_data"},
+        {"direction": "backward_weights"},
+        {"dtype": "float16"},
+        {"dtype": "bfloat16"},
+        {"compute_dtype": "tf32"},
+        {"dtype": "float64", "compute_dtype": "float32"},
+    ):
+        assert algorithm.why_not(problem.replace(**changes)), f"{algorithm.id} claims to serve {changes}"
+
+
+@each_algorithm
+def test_not_a_number_and_infinity_are_never_lost(algorithm):
+    """An output that reads a NaN is NaN, after ReLU too; one that reads an infinity is not finite."""
+    served = 0
+    for text in (
+        "n2 c3 h16 w17 k5 r3 s3 p1",
+        "n1 c4 h16 w17 k4 r3 s3 p1 groups4",
+        "n1 c3 w40 k5 s3 p1",
+        "n1 c3 h16 w17 k5 r5 s5 p2",
+    ):
+        problem = ca.ConvProblem.parse(text)
+        if algorithm.why_not(problem):
+            continue
+        served += 1
+        plan = algorithm.serve(problem)
+        w = np.ones(problem.w_shape, np.float32)
+        for value in (np.nan, np.inf, -np.inf):
+            x = np.ones(problem.x_shape, np.float32)
+            clean = plan(x, w)
+            x[0, 1, ..., 7] = value
+            y = plan(x, w)
+            reach = problem.kernel[-1] // 2
+            group = slice(None) if problem.groups == 1 else slice(1, 2)
+            touched = np.zeros(problem.y_shape, bool)
+            touched[0, group, ..., 7 - reach : 8 + reach] = True
+            assert not np.isfinite(y[touched]).any(), f"{problem}: {value} was lost"
+            if np.isnan(value):
+                rectified = plan(x, w, activation="relu")
+                assert np.isnan(rectified[touched]).all(), f"{problem}: ReLU lost NaN"
+            if algorithm.family in EXACT:
+                assert np.array_equal(y[~touched], clean[~touched]), f"{problem}: {value} spread"
+    if not served:
+        pytest.skip(algorithm.why_not(problem))
+
+
+# --- the check itself ------------------------------------------------------------------------
+
+
+class Broken(ReferencePlan):
+    """The reference with one mistake in it."""
+
+    mistake: str
+
+    def run(self, x, w, bias, activation, y, workspace):
+        super().run(x, w, None if self.mistake == "bias" else bias, activation, y, workspace)
+        if self.mistake == "x":
+            x.flat[0] += 1
+        elif self.mistake == "outside":
+            beyond = np.lib.stride_tricks.as_strided(y.reshape(-1)[-1:], (2,), (y.itemsize,))
+            beyond[1] = 0
+        elif self.mistake == "unwritten":
+            y.flat[-1] = np.nan
+        elif self.mistake == "inexact":
+            y *= 1 + np.finfo(y.dtype).eps
+        elif self.mistake == "error":
+            y *= 1.001
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("bias", "is over the bound|not exact"),
+        ("x", "wrote x"),
+        ("outside", "wrote outside y"),
+        ("unwritten", "1 of .* outputs are NaN"),
+        ("inexact", "not exact"),
+        ("error", "is over the bound"),
+    ],
+)
+def test_the_check_finds_mistakes(mistake, message):
+    @dataclass(frozen=True)
+    class Mistaken(Reference):
+        def plan(self, problem):
+            plan = Broken(problem, self)
+            plan.mistake = mistake
+            return plan
+
+    problem = ca.ConvProblem.parse("n1 c3 h6 w7 k4 r3 s3 p1")
+    check(Reference(), problem, "integers")
+    with pytest.raises(AssertionError, match=message):
+        check(Mistaken(), problem, "integers" if mistake == "inexact" else "reals")

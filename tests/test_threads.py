@@ -1,0 +1,67 @@
+"""Sixteen threads on one plan and one plan cache give the answers that one thread gives."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import numpy as np
+import pytest
+from helpers import cpu_algorithms
+
+import convalgos as ca
+from convalgos.measure import random_arrays
+
+THREADS, CALLS = 16, 6
+PROBLEMS = (
+    "n1 c3 h12 w13 k5 r3 s3 p1",
+    "n1 c4 h12 w13 k4 r3 s3 p1 groups4",
+    "n2 c4 w50 k6 s3 p1",
+    "n1 c4 h9 w9 k4 r5 s5 p2",
+    "n1 c2 d4 h6 w6 k3 t3 r3 s3 p1",
+)
+
+
+def hammer(call):
+    """call(0), call(1), ... from all threads at once, all starting together; raises what they raise."""
+    together = Barrier(THREADS)
+
+    def work(thread):
+        together.wait()
+        return [call(thread * CALLS + i) for i in range(CALLS)]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [answer for answers in pool.map(work, range(THREADS)) for answer in answers]
+
+
+def arguments(problem, seeds):
+    return [random_arrays(problem, seed)[0] for seed in range(seeds)]
+
+
+@pytest.mark.parametrize("algorithm", cpu_algorithms(), ids=lambda a: a.id)
+def test_one_plan(algorithm):
+    served = [p for p in map(ca.ConvProblem.parse, PROBLEMS) if algorithm.why_not(p) is None]
+    if not served:
+        pytest.skip(algorithm.why_not(ca.ConvProblem.parse(PROBLEMS[0])))
+    for problem in served[:2]:
+        plan = algorithm.serve(problem)
+        w = plan.prepare(random_arrays(problem)[1])
+        xs = arguments(problem, 8)
+        alone = [plan(x, w) for x in xs]
+        answers = hammer(lambda i, plan=plan, xs=xs, w=w: plan(xs[i % 8], w))
+        wrong = sum(not np.array_equal(y, alone[i % 8]) for i, y in enumerate(answers))
+        assert not wrong, f"{wrong} of {len(answers)} answers differ on {problem}"
+
+
+def test_one_cache_of_plans():
+    problems = list(map(ca.ConvProblem.parse, PROBLEMS))
+    data = [random_arrays(p) for p in problems]
+
+    def call(i):
+        p, (x, w) = problems[i % len(problems)], data[i % len(problems)]
+        # the padding makes the problem new to the cache for some of the threads
+        padding = [(low + i // 60, high) for low, high in p.padding]
+        return padding, ca.conv(x, w, padding=padding, groups=p.groups)
+
+    for i, (padding, y) in enumerate(hammer(call)):
+        p, (x, w) = problems[i % len(problems)], data[i % len(problems)]
+        expected = ca.conv(x, w, padding=padding, groups=p.groups, algorithm="cpu.reference")
+        assert np.abs(y - expected).max() < 1e-4
