@@ -43,26 +43,14 @@ def gather(SIZE, LANES):
     """
 
     def kernel(x, channel_stride, pixel_stride, channels, pixels, target):
-        pixel_bytes = LANES * SIZE
         if channel_stride == 1:
-            if channels == LANES:
-                copy_pixels(SIZE, LANES, x, pixel_stride, LANES, pixels, target)
-            else:
-                copy_pixels(SIZE, LANES, x, pixel_stride, channels, pixels, target)
-            return
-        done = 0
-        if channels == LANES:  # constants let the compiler drop the masks
-            for first in range(0, pixels - LANES + 1, LANES):
+            copy_pixels(SIZE, LANES, x, pixel_stride, channels, pixels, target)
+        else:
+            for first in range(0, pixels, LANES):
                 simd.load_square(
-                    SIZE, LANES, x + first * SIZE, channel_stride, LANES, LANES,
-                    target + first * pixel_bytes, LANES,
+                    SIZE, LANES, x + first * SIZE, channel_stride, channels, min(LANES, pixels - first),
+                    target + first * LANES * SIZE, LANES,
                 )  # fmt: skip
-                done = first + LANES
-        for first in range(done, pixels, LANES):
-            simd.load_square(
-                SIZE, LANES, x + first * SIZE, channel_stride, channels, min(LANES, pixels - first),
-                target + first * pixel_bytes, LANES,
-            )  # fmt: skip
 
     return kernel
 
@@ -76,25 +64,13 @@ def scatter(SIZE, LANES):
     """
 
     def kernel(source, bias, relu, channel_stride, pixel_stride, channels, pixels, y):
-        pixel_bytes = LANES * SIZE
         if channel_stride == 1:
-            if channels == LANES:
-                finish_pixels(SIZE, LANES, source, bias, relu, LANES, pixels, y, pixel_stride)
-            else:
-                finish_pixels(SIZE, LANES, source, bias, relu, channels, pixels, y, pixel_stride)
-            return
-        done = 0
-        if channels == LANES:
-            for first in range(0, pixels - LANES + 1, LANES):
+            finish_pixels(SIZE, LANES, source, bias, relu, channels, pixels, y, pixel_stride)
+        else:
+            for first in range(0, pixels, LANES):
                 simd.store_square(
-                    SIZE, LANES, source + first * pixel_bytes, LANES, bias, relu, LANES, LANES,
-                    y + first * SIZE, channel_stride,
+                    SIZE, LANES, source + first * LANES * SIZE, LANES, bias, relu,
+                    channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
                 )  # fmt: skip
-                done = first + LANES
-        for first in range(done, pixels, LANES):
-            simd.store_square(
-                SIZE, LANES, source + first * pixel_bytes, LANES, bias, relu,
-                channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
-            )  # fmt: skip
 
     return kernel
