@@ -7,7 +7,7 @@ handed back with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,34 @@ def read_model(path: Path, batch: int | None = None) -> tuple[tuple[Layer, ...],
         first = layers.get(problem)
         layers[problem] = replace(first, count=first.count + 1) if first else Layer(suite, name, problem)
     return tuple(layers.values()), skipped
+
+
+def conv_problem(
+    x_shape: Shape,
+    w_shape: Shape,
+    dtype: str,
+    *,
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int | None = None,
+    auto_pad: str | None = None,
+) -> ConvProblem:
+    """The problem of a Conv node, from its attributes as ONNX defines them; None is an absent one.
+
+    Raises:
+        ValueError: they are not valid.
+    """
+    pads = pads or [0] * (2 * (len(x_shape) - 2))  # every low, then every high
+    padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
+    if auto_pad not in (None, "NOTSET"):
+        padding = "valid" if auto_pad == "VALID" else "same"
+    problem = ConvProblem(
+        x_shape, w_shape, strides or 1, padding, dilations or 1, 1 if group is None else group, dtype=dtype
+    )
+    if auto_pad == "SAME_LOWER":
+        problem = problem.replace(padding=_swapped(problem.padding))
+    return problem
 
 
 def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None]:
@@ -126,16 +154,10 @@ def _problem(node: Any, tensors: Tensors) -> ConvProblem:
     if not isinstance(dtype, str):
         raise ValueError(f"its element type is {onnx.TensorProto.DataType.Name(dtype)}")
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    stride, dilation = given.get("strides", 1), given.get("dilations", 1)
-    auto_pad = given.get("auto_pad", b"NOTSET").decode()
-    pads = given.get("pads") or [0] * (2 * (len(x_shape) - 2))  # every low, then every high
-    padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
-    if auto_pad != "NOTSET":
-        padding = "valid" if auto_pad == "VALID" else "same"
-    problem = ConvProblem(x_shape, w_shape, stride, padding, dilation, given.get("group", 1), dtype=dtype)
-    if auto_pad == "SAME_LOWER":
-        problem = problem.replace(padding=_swapped(problem.padding))
-    return problem
+    given.pop("kernel_shape", None)  # says again what the shape of the filter says
+    if "auto_pad" in given:
+        given["auto_pad"] = given["auto_pad"].decode()
+    return conv_problem(x_shape, w_shape, dtype, **given)
 
 
 def _known(what: str, name: str, tensors: Tensors) -> tuple[str | int, Shape]:

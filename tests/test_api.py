@@ -106,12 +106,9 @@ def test_inputs_of_any_memory(view):
     assert_close(ca.conv(X, W, bias, padding=1), Y + BIAS.reshape(-1, 1, 1))
 
 
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("view", list(VIEWS.values())[:-1], ids=list(VIEWS)[:-1])  # the last is read-only
 def test_out_of_any_memory(view):
-    memory = np.full(Y.shape, np.nan, np.float32)
-    out = view(memory)
-    if not out.flags.writeable:
-        pytest.skip("this view is read-only, which is refused (see below)")
+    out = view(np.full(Y.shape, np.nan, np.float32))
     assert ca.conv(X, W, padding=1, out=out) is out
     assert_close(out, Y)
 

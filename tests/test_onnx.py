@@ -1,0 +1,232 @@
+"""ONNX's own cases and whole networks, on auto and on every algorithm that serves them."""
+
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.backend.test
+import pytest
+from helpers import cpu_algorithms
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_node_model_tests
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+import convalgos as ca
+from convalgos.onnx_op import ops
+from convalgos.select import find_algorithm
+
+DATA = Path(onnx.backend.test.__file__).parent / "data"
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+CHOICES = ["auto", *(a.id for a in cpu_algorithms())]
+
+
+def tensor(path: Path) -> np.ndarray:
+    return numpy_helper.to_array(onnx.load_tensor(path))
+
+
+def assert_outputs(outputs, expected):
+    """As ONNX's own runner compares them, with an absolute tolerance against the largest element."""
+    assert len(outputs) == len(expected)
+    for y, answer in zip(outputs, expected, strict=True):
+        assert (y.shape, y.dtype) == (answer.shape, answer.dtype)
+        np.testing.assert_allclose(y, answer, rtol=1e-3, atol=1e-5 * np.abs(answer).max(initial=0))
+
+
+def feeds(model, inputs) -> dict[str, np.ndarray]:
+    weights = {weight.name for weight in model.graph.initializer}
+    names = [i.name for i in model.graph.input if i.name not in weights]
+    return dict(zip(names, inputs, strict=True))
+
+
+class Chooser:
+    """Forces an algorithm where it serves, auto elsewhere, and counts both."""
+
+    def __init__(self, algorithm: str):
+        self.algorithm = algorithm
+        self.problems = self.forced = 0
+
+    def __call__(self, problem: ca.ConvProblem) -> str:
+        self.problems += 1
+        if self.algorithm == "auto" or find_algorithm(self.algorithm).why_not(problem):
+            return "auto"
+        self.forced += 1
+        return self.algorithm
+
+
+# --- single cases ----------------------------------------------------------------------------
+
+
+@cache
+def folder_cases(kind: str) -> list:
+    """(name, model, inputs, outputs) of the cases that the wheel keeps as files."""
+    cases = []
+    for folder in sorted((DATA / kind).iterdir()):
+        if not (folder / "model.onnx").exists():
+            continue
+        model = onnx.load(folder / "model.onnx")
+        if any(node.op_type in CONVOLUTIONS for node in model.graph.node):
+            data = folder / "test_data_set_0"
+            sets = [
+                [tensor(data / f"{what}_{i}.pb") for i in range(len(list(data.glob(f"{what}_*.pb"))))]
+                for what in ("input", "output")
+            ]
+            cases.append((folder.name, model, *sets))
+    return cases
+
+
+@cache
+def node_cases() -> list:
+    """The same of the cases that the wheel keeps as code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other operators
+        found = load_node_model_tests()
+    cases = []
+    for case in found:
+        if any(node.op_type in CONVOLUTIONS for node in case.model.graph.node):
+            cases += [(case.name, case.model, *sets) for sets in case.data_sets]
+    return cases
+
+
+def run_cases(cases, choice):
+    """How many cases gave their outputs, and on how many nodes the choice was in force."""
+    chooser, done, failures = Chooser(choice), 0, []
+    for name, model, inputs, expected in cases:
+        evaluator = ReferenceEvaluator(model, new_ops=ops(chooser))
+        try:
+            assert_outputs(evaluator.run(None, feeds(model, inputs)), expected)
+            done += 1
+        except (AssertionError, RuntimeError) as failure:
+            failures.append(f"{name}: {failure}")
+    assert not failures, "\n".join(failures)
+    return done, chooser
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_cases_converted_from_pytorch(choice):
+    done, chooser = run_cases(folder_cases("pytorch-converted"), choice)
+    assert done == 28
+    assert chooser.problems == 28
+    done, _ = run_cases(folder_cases("pytorch-operator"), choice)
+    assert done == 2
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_node_cases(choice):
+    single = [case for case in node_cases() if "fp16" not in case[0]]
+    names = {name for name, *_ in single}
+    assert {"test_basic_conv_with_padding", "test_conv_with_autopad_same", "test_convtranspose_3d"} <= names
+    done, _ = run_cases(single, choice)
+    assert done == len(single) >= 17
+
+
+def test_half_precision_cases_are_refused():
+    half = [case for case in node_cases() if "fp16" in case[0]]
+    assert half
+    for _, model, inputs, _ in half:
+        with pytest.raises(ca.Unsupported, match="not float16"):
+            ReferenceEvaluator(model, new_ops=ops()).run(None, feeds(model, inputs))
+
+
+def conv_model(**attributes):
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    names = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in "xwy"]
+    return onnx.helper.make_model(onnx.helper.make_graph([node], "one", names[:2], names[2:]))
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_automatic_padding(auto_pad, stride):
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype("f4") for s in ((1, 2, 6, 7), (3, 2, 4, 3)))
+    model = conv_model(auto_pad=auto_pad, strides=[stride, stride])
+    expected = ReferenceEvaluator(model).run(None, {"x": x, "w": w})
+    assert_outputs(ReferenceEvaluator(model, new_ops=ops()).run(None, {"x": x, "w": w}), expected)
+
+
+def test_a_forced_algorithm_is_never_replaced():
+    half = {"x": np.ones((1, 2, 6, 7), "f2"), "w": np.ones((3, 2, 3, 3), "f2")}
+    with pytest.raises(ca.Unsupported, match=r"cpu\.reference cannot serve"):
+        ReferenceEvaluator(conv_model(), new_ops=ops("cpu.reference")).run(None, half)
+
+
+# --- whole networks --------------------------------------------------------------------------
+
+LIGHT = DATA / "light"
+SHAPE = (1, 3, 224, 224)
+
+
+class MaxPool(OpRun):
+    """The evaluator's own takes longer than all convolutions of the network."""
+
+    op_domain = ""
+
+    def _run(self, x, kernel_shape=None, pads=None, strides=None, **defaults):
+        low_high = [(0, 0), (0, 0), *zip(pads[:2], pads[2:], strict=True)] if pads else [(0, 0)] * 4
+        padded = np.pad(x, low_high, constant_values=-np.inf)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, kernel_shape, (2, 3))
+        return (windows[:, :, :: strides[0], :: strides[1]].max((-2, -1)),)
+
+
+@cache
+def weights(shape: tuple[int, ...], value: float, real: bool) -> np.ndarray:
+    """What fills a network: the value that the light models carry in place of weights, or real numbers."""
+    if real and len(shape) > 1:
+        fan_in = int(np.prod(shape[1:]))
+        return np.random.default_rng(fan_in).standard_normal(shape, np.float32) * np.float32(
+            (2 / fan_in) ** 0.5
+        )
+    return np.full(shape, value, np.float32)
+
+
+def filler(real: bool) -> type[OpRun]:
+    def run(self, shape, value=None):
+        return (weights(tuple(map(int, shape)), float(np.ravel(value)[0]), real),)
+
+    return type("ConstantOfShape", (OpRun,), {"op_domain": "", "_run": run})
+
+
+@cache
+def light_model(name: str):
+    return onnx.load(LIGHT / f"{name}.onnx")
+
+
+def run_network(name, chooser, real, output=None):
+    model = light_model(name)
+    x = np.arange(np.prod(SHAPE)).reshape(SHAPE) / np.prod(SHAPE)  # as ONNX's own runner makes it
+    if real:
+        x = np.random.default_rng(0).standard_normal(SHAPE)
+    evaluator = ReferenceEvaluator(model, new_ops=[*ops(chooser), MaxPool, filler(real)])
+    return evaluator.run(output, feeds(model, [x.astype(np.float32)]))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(("name", "convs"), [("light_resnet50", 53), ("light_vgg19", 16)])
+def test_networks_give_their_expected_outputs(name, convs, choice):
+    chooser = Chooser(choice)
+    outputs = run_network(name, chooser, real=False)
+    assert chooser.problems == convs
+    if choice in ("cpu.reference", "cpu.direct"):
+        assert chooser.forced == convs
+    assert_outputs(outputs, [tensor(LIGHT / f"{name}_output_0.pb")])
+
+
+def logits(choice, name="light_resnet50"):
+    """What the network says of random pixels through random weights, before the softmax that hides it."""
+    softmax = light_model(name).graph.node[-1]
+    assert softmax.op_type == "Softmax"
+    return run_network(name, Chooser(choice), real=True, output=list(softmax.input))
+
+
+expected_logits = cache(lambda: logits("cpu.reference"))
+
+
+@pytest.mark.parametrize("choice", [c for c in CHOICES if c != "cpu.reference"])
+def test_networks_of_random_weights_agree_with_the_reference(choice):
+    """The light models' weights are constants, and their outputs all the same; here every weight tells."""
+    (expected,) = expected_logits()
+    assert expected.std() > 1e-3 * np.abs(expected).max()
+    (found,) = logits(choice)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
