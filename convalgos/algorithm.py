@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from convalgos.machine import Machine
 
 ACTIVATIONS = (None, "relu")
+HALF_DTYPES = ("float16", "bfloat16")
 EXTRAS = {  # module -> how to get it
     "numba": "pip install numba",
     "pyfftw": "pip install pyfftw",
@@ -105,11 +106,21 @@ class Algorithm(ABC):
     def plan(self, problem: ConvProblem) -> Plan:
         """Everything that does not depend on the data. Called only where `why_not` is None."""
 
+    def computed(self, problem: ConvProblem) -> ConvProblem:
+        """The problem itself, or its float32 twin where the data are 16-bit and this computes float32."""
+        half = problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes
+        return problem.replace(dtype="float32") if half and problem.compute_dtype == "float32" else problem
+
     def serve(self, problem: ConvProblem) -> Plan:
-        """`plan`, or `Unsupported` with the reason."""
-        if reason := self.why_not(problem):
+        """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed."""
+        computed = self.computed(problem)
+        if reason := self.why_not(computed):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
-        return EmptyPlan(problem, self) if problem.is_empty else self.plan(problem)
+        if problem.is_empty:
+            return EmptyPlan(problem, self)
+        if computed is not problem:
+            return CastPlan(problem, self, self.plan(computed))
+        return self.plan(problem)
 
 
 class PreparedFilter:
@@ -256,6 +267,27 @@ class EmptyPlan(Plan):
     def run(self, x, w, bias, activation, y, workspace) -> None:
         y.fill(0)
         finish(y, bias, activation, self.problem)
+
+
+class CastPlan(Plan):
+    """Data of 16 bits around a plan that computes float32; only the answer is rounded."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, inner: Plan):
+        converted = 4 * (problem.x_bytes + problem.y_bytes) // problem.itemsize
+        super().__init__(problem, algorithm, inner.workspace_bytes + converted)
+        self._inner = inner
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return self._inner.prepare_filter(w.astype(np.float32))
+
+    def new_workspace(self) -> Any:
+        return self._inner.new_workspace(), np.empty(self._y_shape, np.float32)
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        inner_workspace, wide = workspace
+        bias = None if bias is None else bias.astype(np.float32)
+        self._inner.run(x.astype(np.float32), w, bias, activation, wide, inner_workspace)
+        y[...] = wide
 
 
 def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: ConvProblem) -> None:

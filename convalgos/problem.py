@@ -22,6 +22,7 @@ LAYOUTS = ("channels_first", "channels_last")
 MODES = ("cross_correlation", "convolution")
 DIRECTIONS = ("forward", "backward_data", "backward_weights")
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
+EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
 COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 NAMED_PADDING = ("valid", "same", "full")
 
@@ -186,6 +187,11 @@ class ConvProblem:
     @cached_property
     def itemsize(self) -> int:
         return DTYPES[self.dtype]
+
+    @property
+    def eps(self) -> float:
+        """Spacing of the dtype's numbers at 1."""
+        return 2.0 ** -EXPLICIT_BITS[self.dtype]
 
     # --- work --------------------------------------------------------------------------------
 

@@ -122,13 +122,14 @@ def rank(
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
     for algorithm in algorithms(device):
-        reason = algorithm.why_not(problem)
+        computed = algorithm.computed(problem)
+        reason = algorithm.why_not(computed)
         if reason is None:
             candidate = Candidate(
                 algorithm,
-                0.0 if problem.is_empty else algorithm.cost(problem, machine),
-                algorithm.workspace_bytes(problem),
-                algorithm.error_bound(problem),
+                algorithm.cost(computed, machine),
+                algorithm.workspace_bytes(computed),
+                algorithm.error_bound(computed) + (0 if computed is problem else problem.eps),
             )
             reason = _over_limit(
                 candidate.workspace_bytes, candidate.error_bound, workspace_limit, max_rel_error

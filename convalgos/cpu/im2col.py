@@ -232,12 +232,11 @@ class Im2colPlan(Plan):
         self._record = np.zeros(1, RECORD)
         values = {
             "size": size, "tasks": tasks, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
-            "taps": p.gemm_k, "row_pixels": cut.pixels,
-            "pixel_step": p.groups * p.gemm_k if self._last else 1, "tap_table": self._tap_table.ctypes.data, "group_step": p.gemm_k * tap_step,
-            "chunk": panels.chunk(p.gemm_k), "panel": self._panel, "rows": rows,
-            "panels": -(-p.gemm_n // self._panel),
+            "taps": p.gemm_k, "chunk": panels.chunk(p.gemm_k), "tap_table": self._tap_table.ctypes.data,
+            "row_pixels": cut.pixels, "pixel_step": p.groups * p.gemm_k if self._last else 1,
+            "group_step": p.gemm_k * tap_step, "panel": self._panel, "rows": rows,
+            "panels": -(-p.gemm_n // self._panel), "sums_stride": _sums_bytes(problem),
             "y_k": 1 if self._last else out, "y_pixel": p.K if self._last else 1,
-            "sums_stride": _sums_bytes(problem),
         }  # fmt: skip
         axes = zip("dhw", p.kernel, p.stride, p.dilation, p.padding, strict=True)
         for axis, kernel, stride, dilation, pad in axes:
