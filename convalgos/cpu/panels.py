@@ -11,10 +11,12 @@ import numpy as np
 
 from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd
+from convalgos.cpu.simd import carray, pointer
 from convalgos.machine import Machine
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
 EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
+PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 
 
 def chunk(taps: int) -> int:
@@ -22,15 +24,50 @@ def chunk(taps: int) -> int:
     return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
 
 
+PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "groups", "filters", "taps", "panel", "tasks")])
+
+
+@jit.specialise
+def pack_panels(SIZE, LANES):
+    """Squares of LANES filters by LANES taps are turned, panel by panel; the last two may overlap."""
+
+    def pack_panels(args, task):
+        a = carray(pointer(args), 1, PACK)[0]
+        panels = (a.filters + a.panel - 1) // a.panel
+        total = a.groups * panels
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            first = item % panels * a.panel
+            target = a.packed + item * a.taps * a.panel * SIZE
+            for k in range(first, min(first + a.panel, a.filters), LANES):
+                source = a.w + (item // panels * a.filters + k) * a.taps * SIZE
+                for start in range(0, a.taps, LANES):
+                    tap = max(0, min(start, a.taps - LANES))
+                    simd.load_square(
+                        SIZE,
+                        LANES,
+                        source + tap * SIZE,
+                        a.taps,
+                        min(LANES, a.filters - k),
+                        min(LANES, a.taps - tap),
+                        target + (tap * a.panel + k - first) * SIZE,
+                        a.panel,
+                    )
+
+    return pack_panels
+
+
 def pack(w: np.ndarray, panel: int) -> np.ndarray:
     """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
     groups, filters, taps = w.shape
+    lanes = simd.lanes(w.itemsize)
     count = -(-filters // panel)
-    packed = aligned_zeros(groups * count * taps * panel, w.dtype).reshape(groups, count, taps, panel)
-    for i in range(count):
-        part = w[:, i * panel : (i + 1) * panel]  # (groups, <= panel, taps)
-        packed[:, i, :, : part.shape[1]] = part.swapaxes(1, 2)
-    return packed
+    w = np.ascontiguousarray(w)
+    packed = aligned_zeros((groups * count * taps + lanes) * panel, w.dtype)
+    # with fewer taps than lanes a square runs over into the next panel, which must then be written later
+    tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
+    record = np.array([(w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks)], PACK)
+    jit.launch(pack_panels(w.itemsize, lanes), record.ctypes.data, tasks)
+    return packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
 
 
 def seconds(flops: float, filters: int, dtype: str, machine: Machine) -> float:
