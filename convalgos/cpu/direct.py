@@ -159,7 +159,7 @@ RECORD = arguments(
     "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
-    "y_n y_k y_pixel sum_panel store_run"
+    "y_n y_k y_pixel stream sum_panel store_run"
 )
 
 
@@ -279,6 +279,7 @@ def driver():
                                 filters,
                                 a.bias + k * a.size,
                                 a.relu,
+                                a.stream,
                                 y,
                                 a.y_k,
                                 a.y_pixel,
@@ -313,6 +314,7 @@ class DirectPlan(KernelPlan):
             "step_h": p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
             "input_bytes": cut.input_elements * size, "scratch_stride": cut.scratch_bytes,
             "y_n": p.K * pixels_out, "y_k": 1 if last else pixels_out, "y_pixel": p.K if last else 1,
+            "stream": int(panels.streams(p)),
             "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip

@@ -82,7 +82,7 @@ RECORD = arguments(
     "size patches sums sums_stride first pixels tasks groups channels filters taps chunk "
     "depth height width o p q kernel_d kernel_h kernel_w stride_d stride_h stride_w "
     "dilation_d dilation_h dilation_w pad_d pad_h pad_w "
-    "row_pixels pixel_step group_step tap_table panel panels rows y_k y_pixel sum_panel store_run"
+    "row_pixels pixel_step group_step tap_table panel panels rows y_k y_pixel stream sum_panel store_run"
 )
 
 
@@ -204,7 +204,7 @@ def multiply():
             y = a.y + (k * a.y_k + (a.first + first) * a.y_pixel) * a.size
             filters = min(a.panel, a.filters - panel * a.panel)
             bias = a.bias + k * a.size
-            call(a.store_run, (sums, a.panel, count, filters, bias, a.relu, y, a.y_k, a.y_pixel))
+            call(a.store_run, (sums, a.panel, count, filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel))
 
     return multiply
 
@@ -237,6 +237,7 @@ class Im2colPlan(Plan):
             "group_step": p.gemm_k * tap_step, "panel": self._panel, "rows": rows,
             "panels": -(-p.gemm_n // self._panel), "sums_stride": _sums_bytes(problem),
             "y_k": 1 if self._last else out, "y_pixel": p.K if self._last else 1,
+            "stream": int(panels.streams(p)),
         }  # fmt: skip
         axes = zip("dhw", p.kernel, p.stride, p.dilation, p.padding, strict=True)
         for axis, kernel, stride, dilation, pad in axes:

@@ -7,12 +7,15 @@ activation and writes y in its layout.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd
 from convalgos.cpu.simd import carray, pointer
-from convalgos.machine import Machine
+from convalgos.machine import Machine, cache_sizes, vector_bytes
+from convalgos.problem import ConvProblem
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
 EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
@@ -119,37 +122,46 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS):
     return sum_panel
 
 
+def streams(problem: ConvProblem) -> bool:
+    """Whether y is too large for the caches, and its planes are aligned alike, to be stored around them."""
+    plane = math.prod(problem.spatial_out) * problem.itemsize
+    last = problem.layout == "channels_last"
+    return not last and plane % vector_bytes() == 0 and problem.y_bytes > cache_sizes()[2] // 2
+
+
 @jit.specialise
 def store_run(SIZE, LANES):
-    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout."""
+    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout.
 
-    def store_run(sums, width, pixels, filters, bias, relu, y, y_k, y_pixel):
+    With `stream` (see `streams`), pieces that fill a vector are stored around the caches.
+    """
+
+    def store_run(sums, width, pixels, filters, bias, relu, stream, y, y_k, y_pixel):
         for k in range(0, filters, LANES):
             count = min(LANES, filters - k)
-            if y_pixel == 1:
-                for i in range(0, pixels, LANES):
-                    simd.store_square(
-                        SIZE,
-                        LANES,
-                        sums + (i * width + k) * SIZE,
-                        width,
-                        bias + k * SIZE,
-                        relu,
-                        count,
-                        min(LANES, pixels - i),
-                        y + (k * y_k + i) * SIZE,
-                        y_k,
-                    )
-            else:
+            source = sums + k * SIZE
+            target = y + k * y_k * SIZE
+            if y_pixel != 1:
                 for i in range(pixels):
+                    from_ = source + i * width * SIZE
                     simd.store_row(
-                        SIZE,
-                        LANES,
-                        sums + (i * width + k) * SIZE,
-                        bias + k * SIZE,
-                        relu,
-                        count,
-                        y + (k * y_k + i * y_pixel) * SIZE,
+                        SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE
                     )
+                continue
+            whole = stream and count == LANES
+            piece = -(target // SIZE) % LANES if whole else 0  # pixels up to the first aligned one
+            i = 0
+            while i < pixels:
+                columns = min(piece if piece else LANES, pixels - i)
+                from_ = source + i * width * SIZE
+                to = target + i * SIZE
+                if whole and columns == LANES:
+                    simd.stream_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
+                else:
+                    simd.store_square(
+                        SIZE, LANES, from_, width, bias + k * SIZE, relu, count, columns, to, y_k
+                    )
+                i += columns
+                piece = 0
 
     return store_run

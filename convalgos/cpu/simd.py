@@ -121,6 +121,13 @@ class Vec:
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         self.b.store(value, self.at(pointer, offset)).align = self.size
 
+    def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+        """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
+        store = self.b.store(value, self.at(pointer, offset))
+        store.align = self.lanes * self.size
+        one = ir.Constant(ir.IntType(32), 1)
+        store.set_metadata("nontemporal", self.b.module.add_metadata([one]))
+
     def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
         """Lanes outside the mask are not read, and are zero."""
         kind = ir.FunctionType(self.type, [ir.PointerType(), ir.IntType(32), self.bits, self.type])
@@ -452,16 +459,31 @@ def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
     Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
     of bias, which holds `lanes` elements; writes nothing outside.
     """
-    source, to = v.pointer(x), v.pointer(y)
-    add = v.load(v.pointer(bias))
-    low = v.floor(relu)
+    to = v.pointer(y)
     inside = v.mask(columns)
-    read = [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
     last = v.b.sub(rows, v.integer(1))
-    transposed = v.transpose(read)
+    turned = _finished_square(v, x, x_stride, bias, relu)
     for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
         row = v.b.select(v.b.icmp_signed("<", v.integer(i), rows), v.integer(i), last)
-        v.store_masked(transposed[i], to, v.mul(row, y_stride), inside)
+        v.store_masked(turned[i], to, v.mul(row, y_stride), inside)
+
+
+@emitter
+def stream_square(v, x, x_stride, bias, relu, y, y_stride):
+    """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
+    to = v.pointer(y)
+    for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):
+        v.store_around_caches(row, to, v.mul(y_stride, i))
+
+
+def _finished_square(v: Vec, x: Any, x_stride: Any, bias: Any, relu: Any) -> list[Any]:
+    """`lanes` pixels with bias and activation, turned into rows."""
+    source = v.pointer(x)
+    add = v.load(v.pointer(bias))
+    low = v.floor(relu)
+    return v.transpose(
+        [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
+    )
 
 
 @emitter
