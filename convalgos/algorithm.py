@@ -273,9 +273,13 @@ class CastPlan(Plan):
     """Data of 16 bits around a plan that computes float32; only the answer is rounded."""
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, inner: Plan):
-        converted = 4 * (problem.x_bytes + problem.y_bytes) // problem.itemsize
-        super().__init__(problem, algorithm, inner.workspace_bytes + converted)
+        super().__init__(problem, algorithm, inner.workspace_bytes + self.converted_bytes(problem))
         self._inner = inner
+
+    @staticmethod
+    def converted_bytes(problem: ConvProblem) -> int:
+        """x and y in float32."""
+        return 4 * (problem.x_bytes + problem.y_bytes) // problem.itemsize
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(w.astype(np.float32))

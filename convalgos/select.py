@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 
 from convalgos import machine as machine_figures
-from convalgos.algorithm import Algorithm, Plan, Unsupported
+from convalgos.algorithm import Algorithm, CastPlan, Plan, Unsupported
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
 
@@ -125,12 +125,8 @@ def rank(
         computed = algorithm.computed(problem)
         reason = algorithm.why_not(computed)
         if reason is None:
-            candidate = Candidate(
-                algorithm,
-                algorithm.cost(computed, machine),
-                algorithm.workspace_bytes(computed),
-                algorithm.error_bound(computed) + (0 if computed is problem else problem.eps),
-            )
+            seconds = 0.0 if problem.is_empty else algorithm.cost(computed, machine)
+            candidate = Candidate(algorithm, seconds, *_needs(algorithm, problem))
             reason = _over_limit(
                 candidate.workspace_bytes, candidate.error_bound, workspace_limit, max_rel_error
             )
@@ -177,12 +173,19 @@ def serve(
 ) -> Plan:
     """The plan of a forced algorithm, or `Unsupported` with the reason."""
     plan = algorithm.serve(problem)
-    if reason := _over_limit(
-        algorithm.workspace_bytes(problem), algorithm.error_bound(problem), workspace_limit, max_rel_error
-    ):
+    if reason := _over_limit(*_needs(algorithm, problem), workspace_limit, max_rel_error):
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {reason}")
     plan.explanation = f"{algorithm.id} was asked for by name\n{problem}"
     return plan
+
+
+def _needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
+    """(bytes of workspace, error bound), those of converting 16-bit data among them."""
+    computed = algorithm.computed(problem)
+    workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
+    if computed is problem:
+        return workspace_bytes, error_bound
+    return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps
 
 
 def _over_limit(

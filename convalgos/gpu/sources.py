@@ -6,8 +6,6 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import convalgos
-
 
 def source(name: str) -> str:
     """The text of a CUDA source, such as "common.cuh".
@@ -23,5 +21,5 @@ def source(name: str) -> str:
 
 def _folder() -> Traversable:
     """convalgos/kernels where the package was built; in a checkout, kernels/ beside the package."""
-    shipped = resources.files(convalgos) / "kernels"
-    return shipped if shipped.is_dir() else Path(convalgos.__file__).parents[1] / "kernels"
+    shipped = resources.files("convalgos") / "kernels"
+    return shipped if shipped.is_dir() else Path(__file__).parents[2] / "kernels"
