@@ -1,0 +1,222 @@
+"""Imports point downward only, optional parts load when used, and what is missing says how to get it."""
+
+import ast
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "convalgos"
+
+# Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
+# of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
+LAYERS = (
+    {"problem", "machine", "transforms", "arrays"},
+    {"algorithm"},
+    {"toolkit"},
+    {"algorithms"},
+    {"select"},
+    {"measure", "wisdom"},
+    {"api"},
+    {"signal", "suites", "onnx_model", "onnx_op", "bench", "peers", "report", "cli", "__main__", "__init__"},
+)
+SHARING = ({"toolkit"}, LAYERS[-1])  # layers whose members may import one another, in one direction
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted name below convalgos -> file; packages under their own name, and the top one as __init__."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if len(parts) > 1 and parts[-1] == "__init__":
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names of everything that a file imports, inside functions too."""
+    names = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def inside(path: Path) -> set[str]:
+    """Modules of the package that a file imports, as in `modules`."""
+    found = set()
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top != "convalgos":
+            continue
+        while rest and ".".join(rest) not in modules():  # the last part may be a name within the module
+            rest.pop()
+        found.add(".".join(rest) or "__init__")
+    return found
+
+
+def lists_algorithms(path: Path) -> bool:
+    targets = []
+    for node in tree(path).body:
+        targets += node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+    return any(isinstance(t, ast.Name) and t.id == "ALGORITHMS" for t in targets)
+
+
+def layer_name(module: str) -> str:
+    if module.split(".")[0] in ("cpu", "gpu"):
+        return "algorithms" if lists_algorithms(modules()[module]) else "toolkit"
+    return module
+
+
+def layer(module: str) -> int:
+    name = layer_name(module)
+    for depth, names in enumerate(LAYERS):
+        if name in names:
+            return depth
+    raise AssertionError(f"convalgos.{module} has no place in LAYERS")
+
+
+def test_every_module_has_a_layer():
+    assert {"problem", "select", "api", "cpu.reference", "cpu.simd", "__init__"} <= set(modules())
+    for module in modules():
+        layer(module)
+    assert layer_name("cpu.reference") == "algorithms"
+    assert layer_name("cpu.simd") == "toolkit"
+
+
+def test_imports_point_downward():
+    wrong = []
+    for module, path in modules().items():
+        for other in inside(path) - {module}:
+            sharing = layer(other) == layer(module) and LAYERS[layer(module)] in SHARING
+            if layer(other) >= layer(module) and not sharing:
+                wrong.append(f"convalgos.{module} imports convalgos.{other}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_imports_make_no_circles():
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join((*way, module))
+        if module not in done:
+            for other in inside(modules()[module]) - {module}:
+                visit(other, (*way, module))
+            done.add(module)
+
+    for module in modules():
+        visit(module, ())
+
+
+def test_the_toolkit_stands_in_order():
+    """Vectors and compiling know nothing of tiles; only one file writes LLVM."""
+    assert {m for m in inside(modules()["cpu.simd"]) if m.startswith("cpu")} <= {"cpu"}
+    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= {"cpu", "cpu.simd"}
+    writers = {
+        m for m, path in modules().items() if any(n.split(".")[0] == "llvmlite" for n in imported(path))
+    }
+    assert writers == {"cpu.simd"}
+
+
+# --- what is loaded, and what is missing -----------------------------------------------------
+
+HIDE = """
+import sys
+hidden = set(sys.argv[1:])
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in hidden:
+            raise ImportError(f"{name} is hidden")
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def run(code: str, *hidden: str):
+    """The JSON that code prints in a fresh interpreter, some modules hidden from it."""
+    done = subprocess.run([sys.executable, "-c", HIDE + code, *hidden], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().rpartition("\n")[2])
+
+
+def test_importing_convalgos_loads_nothing_heavy():
+    loaded = run("import convalgos, json; print(json.dumps(sorted(sys.modules)))")
+    heavy = {
+        "numba",
+        "llvmlite",
+        "scipy",
+        "pyfftw",
+        "torch",
+        "rich",
+        "click",
+        "onnx",
+        "cupy",
+        "mkl",
+        "ml_dtypes",
+    }
+    assert not heavy & set(loaded)
+
+
+USE = """
+import json
+import numpy as np, convalgos as ca
+x, w = np.ones((1, 4, 9, 9), "f4"), np.ones((4, 4, 3, 3), "f4")
+problem = ca.ConvProblem(x.shape, w.shape)
+ranking = ca.explain(problem)
+print(json.dumps({
+    "all": [a.id for a in ca.algorithms()],
+    "served": [c.id for c in ranking.candidates],
+    "reasons": {r.id: r.why_not for r in ranking.rejected},
+    "right": bool(np.allclose(ca.conv(x, w), 36)) and all(
+        np.allclose(ca.conv(x, w, algorithm=c.id), 36, atol=1e-3) for c in ranking.candidates
+    ),
+    "needs": {a.id: list(a.needs) for a in ca.algorithms()},
+}))
+"""
+
+
+@cache
+def with_everything():
+    return run(USE)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "how"),
+    [
+        (("numba", "llvmlite"), "pip install numba"),
+        (("pyfftw",), "pip install pyfftw"),
+        (("torch",), "pip install 'convalgos[torch]'"),
+        (("cupy",), "pip install 'convalgos[gpu]'"),
+        (("mkl", "mkl_fft"), "pip install 'convalgos[mkl]'"),
+        (("scipy",), "pip install scipy"),
+        (("numba", "llvmlite", "pyfftw", "torch", "cupy", "mkl", "mkl_fft", "scipy"), "pip install"),
+    ],
+    ids=lambda v: "+".join(v) if isinstance(v, tuple) else "",
+)
+def test_without_an_optional_module(hidden, how):
+    found = run(USE, *hidden)
+    assert found["right"]
+    assert found["all"] == with_everything()["all"]
+    assert "cpu.reference" in found["served"]
+    for algorithm, needs in found["needs"].items():
+        lost = [module for module in needs if module in hidden]
+        if lost:
+            assert algorithm not in found["served"]
+            reason = found["reasons"].get(algorithm)
+            if reason is not None:  # GPU algorithms are not asked about the CPU
+                assert f"needs {lost[0]}" in reason and how in reason
+    kept = {a for a, needs in found["needs"].items() if not set(needs) & set(hidden)}
+    assert kept & set(with_everything()["served"]) == set(found["served"])
