@@ -23,19 +23,19 @@ ROW_MAJOR, NO_TRANSPOSE, GNU_THREADS = 101, 111, 3
 
 def why_not() -> str | None:
     """Why MKL cannot be called here, or None. (The wheel has no Python module: `needs` cannot see it.)"""
-    return None if _library() else f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
+    return None if library() else f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """c = a @ b, on rows of neighbours: a (m, k), b (k, n), c (m, n), each row contiguous."""
-    library = _library()
-    assert library is not None
+    mkl = library()
+    assert mkl is not None
     m, k = a.shape
     n = b.shape[1]
     single = a.dtype == np.float32
     scalar = ctypes.c_float if single else ctypes.c_double
-    function = library.cblas_sgemm if single else library.cblas_dgemm
-    library.MKL_Set_Num_Threads(thread_count())
+    function = mkl.cblas_sgemm if single else mkl.cblas_dgemm
+    mkl.MKL_Set_Num_Threads(thread_count())
     leading = [ctypes.c_int(max(1, array.strides[0] // array.itemsize)) for array in (a, b, c)]
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, c)]
     function(
@@ -45,14 +45,15 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def library() -> ctypes.CDLL | None:
+    """MKL, or None where it cannot be loaded."""
     for path in _candidates():
         try:
-            library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
-            library.MKL_Set_Threading_Layer(GNU_THREADS)
+            mkl = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+            mkl.MKL_Set_Threading_Layer(GNU_THREADS)
         except (OSError, AttributeError):
             continue
-        return library
+        return mkl
     return None
 
 
