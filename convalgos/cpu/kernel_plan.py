@@ -102,5 +102,9 @@ class KernelPlan(Plan):
             workspace.bias[: self.problem.K] = bias
             fields[3] = workspace.bias_address
         fields[4] = activation is not None
+        self.launch_steps(workspace)
+
+    def launch_steps(self, workspace: Workspace) -> None:
+        """Run all steps on a workspace whose record is complete."""
         for kernel, tasks in self._steps:
             jit.launch(kernel, workspace.address, tasks)
