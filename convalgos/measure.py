@@ -26,6 +26,7 @@ SAMPLED_OUTPUTS = 512
 HOPELESS = 50.0  # candidates predicted this many times slower than the best are not timed ...
 HARMLESS = 0.5  # ... unless a call is predicted to take no more than these seconds
 LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst
+SINGLE_CALL = 2.0  # seconds; so long a call is timed once in all
 SLOW = 3.0  # candidates this many times slower than the best when first run are not timed again
 
 Progress = Callable[[str, float], None]  # what is done next, and the share that is done
@@ -65,13 +66,16 @@ def interleave(
 
     Args:
         warm_up: seconds for which a call is repeated, untimed, before a burst (at least one call). A call
-            longer than LONG_CALL is its own warm-up: it is timed, once.
+            longer than LONG_CALL is its own warm-up: it is timed, once, and one longer than SINGLE_CALL in
+            the first round only.
         idle: seconds of sleep before that.
         progress: called before every burst.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for turn, (name, call) in enumerate(_turns(calls, rounds)):
         progress(name, turn / (rounds * len(calls)))
+        if samples[name] and samples[name][0] > SINGLE_CALL:
+            continue
         time.sleep(idle)
         until = time.perf_counter() + warm_up
         first = seconds(call)

@@ -1,0 +1,3 @@
+from convalgos.cli import main
+
+main(prog_name="python -m convalgos")

@@ -1,0 +1,306 @@
+"""The main job: every algorithm on every layer, the pick, the oracle and the peers, as data.
+
+`read_target` turns what the user names into layers, `run_layer` measures one of them, and `Results` is what
+there is to show (`convalgos.report`) and to keep (`as_json`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+
+from convalgos import measure, select
+from convalgos.arrays import as_numpy
+from convalgos.machine import Machine
+from convalgos.measure import Row, Table, Timing
+from convalgos.onnx_model import read_model
+from convalgos.peers import Peer
+from convalgos.problem import ConvProblem
+from convalgos.suites import Layer, read_table, suites
+
+PEER_ERROR = 1e-2  # a peer further off than this did not compute the same problem
+DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that bring it
+    "convalgos": ("convalgos",),
+    "numpy": ("numpy",),
+    "numba": ("numba",),
+    "llvmlite": ("llvmlite",),
+    "scipy": ("scipy",),
+    "pyfftw": ("pyFFTW",),
+    "mkl": ("mkl",),
+    "mkl_fft": ("mkl_fft",),
+    "torch": ("torch",),
+    "onnx": ("onnx",),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+}
+
+
+@dataclass(frozen=True)
+class PeerResult:
+    """A peer on a layer: its timing and error, or why there is none."""
+
+    name: str
+    timing: Timing | None
+    error: float | None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """All that was found out about a layer."""
+
+    layer: Layer
+    pick: str | None  # what algorithm="auto" takes by its estimate; None where nothing serves
+    table: Table
+    peers: tuple[PeerResult, ...]
+
+    @property
+    def problem(self) -> ConvProblem:
+        return self.layer.problem
+
+    @property
+    def pick_row(self) -> Row | None:
+        return next((row for row in self.table.rows if row.algorithm == self.pick), None)
+
+    @property
+    def wrong(self) -> tuple[Row, ...]:
+        """Candidates whose error is over their own bound."""
+        return tuple(row for row in self.table.rows if not row.error <= row.error_bound)
+
+    @property
+    def oracle(self) -> Row | None:
+        """The fastest right candidate."""
+        return next((row for row in self.table.rows if row not in self.wrong), None)
+
+    @property
+    def regret(self) -> float | None:
+        """Time of the pick / time of the oracle; None where the pick failed or is wrong."""
+        if self.pick_row is None or self.oracle is None or self.pick_row in self.wrong:
+            return None
+        return self.pick_row.median_s / self.oracle.median_s
+
+    @property
+    def seconds(self) -> float | None:
+        """Median time of the pick."""
+        return self.pick_row.median_s if self.pick_row else None
+
+    def peer_seconds(self, name: str) -> float | None:
+        """Median time of a peer."""
+        return next((p.timing.median for p in self.peers if p.name == name and p.timing), None)
+
+    def ratio(self, name: str) -> float | None:
+        """Time of a peer / time of the pick: above 1 the pick is faster."""
+        theirs = self.peer_seconds(name)
+        return theirs / self.seconds if theirs and self.seconds else None
+
+
+@dataclass
+class Results:
+    """A bench as it grows."""
+
+    command: str
+    machine: Machine
+    versions: dict[str, str]
+    skipped: dict[str, str] = field(default_factory=dict)  # node of the model -> why it is not a layer
+    layers: list[LayerResult] = field(default_factory=list)
+
+    def complaints(self) -> list[str]:
+        """One line for every candidate that gave a wrong result or failed."""
+        return [
+            line
+            for result in self.layers
+            for line in (
+                *(
+                    f"{result.layer.name}: {row.algorithm} has error {row.error:.1e}, over its bound "
+                    f"{row.error_bound:.1e}"
+                    for row in result.wrong
+                ),
+                *(
+                    f"{result.layer.name}: {failure.id} failed: {failure.why_not.splitlines()[0]}"
+                    for failure in result.table.failed
+                ),
+            )
+        ]
+
+
+# --- what to measure -------------------------------------------------------------------------
+
+
+def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...], dict[str, str]]:
+    """The layers of a suite, a table, a model or a problem, and the nodes of a model that are skipped.
+
+    Args:
+        target: "all", the name of a suite, a path that ends in .csv or .onnx, or the text of a problem.
+        batch: the size of the batch dimension, in place of what the target says.
+
+    Raises:
+        ValueError: says what is wrong, and where. Unsupported: onnx is not installed. OSError: no such file.
+    """
+    skipped: dict[str, str] = {}
+    suffix = Path(target).suffix.lower()
+    if target == "all":
+        layers = tuple(layer for found in suites().values() for layer in found)
+    elif target in suites():
+        layers = suites()[target]
+    elif suffix == ".csv":
+        layers = read_table(Path(target))
+    elif suffix == ".onnx":
+        return read_model(Path(target), batch)
+    elif " " in target:
+        layers = (Layer("", "problem", ConvProblem.parse(target)),)
+    else:
+        known = ["all", *suites()]
+        close = difflib.get_close_matches(target.lower(), known, 3, 0.5)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise ValueError(
+            f"{target!r} is not a suite, a .csv or .onnx file, or a problem like 'c64 h56 w56 k64 r3 s3 p1'"
+            f"{hint} The suites are {', '.join(known)}"
+        )
+    if batch is not None:
+        layers = tuple(
+            Layer(la.suite, la.name, la.problem.replace(x_shape=(batch, *la.problem.x_shape[1:])), la.count)
+            for la in layers
+        )
+    return layers, skipped
+
+
+# --- measuring -------------------------------------------------------------------------------
+
+
+def run_layer(
+    layer: Layer,
+    peers: Sequence[Peer] = (),
+    *,
+    only: Iterable[str] = (),
+    rounds: int = 3,
+    progress: measure.Progress = measure.silent,
+) -> LayerResult:
+    """Time and check every candidate and peer on a layer, in the same rounds.
+
+    Args:
+        only: ids of algorithms; all candidates when empty. The pick is then the best guess among them.
+        rounds, progress: see `measure.table`.
+    """
+    problem = layer.problem
+    ranking = select.rank(problem)
+    if only := set(only):
+        ranking = select.Ranking(
+            problem,
+            tuple(c for c in ranking.candidates if c.id in only),
+            tuple(r for r in ranking.rejected if r.id in only),
+        )
+    judge = measure.Judge(problem)
+    calls: dict[str, Callable[[], object]] = {}
+    found: dict[str, PeerResult] = {}
+    for peer in peers if ranking.candidates else ():
+        progress(peer.name, 0.0)
+        found[peer.name], call = _try_peer(peer, judge)
+        if call:
+            calls[peer.name] = call
+    table = measure.table(ranking, rounds=rounds, judge=judge, others=calls, progress=progress)
+    for name, timing in table.others.items():
+        found[name] = PeerResult(name, timing, found[name].error)
+    pick = ranking.candidates[0].id if ranking.candidates else None
+    return LayerResult(layer, pick, table, tuple(found.values()))
+
+
+def _try_peer(peer: Peer, judge: measure.Judge) -> tuple[PeerResult, Callable[[], object] | None]:
+    """What a first call tells of a peer, with the call to time where it was not so long that it will do."""
+    problem = judge.problem
+    reason = peer.why_not(problem)
+    if reason is None:
+        try:
+            call = peer.call(problem, judge.x, judge.w, select.current_machine().threads)
+            start = time.perf_counter()
+            y = as_numpy("y", call())
+            took = time.perf_counter() - start
+        except Exception as failure:  # of another library: whatever it raises, our bench goes on
+            reason = f"{type(failure).__name__}: {failure}"
+        else:
+            if problem.layout == "channels_last":
+                y = np.moveaxis(y, 1, -1)
+            error = judge.error(y)
+            if error <= PEER_ERROR and took > measure.SINGLE_CALL:
+                return PeerResult(peer.name, Timing((took,)), error), None
+            if error <= PEER_ERROR:
+                return PeerResult(peer.name, None, error), call
+            reason = f"its result is {error:.1e} off"
+    return PeerResult(peer.name, None, None, reason), None
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are there; None where none is."""
+    logs = [math.log(v) for v in values if v]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter here, of those installed; none is imported."""
+    found = {"python": python_version()}
+    for name, distributions in DISTRIBUTIONS.items():
+        for distribution in distributions:
+            try:
+                found[name] = metadata.version(distribution)
+                break
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+# --- to keep ---------------------------------------------------------------------------------
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """All of it, for `json.dumps`: null for what there is not, and for an error that is not finite."""
+    return {
+        "command": results.command,
+        "machine": asdict(results.machine),
+        "versions": results.versions,
+        "skipped": [{"name": name, "why_not": why_not} for name, why_not in results.skipped.items()],
+        "layers": [_layer_as_json(result) for result in results.layers],
+    }
+
+
+def _layer_as_json(result: LayerResult) -> dict[str, Any]:
+    return {
+        "suite": result.layer.suite,
+        "name": result.layer.name,
+        "count": result.layer.count,
+        "problem": str(result.problem),
+        "flops": result.problem.flops,
+        "pick": result.pick,
+        "oracle": result.oracle.algorithm if result.oracle else None,
+        "regret": result.regret,
+        "candidates": [
+            {
+                "algorithm": row.algorithm,
+                "median_s": row.median_s,
+                "samples_s": list(row.samples_s),
+                "workspace_bytes": row.workspace_bytes,
+                "error": row.error if math.isfinite(row.error) else None,
+                "error_bound": row.error_bound,
+            }
+            for row in result.table.rows
+        ],
+        "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in result.table.rejected],
+        "failed": [{"algorithm": r.id, "why_not": r.why_not} for r in result.table.failed],
+        "peers": [
+            {
+                "name": peer.name,
+                "median_s": peer.timing.median if peer.timing else None,
+                "samples_s": list(peer.timing.samples) if peer.timing else [],
+                "error": peer.error,
+                "why_not": peer.why_not,
+            }
+            for peer in result.peers
+        ],
+    }

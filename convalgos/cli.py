@@ -1,0 +1,218 @@
+"""The command line: `convalgos bench | explain | find | info`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from convalgos import __version__, api, bench, measure, peers, report, select
+from convalgos.algorithm import Unsupported
+from convalgos.machine import write_atomic
+from convalgos.problem import DTYPES, LAYOUTS, ConvProblem
+from convalgos.suites import Layer
+
+WRONG, INVALID, INTERRUPTED = 1, 2, 130  # exit statuses beside 0
+
+
+class _Invalid(click.ClickException):
+    exit_code = INVALID
+
+
+class _Commands(click.Group):
+    """Errors that the caller can do something about are one line, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise _Invalid(f"{where}{error.strerror or error}") from error
+        except (ValueError, TypeError, Unsupported) as error:
+            raise _Invalid(" ".join(str(error).split())) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="convalgos")
+def main() -> None:
+    """Convolution algorithms behind one selector that says why.
+
+    A PROBLEM reads like "n8 c64 h56 w56 k64 r3 s3 p1 stride2 groups4": batch, channels, size, filters,
+    kernel, padding and the rest, with w and s alone in 1-D, and d and t before them in 3-D.
+    """
+
+
+@main.command("bench")
+@click.argument("target", nargs=-1, metavar="[SUITE | TABLE.csv | MODEL.onnx | PROBLEM]")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Save everything measured; the file is complete after every layer.",
+)
+@click.option(
+    "--peers",
+    "peer_names",
+    metavar="LIST",
+    help="Libraries to compare with, like torch,onnxruntime, or none; all installed by default.",
+)
+@click.option(
+    "--algorithm", "only", multiple=True, metavar="ID", help="Run this algorithm only (repeatable)."
+)
+@click.option("--layers", "pattern", metavar="GLOB", help="Only layers whose name, or suite/name, matches.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing.")
+@click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Element type in place of the layers' own.")
+@click.option("--layout", type=click.Choice(LAYOUTS), help="Memory layout in place of channels_first.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Batch size in place of the layers' own; 1 where a model leaves it open.",
+)
+def bench_command(
+    target: tuple[str, ...],
+    json_path: Path | None,
+    peer_names: str | None,
+    only: tuple[str, ...],
+    pattern: str | None,
+    rounds: int,
+    dtype: str | None,
+    layout: str | None,
+    batch: int | None,
+) -> None:
+    """Run every algorithm on every layer of a network, beside other libraries.
+
+    The layers come from an embedded suite (resnet50 by default, "all" for every one), a table in the format
+    of the suites, the Conv nodes of an ONNX model, or one problem. Each result is checked against the
+    float64 reference; the exit status is 1 if one is over its error bound.
+
+    The table shows what auto picks, its median time (± half the spread between quartiles), effective
+    GFLOP/s (those of the direct convolution), the oracle (the fastest measured, where that is another),
+    the regret (time of the pick / of the oracle), and for each peer its time / the time of the pick.
+    """
+    layers, skipped = bench.read_target(" ".join(target) or "resnet50", batch)
+    layers = _chosen(layers, pattern, dtype, layout)
+    for algorithm in only:
+        select.find_algorithm(algorithm)
+    chosen_peers = peers.choose(peer_names)
+    results = bench.Results(
+        command=shlex.join(["convalgos", *sys.argv[1:]]),
+        machine=select.current_machine(),
+        versions=bench.versions(),
+        skipped=skipped,
+    )
+    if not layers:
+        report.show(results, Console())
+        raise ValueError(f"{' '.join(target)} has no convolution to run")
+    interrupted = False
+    try:
+        _save(results, json_path)
+        with _progress() as progress:
+            task = progress.add_task("", total=len(layers))
+            for i, layer in enumerate(layers):
+                results.layers.append(
+                    bench.run_layer(
+                        layer,
+                        chosen_peers,
+                        only=only,
+                        rounds=rounds,
+                        progress=_teller(progress, task, i, layer),
+                    )
+                )
+                _save(results, json_path)
+    except KeyboardInterrupt:
+        interrupted = True
+    report.show(results, Console())
+    if interrupted:
+        click.echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
+        sys.exit(INTERRUPTED)
+    if all(result.pick is None for result in results.layers):
+        raise Unsupported("no algorithm can serve any of these layers")
+    if results.complaints():
+        sys.exit(WRONG)
+
+
+@main.command("explain")
+@click.argument("problem", nargs=-1, required=True)
+def explain_command(problem: tuple[str, ...]) -> None:
+    """Show the ranking of a problem as the selector sees it, and why the others are rejected."""
+    click.echo(str(api.explain(ConvProblem.parse(" ".join(problem)))))
+
+
+@main.command("find")
+@click.argument("problem", nargs=-1, required=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing.")
+def find_command(problem: tuple[str, ...], rounds: int) -> None:
+    """Time and check every algorithm on a problem."""
+    layer = Layer("", "problem", ConvProblem.parse(" ".join(problem)))
+    with _progress() as progress:
+        task = progress.add_task("", total=1)
+        table = measure.table(
+            select.rank(layer.problem), rounds=rounds, progress=_teller(progress, task, 0, layer)
+        )
+    click.echo(str(table))
+
+
+@main.command("info")
+def info_command() -> None:
+    """Show versions, the machine's figures and where they came from, and what each algorithm needs."""
+    report.show_info(select.current_machine(), bench.versions(), api.algorithms(), Console())
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _chosen(
+    layers: tuple[Layer, ...], pattern: str | None, dtype: str | None, layout: str | None
+) -> tuple[Layer, ...]:
+    """The layers that match, with their dtype and layout changed."""
+    if pattern is not None:
+        matching = tuple(
+            la for la in layers if fnmatch(la.name, pattern) or fnmatch(f"{la.suite}/{la.name}", pattern)
+        )
+        if layers and not matching:
+            names = ", ".join(layer.name for layer in layers[:20])
+            raise ValueError(f"--layers {pattern!r} matches none of {names}" + ", ..." * (len(layers) > 20))
+        layers = matching
+    changes: dict[str, Any] = {"dtype": dtype, "compute_dtype": None} if dtype else {}
+    if layout:
+        changes["layout"] = layout
+    return tuple(Layer(la.suite, la.name, la.problem.replace(**changes), la.count) for la in layers)
+
+
+def _save(results: bench.Results, path: Path | None) -> None:
+    if path is not None:
+        write_atomic(path, json.dumps(bench.as_json(results), indent=1) + "\n")
+
+
+def _progress() -> Progress:
+    """A bar on a terminal's stderr, nothing elsewhere."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _teller(progress: Progress, task: Any, done: int, layer: Layer) -> measure.Progress:
+    """Moves the bar on from `done` layers while one is measured."""
+
+    def tell(what: str, share: float) -> None:
+        progress.update(task, completed=done + share, description=f"{layer.name}: {what}")
+
+    return tell

@@ -1,0 +1,210 @@
+"""Other libraries on the same problem, called as their users would: the yardstick of every claim of speed.
+
+A peer gets its own copy of the data in the layout that it likes, as many threads as we have, and its filter
+prepared once where it can do that. No library is imported before a peer is built.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convalgos.algorithm import Unsupported, missing
+from convalgos.arrays import like
+from convalgos.problem import ConvProblem
+
+TOO_LONG = 15.0  # seconds
+DENSE_RATE, THIN_RATE = 1e11, 2e10  # flop/s that peers reach at least, seen on 2 cores with AVX-512
+THIN = 4  # channels or filters per group, below which a problem runs at the thin rate
+
+Call = Callable[[], Any]  # returns y (N, K, *spatial_out) as the peer's kind of array
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to call one library.
+
+    `build(problem, x, w, threads)` gives the call to time, from logical x (N, C, *spatial), and w
+    (K, C/groups, *kernel) with any flip done.
+    """
+
+    name: str  # "package", or "package.variant"
+    build: Callable[[ConvProblem, np.ndarray, np.ndarray, int], Call]
+    refuses: Callable[[ConvProblem], str | None] = lambda problem: None
+    needs: tuple[str, ...] = ()  # modules beside the package
+    direct: bool = True  # its time grows as the flops do
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+    def missing(self) -> str | None:
+        """What must be installed first, or None."""
+        return next(filter(None, map(missing, (self.package, *self.needs))), None)
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        """Why the peer is not run on a problem, in one sentence, or None."""
+        if problem.direction != "forward":
+            return f"compared on forward problems only, not on {problem.direction}"
+        if problem.is_empty:
+            return "there is nothing to compute"
+        rate = THIN_RATE if min(problem.w_shape[1], problem.gemm_n) < THIN else DENSE_RATE
+        if self.direct and problem.flops > TOO_LONG * rate:
+            return f"not timed: a direct convolution would take about {problem.flops / rate:.0f} s"
+        return self.refuses(problem)
+
+    def call(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
+        """The call to time, from x in the problem's layout and w."""
+        if problem.layout == "channels_last":
+            x = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+        if problem.mode == "convolution":
+            w = np.ascontiguousarray(np.flip(w, axis=tuple(range(2, w.ndim))))
+        return self.build(problem, x, w, threads)
+
+
+def choose(words: str | None) -> tuple[Peer, ...]:
+    """The peers of a comma-separated list of names or packages; all that are installed for None.
+
+    Raises:
+        ValueError: there is no such peer. Unsupported: it is not installed.
+    """
+    if words is None:
+        return tuple(peer for peer in PEERS if not peer.missing())
+    if words.strip() == "none":
+        return ()
+    chosen: dict[str, Peer] = {}
+    for word in map(str.strip, words.split(",")):
+        named = [peer for peer in PEERS if word in (peer.name, peer.package)]
+        if not named:
+            known = list(dict.fromkeys(w for peer in PEERS for w in (peer.package, peer.name)))
+            close = difflib.get_close_matches(word, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"peers={word!r} must be none, or some of {', '.join(known)}{hint}")
+        for peer in named:
+            if reason := peer.missing():
+                raise Unsupported(f"peer {word} {reason}")
+            chosen[peer.name] = peer
+    return tuple(chosen.values())
+
+
+# --- torch -----------------------------------------------------------------------------------
+
+
+def _torch(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int, *, channels_last: bool) -> Call:
+    import torch
+    from torch.nn import functional
+
+    torch.set_num_threads(threads)
+    a_tensor = torch.empty(0)
+    x_tensor, w_tensor = like(x, a_tensor), like(w, a_tensor)
+    if channels_last:
+        memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[problem.ndim]
+        x_tensor, w_tensor = (t.to(memory_format=memory_format) for t in (x_tensor, w_tensor))
+    conv = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[problem.ndim]
+    padding: Any = tuple(low for low, _ in problem.padding)
+    first: list[int] = []  # torch pads both sides alike; anything else its user has to pad before
+    if any(low != high for low, high in problem.padding):
+        padding, first = 0, [size for pair in reversed(problem.padding) for size in pair]
+
+    @torch.inference_mode()
+    def call():
+        padded = functional.pad(x_tensor, first) if first else x_tensor
+        return conv(padded, w_tensor, None, problem.stride, padding, problem.dilation, problem.groups)
+
+    return call
+
+
+def _torch_channels_first(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
+    return _torch(problem, x, w, threads, channels_last=False)
+
+
+def _torch_channels_last(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
+    return _torch(problem, x, w, threads, channels_last=True)
+
+
+def _only_planes(problem: ConvProblem) -> str | None:
+    return "torch has channels_last in 2-D and 3-D only" if problem.ndim == 1 else None
+
+
+# --- ONNX Runtime ----------------------------------------------------------------------------
+
+
+def _onnxruntime(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
+    """A model of one node; the filter is an initializer, so that it is packed once; y is allocated once."""
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    dtype = helper.np_dtype_to_tensor_dtype(x.dtype)
+    node = helper.make_node(
+        "Conv",
+        ["x", "w"],
+        ["y"],
+        strides=problem.stride,
+        dilations=problem.dilation,
+        pads=[low for low, _ in problem.padding] + [high for _, high in problem.padding],
+        group=problem.groups,
+    )
+    graph = helper.make_graph(
+        [node],
+        "conv",
+        [helper.make_tensor_value_info("x", dtype, x.shape)],
+        [helper.make_tensor_value_info("y", dtype, problem.y_shape)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors are raised already
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    y = np.empty(problem.y_shape, x.dtype)
+    binding = session.io_binding()
+    binding.bind_input("x", "cpu", 0, x.dtype, x.shape, x.ctypes.data)
+    binding.bind_output("y", "cpu", 0, y.dtype, y.shape, y.ctypes.data)
+
+    def call(x=x):  # binding knows only the address of x: keep the array
+        session.run_with_iobinding(binding)
+        return y
+
+    return call
+
+
+# --- SciPy -----------------------------------------------------------------------------------
+
+
+def _scipy(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
+    """`oaconvolve` of single planes; it has no argument for threads."""
+    from scipy.signal import oaconvolve
+
+    plane, kernel = x[0, 0], np.flip(w[0, 0])
+    if all(pair == (0, 0) for pair in problem.padding):
+        return lambda: oaconvolve(plane, kernel, "valid")[None, None]
+    inside = tuple(
+        slice(r - 1 - low, r - 1 - low + size)
+        for r, (low, _), size in zip(problem.kernel, problem.padding, problem.spatial_out, strict=True)
+    )
+    return lambda: oaconvolve(plane, kernel, "full")[inside][None, None]
+
+
+def _only_single_planes(problem: ConvProblem) -> str | None:
+    if (problem.N, problem.C, problem.K) != (1, 1, 1):
+        return "scipy.signal.oaconvolve is compared on single planes only (N = C = K = 1)"
+    if any(v != 1 for v in (*problem.stride, *problem.dilation)):
+        return "scipy.signal.oaconvolve has no stride and no dilation"
+    if any(max(pair) >= r for pair, r in zip(problem.padding, problem.kernel, strict=True)):
+        return "scipy.signal.oaconvolve pads by less than the kernel only"
+    return None
+
+
+PEERS = (
+    Peer("torch.channels_first", _torch_channels_first),
+    Peer("torch.channels_last", _torch_channels_last, _only_planes),
+    Peer("onnxruntime", _onnxruntime, needs=("onnx",)),
+    Peer("scipy", _scipy, _only_single_planes, direct=False),
+)

@@ -1,0 +1,226 @@
+"""What the command line shows: text for people, made from the data of `convalgos.bench`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from convalgos.algorithm import Algorithm, missing
+from convalgos.bench import LayerResult, Results, geometric_mean
+from convalgos.cpu import jit
+from convalgos.machine import Machine, cache_folder
+
+PEER_HEADINGS = {
+    "torch.channels_first": "torch\nfirst",
+    "torch.channels_last": "torch\nlast",
+    "onnxruntime": "onnx\nrt",
+}
+MACHINE_SOURCES = {
+    "name": "the system",
+    "threads": "Numba (NUMBA_NUM_THREADS sets it)",
+    "vector_bytes": "the instruction set (NUMBA_CPU_NAME sets it)",
+    "l1_bytes": "the system",
+    "l2_bytes": "the system",
+    "l3_bytes": "the system",
+}
+NOTABLE_REGRET = 1.1
+
+
+# --- bench -----------------------------------------------------------------------------------
+
+
+def show(results: Results, console: Console) -> None:
+    """The table of all layers, and what it amounts to."""
+    if results.layers:
+        table = layer_table(results)
+        if not console.is_terminal:  # a file has no width: do not cut
+            options = console.options.update(max_width=1000)
+            console.width = max(console.width, Measurement.get(console, options, table).maximum)
+        console.print(table)
+    for line in footer(results):
+        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def layer_table(results: Results) -> Table:
+    """One line per layer. Ids leave out "cpu.", and the oracle where the pick is the oracle."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("layer", no_wrap=True)
+    table.add_column("problem", min_width=12)
+    table.add_column("pick", no_wrap=True)
+    for heading in ("time\nms", "±%", "GFLOP\n/s", "% of\npeak"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("oracle", no_wrap=True)
+    table.add_column("regret", justify="right", no_wrap=True)
+    peers = timed_peers(results)
+    for name in peers:
+        table.add_column(PEER_HEADINGS.get(name, name), justify="right", no_wrap=True)
+    for result in results.layers:
+        table.add_row(
+            layer_name(results, result),
+            str(result.problem),
+            *_pick(result, results.machine),
+            *_oracle(result),
+            *(_ratio(result.ratio(name)) for name in peers),
+        )
+    return table
+
+
+def footer(results: Results) -> list[Text]:
+    """Means over the layers, the machine, and what went wrong."""
+    lines = []
+    regrets = {layer_name(results, r): r.regret for r in results.layers}
+    lines += _mean("regret", regrets, "worst", max)
+    for name in timed_peers(results):
+        ratios = {layer_name(results, r): r.ratio(name) for r in results.layers}
+        lines += _mean(name, ratios, "least", min)
+    if lines:
+        lines.insert(0, "geometric means: regret, and time of each peer / of the pick")
+    lines += _whole_network(results)
+    m = results.machine
+    lines.append(
+        f"{m.name}, {m.threads} threads, peak {m.peak_float32 / 1e9:.0f} GFLOP/s float32, "
+        f"{m.peak_float64 / 1e9:.0f} float64"
+    )
+    lines.append(", ".join(f"{name} {version}" for name, version in results.versions.items()))
+    lines += [f"skipped {name}: {why_not}" for name, why_not in results.skipped.items()]
+    unserved = [layer_name(results, r) for r in results.layers if r.pick is None]
+    lines += [f"{name}: no algorithm can serve it (convalgos explain says why)" for name in unserved]
+    return [Text(line) for line in lines] + [Text(c, style="bold red") for c in results.complaints()]
+
+
+def _mean(what: str, by_layer: dict[str, float | None], extreme: str, choose: Any) -> list[str]:
+    """A line with a geometric mean and the layer at its bad end, or none."""
+    there = {name: value for name, value in by_layer.items() if value}
+    if not there:
+        return []
+    at = choose(there, key=there.__getitem__)
+    of = "" if len(there) == len(by_layer) else f", {len(there)} of {len(by_layer)} layers"
+    return [f"  {what:22s} {geometric_mean(there.values()):6.2f}   {extreme} {there[at]:.2f} ({at}){of}"]
+
+
+def timed_peers(results: Results) -> list[str]:
+    """The peers that have a time on some layer."""
+    names = dict.fromkeys(p.name for r in results.layers for p in r.peers)
+    return [name for name in names if any(r.peer_seconds(name) for r in results.layers)]
+
+
+def layer_name(results: Results, result: LayerResult) -> str:
+    """Its name, with its suite where there are several, and its count where the model says so."""
+    layer = result.layer
+    several = len({r.layer.suite for r in results.layers}) > 1
+    count = f" x{layer.count}" if layer.count > 1 else ""
+    return (f"{layer.suite}/{layer.name}" if several else layer.name) + count
+
+
+def _pick(result: LayerResult, machine: Machine) -> tuple[str | Text, ...]:
+    """Cells pick, time, spread, GFLOP/s, percent of peak."""
+    row = result.pick_row
+    if row is None:
+        return (Text("failed", style="bold red") if result.pick else "none", "", "", "", "")
+    rate = result.problem.flops / row.median_s
+    return (
+        Text(_short(row.algorithm), style="bold red" if row in result.wrong else ""),
+        digits(row.median_s * 1e3),
+        f"{row.spread / 2:.0%}".rstrip("%"),
+        digits(rate / 1e9),
+        f"{rate / machine.peak(result.problem.dtype):.0%}".rstrip("%"),
+    )
+
+
+def _oracle(result: LayerResult) -> tuple[str | Text, ...]:
+    """Cells oracle and regret."""
+    oracle, regret = result.oracle, result.regret
+    same = oracle is None or oracle.algorithm == result.pick
+    return (
+        "" if same or oracle is None else _short(oracle.algorithm),
+        Text(f"{regret:.2f}", style="yellow" if regret > NOTABLE_REGRET else "") if regret else "n/a",
+    )
+
+
+def _ratio(ratio: float | None) -> Text | str:
+    """A peer's time / ours: green where we are faster."""
+    return Text(f"{ratio:.2f}", style="green" if ratio >= 1 else "yellow") if ratio else "n/a"
+
+
+def _whole_network(results: Results) -> list[str]:
+    """Time of all layers as often as they occur, where a model says how often that is."""
+    calls = sum(r.layer.count for r in results.layers)
+    if calls == len(results.layers):
+        return []
+
+    def total(name: str, seconds: list[float | None]) -> list[str]:
+        if not all(seconds):
+            return []
+        milliseconds = sum(
+            1e3 * (s or 0) * r.layer.count for s, r in zip(seconds, results.layers, strict=True)
+        )
+        return [f"{name} {digits(milliseconds)} ms"]
+
+    parts = total("picks", [r.seconds for r in results.layers])
+    for name in timed_peers(results):
+        parts += total(name, [r.peer_seconds(name) for r in results.layers])
+    return [f"all {calls} convolutions in a row: {', '.join(parts)}"] if parts else []
+
+
+def _short(algorithm: str) -> str:
+    return algorithm.removeprefix("cpu.")
+
+
+def digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    decimals = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    return f"{value:.{decimals}f}"
+
+
+# --- info ------------------------------------------------------------------------------------
+
+
+def show_info(
+    machine: Machine, versions: dict[str, str], algorithms: tuple[Algorithm, ...], console: Console
+) -> None:
+    """What a maintainer would ask for in a bug report."""
+    console.print(_pairs("versions", [(name, version, "") for name, version in versions.items()]))
+    figures = [
+        (f.name, _figure(f.name, getattr(machine, f.name)), MACHINE_SOURCES.get(f.name, machine.source))
+        for f in fields(machine)
+        if f.name != "source"
+    ]
+    figures += [
+        ("threading layer", jit.thread_layer(), "Numba"),
+        ("cache folder", str(cache_folder()), "CONVALGOS_CACHE_DIR or the system"),
+    ]
+    console.print(_pairs("machine", figures))
+    rows = [
+        (a.id, ", ".join(a.dtypes), "; ".join(filter(None, map(missing, a.needs))) or "ready")
+        for a in algorithms
+    ]
+    console.print(_pairs("algorithms", rows))
+
+
+def _pairs(title: str, rows: list[tuple[str, str, str]]) -> Table:
+    table = Table(title, "", "", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _figure(name: str, value: object) -> str:
+    """A figure of the machine with its unit."""
+    if not isinstance(value, int | float):
+        return str(value)
+    if name.startswith("peak"):
+        return f"{value / 1e9:.0f} GFLOP/s"
+    if "bandwidth" in name:
+        return f"{value / 1e9:.1f} GB/s"
+    if name == "launch":
+        return f"{value * 1e6:.1f} us"
+    if name.endswith("_bytes") and value >= 1024:
+        return f"{value / 1024:.0f} KiB"
+    return f"{value} bytes" if name.endswith("_bytes") else str(value)
