@@ -32,6 +32,10 @@ def serves(choice: str, problem: ca.ConvProblem) -> bool:
     return choice == "auto" or find_algorithm(choice).why_not(problem) is None
 
 
+def plan_where_served(choice: str, problem: ca.ConvProblem):
+    return ca.plan(problem, algorithm=choice if serves(choice, problem) else "auto")
+
+
 def tolerance(plan) -> float:
     return 8 * find_algorithm(plan.algorithm).error_bound(plan.problem)
 
@@ -142,21 +146,25 @@ def test_a_shift_of_the_input_by_the_stride_shifts_the_output_by_one(choice, dat
 @few
 def test_groups_are_convolutions_side_by_side(choice, data):
     problem = data.draw(served_problems(choice, groups=(2, 3, 4)))
-    assume(problem.groups > 1)
-    plan = ca.plan(problem, algorithm=choice)
-    x, w = arrays(problem)
+    groups = problem.groups if problem.groups > 1 else 2  # where it serves no groups: the side, not the whole
     inputs, filters = problem.w_shape[1], problem.gemm_n
-    single = problem.replace(
+    whole = problem.replace(
+        x_shape=(problem.N, groups * inputs, *problem.spatial),
+        w_shape=(groups * filters, *problem.w_shape[1:]),
+        groups=groups,
+    )
+    side = problem.replace(
         x_shape=(problem.N, inputs, *problem.spatial), w_shape=(filters, *problem.w_shape[1:]), groups=1
     )
-    one = ca.plan(single, algorithm=choice if serves(choice, single) else "auto")
-    split = [
+    together, one = plan_where_served(choice, whole), plan_where_served(choice, side)
+    x, w = arrays(whole)
+    sides = [
         logical(one, x[:, g * inputs : (g + 1) * inputs], w[g * filters : (g + 1) * filters])
-        for g in range(problem.groups)
+        for g in range(groups)
     ]
-    together = np.concatenate(split, axis=1)
-    allowed = max(tolerance(plan), tolerance(one)) * (1 + np.abs(together).max(initial=0))
-    assert_near(logical(plan, x, w), together, allowed)
+    expected = np.concatenate(sides, axis=1)
+    allowed = max(tolerance(together), tolerance(one)) * (1 + np.abs(expected).max(initial=0))
+    assert_near(logical(together, x, w), expected, allowed)
 
 
 @given(data=st.data())
@@ -174,7 +182,7 @@ def test_one_dimension_is_two_with_a_height_of_one(choice, data):
         mode=problem.mode,
     )
     line = ca.plan(problem, algorithm=choice)
-    plane = ca.plan(flat, algorithm=choice if serves(choice, flat) else "auto")
+    plane = plan_where_served(choice, flat)
     x, w = arrays(problem)
     y = logical(line, x, w)
     allowed = max(tolerance(line), tolerance(plane)) * (1 + np.abs(y).max(initial=0))
