@@ -159,8 +159,8 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
         layers = (Layer("", "problem", ConvProblem.parse(target)),)
     else:
         known = ["all", *suites()]
-        close = difflib.get_close_matches(target.lower(), known, 3, 0.5)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        close = difflib.get_close_matches(target.lower(), known)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "."
         raise ValueError(
             f"{target!r} is not a suite, a .csv or .onnx file, or a problem like 'c64 h56 w56 k64 r3 s3 p1'"
             f"{hint} The suites are {', '.join(known)}"

@@ -146,7 +146,9 @@ def _oracle(result: LayerResult) -> tuple[str | Text, ...]:
 
 def _ratio(ratio: float | None) -> Text | str:
     """A peer's time / ours: green where we are faster."""
-    return Text(f"{ratio:.2f}", style="green" if ratio >= 1 else "yellow") if ratio else "n/a"
+    if ratio is None:
+        return "n/a"
+    return Text(f"{ratio:.2f}" if ratio >= 0.1 else digits(ratio), style="green" if ratio >= 1 else "yellow")
 
 
 def _whole_network(results: Results) -> list[str]:
