@@ -83,6 +83,7 @@ n1 c20 w67 k36 s3 p1
 n1 c16 w70 k24 s5 p2
 n1 c3 d5 h6 w7 k4 t3 r3 s3 p1           # 3-D
 n2 c2 d4 h5 w3 k3 t1 r3 s3 p0,1,1 stride1,2,2
+n1 c3 d6 h10 w6 k6 t1 r3 s3 p2:1,1,1 stride2,1,1 groups3
 n1 c4 d6 h5 w5 k4 t3 r1 s1 p1,0,0 groups4
 n1 c2 d9 h9 w9 k2 t2 r3 s2 p2 dilation2,1,3
 n1 c5 d3 h3 w3 k7 t3 r3 s3

@@ -236,7 +236,8 @@ def multiply_box():
             v = shared + point * a.v_point * a.size
             m = products + (point * a.m_point + panel * a.m_panel) * a.size
             u = ((group * a.points + point) * a.panels + panel) * a.taps_d * a.slice_taps
-            slices = o1 - o0 if a.taps_d == 1 else 1  # whose taps in depth are the same
+            inside = o0 * a.stride_d >= a.pad_d and (o1 - 1) * a.stride_d - a.pad_d < a.depth
+            slices = o1 - o0 if a.taps_d == 1 and inside else 1  # whose taps in depth are the same
             for o in range(o0, o1, slices):
                 d = o * a.stride_d - a.pad_d
                 tap0 = max(0, -(d // a.dilation_d))
