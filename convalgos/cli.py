@@ -166,7 +166,11 @@ def find_command(problem: tuple[str, ...], rounds: int) -> None:
 @main.command("info")
 def info_command() -> None:
     """Show versions, the machine's figures and where they came from, and what each algorithm needs."""
-    report.show_info(select.current_machine(), bench.versions(), api.algorithms(), Console())
+    from convalgos.cpu import jit  # imports Numba
+
+    report.show_info(
+        select.current_machine(), jit.thread_layer(), bench.versions(), api.algorithms(), Console()
+    )
 
 
 # --- inside ----------------------------------------------------------------------------------

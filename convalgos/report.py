@@ -14,7 +14,6 @@ from rich.text import Text
 
 from convalgos.algorithm import Algorithm, missing
 from convalgos.bench import LayerResult, Results, geometric_mean
-from convalgos.cpu import jit
 from convalgos.machine import Machine, cache_folder
 
 PEER_HEADINGS = {
@@ -39,18 +38,14 @@ NOTABLE_REGRET = 1.1
 def show(results: Results, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     if results.layers:
-        table = layer_table(results)
-        if not console.is_terminal:  # a file has no width: do not cut
-            options = console.options.update(max_width=1000)
-            console.width = max(console.width, Measurement.get(console, options, table).maximum)
-        console.print(table)
+        _print_table(layer_table(results), console)
     for line in footer(results):
         console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def layer_table(results: Results) -> Table:
     """One line per layer. Ids leave out "cpu.", and the oracle where the pick is the oracle."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, header_style="bold")
     table.add_column("layer", no_wrap=True)
     table.add_column("problem", min_width=12)
     table.add_column("pick", no_wrap=True)
@@ -171,6 +166,13 @@ def _whole_network(results: Results) -> list[str]:
     return [f"all {calls} convolutions in a row: {', '.join(parts)}"] if parts else []
 
 
+def _print_table(table: Table, console: Console) -> None:
+    if not console.is_terminal:  # a file has no width: do not fold
+        options = console.options.update(max_width=1000)
+        console.width = max(console.width, Measurement.get(console, options, table).maximum)
+    console.print(table)
+
+
 def _short(algorithm: str) -> str:
     return algorithm.removeprefix("cpu.")
 
@@ -185,25 +187,29 @@ def digits(value: float) -> str:
 
 
 def show_info(
-    machine: Machine, versions: dict[str, str], algorithms: tuple[Algorithm, ...], console: Console
+    machine: Machine,
+    thread_layer: str,
+    versions: dict[str, str],
+    algorithms: tuple[Algorithm, ...],
+    console: Console,
 ) -> None:
     """What a maintainer would ask for in a bug report."""
-    console.print(_pairs("versions", [(name, version, "") for name, version in versions.items()]))
+    _print_table(_pairs("versions", [(name, version, "") for name, version in versions.items()]), console)
     figures = [
         (f.name, _figure(f.name, getattr(machine, f.name)), MACHINE_SOURCES.get(f.name, machine.source))
         for f in fields(machine)
         if f.name != "source"
     ]
     figures += [
-        ("threading layer", jit.thread_layer(), "Numba"),
+        ("threading layer", thread_layer, "Numba"),
         ("cache folder", str(cache_folder()), "CONVALGOS_CACHE_DIR or the system"),
     ]
-    console.print(_pairs("machine", figures))
+    _print_table(_pairs("machine", figures), console)
     rows = [
         (a.id, ", ".join(a.dtypes), "; ".join(filter(None, map(missing, a.needs))) or "ready")
         for a in algorithms
     ]
-    console.print(_pairs("algorithms", rows))
+    _print_table(_pairs("algorithms", rows), console)
 
 
 def _pairs(title: str, rows: list[tuple[str, str, str]]) -> Table:

@@ -1,0 +1,309 @@
+"""The command line: what it runs, what it saves, what it says when it cannot, and its exit status."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from convalgos import ConvProblem, Unsupported, api, bench, select
+from convalgos.algorithm import missing
+from convalgos.cli import main
+from convalgos.cpu.reference import ALGORITHMS, Reference
+from convalgos.suites import COLUMNS
+
+HEADER = ",".join(COLUMNS)
+TABLE = f"""{HEADER}
+net,first,2,1,3,9x9,4,3x3,1x1,1x1,1x1,1
+net,second,1,2,4,20,4,3,2,1,1,4
+"""
+QUICK = ["--algorithm", "cpu.reference", "--peers", "none", "--rounds", "1"]
+
+
+def run(*arguments, status=0):
+    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
+    assert result.exit_code == status, result.output
+    return result
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE)
+    return path
+
+
+# --- bench -----------------------------------------------------------------------------------
+
+
+def test_a_table_is_run_shown_and_saved(table, tmp_path):
+    path = tmp_path / "new" / "out.json"
+    text = run("bench", table, *QUICK, "--json", path).stdout
+    assert "n1 c3 h9 w9 k4 r3 s3 p1" in text and "first" in text and "reference" in text
+    saved = json.loads(path.read_text())
+    assert saved.keys() >= {"machine", "versions", "layers"}
+    assert [layer["name"] for layer in saved["layers"]] == ["first", "second"]
+    for layer in saved["layers"]:
+        assert layer["pick"] == layer["oracle"] == "cpu.reference"
+        assert layer["regret"] == 1
+        assert len(layer["candidates"]) == 1 and layer["peers"] == []
+    assert [p.name for p in path.parent.iterdir()] == ["out.json"]
+
+
+def test_a_suite_is_read_by_name_and_resnet50_by_default(monkeypatch):
+    seen = []
+
+    def run_layer(layer, *rest, **more):
+        seen.append(layer)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "run_layer", run_layer)
+    run("bench", "--peers", "none", status=130)
+    run("bench", "vgg16", "--peers", "none", "--layers", "conv3*", status=130)
+    run("bench", "all", "--peers", "none", "--layers", "c3d/*", status=130)
+    assert [(layer.suite, layer.name) for layer in seen] == [
+        ("resnet50", "conv1"), ("vgg16", "conv3_1"), ("c3d", "conv1a"),
+    ]  # fmt: skip
+
+
+def test_a_problem_may_come_as_one_word_or_many(tmp_path):
+    for words in (["n1 c4 w9 k4 s3"], ["n1", "c4", "w9", "k4", "s3"]):
+        path = tmp_path / "out.json"
+        run("bench", *words, *QUICK, "--json", path)
+        assert json.loads(path.read_text())["layers"][0]["problem"] == "n1 c4 w9 k4 s3"
+
+
+def test_every_algorithm_that_serves_is_measured_or_has_a_reason(tmp_path):
+    path = tmp_path / "out.json"
+    run("bench", "n1 c4 h9 w9 k4 r3 s3 p1", "--peers", "none", "--rounds", "1", "--json", path)
+    (layer,) = json.loads(path.read_text())["layers"]
+    listed = [c["algorithm"] for kind in ("candidates", "rejected", "failed") for c in layer[kind]]
+    assert sorted(listed) == [a.id for a in api.algorithms()]
+    assert layer["failed"] == []
+    assert layer["pick"] == api.plan(ConvProblem.parse(layer["problem"])).algorithm
+    assert all(c["error"] <= c["error_bound"] for c in layer["candidates"])
+
+
+def test_dtype_layout_and_batch_replace_those_of_the_layers(table, tmp_path):
+    path = tmp_path / "out.json"
+    changes = ["--dtype", "float64", "--layout", "channels_last", "--batch", "3"]
+    run("bench", table, *QUICK, *changes, "--json", path)
+    assert [layer["problem"] for layer in json.loads(path.read_text())["layers"]] == [
+        "n3 c3 h9 w9 k4 r3 s3 p1 channels_last float64",
+        "n3 c4 w20 k4 s3 p1 stride2 groups4 channels_last float64",
+    ]
+
+
+def test_a_model_is_run_and_its_other_nodes_are_listed(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="one", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w"], ["b"], name="two", pads=[1, 1, 1, 1]),
+        helper.make_node("ConvTranspose", ["b", "w"], ["y"], name="up"),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", kind, ("n", 3, 8, 8))],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [onnx.numpy_helper.from_array(np.zeros((3, 3, 3, 3), np.float32), "w")],
+    )  # fmt: skip
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+    text = run("bench", path, *QUICK, "--batch", "2", "--json", tmp_path / "out.json").stdout
+    assert "one x2" in text and "n2 c3 h8 w8 k3 r3 s3 p1" in text
+    assert "skipped up: ConvTranspose is another operator than Conv" in text
+    saved = json.loads((tmp_path / "out.json").read_text())
+    assert [(layer["name"], layer["count"]) for layer in saved["layers"]] == [("one", 2)]
+    assert saved["skipped"] == [{"name": "up", "why_not": "ConvTranspose is another operator than Conv"}]
+
+    del graph.node[:2]
+    graph.node[0].input[0] = "x"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+    result = run("bench", path, *QUICK, status=2)
+    assert "skipped up" in result.stdout and "net.onnx has no convolution to run" in result.stderr
+
+
+@pytest.mark.skipif(bool(missing("onnxruntime") or missing("onnx")), reason="compares with ONNX Runtime")
+def test_peers_are_timed_beside_the_pick(table, tmp_path):
+    path = tmp_path / "out.json"
+    names = ["--peers", "onnxruntime,scipy"]
+    text = run("bench", table, "--algorithm", "cpu.reference", "--rounds", "2", *names, "--json", path).stdout
+    assert "onnxruntime" in text
+    layer = json.loads(path.read_text())["layers"][0]
+    them, scipy = layer["peers"]
+    assert (them["name"], scipy["name"]) == ("onnxruntime", "scipy")
+    assert len(them["samples_s"]) == len(layer["candidates"][0]["samples_s"]) == 6
+    assert them["median_s"] == pytest.approx(float(np.median(them["samples_s"])))
+    assert scipy["median_s"] is None and "single planes" in scipy["why_not"]
+
+
+class Wrong(Reference):
+    """Claims to be exact, and is not."""
+
+    family = "cpu.wrong"
+
+    def error_bound(self, problem):
+        return 1e-30
+
+
+class Broken(Reference):
+    family = "cpu.broken"
+
+    def plan(self, problem):
+        raise RuntimeError("it broke")
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [(Wrong(), "first: cpu.wrong has error"), (Broken(), "first: cpu.broken failed: RuntimeError: it broke")],
+)
+def test_a_wrong_or_failing_algorithm_ends_in_status_1(table, tmp_path, monkeypatch, odd, message):
+    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    path = tmp_path / "out.json"
+    options = ["--peers", "none", "--rounds", "1", "--json", path]
+    assert message in run("bench", table, *options, status=1).stdout
+    assert len(json.loads(path.read_text())["layers"]) == 2  # the other layers are run all the same
+    run("bench", table, *options, "--algorithm", "cpu.reference")
+
+
+def test_nothing_to_run_with_is_an_error():
+    result = run("bench", "n1 c4 w9 k4 s3 backward_data", *QUICK, status=2)
+    assert "no algorithm can serve any of these layers" in result.stderr
+
+
+def test_ctrl_c_leaves_the_file_and_the_table_of_what_was_done(tmp_path):
+    table, path = tmp_path / "slow.csv", tmp_path / "out.json"
+    table.write_text(TABLE + "net,slow,2,8,64,64x64,64,61x61,1x1,30x30,1x1,1\n")
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # CI may ignore it
+    code += "from convalgos.cli import main; main()"
+    command = [sys.executable, "-c", code, "bench", str(table), *QUICK, "--json", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not path.exists() or len(json.loads(path.read_text())["layers"]) < 2:
+            assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        time.sleep(0.2)  # into the third layer, which takes minutes
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert [layer["name"] for layer in json.loads(path.read_text())["layers"]] == ["first", "second"]
+    assert "second" in output and "slow" not in output
+    assert errors.strip() == "interrupted after 2 of 3 layers"
+
+
+# --- the other commands ----------------------------------------------------------------------
+
+
+def test_explain_prints_the_ranking():
+    text = run("explain", "n1", "c4", "h9", "w9", "k4", "r3", "s3").stdout
+    assert text == str(api.explain(ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))) + "\n"
+    assert "->" in text and "cpu.reference" in text
+
+
+def test_find_prints_the_measured_table():
+    text = run("find", "n1 c4 w9 k4 s3", "--rounds", "1").stdout
+    assert text.startswith("n1 c4 w9 k4 s3\n")
+    assert "cpu.reference" in text and "median" in text
+
+
+def test_info_says_what_a_bug_report_needs():
+    text = run("info").stdout
+    for word in ("python", "numpy", "peak_float32", "GFLOP/s", "l2_bytes", "KiB", "cache folder"):
+        assert word in text
+    for algorithm in api.algorithms():
+        assert algorithm.id in text
+
+
+def test_info_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyfftw", None)
+    missing.cache_clear()
+
+    class Needy(Reference):
+        family, needs = "cpu.needy", ("pyfftw",)
+
+    monkeypatch.setattr(api, "algorithms", lambda: (Needy(),))
+    try:
+        assert "needs pyfftw, which is not installed (pip install pyfftw)" in run("info").stdout
+    finally:
+        monkeypatch.undo()
+        missing.cache_clear()
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "resnet5"], "'resnet5' is not a suite, a .csv or .onnx file, or a problem like"),
+        (["bench", "resnet5"], "did you mean resnet50"),
+        (["bench", "nowhere.csv"], "nowhere.csv: No such file or directory"),
+        (["bench", "nowhere.onnx"], "nowhere.onnx: No such file or directory"),
+        (["bench", "n1 c4 h9"], "problem 'n1 c4 h9': missing size"),
+        (["bench", "vgg16", "--layers", "zzz"], "--layers 'zzz' matches none of conv1_1, conv1_2"),
+        (["bench", "--algorithm", "cpu.directly"], "algorithm='cpu.directly' must be 'auto' or one of"),
+        (["bench", "--peers", "torcs"], "peers='torcs' must be none, or some of"),
+        (["bench", "--rounds", "0"], "Invalid value for '--rounds'"),
+        (["bench", "--dtype", "int8"], "Invalid value for '--dtype'"),
+        (["bench", "n1 c4 w9 k4 s3", *QUICK, "--json", "/proc/nowhere/x.json"], "No such file or directory"),
+        (["explain"], "Missing argument"),
+        (["explain", "n1 c4 w9 k4 s3 groups3"], "groups=3 must divide c=4"),
+        (["find", "what"], "problem 'what': 'what' is not understood"),
+        (["bensch"], "No such command 'bensch'"),
+    ],
+)
+def test_errors_are_one_line_with_status_2(arguments, message):
+    result = run(*arguments, status=2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith("Error: ")
+    assert result.stdout == ""
+
+
+def test_a_wrong_table_is_named_with_its_line_and_column(table):
+    table.write_text(TABLE.replace("net,second,1,2,4,20", "net,second,1,2,4,twenty"))
+    result = run("bench", table, *QUICK, status=2)
+    assert f"{table}, line 3, column spatial: 'twenty' must be a whole number" in result.stderr
+
+
+def test_unsupported_is_an_error_of_one_line(monkeypatch):
+    def unsupported(problem):
+        raise Unsupported("not\nhere")
+
+    monkeypatch.setattr(api, "explain", unsupported)
+    assert run("explain", "n1 c4 w9 k4 s3", status=2).stderr == "Error: not here\n"
+
+
+def test_a_model_without_onnx_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    missing.cache_clear()
+    try:
+        result = run("bench", tmp_path / "net.onnx", status=2)
+        assert "net.onnx needs onnx, which is not installed (pip install 'convalgos[bench]')" in result.stderr
+    finally:
+        monkeypatch.undo()
+        missing.cache_clear()
+
+
+# --- the process -----------------------------------------------------------------------------
+
+
+def test_python_m_convalgos():
+    command = [sys.executable, "-m", "convalgos", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("convalgos")
+
+
+def test_starting_up_is_light():
+    code = (
+        "import sys, convalgos.cli\n"
+        "print(sorted({'torch', 'onnx', 'onnxruntime', 'numba', 'scipy'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
