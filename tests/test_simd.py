@@ -11,7 +11,7 @@ SIZES = {"float32": 4, "float64": 8}
 @jit.specialise
 def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
     def kernel(x, rows, offsets, w, taps, y, y_stride):
-        simd.conv_tile(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride)
+        simd.conv_tile(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride, w)
 
     return kernel
 

@@ -100,23 +100,30 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS):
             count = min(chunk, taps - tap)
             at = offsets + tap * 8
             weights = w + tap * width * SIZE
+            ahead = weights + count * width * SIZE  # the next pass or panel, fetched a part with each tile
             for tile in range(tiles):
                 first = rows * tile // tiles
                 full = rows * (tile + 1) // tiles - first == ROWS
                 start = table + first * 8
                 target = sums + first * width * SIZE
                 if tap == 0 and full:
-                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width)
+                    simd.conv_tile(
+                        SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width, ahead
+                    )
                 elif tap == 0:
                     simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width
+                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width, ahead
                     )
                 elif full:
-                    simd.conv_tile(SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width)
+                    simd.conv_tile(
+                        SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width, ahead
+                    )
                 else:
                     simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width
+                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width, ahead
                     )
+                if tile < VECTORS - 1:
+                    ahead += count * LANES * SIZE
             tap += count
 
     return sum_panel

@@ -128,6 +128,14 @@ class Vec:
         one = ir.Constant(ir.IntType(32), 1)
         store.set_metadata("nontemporal", self.b.module.add_metadata([one]))
 
+    def prefetch(self, pointer: Any, offset: Any = 0) -> None:
+        """Ask for a cache line from memory into L2; it may be any address."""
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
+        ask = cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
+        read, level_2, data = (ir.Constant(word, n) for n in (0, 2, 1))
+        self.b.call(ask, [self.at(pointer, offset), read, level_2, data])
+
     def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
         """Lanes outside the mask are not read, and are zero."""
         kind = ir.FunctionType(self.type, [ir.PointerType(), ir.IntType(32), self.bits, self.type])
@@ -381,14 +389,20 @@ def zero_bytes(typing_context, target, count):
 
 
 @emitter
-def conv_tile(v, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride):
+def conv_tile(v, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride, ahead):
     """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
 
-    w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables.
+    w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
+    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache.
     """
-    base = v.pointer(x)
+    base, later = v.pointer(x), v.pointer(ahead)
     inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
-    _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: v.table64(offsets, t), w, taps, y, y_stride)
+
+    def offset(t: Any) -> Any:
+        v.prefetch(later, v.mul(t, v.lanes))
+        return v.table64(offsets, t)
+
+    _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)
 
 
 @emitter
