@@ -7,6 +7,6 @@ for users, so that a second run is fast. Tests that test caches use folders of t
 from hypothesis import settings
 
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.
-settings.register_profile("repeatable", derandomize=True, max_examples=25, deadline=None, database=None)
-settings.register_profile("explore", max_examples=1000, deadline=None)
+settings.register_profile("repeatable", derandomize=True, max_examples=8, deadline=None, database=None)
+settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("repeatable")

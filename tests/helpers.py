@@ -5,18 +5,23 @@ prefilled with NaN, the caller's filter destroyed once it is prepared, each outp
 reference as the judge.
 """
 
-from functools import cache
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
 
 from convalgos.algorithm import Algorithm
 from convalgos.cpu.reference import reference
 from convalgos.problem import ConvProblem
-from convalgos.select import algorithms
+from convalgos.select import algorithms, find_algorithm
 
 EXACT = ("cpu.reference", "cpu.direct", "cpu.depthwise", "cpu.im2col")  # families: sums of plain products
 KINDS = ("integers", "reals")
+
+# Of random problems, most draws may not fit an algorithm.
+choosy = settings(suppress_health_check=list(HealthCheck))
 
 # Awkward problems. Every one is also run channels last, in both dtypes, on integers and on reals.
 PROBLEMS = tuple(
@@ -97,7 +102,7 @@ n1 c4 h0 w5 k4 r1 s3 p2,1 groups4
 )
 
 
-def served_problems(algorithm: Algorithm, dtype: str):
+def table_problems(algorithm: Algorithm, dtype: str):
     """(problem, reason) over the whole table in both layouts; the reason is None where it is served."""
     for text, layout in product(PROBLEMS, ("channels_first", "channels_last")):
         problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
@@ -106,6 +111,38 @@ def served_problems(algorithm: Algorithm, dtype: str):
 
 def cpu_algorithms() -> tuple[Algorithm, ...]:
     return algorithms("cpu")
+
+
+def serves(choice: str, problem: ConvProblem) -> bool:
+    return choice == "auto" or find_algorithm(choice).why_not(problem) is None
+
+
+@st.composite
+def served_problems(draw, choice: str, dimensions=(1, 2, 3), groups=(1, 2, 3)):
+    """A random problem; where the algorithm does not serve it, the nearest plainer one that it serves."""
+    ndim, count = draw(st.sampled_from(dimensions)), draw(st.sampled_from(groups))
+
+    def per_dim(low, high):
+        return tuple(draw(st.integers(low, high)) for _ in range(ndim))
+
+    kernel, stride, dilation, more = per_dim(1, 5), per_dim(1, 3), per_dim(1, 3), per_dim(0, 12)
+    padding = tuple(zip(per_dim(0, 3), per_dim(0, 3), strict=True))
+    n, inputs, filters = (draw(st.integers(1, m)) for m in (3, 5, 5))
+    layout = draw(st.sampled_from(["channels_first", "channels_last"]))
+    mode = draw(st.sampled_from(["cross_correlation", "convolution"]))
+    plain = (1,) * ndim
+    for count_, inputs_, kernel_, dilation_, stride_ in product(
+        (count, 1, 4), (inputs, 1), (kernel, (3,) * ndim, (5,) * ndim), (dilation, plain), (stride, plain)
+    ):
+        reach = [d * (r - 1) + 1 for r, d in zip(kernel_, dilation_, strict=True)]
+        problem = ConvProblem(
+            (n, count_ * inputs_, *(e + m for e, m in zip(reach, more, strict=True))),
+            (count_ * filters, inputs_, *kernel_),
+            stride_, padding, dilation_, count_, layout=layout, mode=mode,
+        )  # fmt: skip
+        if serves(choice, problem):
+            return problem
+    assume(False)
 
 
 class Guarded:
@@ -129,7 +166,7 @@ class Guarded:
         return bool(np.isnan(self._buffer[: self.BAND]).all() and np.isnan(self._buffer[-self.BAND :]).all())
 
 
-@cache
+@lru_cache(512)
 def example(problem: ConvProblem, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(x, w, bias, y): logical arrays of a channels-first problem, and its float64 answer without bias.
 
@@ -156,6 +193,8 @@ def check(algorithm: Algorithm, problem: ConvProblem, kind: str = "reals") -> No
     last = problem.layout == "channels_last"
     x, w, bias, y = example(problem.replace(layout="channels_first"), kind)
 
+    # The size of a random output: where there are few, they may all be small by accident.
+    typical = float(np.sqrt(problem.gemm_k * np.mean(x**2) * np.mean(w**2))) if not problem.is_empty else 0.0
     plan = algorithm.serve(problem)
     assert plan.algorithm == algorithm.id
     assert plan.workspace_bytes >= 0
@@ -177,7 +216,7 @@ def check(algorithm: Algorithm, problem: ConvProblem, kind: str = "reals") -> No
         assert given is None or np.array_equal(given, bias), "wrote the bias"
 
         answer = y + bias.astype(np.float64).reshape(-1, *(1,) * problem.ndim) if with_bias else y
-        scale = np.abs(answer).max(initial=0)  # before relu: the size of the sums that were rounded
+        scale = max(typical, np.abs(answer).max(initial=0))  # before relu: of the sums that were rounded
         answer = np.maximum(answer, 0) if activation else answer
         got = np.moveaxis(out.array, -1, 1) if last else out.array
         unwritten = int(np.isnan(got).sum())

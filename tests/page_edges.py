@@ -10,7 +10,7 @@ import faulthandler
 import mmap
 
 import numpy as np
-from helpers import cpu_algorithms, served_problems
+from helpers import cpu_algorithms, table_problems
 
 from convalgos.measure import random_arrays
 
@@ -40,7 +40,7 @@ def at_edge(values: np.ndarray, edge: str) -> np.ndarray:
 if __name__ == "__main__":
     faulthandler.enable()
     for algorithm in cpu_algorithms():
-        for problem, reason in served_problems(algorithm, "float32"):
+        for problem, reason in table_problems(algorithm, "float32"):
             if reason is not None or problem.is_empty or problem.flops > LARGEST:
                 continue
             plan = algorithm.serve(problem)

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import EXACT, KINDS, check, cpu_algorithms, example, served_problems
+from helpers import EXACT, KINDS, check, choosy, cpu_algorithms, example, served_problems, table_problems
+from hypothesis import given
+from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.algorithm import numpy_dtype
+from convalgos.algorithm import missing, numpy_dtype
 from convalgos.cpu.reference import Reference, ReferencePlan, reference
 from convalgos.select import current_machine
 
@@ -20,7 +22,7 @@ each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 @each_algorithm
 def test_answers(algorithm, dtype):
     failures, served = [], 0
-    for problem, reason in served_problems(algorithm, dtype):
+    for problem, reason in table_problems(algorithm, dtype):
         if reason is not None:
             continue
         for kind in KINDS:
@@ -30,14 +32,27 @@ def test_answers(algorithm, dtype):
             except Exception as failure:
                 failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
     if not served:
-        pytest.skip(next(reason for _, reason in served_problems(algorithm, dtype)))
+        pytest.skip(next(reason for _, reason in table_problems(algorithm, dtype)))
     assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
 
 
 @each_dtype
 @each_algorithm
+@given(data=st.data())
+@choosy
+def test_answers_to_random_problems(algorithm, dtype, data):
+    """What the table forgot: `pytest --hypothesis-profile=explore` looks for it."""
+    if reason := next(filter(None, map(missing, algorithm.needs)), None):
+        pytest.skip(reason)
+    problem = data.draw(served_problems(algorithm.id)).replace(dtype=dtype)
+    for kind in KINDS:
+        check(algorithm, problem, kind)
+
+
+@each_dtype
+@each_algorithm
 def test_refusals_say_why(algorithm, dtype):
-    for problem, reason in served_problems(algorithm, dtype):
+    for problem, reason in table_problems(algorithm, dtype):
         if reason is None:
             continue
         assert reason == reason.strip() and "\n" not in reason, f"{problem}: {reason!r} is not one sentence"
@@ -52,7 +67,7 @@ def test_refusals_say_why(algorithm, dtype):
 @each_algorithm
 def test_figures_for_the_selector(algorithm, dtype):
     machine = current_machine()
-    for problem, reason in served_problems(algorithm, dtype):
+    for problem, reason in table_problems(algorithm, dtype):
         if reason is None:
             if not problem.is_empty:
                 cost = algorithm.cost(problem, machine)

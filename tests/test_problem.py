@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convalgos.problem import (
@@ -225,6 +225,7 @@ def problems(draw):
 
 
 @given(problems())
+@settings(max_examples=300)
 def test_text_form_round_trips(problem):
     assert ConvProblem.parse(str(problem)) == problem
 

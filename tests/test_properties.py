@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import cpu_algorithms
-from hypothesis import HealthCheck, assume, given, settings
+from helpers import choosy, cpu_algorithms, served_problems, serves
+from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
@@ -17,7 +17,6 @@ from convalgos.measure import random_arrays
 from convalgos.select import find_algorithm
 
 CHOICES = ["auto", *(a.id for a in cpu_algorithms())]
-few = settings(max_examples=8, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(params=CHOICES, scope="module")
@@ -28,44 +27,12 @@ def choice(request):
     return request.param
 
 
-def serves(choice: str, problem: ca.ConvProblem) -> bool:
-    return choice == "auto" or find_algorithm(choice).why_not(problem) is None
-
-
 def plan_where_served(choice: str, problem: ca.ConvProblem):
     return ca.plan(problem, algorithm=choice if serves(choice, problem) else "auto")
 
 
 def tolerance(plan) -> float:
     return 8 * find_algorithm(plan.algorithm).error_bound(plan.problem)
-
-
-@st.composite
-def served_problems(draw, choice: str, dimensions=(1, 2, 3), groups=(1, 2, 3)):
-    """A random problem; where the algorithm does not serve it, the nearest plainer one that it serves."""
-    ndim, count = draw(st.sampled_from(dimensions)), draw(st.sampled_from(groups))
-
-    def per_dim(low, high):
-        return tuple(draw(st.integers(low, high)) for _ in range(ndim))
-
-    kernel, stride, dilation, more = per_dim(1, 5), per_dim(1, 3), per_dim(1, 3), per_dim(0, 12)
-    padding = tuple(zip(per_dim(0, 3), per_dim(0, 3), strict=True))
-    n, inputs, filters = (draw(st.integers(1, m)) for m in (3, 5, 5))
-    layout = draw(st.sampled_from(["channels_first", "channels_last"]))
-    mode = draw(st.sampled_from(["cross_correlation", "convolution"]))
-    plain = (1,) * ndim
-    for count_, inputs_, kernel_, dilation_, stride_ in product(
-        (count, 1, 4), (inputs, 1), (kernel, (3,) * ndim, (5,) * ndim), (dilation, plain), (stride, plain)
-    ):
-        reach = [d * (r - 1) + 1 for r, d in zip(kernel_, dilation_, strict=True)]
-        problem = ca.ConvProblem(
-            (n, count_ * inputs_, *(e + m for e, m in zip(reach, more, strict=True))),
-            (count_ * filters, inputs_, *kernel_),
-            stride_, padding, dilation_, count_, layout=layout, mode=mode,
-        )  # fmt: skip
-        if serves(choice, problem):
-            return problem
-    assume(False)
 
 
 def logical(plan, x, w):
@@ -85,7 +52,7 @@ def assert_near(found, expected, allowed):
 
 
 @given(data=st.data())
-@few
+@choosy
 def test_an_impulse_gives_the_filter_back(choice, data):
     problem = data.draw(served_problems(choice))
     plan = ca.plan(problem, algorithm=choice)
@@ -115,7 +82,7 @@ def test_an_impulse_gives_the_filter_back(choice, data):
 
 
 @given(data=st.data())
-@few
+@choosy
 def test_linear_in_input_and_filter(choice, data):
     problem = data.draw(served_problems(choice))
     plan = ca.plan(problem, algorithm=choice)
@@ -128,7 +95,7 @@ def test_linear_in_input_and_filter(choice, data):
 
 
 @given(data=st.data())
-@few
+@choosy
 def test_a_shift_of_the_input_by_the_stride_shifts_the_output_by_one(choice, data):
     problem = data.draw(served_problems(choice))
     plan = ca.plan(problem, algorithm=choice)
@@ -143,7 +110,7 @@ def test_a_shift_of_the_input_by_the_stride_shifts_the_output_by_one(choice, dat
 
 
 @given(data=st.data())
-@few
+@choosy
 def test_groups_are_convolutions_side_by_side(choice, data):
     problem = data.draw(served_problems(choice, groups=(2, 3, 4)))
     groups = problem.groups if problem.groups > 1 else 2  # where it serves no groups: the side, not the whole
@@ -168,7 +135,7 @@ def test_groups_are_convolutions_side_by_side(choice, data):
 
 
 @given(data=st.data())
-@few
+@choosy
 def test_one_dimension_is_two_with_a_height_of_one(choice, data):
     problem = data.draw(served_problems(choice, dimensions=(1,)))
     flat = ca.ConvProblem(
