@@ -6,10 +6,10 @@ Vector width, caches and thread count are read from the system; peak and bandwid
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
-import tempfile
 import warnings
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -105,6 +105,8 @@ def cache_sizes() -> tuple[int, int, int]:
 def fingerprint(threads: int) -> str:
     """A file name that tells machines apart by what their timings depend on."""
     parts = [cpu_name(), f"{threads}t", f"v{vector_bytes()}", platform.system()]
+    if not _has_numba():
+        parts.append("no numba")
     return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
 
 
@@ -139,13 +141,13 @@ def save(machine: Machine) -> None:
 def write_atomic(path: Path, text: str) -> None:
     """Write aside and rename, so that readers see the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
     try:
-        with os.fdopen(handle, "w") as file:
+        with open(aside, "x") as file:
             file.write(text)
         os.replace(aside, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 
@@ -161,6 +163,15 @@ def set_aside(path: Path, reason: str) -> None:
 
 def _path(threads: int) -> Path:
     return cache_folder() / "machine" / f"{fingerprint(threads)}.json"
+
+
+@cache
+def _has_numba() -> bool:
+    """Without it other code runs, and other code is timed."""
+    try:
+        return importlib.util.find_spec("numba") is not None
+    except (ImportError, ValueError):
+        return False
 
 
 @cache

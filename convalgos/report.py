@@ -141,9 +141,7 @@ def _oracle(result: LayerResult) -> tuple[str | Text, ...]:
 
 def _ratio(ratio: float | None) -> Text | str:
     """A peer's time / ours: green where we are faster."""
-    if ratio is None:
-        return "n/a"
-    return Text(f"{ratio:.2f}" if ratio >= 0.1 else digits(ratio), style="green" if ratio >= 1 else "yellow")
+    return Text(f"{ratio:.2f}", style="green" if ratio >= 1 else "yellow") if ratio else "n/a"
 
 
 def _whole_network(results: Results) -> list[str]:

@@ -52,6 +52,9 @@ def test_a_table_is_run_shown_and_saved(table, tmp_path):
         assert layer["regret"] == 1
         assert len(layer["candidates"]) == 1 and layer["peers"] == []
     assert [p.name for p in path.parent.iterdir()] == ["out.json"]
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode  # as readable as any file of the user
 
 
 def test_a_suite_is_read_by_name_and_resnet50_by_default(monkeypatch):
