@@ -32,6 +32,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -132,6 +135,7 @@ def bench_command(
                 _save(results, json_path)
     except KeyboardInterrupt:
         interrupted = True
+        _save(results, json_path)  # it may have come between a layer and its being saved
     report.show(results, Console())
     if interrupted:
         click.echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
@@ -203,10 +207,10 @@ def _progress() -> Progress:
     """A bar on a terminal's stderr, nothing elsewhere."""
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.description}"),
         console=console,
         transient=True,
         disable=not console.is_terminal,

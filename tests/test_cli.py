@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from convalgos import ConvProblem, Unsupported, api, bench, select
+from convalgos import ConvProblem, Unsupported, api, bench, measure, select
 from convalgos.algorithm import missing
 from convalgos.cli import main
 from convalgos.cpu.reference import ALGORITHMS, Reference
@@ -199,6 +199,14 @@ def test_ctrl_c_leaves_the_file_and_the_table_of_what_was_done(tmp_path):
     assert [layer["name"] for layer in json.loads(path.read_text())["layers"]] == ["first", "second"]
     assert "second" in output and "slow" not in output
     assert errors.strip() == "interrupted after 2 of 3 layers"
+
+
+def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):
+    def interrupted(*arguments, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "table", interrupted)
+    assert run("find", "n1 c4 w9 k4 s3", status=130).stderr == "interrupted\n"
 
 
 # --- the other commands ----------------------------------------------------------------------
