@@ -107,10 +107,28 @@ def multiply(axpy: Axpy, matrix: Matrix, x: Sequence[Any]) -> list[Any]:
     return _sharing_rows(axpy, matrix, x, _sign_pairs(matrix))
 
 
-def multiply_2d(axpy: Axpy, rows: Matrix, columns: Matrix, x: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """rows @ x @ columns^T for a table x of abstract values."""
-    half = [multiply(axpy, rows, column) for column in zip(*x, strict=True)]
-    return [multiply(axpy, columns, row) for row in zip(*half, strict=True)]
+def multiply_2d(
+    axpy: Axpy,
+    rows: Matrix,
+    columns: Matrix,
+    load: Callable[[int, int], Any],
+    store: Callable[[int, int, Any], None],
+) -> None:
+    """store(i, j, value) the elements of rows @ x @ columns^T, where load(i, j) is x[i][j].
+
+    Rows that share no work are computed one after the other, each loading what it needs again: a kernel
+    that held all of the half-transformed table would run out of registers, and stores cost more than loads.
+    """
+    for group in _row_groups(rows):
+        part = tuple(rows[i] for i in group)
+        needed = [any(row[k] for row in part) for k in range(len(rows[0]))]
+        half = [  # one column after the other
+            multiply(axpy, part, [load(k, j) if used else None for k, used in enumerate(needed)])
+            for j in range(len(columns[0]))
+        ]
+        for i, row in zip(group, zip(*half, strict=True), strict=True):
+            for j, value in enumerate(multiply(axpy, columns, row)):
+                store(i, j, value)
 
 
 # --- inside ------------------------------------------------------------------------------------
@@ -172,6 +190,15 @@ def _sharing_rows(axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequence[
     for i in set(range(len(matrix))) - {index for pair in pairs for index in pair}:
         y[i] = _combine(axpy, list(zip(matrix[i], x, strict=True)))
     return y
+
+
+def _row_groups(matrix: Matrix) -> list[tuple[int, ...]]:
+    """Rows whose product `multiply` shares."""
+    if _sign_pairs(tuple(zip(*matrix, strict=True))):
+        return [tuple(range(len(matrix)))]
+    pairs = _sign_pairs(matrix)
+    paired = {index for pair in pairs for index in pair}
+    return [*pairs, *((i,) for i in range(len(matrix)) if i not in paired)]
 
 
 def _combine(axpy: Axpy, terms: Sequence[tuple[Fraction, Any]]) -> Any:

@@ -44,6 +44,18 @@ def test_multiply_is_the_matrix_product(m, r):
         assert multiply(exact, matrix, x) == product(matrix, x)
 
 
+def product_2d(rows, columns, x):
+    """rows @ x @ columns^T by `multiply_2d`, for an array x (height, width, ...)."""
+    y = np.full((len(rows), len(columns), *x.shape[2:]), np.nan)
+
+    def store(i, j, value):
+        assert np.isnan(y[i, j]).all(), f"({i}, {j}) is stored twice"
+        y[i, j] = value
+
+    multiply_2d(in_arrays, rows, columns, lambda i, j: x[i, j], store)
+    return y
+
+
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (4, 5)])
 def test_multiply_2d_on_arrays_convolves(m, r):
     rng = np.random.default_rng(0)
@@ -51,9 +63,7 @@ def test_multiply_2d_on_arrays_convolves(m, r):
     alpha = m + r - 1
     x = rng.standard_normal((alpha, alpha, 5))
     w = rng.standard_normal((r, r, 5))
-    u = np.array(multiply_2d(in_arrays, g, g, w))
-    v = np.array(multiply_2d(in_arrays, bt, bt, x))
-    y = np.array(multiply_2d(in_arrays, at, at, u * v))
+    y = product_2d(at, at, product_2d(g, g, w) * product_2d(bt, bt, x))
     windows = np.lib.stride_tricks.sliding_window_view(x, (r, r), axis=(0, 1))
     assert np.allclose(y, np.einsum("hwcij,ijc->hwc", windows, w), atol=1e-12)
 

@@ -32,6 +32,15 @@ class Schedule:
     team: bool  # all threads on one box, instead of each on its own
     threads: int
 
+    @cached_property
+    def depth(self) -> Axis:
+        """Depth is not tiled: its taps are summed by the product."""
+        p = self.problem
+        return Axis(
+            size=p.spatial[0], size_out=p.spatial_out[0], pad=p.padding[0][0], stride=p.stride[0],
+            dilation=p.dilation[0], phases=1, lattices=1, taps=p.kernel[0], outputs=1,
+        )  # fmt: skip
+
     # --- a tile ----------------------------------------------------------------------------------
 
     @property
@@ -49,7 +58,8 @@ class Schedule:
         return self.rows.phases * self.columns.phases
 
     @property
-    def lattices(self) -> int:
+    def row_tiles(self) -> int:
+        """Tiles of a row and column of tiles, one of each lattice."""
         return self.rows.lattices * self.columns.lattices
 
     # --- channels --------------------------------------------------------------------------------
@@ -81,6 +91,13 @@ class Schedule:
         return -(-self.filter_blocks // self.vectors)
 
     @property
+    def product_rows(self) -> int:
+        """Tiles that the micro-kernel takes at a time: equal parts of those of a box."""
+        most = simd.TILES[simd.vector_bytes()][self.vectors]
+        count = self.box[0] * self.box[1] * self.tiles
+        return -(-count // -(-count // most))
+
+    @property
     def slice_taps(self) -> int:
         """Products summed for one tap in depth: phases by channels."""
         return self.phases * self.problem.w_shape[1]
@@ -110,20 +127,18 @@ class Schedule:
     @property
     def tiles(self) -> int:
         """Of a slice of a box."""
-        return self.box[2] * self.box[3] * self.lattices
+        return self.box[2] * self.box[3] * self.row_tiles
 
     @property
     def slot_step(self) -> int:
         """Input slices between those that a box may need."""
-        p = self.problem
-        return math.gcd(p.stride[0], p.dilation[0]) if p.kernel[0] > 1 else p.stride[0]
+        return math.gcd(self.depth.stride, self.depth.dilation) if self.depth.taps > 1 else self.depth.stride
 
     @property
     def slots(self) -> int:
         """Input slices of a box."""
-        p = self.problem
-        reach = (self.box[1] - 1) * p.stride[0] + (p.kernel[0] - 1) * p.dilation[0]
-        return reach // self.slot_step + 1
+        depth = self.depth
+        return ((self.box[1] - 1) * depth.stride + (depth.taps - 1) * depth.dilation) // self.slot_step + 1
 
     @property
     def v_row(self) -> int:
@@ -212,7 +227,7 @@ def schedule(problem: ConvProblem, m: int, r: int, team: bool | None = None) -> 
     threads = jit.thread_count()
     _, l2, l3 = cache_sizes()
     whole = Schedule(p, rows, columns, (1, 1, 1, 1), True, threads)
-    total = math.prod(whole.grid) * whole.lattices
+    total = math.prod(whole.grid) * whole.row_tiles
     u_bytes = whole.points * whole.panels * whole.panel * whole.taps * p.itemsize
     if team is None:
         team = (total <= 1024 and u_bytes > l3 // 2) or total < 32
@@ -223,7 +238,7 @@ def schedule(problem: ConvProblem, m: int, r: int, team: bool | None = None) -> 
 
 def _cuts(whole: Schedule, target: int, threads: int) -> tuple[int, int, int, int]:
     n, o, h, w = whole.grid
-    cell = whole.lattices
+    cell = whole.row_tiles
     box_w = w if w * cell < 2 * target else max(1, round(target / cell))
     left = target / (-(-w // -(-w // box_w)) * cell)
     box_o = max(1, min(o, round(left))) if whole.problem.kernel[0] > 1 else 1
