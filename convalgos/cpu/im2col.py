@@ -58,8 +58,16 @@ class Patches:
         return not (p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)})
 
     @property
+    def row(self) -> int:
+        """Elements of a row of patches in channels_first: an odd number of cache lines, so that the taps of
+        a pixel do not all fall into one set of a cache."""
+        line = 64 // self.problem.itemsize
+        return (-(-self.pixels // line) | 1) * line
+
+    @property
     def elements(self) -> int:
-        return self.problem.groups * self.problem.gemm_k * self.pixels if self.needed else 0
+        width = self.pixels if self.problem.layout == "channels_last" else self.row
+        return self.problem.groups * self.problem.gemm_k * width if self.needed else 0
 
     @property
     def blocks(self) -> int:
@@ -226,14 +234,14 @@ class Im2colPlan(Plan):
         self._fill = fill_channels_last() if self._last else fill_channels_first(size)
         out = math.prod(p.spatial_out)
         # where the next tap and the next group lie, in the patches or in x itself
-        ahead = cut.pixels if cut.needed else out
+        ahead = cut.row if cut.needed else out
         tap_step = 1 if self._last else ahead
         self._tap_table = np.arange(p.gemm_k, dtype=np.int64) * tap_step
         self._record = np.zeros(1, RECORD)
         values = {
             "size": size, "tasks": tasks, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "taps": p.gemm_k, "chunk": panels.chunk(p.gemm_k), "tap_table": self._tap_table.ctypes.data,
-            "row_pixels": cut.pixels, "pixel_step": p.groups * p.gemm_k if self._last else 1,
+            "row_pixels": cut.row, "pixel_step": p.groups * p.gemm_k if self._last else 1,
             "group_step": p.gemm_k * tap_step, "panel": self._panel, "rows": rows,
             "panels": -(-p.gemm_n // self._panel), "sums_stride": _sums_bytes(problem),
             "y_k": 1 if self._last else out, "y_pixel": p.K if self._last else 1,
