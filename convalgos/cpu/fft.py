@@ -1,0 +1,492 @@
+"""Convolution through the FFT: blocks of the map transformed, multiplied by the filter's spectrum, and back.
+
+y = IFFT(sum_c FFT(x_c) * conj(FFT(w_c))): the work hardly depends on the size of the kernel, which makes it
+the way for long filters with few channels (long causal depthwise, FIR filters, large images), where nothing
+else comes near. `fftw` and `mkl` transform whole maps; `overlap` cuts them into blocks that overlap by the
+kernel (overlap-save), which keeps the transforms in the cache and lets threads share one map.
+
+A stride s splits the map into s phases that are summed like channels, so that nothing is computed only to be
+thrown away; a dilation puts zeros between the taps, before their spectrum is taken.
+
+Sources: Stockham 1966, "High-speed convolution and correlation"; Vasilache et al. 2015, "Fast convolutional
+nets with fbfft", arXiv:1412.7580.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import Algorithm
+from convalgos.arrays import aligned_empty, aligned_zeros
+from convalgos.cpu import fftw, jit, simd, spectra
+from convalgos.cpu.kernel_plan import KernelPlan
+from convalgos.machine import Machine, cache_sizes, vector_bytes
+from convalgos.problem import ConvProblem
+
+TILES = {64: (4, 2), 32: (2, 2), 16: (2, 1)}  # filters x blocks of a product in registers, by vector bytes
+WORKSPACE = 64 << 20  # bytes, where not even one block of one group takes more
+FILTER_LIMIT = 256 << 20  # bytes of a filter's spectrum, beyond which no one would want it
+FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
+REUSES = 8  # blocks that share one reading of a large filter's spectrum
+SHORTEST, LONGEST = 2, 16  # FFT lengths that are tried for blocks, as multiples of the kernel
+SMALLEST, LARGEST = 256, 1 << 18  # elements of a block; smaller ones only cost calls, larger ones leave L2
+
+# Rates of one thread as shares of its peak, calibrated on Zen 5 with AVX-512 (2.6e11 and 1.3e11 flop/s).
+# FFTW has 32-byte code only, so that its share doubles where the peak is one of 32-byte vectors.
+FFT_RATE = {("fftw", 4): 0.15, ("fftw", 8): 0.22, ("mkl", 4): 0.14, ("mkl", 8): 0.14}
+BEYOND_CACHE = 0.6  # of that rate, for transforms that do not fit the L2 cache
+PRODUCT_RATE = 0.35
+FFT_CALL = 2e-7  # seconds around a transform
+CALL = 8e-6  # seconds of Python around a shared chunk, or around all
+NOMINAL = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of the map, in blocks that are circular correlations of `length`.
+
+    In phase a the map is x_a[j] = x[j * stride + a - low], zero outside, and the filter has the taps that
+    fall on j * stride + a. Block b yields the outputs from b * step on, and reads x_a from there on.
+    """
+
+    size: int
+    out: int
+    stride: int
+    low: int
+    phases: tuple[int, ...]
+    taps: int  # of a phase, zeros of the dilation included
+    length: int  # of the FFT
+    step: int  # outputs of a block
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.out // self.step)
+
+
+def axis(problem: ConvProblem, dimension: int, length: int | None) -> Axis:
+    """A spatial dimension in blocks of an FFT length, or as one block."""
+    size, out, stride = (v[dimension] for v in (problem.spatial, problem.spatial_out, problem.stride))
+    kernel, dilation, low = (
+        problem.kernel[dimension],
+        problem.dilation[dimension],
+        problem.padding[dimension][0],
+    )
+    phases = tuple(sorted({t * dilation % stride for t in range(kernel)}))
+    taps = (kernel - 1) * dilation // stride + 1
+    step = out
+    if length is None:
+        # The window of the last outputs may run over the end into the start of the block, where the zeros
+        # of the low padding lie before the first input: full padding costs size + taps - 1, not more.
+        needed = out + taps - 1
+        first = min(max(0, -((a - low) // stride)) for a in phases)
+        end = min(needed, max((size - 1 + low - a) // stride + 1 for a in phases))
+        length = fftw.good_length(max(end, needed - first, out, taps))
+    elif length - taps + 1 < out:
+        step = length - taps + 1
+    return Axis(size, out, stride, low, phases, taps, length, step)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A problem in blocks of FFTs. A plane is a block of one channel."""
+
+    problem: ConvProblem  # the 3-D view
+    axes: tuple[Axis, Axis, Axis]
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(a.length for a in self.axes)
+
+    @cached_property
+    def vectors(self) -> int:
+        """Vectors of frequencies of a plane, each with its real and imaginary parts."""
+        return -(-fftw.spectrum_size(self.lengths) // simd.lanes(self.problem.itemsize))
+
+    @cached_property
+    def plane(self) -> int:
+        """Elements from one plane to the next: an odd number of cache lines, against set conflicts."""
+        lines = -(-self.vectors * 2 * vector_bytes() // 64)
+        return (lines + 1 - lines % 2) * 64 // self.problem.itemsize
+
+    @property
+    def plane_bytes(self) -> int:
+        return self.plane * self.problem.itemsize
+
+    @cached_property
+    def phases(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(product(*(a.phases for a in self.axes)))
+
+    @property
+    def channels(self) -> int:
+        """Planes that are summed for an output: the channels of a group in every phase."""
+        return self.problem.w_shape[1] * len(self.phases)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Of a channel, over the batch."""
+        return self.problem.N * math.prod(a.blocks for a in self.axes)
+
+    @property
+    def is_whole(self) -> bool:
+        return all(a.blocks == 1 for a in self.axes)
+
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Filters and blocks of a product in registers; few filters where their planes would leave L2."""
+        filters, blocks = TILES[vector_bytes()]
+        needed = 1 << (self.problem.gemm_n - 1).bit_length()
+        fitting = 1 << max(1, cache_sizes()[1] // self.plane_bytes).bit_length() - 1
+        return min(filters, needed, fitting), min(blocks, self.blocks)
+
+    @cached_property
+    def panels(self) -> int:
+        """Of the filters of a group, as many in each as the tile takes."""
+        return -(-self.problem.gemm_n // self.tile[0])
+
+    @cached_property
+    def filter_bytes(self) -> int:
+        rows = self.problem.groups * self.panels * self.tile[0] * self.channels
+        return rows * self.vectors * 2 * vector_bytes()
+
+
+@lru_cache(256)
+def whole(problem: ConvProblem) -> Cut:
+    """Every dimension in one block."""
+    p = problem.as_3d
+    return Cut(p, (axis(p, 0, None), axis(p, 1, None), axis(p, 2, None)))
+
+
+@lru_cache(256)
+def blocked(problem: ConvProblem, length: int | None) -> Cut:
+    """Blocks of an FFT length along every dimension that is longer, or of the lengths of least work.
+
+    One block, where no dimension is long enough to be cut.
+    """
+    p = problem.as_3d
+    d, h, w = (_choices(p, i, length) for i in range(3))
+    cuts = [cut for cut in (Cut(p, axes) for axes in product(d, h, w)) if not cut.is_whole]
+    if not cuts:
+        return whole(problem)
+    sizes = [math.prod(cut.lengths) for cut in cuts]
+    low, high = min(SMALLEST, max(sizes)), max(LARGEST, min(sizes))
+    cuts = [cut for cut, size in zip(cuts, sizes, strict=True) if low <= size <= high]
+    small = [cut for cut in cuts if cut.filter_bytes <= FILTER_LIMIT] or cuts
+    return min(small, key=lambda cut: seconds(cut, "fftw", NOMINAL))
+
+
+def _choices(problem: ConvProblem, dimension: int, length: int | None) -> list[Axis]:
+    """The dimension as one block, and in blocks of the lengths that are worth a try."""
+    one = axis(problem, dimension, None)
+    if length is not None:
+        lengths = [max(length, one.taps)]
+    elif one.taps == 1:
+        lengths = [1]
+    else:
+        least, most = SHORTEST * one.taps, max(LONGEST * one.taps, SMALLEST)
+        lengths = [n for n in (m << e for m in (1, 3) for e in range(1, 32)) if least <= n <= most]
+    cut = [axis(problem, dimension, n) for n in lengths if n < one.length and n - one.taps + 1 < one.out]
+    return cut if cut and length is not None else [one, *cut]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the work of a cut is dealt out: chunk after chunk, each of some groups and some blocks.
+
+    The inputs of a chunk are transformed first, then its filters are applied and the sums transformed back.
+    """
+
+    alone: bool  # every task has chunks to itself; otherwise all tasks work on the same one
+    groups: int  # of a chunk
+    blocks: int  # of a chunk
+    run: int  # channels read, and at most written, together: a vector of them in channels_last, else 1
+    panels: int  # of filters that are written together
+    part: int  # blocks that a run of filters is applied to
+    vectors: int  # of frequencies that it is applied to at a time, so that the filters stay in L2
+    chunks: int
+    tasks: int  # threads, fewer where their scratch would take too much
+    spectra_bytes: int  # of the inputs of a chunk
+    lane_bytes: int  # scratch of a task beside them
+
+    @property
+    def task_bytes(self) -> int:
+        """Scratch of a task that works alone."""
+        return self.spectra_bytes + self.lane_bytes + spectra.record_bytes()
+
+    @property
+    def workspace_bytes(self) -> int:
+        if self.alone:
+            return self.tasks * self.task_bytes
+        return self.spectra_bytes + self.tasks * self.lane_bytes
+
+
+def schedule(cut: Cut) -> Schedule:
+    """Chunks for each task alone, as large as a cache holds; where there are few of them, shared ones."""
+    threads = jit.thread_count()
+    alone = _schedule(cut, True, threads)
+    return alone if alone.chunks >= 4 * threads else _schedule(cut, False, threads)
+
+
+def _schedule(cut: Cut, alone: bool, threads: int) -> Schedule:
+    p, l2 = cut.problem, cache_sizes()[1]
+    filters, pair = cut.tile
+    sharing = 1 if alone else threads
+    run = simd.lanes(p.itemsize) if p.layout == "channels_last" else 1
+    together = min(p.groups, -(-run // p.w_shape[1]))  # groups that fill a run of channels
+    unit = together * cut.channels * cut.plane_bytes  # of one block
+    room = sharing * l2 // 2
+    if cut.filter_bytes > l2:  # then several blocks should share a reading of the filters
+        room = max(room, min(WORKSPACE * sharing // threads // 2, REUSES * unit))
+    blocks = _evenly(cut.blocks, room // unit)
+    groups = min(p.groups, together * _evenly(-(-p.groups // together), room // (blocks * unit)))
+    panels = max(1, run // filters)
+    runs = -(-groups * cut.panels // panels)
+    part = min(blocks, REUSES if runs >= 4 * sharing else pair)
+    spectra_bytes = groups * blocks * cut.channels * cut.plane_bytes
+    lane_bytes = panels * filters * part * cut.plane_bytes + spectra.strip_bytes(p.itemsize)
+    fitting = (
+        WORKSPACE // (spectra_bytes + lane_bytes) if alone else (WORKSPACE - spectra_bytes) // lane_bytes
+    )
+    return Schedule(
+        alone=alone,
+        groups=groups,
+        blocks=blocks,
+        run=run,
+        panels=panels,
+        part=part,
+        vectors=max(1, min(cut.vectors, l2 // 4 // (filters * cut.channels * 2 * vector_bytes()))),
+        chunks=-(-p.groups // groups) * -(-cut.blocks // blocks),
+        tasks=max(1, min(threads, fitting)),
+        spectra_bytes=spectra_bytes,
+        lane_bytes=lane_bytes,
+    )
+
+
+def _evenly(count: int, most: int) -> int:
+    """Size of equal parts of `count`, at most `most` and at least 1."""
+    return -(-count // -(-count // max(1, most)))
+
+
+# --- cost ------------------------------------------------------------------------------------
+
+
+def seconds(cut: Cut, engine: str, machine: Machine) -> float:
+    """Predicted time of a run: transforms, products and what they stream, reading x and writing y."""
+    p, dealt = cut.problem, schedule(cut)
+    peak = machine.peak(p.dtype) / machine.threads
+    transform = _transform_seconds(cut, engine, peak, machine)
+    forward = cut.blocks * p.groups * cut.channels  # transforms
+    inverse = cut.blocks * p.K
+    multiplied = 8.0 * inverse * cut.channels * fftw.spectrum_size(cut.lengths)  # flops
+    there, back = forward * transform, inverse * transform + multiplied / (peak * PRODUCT_RATE)
+    # work can only be shared out in whole units
+    if dealt.alone:
+        computed = _shared(dealt.chunks, dealt.tasks) * (there + back)
+        calls = 1
+    else:
+        units = dealt.groups * dealt.blocks * cut.channels // dealt.run
+        units_back = -(-dealt.groups * cut.panels // dealt.panels) * -(-dealt.blocks // dealt.part)
+        computed = _shared(units, dealt.tasks) * there + _shared(units_back, dealt.tasks) * back
+        calls = dealt.chunks
+    streamed = _stream(cut.filter_bytes * -(-cut.blocks // dealt.part), cut.filter_bytes, machine)
+    streamed += _stream(forward * cut.panels * cut.plane_bytes, dealt.spectra_bytes, machine)
+    streamed += 2 * (forward + inverse) * cut.plane_bytes / machine.cache_bandwidth
+    streamed += machine.stream(p.x_bytes + p.y_bytes)
+    return computed + streamed + calls * (CALL + 2 * machine.launch)
+
+
+def _transform_seconds(cut: Cut, engine: str, peak: float, machine: Machine) -> float:
+    """Of one transform on one thread: 2.5 n log2(n) flops."""
+    size = math.prod(cut.lengths)
+    rate = FFT_RATE[engine, cut.problem.itemsize] * peak * min(fftw.speed(n) for n in cut.lengths)
+    if engine == "fftw" and machine.vector_bytes < 64:
+        rate *= 2
+    if cut.plane_bytes > machine.l2_bytes // 2:
+        rate *= BEYOND_CACHE
+    return FFT_CALL + 2.5 * size * math.log2(size + 1) / rate
+
+
+def _shared(units: int, tasks: int) -> float:
+    """Share of the work of `units` equal units that falls to the busiest of some tasks."""
+    return -(-max(1, units) // tasks) / max(1, units)
+
+
+def _stream(nbytes: float, footprint: float, machine: Machine) -> float:
+    """Seconds to read `nbytes` in all out of an array of `footprint` bytes."""
+    beyond = footprint > machine.l3_bytes / 2
+    return nbytes / (machine.bandwidth if beyond else machine.cache_bandwidth)
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class FftPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Fft):
+        cut = algorithm.cut(problem)
+        p, dealt = cut.problem, schedule(cut)
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        self._cut = cut
+        self._transform = fftw.transform(algorithm.engine, p.dtype, cut.lengths)  # its plans must outlive us
+        values = self._transform_values() | {
+            "chunk": 0, "chunk_groups": dealt.groups, "chunk_blocks": dealt.blocks, "groups": p.groups,
+            "channels": p.w_shape[1], "filters": p.gemm_n, "panels": cut.panels, "panel_filters": cut.tile[0],
+            "run": dealt.run, "run_panels": dealt.panels, "part": dealt.part, "blocks": cut.blocks,
+            "block_pair": cut.tile[1], "phases": len(cut.phases),
+            "phase_table": np.array(cut.phases, np.int64), "tasks": dealt.tasks, "vectors": cut.vectors,
+            "vectors_part": dealt.vectors, "lane_bytes": dealt.lane_bytes,
+            "spectra_bytes": dealt.spectra_bytes, "chunks": dealt.chunks, "task_bytes": dealt.task_bytes,
+            "forward": spectra.forward(size, lanes), "backward": spectra.backward(size, lanes),
+            "inverse": self._transform.inverse,
+            "execute_inverse": self._transform.execute_inverse,
+            "multiply": spectra.multiply(size, lanes, *cut.tile),
+        }  # fmt: skip
+        for name, a in zip("dhw", cut.axes, strict=True):
+            values |= {f"size_{name}": a.size, f"out_{name}": a.out, f"stride_{name}": a.stride}
+            values |= {f"low_{name}": a.low, f"step_{name}": a.step, f"blocks_{name}": a.blocks}
+        values |= zip(("x_n", "x_c", "x_d", "x_h", "x_w"), _strides(p, p.x_shape), strict=True)
+        values |= zip(("y_n", "y_k", "y_d", "y_h", "y_w"), _strides(p, p.y_shape), strict=True)
+        kernels = ["forward", "backward"]
+        steps = (
+            [(spectra.alone(), dealt.tasks)] if dealt.alone else [(values[k], dealt.tasks) for k in kernels]
+        )
+        super().__init__(problem, algorithm, spectra.RECORD, values, steps, dealt.workspace_bytes)
+        self._passes = 1 if dealt.alone else dealt.chunks
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        for chunk in range(self._passes):
+            workspace.record["chunk"] = chunk
+            super().run(x, w, bias, activation, y, workspace)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(groups * panels, vectors, channels in phases, filters of a panel, re and im, lanes).
+
+        Conjugated, for a correlation, and divided by the number of elements, which FFTW does not do.
+        """
+        cut, p = self._cut, self._cut.problem
+        lanes, filters = simd.lanes(p.itemsize), cut.tile[0]
+        planes = filter_planes(cut, w.reshape(p.w_shape))  # (groups * panels, filters, channels, *taps)
+        packed = aligned_empty(cut.filter_bytes // p.itemsize, w.dtype)
+        packed = packed.reshape(len(planes), cut.vectors, cut.channels, filters, 2, lanes)
+        scale = np.array([[1], [-1]], w.dtype) / math.prod(cut.lengths)  # (2, 1)
+
+        per_panel = filters * cut.channels  # planes
+        at_once = max(1, FILTER_CHUNK // (per_panel * cut.plane_bytes))  # panels
+        spectra_bytes = at_once * per_panel * cut.plane_bytes
+        scratch = aligned_zeros(spectra_bytes, np.uint8)
+        record = np.zeros(1, spectra.RECORD)  # of a map with a "group" of one channel for each plane
+        values = self._transform_values() | {
+            "tasks": jit.thread_count(), "scratch": scratch.ctypes.data, "run": 1, "blocks": 1, "phases": 1,
+            "chunk_blocks": 1, "phase_table": np.zeros(3, np.int64), "channels": 1,
+            "x_c": math.prod(planes.shape[3:]), "x_d": math.prod(planes.shape[4:]), "x_h": planes.shape[5],
+            "x_w": 1,
+        }  # fmt: skip
+        for name, a in zip("dhw", cut.axes, strict=True):
+            values |= {f"size_{name}": a.taps, f"stride_{name}": 1, f"blocks_{name}": 1}
+        for name, value in values.items():
+            record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+        # (panels, filters, channels, vectors, lanes, re and im)
+        found = scratch.view(w.dtype).reshape(at_once, filters, cut.channels, cut.plane)
+        found = found[..., : cut.vectors * lanes * 2].reshape(*found.shape[:3], cut.vectors, lanes, 2)
+        for first in range(0, len(planes), at_once):
+            part = planes[first : first + at_once]
+            record["x"] = part.ctypes.data
+            record["groups"] = record["chunk_groups"] = len(part) * per_panel
+            jit.launch(spectra.forward(p.itemsize, lanes), record.ctypes.data, jit.thread_count())
+            spectrum = found[: len(part)].transpose(0, 3, 2, 1, 5, 4)
+            np.multiply(spectrum, scale, out=packed[first : first + at_once])
+        return packed
+
+    def _transform_values(self) -> dict[str, Any]:
+        """What the transforms of x and of w have in common."""
+        lengths = self._cut.lengths
+        strides = fftw.strides(lengths)
+        return {f"length_{name}": n for name, n in zip("dhw", lengths, strict=True)} | {
+            "plane": self._cut.plane, "plane_d": strides[0], "plane_h": strides[1],
+            "transform": self._transform.forward, "execute_forward": self._transform.execute_forward,
+        }  # fmt: skip
+
+
+def filter_planes(cut: Cut, w: np.ndarray) -> np.ndarray:
+    """w (K, C/groups, T, R, S) as (groups * panels, filters of a panel, channels in phases, *taps)."""
+    p, in_panel = cut.problem, cut.tile[0]
+    taps = [a.taps for a in cut.axes]
+    planes = np.zeros((p.groups, cut.panels * in_panel, len(cut.phases), p.w_shape[1], *taps), w.dtype)
+    w = w.reshape(p.groups, p.gemm_n, *w.shape[1:])  # (g, K/g, C/g, T, R, S)
+    for i, phase in enumerate(cut.phases):
+        here, there = [], []  # the kernel elements of the phase, and their places among its taps
+        for kernel, dilation, stride, offset in zip(p.kernel, p.dilation, p.stride, phase, strict=True):
+            elements = [t for t in range(kernel) if t * dilation % stride == offset]
+            here.append(elements)
+            there.append([t * dilation // stride for t in elements])
+        t, r, s = np.ix_(*here)
+        d, h, k = np.ix_(*there)
+        planes[:, : p.gemm_n, i][..., d, h, k] = w[..., t, r, s]  # (g, K/g, C/g, taps of the phase)
+    return planes.reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
+
+
+def _strides(problem: ConvProblem, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours of a logical (N, C, D, H, W) shape in the layout of a problem."""
+    _, c, d, h, w = shape
+    if problem.layout == "channels_last":
+        return (c * d * h * w, 1, h * w * c, w * c, c)
+    return (c * d * h * w, d * h * w, h * w, w, 1)
+
+
+@dataclass(frozen=True)
+class Fft(Algorithm):
+    """`overlap` cuts maps into blocks, with FFTs of `length` or of the lengths that are estimated best."""
+
+    family: ClassVar[str] = "cpu.fft"
+    engine: str = "fftw"
+    overlap: bool = False
+    length: int | None = None
+
+    @property
+    def variant(self) -> str:
+        if not self.overlap:
+            return self.engine
+        return "overlap" if self.length is None else f"overlap.{self.length}"
+
+    def cut(self, problem: ConvProblem) -> Cut:
+        return blocked(problem, self.length) if self.overlap else whole(problem)
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem) or fftw.why_not(self.engine):
+            return reason
+        if problem.is_empty:
+            return None
+        cut = self.cut(problem)
+        if cut.filter_bytes > FILTER_LIMIT:
+            needed, limit = cut.filter_bytes >> 20, FILTER_LIMIT >> 20
+            return f"the filter's spectrum would take {needed} MiB, more than the {limit} it may"
+        if self.overlap and cut.is_whole:
+            return "no dimension is long enough to be cut: one block holds the whole map, as in cpu.fft.fftw"
+        return None
+
+    def cost(self, problem, machine):
+        return seconds(self.cut(problem), self.engine, machine)
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else schedule(self.cut(problem)).workspace_bytes
+
+    def error_bound(self, problem):
+        # An FFT of n elements adds errors of about 0.6 eps sqrt(log2 n) of the root mean square of its
+        # result (Schatzman 1996), spread evenly over it; here two forward transforms, a product and the way
+        # back. Their size follows the norm of the block, so that small outputs beside large ones are only
+        # this exact relative to the large ones. 4 log2(n) + 8 leaves room for the largest of many elements,
+        # and for max|y| where it is smaller than the norms of x and w promise.
+        n = 1 if problem.is_empty else math.prod(self.cut(problem).lengths)
+        return float(np.finfo(problem.dtype).eps) * (4 * math.log2(n + 1) + 8)
+
+    def plan(self, problem):
+        return FftPlan(problem, self)
+
+
+ALGORITHMS = (Fft("fftw"), Fft("mkl"), Fft("fftw", overlap=True))

@@ -1,0 +1,244 @@
+"""Real FFTs through FFTW's interface, called by address: from the FFTW that pyFFTW brings, or from MKL.
+
+Kernels run a transform as `call(execute, (plan, source, target))`. Executing a plan on arrays of one's own
+is the part of FFTW that is thread-safe, so one plan serves all threads, each with its own arrays, and no
+Python object stands between. pyFFTW's own objects hold their arrays, must not be shared, and take the
+interpreter's lock around every call. MKL exports the same names, so both engines are one code.
+
+FFTW measures plans up to `MEASURED` elements, which takes it some tenths of a second and makes it up to
+twice as fast (its estimate ignores the caches); what it learned, its wisdom, is kept in the user's cache
+folder. Its wheel holds FFTW 3.3.5 with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design
+and implementation of FFTW3".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from convalgos.algorithm import missing
+from convalgos.arrays import aligned_zeros
+from convalgos.cpu import mkl
+from convalgos.machine import cache_folder, fingerprint, set_aside, write_atomic
+
+ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
+PREFIX = {"float32": "fftwf", "float64": "fftw"}
+MEASURED = 1 << 17  # elements; measuring a plan of 2**18 takes seconds (Zen 5)
+PLANNING_SECONDS = 1.0  # after which FFTW estimates
+MEASURE, ESTIMATE, WISDOM_ONLY = 0, 1 << 6, 1 << 21  # FFTW's flags
+
+# Speed of a length by how often 2 divides it, relative to a power of two. Measured over the lengths up to
+# 4096 and in squares and cubes, on both engines (Zen 5): odd lengths have no fast real transform at all.
+SPEED_BY_TWOS = (0.3, 0.6, 0.75, 0.85, 0.95)
+ODD_PARTS = [m for m in (3**a * 5**b * 7**c for a, b, c in product(range(6), range(5), range(4))) if m < 700]
+
+_lock = threading.RLock()  # FFTW's planner and its wisdom belong to one thread at a time
+
+
+class Transform:
+    """Plans of a real FFT in place and back, and the addresses of the functions that execute them.
+
+    `forward` turns reals of some lengths, in rows of `strides(lengths)`, into `spectrum_size` complex numbers
+    in the same place; `inverse` is the way back, times the product of the lengths. Arrays start on a cache
+    line.
+    """
+
+    def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...]):
+        prefix = PREFIX[dtype]
+        library = _library(engine)
+        shape = kept_lengths(lengths)
+        plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
+        measured = engine == "fftw" and plane.size <= MEASURED
+        sizes = (ctypes.c_int * len(shape))(*shape)
+
+        def planned(name: str) -> int:
+            plan = _function(library, f"{prefix}_plan_dft_{name}", *PLAN_ARGUMENTS, result=ctypes.c_void_p)
+            given = len(shape), sizes, plane.ctypes.data, plane.ctypes.data
+            if measured:
+                address = plan(*given, MEASURE | WISDOM_ONLY)
+                if not address:
+                    address = plan(*given, MEASURE)
+                    news.append(name)
+            else:
+                address = plan(*given, ESTIMATE)
+            if not address:
+                raise RuntimeError(f"{engine} has no {name} plan for lengths {shape}")
+            destroy = _function(library, f"{prefix}_destroy_plan", ctypes.c_void_p)
+            weakref.finalize(self, _destroy, destroy, address).atexit = False
+            return address
+
+        news: list[str] = []
+        with _lock:
+            if measured:
+                learn(prefix)
+            _function(library, f"{prefix}_plan_with_nthreads", ctypes.c_int)(1)  # the threads are ours
+            set_limit = _function(library, f"{prefix}_set_timelimit", ctypes.c_double)
+            set_limit(PLANNING_SECONDS)
+            try:
+                self.forward = planned("r2c")
+                self.inverse = planned("c2r")
+            finally:
+                set_limit(-1.0)
+            if news:
+                keep(prefix)
+        self.execute_forward = _address(library, f"{prefix}_execute_dft_r2c")
+        self.execute_inverse = _address(library, f"{prefix}_execute_dft_c2r")
+
+
+@functools.lru_cache(256)
+def _transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
+    return Transform(engine, dtype, lengths)
+
+
+def transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
+    """The plans of an engine for some lengths, made once. Who executes them keeps the result alive."""
+    with _lock:
+        return _transform(engine, dtype, lengths)
+
+
+def why_not(engine: str) -> str | None:
+    """Why an engine cannot be called here, or None."""
+    if engine == "mkl":
+        return mkl.why_not()
+    if reason := missing("pyfftw"):
+        return reason
+    return None if _library(engine) else "pyfftw is there, but the FFTW functions inside could not be found"
+
+
+# --- lengths ---------------------------------------------------------------------------------
+
+
+def kept_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Without dimensions of length 1, which would only make the others slower."""
+    return tuple(n for n in lengths if n > 1) or (1,)
+
+
+def spectrum_size(lengths: tuple[int, ...]) -> int:
+    """Complex elements of the spectrum."""
+    *others, last = kept_lengths(lengths)
+    return math.prod(others) * (last // 2 + 1)
+
+
+def strides(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours in each dimension of a plane; rows have room for one frequency more."""
+    last = max((i for i, n in enumerate(lengths) if n > 1), default=len(lengths) - 1)
+    room = [2 * (n // 2 + 1) if i == last else n for i, n in enumerate(lengths)]
+    return tuple(math.prod(room[i + 1 :]) for i in range(len(lengths)))
+
+
+def speed(length: int) -> float:
+    """How fast a length is transformed, relative to a power of two of its size."""
+    if length & (length - 1) == 0:
+        return 1.0
+    twos = (length & -length).bit_length() - 1
+    return SPEED_BY_TWOS[min(twos, len(SPEED_BY_TWOS) - 1)]
+
+
+@functools.lru_cache(4096)
+def good_length(least: int) -> int:
+    """The length of at least `least` that is transformed in the least time."""
+    if least < 4:
+        return max(1, least)
+    candidates = (m << max(0, (-(-least // m) - 1).bit_length()) for m in ODD_PARTS)
+    return min(candidates, key=lambda n: (n * math.log2(n) / speed(n), n))
+
+
+# --- wisdom ----------------------------------------------------------------------------------
+
+
+def wisdom_path(prefix: str) -> Path:
+    """Where FFTW's wisdom of a precision is kept, for this processor and version of FFTW."""
+    import pyfftw
+
+    return cache_folder() / "fftw" / f"{fingerprint(1)}-{pyfftw.fftw_version}-{prefix}.wisdom"
+
+
+@functools.cache
+def learn(prefix: str) -> None:
+    """Read the kept wisdom, once; a damaged file is set aside with a warning."""
+    _read(prefix)
+
+
+def keep(prefix: str) -> None:
+    """Write FFTW's wisdom, together with what other processes have kept meanwhile."""
+    import pyfftw
+
+    _read(prefix)
+    text = pyfftw.export_wisdom()[_slot(prefix)].decode()
+    try:
+        write_atomic(wisdom_path(prefix), text)
+    except OSError as error:
+        warnings.warn(f"FFTW's wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _read(prefix: str) -> None:
+    import pyfftw
+
+    path = wisdom_path(prefix)
+    try:
+        text = path.read_bytes()
+    except OSError:  # nothing is kept yet, or nothing can be
+        return
+    slots = [b"", b"", b""]
+    slots[_slot(prefix)] = text
+    if not pyfftw.import_wisdom(tuple(slots))[_slot(prefix)]:
+        set_aside(path, "FFTW does not accept it")
+
+
+def _slot(prefix: str) -> int:
+    """Where pyFFTW puts a precision in its triples of wisdom."""
+    return ("fftw", "fftwf").index(prefix)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+PLAN_ARGUMENTS = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+
+
+@functools.cache
+def _library(engine: str) -> ctypes.CDLL | None:
+    """The library with FFTW's names, or None where it cannot be found."""
+    if engine == "mkl":
+        return mkl.library()
+    import pyfftw
+
+    try:
+        # symbols are looked up in pyFFTW's compiled module and in the FFTW libraries it is linked with
+        library = ctypes.CDLL(pyfftw.pyfftw.__file__)
+        for prefix in PREFIX.values():
+            _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
+            for name in (
+                "plan_dft_r2c",
+                "plan_dft_c2r",
+                "execute_dft_r2c",
+                "execute_dft_c2r",
+                "destroy_plan",
+            ):
+                _address(library, f"{prefix}_{name}")
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def _function(library: Any, name: str, *arguments: Any, result: Any = None) -> Callable[..., Any]:
+    kind = ctypes.CFUNCTYPE(result, *arguments)
+    return kind(_address(library, name))
+
+
+def _address(library: Any, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _destroy(destroy: Callable[[int], None], plan: int) -> None:
+    with _lock:
+        destroy(plan)
