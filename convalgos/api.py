@@ -91,9 +91,9 @@ def conv(
 
 def plan(
     problem: ConvProblem,
-    *,
     device: str = "cpu",
     algorithm: str = "auto",
+    *,
     effort: str = "estimate",
     workspace_limit: int | None = None,
     max_rel_error: float | None = None,
