@@ -1,9 +1,9 @@
-"""How Winograd's tiles are cut into boxes and given to the threads.
+"""How tiles are cut into boxes, and how the boxes are given to the threads.
 
 A box is a block of tiles: some images, output slices, rows and columns of tiles of one group. All of a box
-is transformed, multiplied and transformed back before the next one, so that it stays in a cache. Where
-tiles abound, every thread works on boxes of its own, as large as its L2 cache likes (`team` False). Where
-the filter is large and tiles are few, each box is shared by all threads, which then read the filter once.
+is read, multiplied and written before the next one, so that it stays in a cache. Where tiles abound, every
+thread works on boxes of its own. Where the filter is large and tiles are few, all threads share each box
+(a team), and the filter is read once. `schedule` weighs a few ways by `Schedule.effort`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,28 @@ from functools import cached_property, lru_cache
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.tiles import Axis, axis
-from convalgos.machine import cache_sizes
+from convalgos.machine import Machine, cache_sizes
 from convalgos.problem import ConvProblem
 
-LINE = 64  # bytes; matrices of neighbouring points are kept a line off a power of two
+# Calibrated on Zen 5 with AVX-512, 2 cores; times are counted in tiles where they decide between boxes.
+TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread that are tried
+UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
+WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
+WAIT_MEMORY = 7  # the same from memory
+SPILL = 0.01  # slower by this for each L2 that a box fills, up to 10 of them
+TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
+PRODUCT = 0.96  # of the peak, inside the micro-kernel
+TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
+ENOUGH = 10  # registers of sums that keep the arithmetic units busy
+TRANSFORM = 0.9  # of the bandwidth of the caches
+
+LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
 SPARE = 16  # rows of a product that its micro-kernel may write behind the last one
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sizes of everything that a Winograd plan holds. Counts are elements unless named bytes."""
+    """The sizes of everything that a plan on boxes holds. Strides count elements."""
 
     problem: ConvProblem  # the 3-D view
     rows: Axis
@@ -48,7 +60,7 @@ class Schedule:
         """Transformed dimensions of the plane."""
         return sum(a.outputs > 1 for a in (self.rows, self.columns))
 
-    @property
+    @cached_property
     def points(self) -> int:
         """Products of a tile per pair of channels."""
         return math.prod(a.outputs + a.taps - 1 for a in (self.rows, self.columns))
@@ -109,12 +121,12 @@ class Schedule:
 
     # --- a box -----------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, int, int, int]:
         """Images, output slices, rows and columns of tiles of the whole problem."""
         return (self.problem.N, self.problem.spatial_out[0], self.rows.tiles, self.columns.tiles)
 
-    @property
+    @cached_property
     def box(self) -> tuple[int, int, int, int]:
         """The same of the largest box."""
         return tuple(-(-n // c) for n, c in zip(self.grid, self.cuts, strict=True))  # type: ignore[return-value]
@@ -134,7 +146,7 @@ class Schedule:
         """Input slices between those that a box may need."""
         return math.gcd(self.depth.stride, self.depth.dilation) if self.depth.taps > 1 else self.depth.stride
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """Input slices of a box."""
         depth = self.depth
@@ -159,15 +171,63 @@ class Schedule:
     def m_point(self) -> int:
         return self.panels * self.m_panel + LINE // self.problem.itemsize
 
-    # --- bytes of scratch --------------------------------------------------------------------------
+    @property
+    def tile_bytes(self) -> int:
+        """Transformed inputs and products of a tile."""
+        return self.points * (self.v_row + self.panels * self.panel) * self.problem.itemsize
 
     @property
+    def u_bytes(self) -> int:
+        """The transformed filter of one group."""
+        return self.points * self.panels * self.panel * self.taps * self.problem.itemsize
+
+    # --- predictions -------------------------------------------------------------------------------
+
+    @property
+    def busy_tiles(self) -> float:
+        """Tiles that the busiest thread computes."""
+        rounds = self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
+        return rounds * math.prod(self.box) * self.row_tiles
+
+    @property
+    def effort(self) -> float:
+        """The time of the busiest thread, counted in tiles."""
+        wait = WAIT if self.problem.groups * self.u_bytes < cache_sizes()[2] // 2 else WAIT_MEMORY
+        wait *= self.busy_tiles / (math.prod(self.box) * self.row_tiles)
+        slower = TEAM if self.team else 1 + SPILL * min(10.0, self.box_bytes / cache_sizes()[1])
+        return self.busy_tiles * slower + wait
+
+    @property
+    def transform_bytes(self) -> float:
+        """What is read and written in the caches to transform a tile there and back."""
+        region = self.rows.span(self.strip) * self.columns.span(self.box[3])
+        pixels = region / (self.strip * self.box[3] * self.row_tiles)  # gathered for each tile
+        reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + self.points * self.phases)
+        writes = self.filter_blocks * (self.points + 3 * self.rows.outputs * self.columns.outputs)
+        return (reads + writes) * self.lanes * self.problem.itemsize
+
+    def seconds(self, machine: Machine) -> float:
+        """Predicted time of one run."""
+        p = self.problem
+        registers = self.vectors * simd.TILES[simd.vector_bytes()][self.vectors]
+        speed = PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
+        flops = 2 * self.points * self.panels * self.panel * self.taps  # of a tile
+        products = self.effort * self.threads * flops / (machine.peak(p.dtype) * speed)
+        transformed = self.busy_tiles * self.threads * self.transform_bytes
+        transforms = transformed / (machine.cache_bandwidth * TRANSFORM)
+        launches = (3 * self.boxes if self.team else 1) * machine.launch
+        return products + transforms + machine.stream(p.x_bytes + 2 * p.y_bytes) + launches
+
+    # --- bytes of scratch --------------------------------------------------------------------------
+
+    @cached_property
     def strip(self) -> int:
         """Rows of tiles whose pixels are gathered at a time: they fit a quarter of L2."""
-        pixel = self.lanes * self.problem.itemsize
-        row = self.columns.span(self.box[3]) * pixel
-        fitting = [n for n in range(1, self.box[2] + 1) if self.rows.span(n) * row <= cache_sizes()[1] // 4]
-        return max(fitting, default=1)
+        row = self.columns.span(self.box[3]) * self.lanes * self.problem.itemsize
+        strip = self.box[2]
+        while strip > 1 and self.rows.span(strip) * row > cache_sizes()[1] // 4:
+            strip -= 1
+        return strip
 
     @property
     def pixel_bytes(self) -> int:
@@ -215,54 +275,37 @@ def form(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
     return f"{needed}; {found}" if problem.ndim > 1 else f"needs {r} taps; kernel {size}{steps} has {taps[1]}"
 
 
+def schedule(problem: ConvProblem, m: int, r: int) -> Schedule:
+    """The schedule of a problem that `form` accepts."""
+    return _schedule(problem, m, r, jit.thread_count())
+
+
 @lru_cache(512)
-def schedule(problem: ConvProblem, m: int, r: int, team: bool | None = None) -> Schedule:
-    """The schedule of a problem that `form` accepts; `team` forces the kind."""
-    p = problem.as_3d
-    chosen = form(problem, r)
-    assert not isinstance(chosen, str)
-    rows, columns = (
-        axis(p, d, m if transformed else 1) for d, transformed in ((1, chosen[0]), (2, chosen[1]))
-    )
-    threads = jit.thread_count()
-    _, l2, l3 = cache_sizes()
+def _schedule(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
+    return min(candidates(problem, m, r, threads), key=lambda s: (s.effort, s.scratch_bytes))
+
+
+def candidates(problem: ConvProblem, m: int, r: int, threads: int) -> list[Schedule]:
+    """Schedules worth a thought: boxes of about each target, for single threads and for the team."""
+    p, transformed = problem.as_3d, form(problem, r)
+    assert not isinstance(transformed, str)
+    rows, columns = (axis(p, d + 1, m if transformed[d] else 1) for d in range(2))
     whole = Schedule(p, rows, columns, (1, 1, 1, 1), True, threads)
-    total = math.prod(whole.grid) * whole.row_tiles
-    u_bytes = whole.points * whole.panels * whole.panel * whole.taps * p.itemsize
-    if team is None:
-        team = (total <= 1024 and u_bytes > l3 // 2) or total < 32
-    per_tile = whole.points * (whole.v_row + whole.panels * whole.panel) * p.itemsize
-    target = max(1, l3 // per_tile) if team else max(28, min(56, int(0.7 * l2) // per_tile))
-    return Schedule(p, rows, columns, _cuts(whole, target, 1 if team else threads), team, threads)
+    fitting = max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # tiles of a box in half of L3
+    cuts = {(_cuts(whole, min(target, fitting // threads)), False) for target in TARGETS}
+    cuts.add((_cuts(whole, fitting), True))
+    return [Schedule(p, rows, columns, *cut, threads) for cut in cuts]
 
 
-def _cuts(whole: Schedule, target: int, threads: int) -> tuple[int, int, int, int]:
-    n, o, h, w = whole.grid
-    cell = whole.row_tiles
-    box_w = w if w * cell < 2 * target else max(1, round(target / cell))
-    left = target / (-(-w // -(-w // box_w)) * cell)
-    box_o = max(1, min(o, round(left))) if whole.problem.kernel[0] > 1 else 1
-    left /= box_o
-    box_h = max(1, min(h, round(left)))
-    left /= box_h
-    if whole.problem.kernel[0] == 1:
-        box_o = max(1, min(o, round(left)))
-        left /= box_o
-    box_n = max(1, min(n, round(left)))
-    cuts = [-(-total // box) for total, box in zip((n, o, h, w), (box_n, box_o, box_h, box_w), strict=True)]
-    # as many boxes for every thread
-    count = math.prod(cuts) * whole.problem.groups
-    if count % threads and count < 8 * threads:
-        for d, total in enumerate((n, o, h, w)):
-            more = next(
-                (
-                    c
-                    for c in range(cuts[d], min(total, 2 * cuts[d] + threads) + 1)
-                    if count // cuts[d] * c % threads == 0
-                ),
-                None,
-            )
-            if more:
-                cuts[d] = more
-                break
-    return tuple(cuts)  # type: ignore[return-value]
+def _cuts(whole: Schedule, target: int) -> tuple[int, int, int, int]:
+    """Cuts into boxes of about `target` tiles: whole rows, slices where they share inputs, then the rest."""
+    room = max(1.0, target / whole.row_tiles)
+    cuts = [1, 1, 1, 1]
+    for d in (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0):
+        size = whole.grid[d]
+        box = max(1, min(size, round(room)))
+        if d == 3 and size <= UNCUT * room:
+            box = size
+        cuts[d] = -(-size // box)
+        room /= -(-size // cuts[d])
+    return cuts[0], cuts[1], cuts[2], cuts[3]

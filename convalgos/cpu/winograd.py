@@ -23,8 +23,8 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_empty
-from convalgos.cpu import jit, schedule, simd, tiles
-from convalgos.cpu.boxes import BoxPlan
+from convalgos.cpu import jit, schedule, simd
+from convalgos.cpu.boxes import RECORD, BoxPlan
 from convalgos.cpu.schedule import Schedule
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.problem import ConvProblem
@@ -116,58 +116,58 @@ def output_tiles(SIZE, LANES, M, R, DIMS):
 
 # --- kernels: the filter -------------------------------------------------------------------------
 
-FILTER_FIELDS = (
-    "w u scratch size lanes tasks groups filters channels chunk taps_d phases_h phases_w rows columns "
-    "panel panels vectors blocks points slice_taps scratch_stride transformed_w gather filter_tiles"
+CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
+
+FILTER_RECORD = np.dtype(
+    [*RECORD.descr, *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "task_bytes"))]
 )
-FILTER_RECORD = np.dtype([(name, np.int64) for name in FILTER_FIELDS.split()])
+"""The record of the boxes, and where the filter goes."""
 
 
 @jit.specialise
 def transform_filters():
-    """w (group, filter, channel, depth tap, rows, columns) -> U, in the order that `boxes` reads.
+    """w (group, filter, channel, depth tap, row, column) -> U, in the order that `boxes` reads.
 
     Rows and columns are multiples of the phases. An item is a group and a vector of filters.
     """
 
     def transform_filters(args, task):
         a = carray(pointer(args), 1, FILTER_RECORD)[0]
-        scratch = a.scratch + task * a.scratch_stride
+        scratch = a.scratch + task * a.task_bytes
         pixel = a.lanes * a.size
-        plane = a.rows * a.columns
-        per_filter = a.channels * a.taps_d * plane
-        u_panel = a.taps_d * a.slice_taps * a.panel
-        down = a.phases_h * a.columns * a.lanes
-        across = a.phases_w * a.lanes if a.transformed_w else down
-        items = a.groups * a.blocks
+        width = a.columns.phases * a.columns.taps
+        plane = a.rows.phases * a.rows.taps * width
+        volume = a.depth.taps * plane
+        down = a.rows.phases * width * a.lanes
+        across = a.columns.phases * a.lanes if a.columns.outputs > 1 else down
+        u_panel = a.depth.taps * a.slice_taps * a.panel
+        items = a.groups * a.filter_blocks
         for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
-            group, block = item // a.blocks, item % a.blocks
-            first = block * a.lanes
-            u = (group * a.points * a.panels + block // a.vectors) * u_panel + block % a.vectors * a.lanes
-            for c in range(0, a.channels, a.chunk):
-                channels = min(a.chunk, a.channels - c)
-                w = (group * a.filters + first) * per_filter + c * a.taps_d * plane
-                call(
-                    a.gather,
-                    (a.w + w * a.size, per_filter, 1, min(a.lanes, a.filters - first),
-                     channels * a.taps_d * plane, scratch),
-                )  # fmt: skip
-                for tap in range(a.taps_d):
-                    for phase in range(a.phases_h * a.phases_w):
-                        element = tap * plane + phase // a.phases_w * a.columns + phase % a.phases_w
+            group, block = item // a.filter_blocks, item % a.filter_blocks
+            filters = min(a.lanes, a.filters - block * a.lanes)
+            panel = group * a.points * a.panels + block // a.vectors
+            u = panel * u_panel + block % a.vectors * a.lanes
+            for c in range(0, a.channels, a.some_channels):
+                channels = min(a.some_channels, a.channels - c)
+                w = ((group * a.filters + block * a.lanes) * a.channels + c) * volume
+                source = a.w + w * a.size
+                call(a.gather, (source, a.channels * volume, 1, filters, channels * volume, scratch))
+                for tap in range(a.depth.taps):
+                    for phase in range(a.rows.phases * a.columns.phases):
+                        phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
+                        source = scratch + (tap * plane + phase_h * width + phase_w) * pixel
                         row = tap * a.slice_taps + phase * a.channels + c
+                        target = a.u + (u + row * a.panel) * a.size
+                        step = volume * a.lanes
                         call(
                             a.filter_tiles,
-                            (scratch + element * pixel, down, across, a.taps_d * plane * a.lanes, channels,
-                             a.u + (u + row * a.panel) * a.size, a.panel, a.panels * u_panel),
+                            (source, down, across, step, channels, target, a.panel, a.panels * u_panel),
                         )  # fmt: skip
 
     return transform_filters
 
 
-# --- plan ------------------------------------------------------------------------------------------
-
-CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
+# --- plan ----------------------------------------------------------------------------------------
 
 
 class WinogradPlan(BoxPlan):
@@ -179,39 +179,38 @@ class WinogradPlan(BoxPlan):
     def pack_filter(self, w):
         """U (groups, points, panels, taps, panel)."""
         cut, p = self.cut, self.cut.problem
-        taps = [a.phases * a.taps for a in (cut.rows, cut.columns)]
+        taps = tuple(a.phases * a.taps for a in (cut.rows, cut.columns))
         w = w.reshape(p.w_shape)  # (K, C/g, T, R, S)
-        if taps != list(p.kernel[1:]):
+        if taps != p.kernel[1:]:  # with the zeros of the phases that have a tap less
             padded = np.zeros((*p.w_shape[:3], *taps), w.dtype)
             padded[..., : p.kernel[1], : p.kernel[2]] = w
             w = padded
         shape = (p.groups, cut.points, cut.panels, cut.taps, cut.panel)
         u = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
-        used = (cut.filter_blocks - 1) % cut.vectors * cut.lanes + cut.lanes
-        u[:, :, -1, :, used:] = 0
-        threads = jit.thread_count()
-        chunk = max(1, CHUNK // math.prod(w.shape[2:]))
-        stride = (chunk * math.prod(w.shape[2:]) + cut.lanes) * cut.lanes * p.itemsize
-        scratch = aligned_empty(threads * stride, np.uint8)
+        written = (cut.filter_blocks - 1) % cut.vectors * cut.lanes + cut.lanes
+        u[:, :, -1, :, written:] = 0
+
+        volume = math.prod(w.shape[2:])
+        some_channels = max(1, CHUNK // volume)
+        task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * p.itemsize
+        scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
         record = np.zeros(1, FILTER_RECORD)
-        values = {
-            "w": w.ctypes.data, "u": u.ctypes.data, "scratch": scratch.ctypes.data, "size": p.itemsize,
-            "lanes": cut.lanes, "tasks": threads, "groups": p.groups, "filters": p.gemm_n,
-            "channels": p.w_shape[1], "chunk": chunk, "taps_d": p.kernel[0], "phases_h": cut.rows.phases,
-            "phases_w": cut.columns.phases, "rows": taps[0], "columns": taps[1], "panel": cut.panel,
-            "panels": cut.panels, "vectors": cut.vectors, "blocks": cut.filter_blocks, "points": cut.points,
-            "slice_taps": cut.slice_taps, "scratch_stride": stride,
-            "transformed_w": int(cut.columns.outputs > 1), "gather": tiles.gather(p.itemsize, cut.lanes),
-            "filter_tiles": self._filter_tiles,
-        }  # fmt: skip
-        for name, value in values.items():
-            record[name] = value
-        jit.launch(transform_filters(), record.ctypes.data, threads)
+        for name in RECORD.names or ():
+            record[name] = self._record[name]
+        record["w"], record["u"], record["scratch"] = w.ctypes.data, u.ctypes.data, scratch.ctypes.data
+        record["some_channels"], record["task_bytes"] = some_channels, task_bytes
+        record["filter_tiles"] = self._filter_tiles
+        jit.launch(transform_filters(), record.ctypes.data, cut.threads)
         return u
+
+
+# --- algorithm -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Winograd(Algorithm):
+    """F(m, r) in one or both dimensions of a plane."""
+
     m: int
     r: int = 3
 
@@ -228,19 +227,34 @@ class Winograd(Algorithm):
         return found if isinstance(found, str) else None
 
     def cost(self, problem, machine):
-        return 4 * problem.flops / machine.peak(problem.dtype)
+        return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else schedule.schedule(problem, self.m, self.r).scratch_bytes
+        return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
 
     def error_bound(self, problem):
-        found = schedule.form(problem, self.r)
-        dims = sum(found)
+        # The sum of a point is a random walk, whose errors are as large as its own products; the constant
+        # covers the largest of many outputs and the few operations of the transforms.
         eps = float(np.finfo(problem.dtype).eps)
-        return eps * amplification(self.m, self.r) ** dims * (4 * problem.gemm_k**0.5 + 8)
+        if problem.is_empty:
+            return eps
+        cut = self._schedule(problem)
+        return 3 * eps * amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)
 
     def plan(self, problem):
-        return WinogradPlan(problem, self, schedule.schedule(problem, self.m, self.r))
+        return WinogradPlan(problem, self, self._schedule(problem))
+
+    def _schedule(self, problem: ConvProblem) -> Schedule:
+        return schedule.schedule(problem, self.m, self.r)
 
 
-ALGORITHMS = (Winograd(2), Winograd(4), Winograd(6), Winograd(4, 5), Winograd(2, 5))
+ALGORITHMS = (
+    Winograd(2),
+    Winograd(4),
+    Winograd(5),  # maps of 5, 10 and 14
+    Winograd(6),
+    Winograd(4, 2),  # 3x3 with stride 2
+    Winograd(5, 4),  # 7x7 with stride 2
+    Winograd(2, 5),
+    Winograd(4, 5),
+)
