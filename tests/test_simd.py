@@ -85,3 +85,29 @@ def test_relu_keeps_nan():
     y = np.zeros((lanes, lanes), "f4")
     run(store_square_kernel(4, lanes), pixels, lanes, np.zeros(lanes, "f4"), 1, lanes, lanes, y, lanes)
     assert np.isnan(y).all()
+
+
+@simd.emitter
+def copy_window(v, x, first, end, y):
+    v.store(v.load_masked(v.pointer(x), 0, v.window(first, end)), v.pointer(y))
+
+
+@jit.specialise
+def copy_window_kernel(SIZE, LANES):
+    def kernel(x, first, end, y):
+        copy_window(SIZE, LANES, x, first, end, y)
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_a_window_may_lie_anywhere(dtype):
+    lanes = simd.lanes(SIZES[dtype])
+    x = np.arange(1, lanes + 1).astype(dtype)
+    for first in (-100, -1, 0, 1, lanes - 1, lanes, 200):
+        for end in (-50, 0, 2, lanes, lanes + 1, 300):
+            if end >= first:
+                y = np.full(lanes, np.nan, dtype)
+                run(copy_window_kernel(SIZES[dtype], lanes), x, first, end, y)
+                lane = np.arange(lanes)
+                assert np.array_equal(y, np.where((lane >= first) & (lane < end), x, 0))

@@ -19,7 +19,7 @@ def run(kernel, *arguments):
 
 def shapes(lanes):
     """(channels, pixels) around and below the width of a vector."""
-    return [(lanes, 3 * lanes), (lanes, 2 * lanes + 3), (3, lanes + 1), (lanes - 1, 1), (1, 2), (lanes, 1)]
+    return [(lanes, 3 * lanes), (lanes, 2 * lanes + 3), (min(3, lanes), lanes + 1), (lanes - 1, 1), (1, 2), (lanes, 1)]
 
 
 @pytest.mark.parametrize("dtype", SIZES)
@@ -57,4 +57,20 @@ def test_scatter_adds_bias_and_stays_inside(dtype, layout, relu):
         run(tiles.scatter(SIZES[dtype], lanes), source, bias, relu, *strides, channels, pixels, y)
         inside = y[:, :-GUARD] if first else y[:, :-GUARD].T
         assert np.array_equal(inside, expected)
+        assert np.isnan(y[:, -GUARD:]).all()
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_place_turns_gather_round(dtype, layout):
+    lanes = simd.lanes(SIZES[dtype])
+    rng = np.random.default_rng(0)
+    for channels, pixels in shapes(lanes):
+        source = rng.integers(-9, 9, (-(-pixels // lanes) * lanes, lanes)).astype(dtype)
+        first = layout == "channels_first"
+        y = np.full((channels, pixels + GUARD) if first else (pixels, channels + GUARD), np.nan, dtype)
+        strides = (pixels + GUARD, 1) if first else (1, channels + GUARD)
+        run(tiles.place(SIZES[dtype], lanes), source, *strides, channels, pixels, y)
+        inside = y[:, :-GUARD] if first else y[:, :-GUARD].T
+        assert np.array_equal(inside, source[:pixels, :channels].T)
         assert np.isnan(y[:, -GUARD:]).all()

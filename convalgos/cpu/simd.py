@@ -39,6 +39,7 @@ TILES = {
     32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
     16: {2: 4, 1: 6},
 }
+LINE = 64  # bytes of a cache line
 
 
 def lanes(dtype_bytes: int) -> int:
@@ -91,6 +92,24 @@ class Vec:
         """Sum of integers."""
         return self.b.add(self.integer(a), self.integer(b))
 
+    def minus(self, a: Any, b: Any) -> Any:
+        """Difference of integers."""
+        return self.b.sub(self.integer(a), self.integer(b))
+
+    def quotient(self, a: Any, b: Any) -> Any:
+        """Quotient of integers of at least 0, rounded down."""
+        return self.b.sdiv(self.integer(a), self.integer(b))
+
+    def smaller(self, a: Any, b: Any) -> Any:
+        """The smaller of two integers."""
+        a, b = self.integer(a), self.integer(b)
+        return self.b.select(self.b.icmp_signed("<", a, b), a, b)
+
+    def larger(self, a: Any, b: Any) -> Any:
+        """The larger of two integers."""
+        a, b = self.integer(a), self.integer(b)
+        return self.b.select(self.b.icmp_signed(">", a, b), a, b)
+
     def pointer(self, address: Any) -> Any:
         return self.b.inttoptr(address, ir.PointerType())
 
@@ -98,6 +117,15 @@ class Vec:
         if isinstance(offset, int) and offset == 0:
             return pointer
         return self.b.gep(pointer, [self.integer(offset)], source_etype=self.element)
+
+    def step(self, pointer: Any, stride: Any) -> Any:
+        """`at`, computed here and now.
+
+        The compiler would rather keep the pointers of all rows of a tile in registers, of which there are
+        too few; one addition at each row is cheaper. It cannot look through the empty assembly.
+        """
+        further = self.at(pointer, stride)
+        return self.b.asm(ir.FunctionType(further.type, [further.type]), "", "=r,0", [further], False)
 
     def table64(self, address: Any, index: Any) -> Any:
         """Entry of an int64 table."""
@@ -133,13 +161,13 @@ class Vec:
         one = ir.Constant(ir.IntType(32), 1)
         store.set_metadata("nontemporal", self.b.module.add_metadata([one]))
 
-    def prefetch(self, pointer: Any, offset: Any = 0) -> None:
-        """Ask for a cache line from memory into L2; it may be any address."""
+    def prefetch(self, pointer: Any, offset: Any = 0, write: bool = False) -> None:
+        """Ask for a cache line from memory into L2, to read or to write it; it may be any address."""
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
         ask = cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
-        read, level_2, data = (ir.Constant(word, n) for n in (0, 2, 1))
-        self.b.call(ask, [self.at(pointer, offset), read, level_2, data])
+        purpose, level_2, data = (ir.Constant(word, n) for n in (int(write), 2, 1))
+        self.b.call(ask, [self.at(pointer, offset), purpose, level_2, data])
 
     def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
         """Lanes outside the mask are not read, and are zero."""
@@ -160,6 +188,14 @@ class Vec:
         return self.b.icmp_signed(
             ">", self._spread(self.integer(count), wide), ir.Constant(wide, list(range(self.lanes)))
         )
+
+    def window(self, first: Any, end: Any) -> Any:
+        """Lanes from first up to end, both of which may be any integers, end at least first."""
+        below_first, below_end = (
+            self.b.shl(self.integer(1), self.larger(self.smaller(n, self.lanes), 0)) for n in (first, end)
+        )
+        bits = self.minus(below_end, below_first)
+        return self.b.bitcast(self.b.trunc(bits, ir.IntType(self.lanes)), self.bits)
 
     def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
         """One element in all lanes."""
@@ -390,6 +426,13 @@ def zero_bytes(typing_context, target, count):
     return types.void(types.intp, types.intp), generate
 
 
+@emitter
+def fetch_bytes(v, WRITE, address, count):
+    """Ask for bytes from memory into L2, to read or to write them soon; they need not exist."""
+    with v.loop(v.quotient(v.plus(count, LINE - 1), LINE)) as i:
+        v.prefetch(v.pointer(v.plus(address, v.mul(i, LINE))), 0, bool(WRITE))
+
+
 # --- the micro-kernel ------------------------------------------------------------------------
 
 
@@ -472,19 +515,40 @@ def load_square(v, x, x_stride, rows, columns, target, target_stride):
 
 
 @emitter
+def load_whole_square(v, x, x_stride, target, target_stride):
+    """`load_square` of lanes x lanes, in half its time."""
+    row, to = v.step(v.pointer(x), 0), v.pointer(target)
+    read = []
+    for i in range(v.lanes):
+        row = v.step(row, x_stride) if i else row
+        read.append(v.load(row))
+    for j, value in enumerate(v.transpose(read)):
+        v.store(value, to, v.mul(target_stride, j))
+
+
+@emitter
+def place_square(v, x, x_stride, rows, columns, y, y_stride):
+    """y[i][j] = x[j][i] for i < rows <= lanes, j < columns <= lanes: `store_square` of finished values."""
+    _store_rows(v, _turned(v, x, x_stride), rows, columns, y, y_stride)
+
+
+@emitter
+def place_whole_square(v, x, x_stride, y, y_stride):
+    """`place_square` of lanes x lanes, in half its time."""
+    row = v.step(v.pointer(y), 0)
+    for i, value in enumerate(_turned(v, x, x_stride)):
+        row = v.step(row, y_stride) if i else row
+        v.store(value, row)
+
+
+@emitter
 def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
     """y[i][j] = x[j][i] + bias[i] for i < rows <= lanes, j < columns <= lanes, at least 0 with relu.
 
     Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
     of bias, which holds `lanes` elements; writes nothing outside.
     """
-    to = v.pointer(y)
-    inside = v.mask(columns)
-    last = v.b.sub(rows, v.integer(1))
-    turned = _finished_square(v, x, x_stride, bias, relu)
-    for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
-        row = v.b.select(v.b.icmp_signed("<", v.integer(i), rows), v.integer(i), last)
-        v.store_masked(turned[i], to, v.mul(row, y_stride), inside)
+    _store_rows(v, _finished_square(v, x, x_stride, bias, relu), rows, columns, y, y_stride)
 
 
 @emitter
@@ -493,6 +557,21 @@ def stream_square(v, x, x_stride, bias, relu, y, y_stride):
     to = v.pointer(y)
     for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):
         v.store_around_caches(row, to, v.mul(y_stride, i))
+
+
+def _store_rows(v: Vec, values: Sequence[Any], rows: Any, columns: Any, y: Any, y_stride: Any) -> None:
+    """The first `rows` of `lanes` rows, and their first `columns`."""
+    to = v.pointer(y)
+    inside = v.mask(columns)
+    last = v.minus(rows, 1)
+    for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
+        v.store_masked(values[i], to, v.mul(v.smaller(i, last), y_stride), inside)
+
+
+def _turned(v: Vec, x: Any, x_stride: Any) -> list[Any]:
+    """`lanes` pixels turned into rows."""
+    source = v.pointer(x)
+    return v.transpose([v.load(source, v.mul(x_stride, j)) for j in range(v.lanes)])
 
 
 def _finished_square(v: Vec, x: Any, x_stride: Any, bias: Any, relu: Any) -> list[Any]:

@@ -90,6 +90,15 @@ def copy_pixels(v, x, x_stride, channels, pixels, target):
 
 
 @simd.emitter
+def place_pixels(v, source, channels, pixels, y, y_stride):
+    """y[j * y_stride + i] = source[j][i] for i < channels <= lanes, j < pixels."""
+    read, to = v.pointer(source), v.pointer(y)
+    inside = v.mask(channels)
+    with v.loop(pixels) as j:
+        v.store_masked(v.load(read, v.mul(j, v.lanes)), to, v.mul(j, y_stride), inside)
+
+
+@simd.emitter
 def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
     """y[j * y_stride + i] = source[j][i] + bias[i] for i < channels <= lanes, at least 0 with relu."""
     read, to = v.pointer(source), v.pointer(y)
@@ -112,11 +121,44 @@ def gather(SIZE, LANES):
     def kernel(x, channel_stride, pixel_stride, channels, pixels, target):
         if channel_stride == 1:
             copy_pixels(SIZE, LANES, x, pixel_stride, channels, pixels, target)
+        elif channels == LANES and pixels >= LANES:
+            for start in range(0, pixels, LANES):
+                first = min(start, pixels - LANES)  # the last square overlaps the one before
+                simd.load_whole_square(
+                    SIZE, LANES, x + first * SIZE, channel_stride, target + first * LANES * SIZE, LANES
+                )
         else:
             for first in range(0, pixels, LANES):
                 simd.load_square(
                     SIZE, LANES, x + first * SIZE, channel_stride, channels, min(LANES, pixels - first),
                     target + first * LANES * SIZE, LANES,
+                )  # fmt: skip
+
+    return kernel
+
+
+@jit.specialise
+def place(SIZE, LANES):
+    """y = source[pixel][lane], for a run of `pixels` pixels and `channels` <= LANES: `gather` turned round.
+
+    `source` is read up to `pixels` rounded up to a multiple of LANES; nothing outside the pixels and
+    channels asked for is written.
+    """
+
+    def kernel(source, channel_stride, pixel_stride, channels, pixels, y):
+        if channel_stride == 1:
+            place_pixels(SIZE, LANES, source, channels, pixels, y, pixel_stride)
+        elif channels == LANES and pixels >= LANES:
+            for start in range(0, pixels, LANES):
+                first = min(start, pixels - LANES)  # the last square overlaps the one before
+                simd.place_whole_square(
+                    SIZE, LANES, source + first * LANES * SIZE, LANES, y + first * SIZE, channel_stride
+                )
+        else:
+            for first in range(0, pixels, LANES):
+                simd.place_square(
+                    SIZE, LANES, source + first * LANES * SIZE, LANES,
+                    channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
                 )  # fmt: skip
 
     return kernel
