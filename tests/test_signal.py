@@ -1,0 +1,263 @@
+"""`convalgos.signal` against SciPy: the same shapes, dtypes, values and errors."""
+
+import itertools
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convalgos as ca
+
+MODES = ("full", "same", "valid")
+METHODS = ("auto", "direct", "fft")
+DTYPES = ("?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "g", "O")
+TOLERANCES = {"e": 1e-2, "f": 1e-5, "F": 1e-5}  # relative to the largest answer; 1e-12 for all others
+
+
+def array(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    if dtype.kind in "bu":
+        return rng.integers(0, 9, shape).astype(dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    whole = rng.integers(-5, 6, shape)
+    return (
+        (whole + 1j * rng.integers(-5, 6, shape)).astype(dtype) if dtype.kind == "c" else whole.astype(dtype)
+    )
+
+
+def outcome(call, *arguments, **options):
+    """What a call returns or raises; a warning counts as raised."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            return call(*arguments, **options)
+        except Exception as error:
+            return error
+
+
+def difference(name, in1, in2, *arguments, **options):
+    """How the answer differs from SciPy's, or None."""
+    ours = outcome(getattr(ca.signal, name), in1, in2, *arguments, **options)
+    theirs = outcome(getattr(scipy.signal, name), in1, in2, *arguments, **options)
+    if isinstance(theirs, Exception):
+        same = type(ours) is type(theirs) and str(ours) == str(theirs)
+        return None if same else f"{theirs!r} became {ours!r}"
+    if isinstance(ours, Exception):
+        return f"raised {ours!r}"
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"{theirs.dtype} {theirs.shape} became {ours.dtype} {ours.shape}"
+    if theirs.dtype.kind in "biuO":
+        return None if np.array_equal(ours, theirs) else "other integers"
+    dtypes = [np.asarray(a).dtype for a in (in1, in2)]  # SciPy transforms each input in its own precision
+    tolerance = max(TOLERANCES.get(d.char, 1e-12) for d in (theirs.dtype, *dtypes))
+    error = np.abs(ours - theirs).max(initial=0) / max(1, np.abs(theirs).max(initial=0))
+    return None if error <= tolerance else f"error {error:.1e}"
+
+
+def calls(axes=(None,)):
+    """(name, arguments, options) of every function in every mode."""
+    for mode in MODES:
+        for name, method in itertools.product(("convolve", "correlate"), METHODS):
+            yield name, (mode, method), {}
+        for name, a in itertools.product(("fftconvolve", "oaconvolve"), axes):
+            yield name, (mode,), {"axes": a}
+
+
+def differences(pairs, axes=(None,)):
+    """Every difference over pairs of arrays, in words."""
+    for in1, in2 in pairs:
+        for name, arguments, options in calls(axes):
+            if found := difference(name, in1, in2, *arguments, **options):
+                inputs = f"{in1.dtype} {in1.shape}, {in2.dtype} {in2.shape}"
+                yield f"{name} of {inputs}, {arguments} {options}: {found}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pair_of_dtypes(dtype):
+    shapes = [((8,), (4,)), ((6, 5), (3, 2))]
+    pairs = [(array(s1, dtype), array(s2, d, 1)) for d in DTYPES for s1, s2 in shapes]
+    assert not list(differences(pairs))
+
+
+@pytest.mark.parametrize("dtypes", [("f8", "f8"), ("c16", "f4"), ("i4", "i4"), ("f4", "c8")], ids="-".join)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [((5,), (3,)), ((3,), (5,)), ((8,), (4,)), ((4,), (8,)), ((7,), (7,))],
+        [((7,), (1,)), ((1,), (7,)), ((1,), (1,)), ((1, 5), (3, 2)), ((4, 5), (1, 3)), ((1, 5), (3, 6))],
+        [((6, 6), (3, 2)), ((3, 2), (6, 6)), ((6, 2), (3, 5)), ((9, 9), (9, 9)), ((70, 41), (30, 8))],
+        [((5, 4, 6), (2, 3, 3)), ((2, 5, 6), (2, 2, 6)), ((3, 3, 3, 3), (2, 2, 2, 2))],
+        [((), ()), ((3,), (2, 2)), ((0,), (3,)), ((3,), (0,)), ((2, 0), (1, 2))],
+    ],
+    ids=["1-D", "ones", "2-D", "3-D and 4-D", "invalid or empty"],
+)
+def test_every_kind_of_shape(shapes, dtypes):
+    pairs = [(array(s1, dtypes[0]), array(s2, dtypes[1], 1)) for s1, s2 in shapes]
+    assert not list(differences(pairs))
+
+
+@pytest.mark.parametrize(
+    ("shape1", "shape2", "axes"),
+    [
+        ((4, 50), (4, 7), 1),
+        ((1, 50), (4, 7), 1),
+        ((4, 50), (1, 7), 1),
+        ((4, 7), (1, 50), [1]),
+        ((1, 7), (4, 50), -1),
+        ((3, 4, 50), (3, 1, 7), 2),
+        ((3, 1, 50), (1, 4, 7), -1),
+        ((5, 50, 3), (2, 7, 3), (0, 1)),
+        ((5, 50, 1), (2, 7, 4), (1, 0)),
+        ((2, 3, 4, 20), (2, 1, 4, 5), 3),
+        ((2, 3, 4, 12, 6), (2, 1, 3, 5, 4), (2, 3, 4)),
+        ((4, 50), (3, 7), 1),  # nothing broadcasts
+        ((4, 50), (4, 7), (1, 1)),
+        ((4, 50), (4, 7), ()),
+        ((4, 50), (4, 7), 2),
+        ((4, 50), (4, 7), 1.5),
+        ((4, 50), (4, 7), "last"),
+    ],
+)
+def test_axes_and_broadcasting(shape1, shape2, axes):
+    for d1, d2 in (("f8", "f8"), ("c16", "f4"), ("i4", "c8")):
+        for mode, name in itertools.product(MODES, ("fftconvolve", "oaconvolve")):
+            in1, in2 = array(shape1, d1), array(shape2, d2, 1)
+            assert difference(name, in1, in2, mode, axes=axes) is None, (name, mode, d1, d2)
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_random_shapes(data):
+    ndim = data.draw(st.integers(1, 4))
+    sizes = st.lists(st.integers(1, 9), min_size=ndim, max_size=ndim)
+    kinds = st.sampled_from(("i2", "f4", "f8", "c8", "c16"))
+    in1, in2 = (array(data.draw(sizes), data.draw(kinds), seed) for seed in (0, 1))
+    if data.draw(st.booleans()):
+        in1 = in1[..., ::-1].T  # neither contiguous nor in order
+        in2 = in2.T
+    axes = data.draw(
+        st.none() | st.lists(st.integers(-ndim, ndim - 1), min_size=1, max_size=ndim, unique=True)
+    )
+    assert not list(differences([(in1, in2)], (axes,)))
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("full", "bogus"), (None,), (1,), (["full"],)])
+def test_invalid_arguments_raise_what_scipy_raises(arguments):
+    for name in ("convolve", "correlate"):
+        assert difference(name, array((8,), "f8"), array((3,), "f8"), *arguments) is None
+    for name in ("fftconvolve", "oaconvolve"):
+        assert difference(name, array((8,), "f8"), array((3,), "f8"), *arguments[:1]) is None
+
+
+def test_lists_scalars_and_other_containers():
+    assert ca.signal.convolve([1, 2, 3], [0, 1, 0.5]).tolist() == [0.0, 1.0, 2.5, 4.0, 1.5]
+    assert ca.signal.correlate([1, 2, 3], [0, 1, 0.5], "same").tolist() == [2.0, 3.5, 3.0]
+    assert ca.signal.convolve(2, 3) == 6
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    assert type(ca.signal.convolve(masked, [1.0, 1.0])) is type(scipy.signal.convolve(masked, [1.0, 1.0]))
+
+
+# --- integers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [10, 20, 24, 26, 31, 40, 62])
+def test_integers_are_exact(bits):
+    """Within float64's integers, beyond them, and where int64 itself wraps around."""
+    rng = np.random.default_rng(bits)
+    x, w = rng.integers(-(2**bits), 2**bits, 40), rng.integers(-(2**bits), 2**bits, 9)
+    for a, b in ((x, w), (x.reshape(5, 8), w.reshape(3, 3))):
+        for method, mode in itertools.product(("auto", "direct"), MODES):
+            assert np.array_equal(
+                ca.signal.convolve(a, b, mode, method), scipy.signal.convolve(a, b, mode, "direct")
+            )
+            assert np.array_equal(
+                ca.signal.correlate(a, b, mode, method), scipy.signal.correlate(a, b, mode, "direct")
+            )
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u4"])
+def test_small_integers_wrap_around(dtype):
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max, 400, endpoint=True).astype(dtype)
+    assert difference("convolve", x, x[:300], "full", "direct") is None
+    assert np.array_equal(ca.signal.convolve(x, x[:300]), scipy.signal.convolve(x, x[:300], method="direct"))
+
+
+def test_the_least_int64_is_no_trap():
+    x = np.array([-(2**63), 5])
+    assert np.array_equal(ca.signal.convolve(x, [1, 2]), scipy.signal.convolve(x, [1, 2], method="direct"))
+
+
+# --- what is not finite ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_auto_keeps_what_is_not_finite_where_it_is(value):
+    x = array((3000,), "f8")
+    x[1500] = value
+    y = ca.signal.convolve(x, np.ones(700), "same")
+    touched = ~np.isfinite(y)
+    assert touched.sum() == 700 and touched[1500]
+
+
+def test_fft_warns_as_scipy_does():
+    x = array((300,), "f8")
+    x[0] = np.nan
+    for call in (ca.signal.convolve, scipy.signal.convolve):
+        with pytest.warns(RuntimeWarning, match="Consider using method='direct'"):
+            call(x, np.ones(30), method="fft")
+
+
+# --- on our plans ----------------------------------------------------------------------------
+
+
+def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
+    expected = {}
+    for ndim, kind in itertools.product((1, 2, 3), ("i4", "f4", "f8", "c8", "c16")):
+        in1, in2 = array((9, 8, 7)[:ndim], kind), array((3, 2, 4)[:ndim], kind, 1)
+        expected[ndim, kind] = in1, in2, scipy.signal.convolve(in1, in2)
+
+    def refuse(*arguments, **options):
+        raise AssertionError("went to SciPy")
+
+    for name in ca.signal.__all__:
+        monkeypatch.setattr(scipy.signal, name, refuse)
+    for in1, in2, answer in expected.values():
+        for name, arguments, options in calls():
+            y = getattr(ca.signal, name)(in1, in2, *arguments, **options)
+            if name != "correlate" and arguments[0] == "full":
+                assert np.abs(y - answer).max() < 1e-4 * np.abs(answer).max()
+    with pytest.raises(AssertionError, match="went to SciPy"):
+        ca.signal.convolve(np.ones((3,) * 4), np.ones((2,) * 4))
+
+
+def test_methods_restrict_the_algorithms():
+    problem = ca.ConvProblem((1, 1, 4000), (1, 1, 501), padding="full", mode="convolution", dtype="float64")
+    assert ca.signal._plan(problem, "fft", True).algorithm.startswith("cpu.fft")
+    assert ca.signal._plan(problem, "direct", True).algorithm.split(".")[1] in (
+        "direct",
+        "depthwise",
+        "im2col",
+    )
+
+
+def test_inputs_are_not_written():
+    x, w = array((30, 20), "c16"), array((5, 4), "f8", 1)
+    x.flags.writeable = w.flags.writeable = False
+    before = x.copy(), w.copy()
+    for name, arguments, options in calls():
+        y = getattr(ca.signal, name)(x, w, *arguments, **options)
+        assert not np.may_share_memory(y, x) and y.flags.writeable and y.flags.c_contiguous
+    assert np.array_equal(x, before[0]) and np.array_equal(w, before[1])
+
+
+def test_scipy_loads_only_when_asked_for():
+    code = "import sys, convalgos; assert 'scipy.signal' not in sys.modules; convalgos.signal.convolve"
+    subprocess.run([sys.executable, "-c", code], check=True)
