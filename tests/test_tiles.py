@@ -19,7 +19,14 @@ def run(kernel, *arguments):
 
 def shapes(lanes):
     """(channels, pixels) around and below the width of a vector."""
-    return [(lanes, 3 * lanes), (lanes, 2 * lanes + 3), (min(3, lanes), lanes + 1), (lanes - 1, 1), (1, 2), (lanes, 1)]
+    return [
+        (lanes, 3 * lanes),
+        (lanes, 2 * lanes + 3),
+        (min(3, lanes), lanes + 1),
+        (lanes - 1, 1),
+        (1, 2),
+        (lanes, 1),
+    ]
 
 
 @pytest.mark.parametrize("dtype", SIZES)
