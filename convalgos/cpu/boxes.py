@@ -5,9 +5,11 @@
     write     M -> `output_tiles` -> pixels of some filters -> y, with bias and activation
 
 V is (point, image, input slice, tile, phase, channel), U (group, point, panel, depth tap, phase, channel,
-filter) and M (point, panel, output slice, image, tile, filter). What a tile is transformed by is the
-business of the algorithm, which gives the addresses of two kernels; map size, padding, stride, dilation,
-layout, groups and dimensions are all dealt with here. Sizes come from `schedule.Schedule`.
+filter) and M (point, panel, output slice, image, tile, filter). Values at a point have one part or two, the
+real and the imaginary ones of each vector of channels or filters in turn. What a tile is transformed by,
+and how values are multiplied, is the business of the algorithm, which gives the addresses of kernels; map
+size, padding, stride, dilation, layout, groups and dimensions are all dealt with here. Sizes come from
+`schedule.Schedule`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ AXIS = np.dtype(
 """An `Axis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
 
 SIZES = arguments(
-    "box phase size lanes tasks groups images cuts_n channels filters channel_blocks filter_blocks "
+    "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
     "points panel panels vectors slice_taps chunk slot_step slots tiles strip v_row v_point m_panel m_point "
     "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets "
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
@@ -101,7 +103,7 @@ def transform_inputs(a, source, width, strip, tiles_w, v):
                 row = i * a.rows.outputs * a.rows.step + lattice_h * a.rows.stride + phase_h * a.rows.dilation
                 column = lattice_w * a.columns.stride + phase_w * a.columns.dilation
                 first = source + (row * width + column) * pixel
-                target = v + phase * a.channel_blocks * pixel
+                target = v + phase * a.channel_blocks * a.parts * pixel
                 tile_step = a.columns.outputs * a.columns.step * a.lanes
                 call(a.input_tiles, (first, down, across, tile_step, tiles_w, target, a.v_row, a.v_point))
             v += tiles_w * a.v_row * a.size
@@ -144,7 +146,7 @@ def read_box():
                         target = own + (row * width + column0) * pixel
                         call(a.gather, (source, a.x_c, a.columns.x, channels, column1 - column0, target))
                     v = (n * a.slots + slot) * a.tiles + (h - box.h0) * tiles_w * a.row_tiles
-                    v = shared + (v * a.v_row + block * a.lanes) * a.size
+                    v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.size
                     transform_inputs(a, own, width, strip, tiles_w, v)
 
     return read_box
@@ -221,11 +223,15 @@ def transform_outputs(a, m, strip, tiles_w, target, width):
     down = a.rows.lattices * width * a.lanes
     across = a.columns.lattices * a.lanes if a.columns.outputs > 1 else down
     tile_step = a.columns.outputs * a.columns.lattices * a.lanes
+    rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
     for i in range(strip):
         for lattice in range(a.rows.lattices * a.columns.lattices):
             row = i * a.rows.outputs * a.rows.lattices + lattice // a.columns.lattices
             first = target + (row * width + lattice % a.columns.lattices) * a.lanes * a.size
-            call(a.output_tiles, (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step))
+            call(
+                a.output_tiles,
+                (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step, rows, columns),
+            )
             m += tiles_w * a.panel * a.size
 
 
@@ -253,7 +259,7 @@ def write_box():
                 for o in range(box.o0, box.o1):
                     m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_slice
                     m += (h - box.h0) * tiles_w * a.row_tiles
-                    m = block // a.vectors * a.m_panel + m * a.panel + block % a.vectors * a.lanes
+                    m = block // a.vectors * a.m_panel + m * a.panel + block % a.vectors * a.parts * a.lanes
                     transform_outputs(a, products + m * a.size, strip, tiles_w, own, width)
                     y = (box.n0 + n) * a.y_n + k * a.y_k + o * a.depth.y + top * a.rows.y + left * a.columns.y
                     for row in range(rows):
@@ -316,11 +322,19 @@ class BoxPlan(KernelPlan):
             target_step, point_step) that transforms `count` tiles of pixels of `lanes` channels; a transform
             in one dimension steps by column_step.
         output_tiles: of a kernel (source, source_step, point_step, count, target, row_step, column_step,
-            tile_step), the way back. All steps count elements.
+            tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
+            only `columns` counts. All steps count elements.
+        sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
     """
 
     def __init__(
-        self, problem: ConvProblem, algorithm: Algorithm, cut: Schedule, input_tiles: int, output_tiles: int
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        cut: Schedule,
+        input_tiles: int,
+        output_tiles: int,
+        sum_panel: int,
     ):
         p = cut.problem
         size, lanes = p.itemsize, cut.lanes
@@ -331,8 +345,7 @@ class BoxPlan(KernelPlan):
             "images": p.N, "cuts_n": cut.cuts[0], "offsets": _offsets(cut),
             "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
             "gather": tiles.gather(size, lanes), "scatter": tiles.scatter(size, lanes),
-            "input_tiles": input_tiles, "output_tiles": output_tiles,
-            "sum_panel": panels.sum_panel(size, lanes, cut.product_rows, cut.vectors),
+            "input_tiles": input_tiles, "output_tiles": output_tiles, "sum_panel": sum_panel,
             "read_box": read_box(), "multiply_box": multiply_box(), "write_box": write_box(),
         }  # fmt: skip
         for i, name in enumerate(("depth", "rows", "columns")):
@@ -370,5 +383,6 @@ def _offsets(cut: Schedule) -> np.ndarray:
     """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
     slot = cut.depth.dilation // cut.slot_step * cut.tiles * cut.v_row if cut.depth.taps > 1 else 0
     depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot
-    phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.lanes
-    return (depth + phase + np.arange(cut.problem.w_shape[1])).ravel().astype(np.int64)
+    phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.parts * cut.lanes
+    block, lane = np.divmod(np.arange(cut.problem.w_shape[1]), cut.lanes)
+    return (depth + phase + block * cut.parts * cut.lanes + lane).ravel().astype(np.int64)

@@ -37,6 +37,8 @@ TOOLKIT = (
     "simd.py",
     "kernel_plan.py",
     "tiles.py",
+    "boxes.py",
+    "codelets.py",
     "../transforms.py",
 )  # a change in these recompiles all kernels
 

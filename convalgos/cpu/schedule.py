@@ -9,7 +9,7 @@ thread works on boxes of its own. Where the filter is large and tiles are few, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from convalgos.cpu import jit, simd
@@ -88,6 +88,11 @@ class Schedule:
     def filter_blocks(self) -> int:
         return -(-self.problem.gemm_n // self.lanes)
 
+    @property
+    def parts(self) -> int:
+        """Of a value at a point: 1, or 2 where it is complex."""
+        return 1
+
     @cached_property
     def vectors(self) -> int:
         """Of a panel of filters."""
@@ -95,19 +100,23 @@ class Schedule:
 
     @property
     def panel(self) -> int:
-        """Filters of a panel."""
-        return self.vectors * self.lanes
+        """Elements of a panel of filters."""
+        return self.vectors * self.parts * self.lanes
 
     @property
     def panels(self) -> int:
         return -(-self.filter_blocks // self.vectors)
 
     @property
+    def most_rows(self) -> int:
+        """Tiles that the micro-kernel can take at a time."""
+        return simd.TILES[simd.vector_bytes()][self.vectors]
+
+    @property
     def product_rows(self) -> int:
         """Tiles that the micro-kernel takes at a time: equal parts of those of a box."""
-        most = simd.TILES[simd.vector_bytes()][self.vectors]
         count = self.box[0] * self.box[1] * self.tiles
-        return -(-count // -(-count // most))
+        return -(-count // -(-count // self.most_rows))
 
     @property
     def slice_taps(self) -> int:
@@ -155,7 +164,7 @@ class Schedule:
     @property
     def v_row(self) -> int:
         """Input channels of a tile at one point: phases by channels, padded to whole vectors."""
-        return self.phases * self.channel_blocks * self.lanes
+        return self.phases * self.channel_blocks * self.parts * self.lanes
 
     @property
     def v_point(self) -> int:
@@ -209,7 +218,7 @@ class Schedule:
     def seconds(self, machine: Machine) -> float:
         """Predicted time of one run."""
         p = self.problem
-        registers = self.vectors * simd.TILES[simd.vector_bytes()][self.vectors]
+        registers = self.vectors * self.most_rows
         speed = PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
         flops = 2 * self.points * self.panels * self.panel * self.taps  # of a tile
         products = self.effort * self.threads * flops / (machine.peak(p.dtype) * speed)
@@ -282,19 +291,28 @@ def schedule(problem: ConvProblem, m: int, r: int) -> Schedule:
 
 @lru_cache(512)
 def _schedule(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
-    return min(candidates(problem, m, r, threads), key=lambda s: (s.effort, s.scratch_bytes))
+    return best(whole(problem, m, r, threads))
 
 
-def candidates(problem: ConvProblem, m: int, r: int, threads: int) -> list[Schedule]:
-    """Schedules worth a thought: boxes of about each target, for single threads and for the team."""
+def whole(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
+    """All tiles of a problem in one box."""
     p, transformed = problem.as_3d, form(problem, r)
     assert not isinstance(transformed, str)
     rows, columns = (axis(p, d + 1, m if transformed[d] else 1) for d in range(2))
-    whole = Schedule(p, rows, columns, (1, 1, 1, 1), True, threads)
+    return Schedule(p, rows, columns, (1, 1, 1, 1), True, threads)
+
+
+def best(whole: Schedule) -> Schedule:
+    """Of the ways to cut a whole problem into boxes the one of least effort."""
+    return min(candidates(whole), key=lambda s: (s.effort, s.scratch_bytes))
+
+
+def candidates(whole: Schedule) -> list[Schedule]:
+    """Schedules worth a thought: boxes of about each target, for single threads and for the team."""
     fitting = max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # tiles of a box in half of L3
-    cuts = {(_cuts(whole, min(target, fitting // threads)), False) for target in TARGETS}
+    cuts = {(_cuts(whole, min(target, fitting // whole.threads)), False) for target in TARGETS}
     cuts.add((_cuts(whole, fitting), True))
-    return [Schedule(p, rows, columns, *cut, threads) for cut in cuts]
+    return [replace(whole, cuts=cut, team=team) for cut, team in cuts]
 
 
 def _cuts(whole: Schedule, target: int) -> tuple[int, int, int, int]:

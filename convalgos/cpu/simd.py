@@ -127,6 +127,13 @@ class Vec:
         further = self.at(pointer, stride)
         return self.b.asm(ir.FunctionType(further.type, [further.type]), "", "=r,0", [further], False)
 
+    def buffer(self, vectors: int) -> Any:
+        """Memory of the kernel's own, for a number of vectors."""
+        count = ir.Constant(ir.IntType(32), vectors)
+        space = cgutils.alloca_once(self.b, self.type, size=count)
+        space.align = self.lanes * self.size
+        return space
+
     def table64(self, address: Any, index: Any) -> Any:
         """Entry of an int64 table."""
         return self._entry(address, index, 64)

@@ -22,11 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.arrays import aligned_empty
-from convalgos.cpu import jit, schedule, simd
-from convalgos.cpu.boxes import RECORD, BoxPlan
+from convalgos.cpu import box_filters, jit, panels, schedule, simd
+from convalgos.cpu.boxes import BoxPlan
 from convalgos.cpu.schedule import Schedule
-from convalgos.cpu.simd import call, carray, pointer
 from convalgos.problem import ConvProblem
 from convalgos.transforms import Matrix, amplification, cook_toom, multiply_2d
 
@@ -92,7 +90,9 @@ def input_tiles(SIZE, LANES, M, R, DIMS):
 
 @jit.specialise
 def filter_tiles(SIZE, LANES, M, R, DIMS):
-    def filter_tiles(source, row_step, column_step, tile_step, count, target, target_step, point_step):
+    def filter_tiles(
+        source, row_step, column_step, tile_step, count, target, target_step, point_step, rows, columns
+    ):
         for i in range(count):
             filter_tile(
                 SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
@@ -104,7 +104,9 @@ def filter_tiles(SIZE, LANES, M, R, DIMS):
 
 @jit.specialise
 def output_tiles(SIZE, LANES, M, R, DIMS):
-    def output_tiles(source, source_step, point_step, count, target, row_step, column_step, tile_step):
+    def output_tiles(
+        source, source_step, point_step, count, target, row_step, column_step, tile_step, rows, columns
+    ):
         for i in range(count):
             output_tile(
                 SIZE, LANES, M, R, DIMS, source + i * source_step * SIZE, point_step,
@@ -114,94 +116,18 @@ def output_tiles(SIZE, LANES, M, R, DIMS):
     return output_tiles
 
 
-# --- kernels: the filter -------------------------------------------------------------------------
-
-CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
-
-FILTER_RECORD = np.dtype(
-    [*RECORD.descr, *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "task_bytes"))]
-)
-"""The record of the boxes, and where the filter goes."""
-
-
-@jit.specialise
-def transform_filters():
-    """w (group, filter, channel, depth tap, row, column) -> U, in the order that `boxes` reads.
-
-    Rows and columns are multiples of the phases. An item is a group and a vector of filters.
-    """
-
-    def transform_filters(args, task):
-        a = carray(pointer(args), 1, FILTER_RECORD)[0]
-        scratch = a.scratch + task * a.task_bytes
-        pixel = a.lanes * a.size
-        width = a.columns.phases * a.columns.taps
-        plane = a.rows.phases * a.rows.taps * width
-        volume = a.depth.taps * plane
-        down = a.rows.phases * width * a.lanes
-        across = a.columns.phases * a.lanes if a.columns.outputs > 1 else down
-        u_panel = a.depth.taps * a.slice_taps * a.panel
-        items = a.groups * a.filter_blocks
-        for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
-            group, block = item // a.filter_blocks, item % a.filter_blocks
-            filters = min(a.lanes, a.filters - block * a.lanes)
-            panel = group * a.points * a.panels + block // a.vectors
-            u = panel * u_panel + block % a.vectors * a.lanes
-            for c in range(0, a.channels, a.some_channels):
-                channels = min(a.some_channels, a.channels - c)
-                w = ((group * a.filters + block * a.lanes) * a.channels + c) * volume
-                source = a.w + w * a.size
-                call(a.gather, (source, a.channels * volume, 1, filters, channels * volume, scratch))
-                for tap in range(a.depth.taps):
-                    for phase in range(a.rows.phases * a.columns.phases):
-                        phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
-                        source = scratch + (tap * plane + phase_h * width + phase_w) * pixel
-                        row = tap * a.slice_taps + phase * a.channels + c
-                        target = a.u + (u + row * a.panel) * a.size
-                        step = volume * a.lanes
-                        call(
-                            a.filter_tiles,
-                            (source, down, across, step, channels, target, a.panel, a.panels * u_panel),
-                        )  # fmt: skip
-
-    return transform_filters
-
-
 # --- plan ----------------------------------------------------------------------------------------
 
 
 class WinogradPlan(BoxPlan):
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: Schedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
-        super().__init__(problem, algorithm, cut, input_tiles(*kernel), output_tiles(*kernel))
+        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors)
+        super().__init__(problem, algorithm, cut, input_tiles(*kernel), output_tiles(*kernel), product)
         self._filter_tiles = filter_tiles(*kernel)
 
     def pack_filter(self, w):
-        """U (groups, points, panels, taps, panel)."""
-        cut, p = self.cut, self.cut.problem
-        taps = tuple(a.phases * a.taps for a in (cut.rows, cut.columns))
-        w = w.reshape(p.w_shape)  # (K, C/g, T, R, S)
-        if taps != p.kernel[1:]:  # with the zeros of the phases that have a tap less
-            padded = np.zeros((*p.w_shape[:3], *taps), w.dtype)
-            padded[..., : p.kernel[1], : p.kernel[2]] = w
-            w = padded
-        shape = (p.groups, cut.points, cut.panels, cut.taps, cut.panel)
-        u = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
-        written = (cut.filter_blocks - 1) % cut.vectors * cut.lanes + cut.lanes
-        u[:, :, -1, :, written:] = 0
-
-        volume = math.prod(w.shape[2:])
-        some_channels = max(1, CHUNK // volume)
-        task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * p.itemsize
-        scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
-        record = np.zeros(1, FILTER_RECORD)
-        for name in RECORD.names or ():
-            record[name] = self._record[name]
-        record["w"], record["u"], record["scratch"] = w.ctypes.data, u.ctypes.data, scratch.ctypes.data
-        record["some_channels"], record["task_bytes"] = some_channels, task_bytes
-        record["filter_tiles"] = self._filter_tiles
-        jit.launch(transform_filters(), record.ctypes.data, cut.threads)
-        return u
+        return box_filters.transform(w, self.cut, self._record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
