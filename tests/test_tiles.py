@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
+from convalgos import ConvProblem
 from convalgos.cpu import simd, tiles
 
 SIZES = {"float32": 4, "float64": 8}
@@ -81,3 +82,26 @@ def test_place_turns_gather_round(dtype, layout):
         inside = y[:, :-GUARD] if first else y[:, :-GUARD].T
         assert np.array_equal(inside, source[:pixels, :channels].T)
         assert np.isnan(y[:, -GUARD:]).all()
+
+
+@pytest.mark.parametrize("taps", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("dilation", [1, 2, 3, 6])
+def test_an_axis_reads_what_the_convolution_reads(taps, stride, dilation):
+    problem = ConvProblem((1, 1, 50), (1, 1, taps), stride, ((2, 1),), dilation)
+    axis = tiles.axis(problem, 0, 4)
+    covered = set()
+    for output in range(axis.size_out):
+        tile, lattice = output // axis.lattices // 4, output % axis.lattices
+        element = output // axis.lattices % 4
+        assert tile < axis.tiles
+        covered.add((tile, lattice))
+        first = tile * axis.outputs * axis.step - axis.pad  # input under the first element of the tile
+        for tap in range(taps):
+            phase, k = tap % axis.phases, tap // axis.phases
+            assert k < axis.taps
+            place = (element + k) * axis.step + lattice * axis.stride + phase * axis.dilation
+            assert first + place == output * stride + tap * dilation - axis.pad
+            assert 0 <= place < axis.span(1)
+    assert max(tile for tile, _ in covered) == axis.tiles - 1
+    assert axis.span(3) - axis.span(1) == 2 * axis.outputs * axis.step

@@ -1,12 +1,201 @@
-"""Winograd: both kinds of schedule, every form, stride, dilation and layout, against the reference."""
+"""Winograd: every way of cutting and sharing the work, the transformed filter, bounds and predictions.
 
+That each size is right on awkward problems is tested with all other algorithms, in test_algorithms.py.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 import pytest
-from helpers import check
+from helpers import check, example
 
 from convalgos import ConvProblem
+from convalgos.cpu import schedule
+from convalgos.cpu.winograd import ALGORITHMS, Winograd, WinogradPlan
+from convalgos.machine import Machine
+from convalgos.suites import suites
+from convalgos.transforms import cook_toom
+
+MACHINE = Machine("test", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 2e-6)
+
+
+@dataclass(frozen=True)
+class Forced(Winograd):
+    """Winograd with a schedule of the test's choice; cuts beyond the tiles that there are become fewer."""
+
+    cuts: tuple[int, int, int, int] = (1, 1, 1, 1)
+    team: bool = False
+
+    def plan(self, problem):
+        whole = schedule.schedule(problem, self.m, self.r)
+        cuts = tuple(min(c, n) for c, n in zip(self.cuts, whole.grid, strict=True))
+        return WinogradPlan(problem, self, replace(whole, cuts=cuts, team=self.team))
+
+
+@pytest.mark.parametrize("team", [False, True], ids=["alone", "team"])
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1), (2, 3, 2, 3), (1, 1, 1, 99)], ids=str)
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (Winograd(4), "n3 c18 h13 w30 k20 r3 s3 p1"),
+        (Winograd(4), "n2 c5 h9 w11 k36 r3 s3 p0:2,3:1 channels_last"),
+        (Winograd(2), "n2 c34 h7 w7 k6 r3 s3 p1 groups2 float64"),
+        (Winograd(6), "n1 c3 h20 w19 k5 r3 s3 p2 dilation2,3"),
+        (Winograd(4), "n1 c6 h21 w26 k10 r5 s5 p2 stride2"),
+        (Winograd(2), "n2 c4 h17 w9 k5 r3 s1 p1,0 stride1,2"),
+        (Winograd(4), "n2 c17 w70 k9 s3 p1"),
+        (Winograd(4), "n2 c4 d7 h9 w10 k6 t3 r3 s3 p1"),
+        (Winograd(2), "n1 c4 d9 h6 w7 k6 t2 r3 s3 p2,1,1 stride2,1,1 dilation4,1,1 channels_last"),
+        (Winograd(4), "n1 c4 d5 h3 w17 k6 t3 r1 s3 p3,0,1"),
+    ],
+    ids=str,
+)
+def test_every_schedule_is_right(algorithm, text, cuts, team):
+    check(Forced(algorithm.m, algorithm.r, cuts, team), ConvProblem.parse(text))
+
+
+def test_answers_do_not_depend_on_the_schedule():
+    problem = ConvProblem.parse("n3 c40 h19 w30 k50 r3 s3 p1")
+    x, w, _, _ = example(problem, "reals")
+    answers = [
+        Forced(4, 3, cuts, team).serve(problem)(x, w)
+        for cuts in ((1, 1, 1, 1), (3, 1, 5, 1), (2, 1, 2, 4))
+        for team in (False, True)
+    ]
+    assert all(np.array_equal(answers[0], other) for other in answers[1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "text", ["c20 h9 w9 k37 r3 s3", "c8 d4 h9 w9 k12 t2 r5 s5 stride1,2,2 groups2", "c3 h5 w9 k90 r3 s1"]
+)
+def test_transformed_filter(text, dtype):
+    """U (group, point, panel, tap, filter) holds G g GT; lanes behind the last filter are zero."""
+    problem = ConvProblem.parse(text).replace(dtype=dtype)
+    _, w, _, _ = example(problem, "reals")
+    plan = Winograd(4).serve(problem)
+    cut, p = plan.cut, plan.cut.problem
+    u = plan.prepare(w).data.array
+    g = np.array(cook_toom(4, 3).G, float)
+    matrices = [g if axis.outputs > 1 else np.ones((1, 1)) for axis in (cut.rows, cut.columns)]
+    w = w.reshape(p.groups, p.gemm_n, *p.w_shape[1:]).astype(float)
+    expected = np.zeros(u.shape)
+    tap = 0
+    for t in range(p.kernel[0]):
+        for phase_h in range(cut.rows.phases):
+            for phase_w in range(cut.columns.phases):
+                part = w[:, :, :, t, phase_h :: cut.rows.phases, phase_w :: cut.columns.phases]
+                part = np.pad(
+                    part,
+                    [(0, 0)] * 3
+                    + [(0, m.shape[1] - s) for m, s in zip(matrices, part.shape[3:], strict=True)],
+                )
+                points = np.einsum("ia,gkcab,jb->gijck", matrices[0], part, matrices[1])
+                points = points.reshape(p.groups, cut.points, p.w_shape[1], p.gemm_n)
+                for k in range(p.gemm_n):
+                    panel, lane = divmod(k, cut.panel)
+                    expected[:, :, panel, tap : tap + p.w_shape[1], lane] = points[..., k]
+                tap += p.w_shape[1]
+    assert tap == cut.taps
+    assert np.abs(u - expected).max() <= 4 * np.finfo(dtype).eps * np.abs(w).max()
+    assert not u[expected == 0].any()
+
+
+def test_workspaces_are_what_is_taken_and_small():
+    for algorithm in ALGORITHMS:
+        for layer in (layer for suite in suites().values() for layer in suite):
+            problem = layer.problem
+            if algorithm.why_not(problem) is None:
+                most = max(64 << 20, problem.bytes)
+                assert algorithm.workspace_bytes(problem) <= most, f"{algorithm.id} on {problem}"
+    for text in ("n1 c20 h40 w50 k30 r3 s3 p1", "n1 c512 h7 w7 k512 r3 s3 p1", "n2 c3 d5 h9 w9 k4 t3 r3 s3"):
+        problem = ConvProblem.parse(text)
+        plan = Winograd(4).serve(problem)
+        assert plan.workspace_bytes == Winograd(4).workspace_bytes(problem)
+        assert plan.new_workspace().scratch.nbytes == plan.workspace_bytes
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.id)
+@pytest.mark.parametrize("kind", ["reals", "integers"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_error_bounds_are_near_the_errors(algorithm, kind, dtype):
+    r = algorithm.r
+    for text in (f"n1 c64 h24 w25 k20 r{r} s{r} p1", f"n1 c8 w300 k20 s{r}"):
+        problem = ConvProblem.parse(text).replace(dtype=dtype)
+        x, w, _, y = example(problem, kind)
+        error = np.abs(algorithm.serve(problem)(x, w) - y).max() / np.abs(y).max()
+        assert error <= algorithm.error_bound(problem)
+        if kind == "reals":
+            assert algorithm.error_bound(problem) <= 25 * error
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text", "reason"),
+    [
+        (Winograd(4), "c3 h9 w9 k4 r5 s5", "needs 3 taps in one dimension of the plane, and 3 or 1 in the other; "
+         "kernel 5x5 has 5 by 5"),
+        (Winograd(4), "c3 h9 w9 k4 r3 s3 stride2", "kernel 3x3 with stride 2x2 has 2 by 2"),
+        (Winograd(4), "c3 h9 w9 k4 r3 s5", "kernel 3x5 has 3 by 5"),
+        (Winograd(2, 5), "c3 w9 k4 s3", "needs 5 taps; kernel 3 has 3"),
+        (Winograd(4), "c3 d9 h9 w9 k4 t3 r1 s1", "kernel 3x1x1 has 1 by 1"),
+    ],
+)  # fmt: skip
+def test_refusals(algorithm, text, reason):
+    assert reason in algorithm.why_not(ConvProblem.parse(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["c3 h9 w9 k4 r3 s3 stride1", "c3 h9 w9 k4 r1 s3", "c3 h9 w9 k4 r3 s1 dilation2", "c3 h9 w9 k4 r5 s6 stride2",
+     "c3 h9 w9 k4 r3 s3 stride2 dilation2", "c3 w9 k4 s3", "c3 d5 h9 w9 k4 t4 r3 s3", "c4 h3 w3 k4 r3 s3 groups4"],
+)  # fmt: skip
+def test_what_three_taps_serve(text):
+    assert Winograd(4).why_not(ConvProblem.parse(text)) is None
+
+
+def test_predictions_know_waste():
+    def cost(algorithm, text):
+        return algorithm.cost(ConvProblem.parse(text), MACHINE)
+
+    wide = "n8 c64 h56 w56 k64 r3 s3 p1"
+    assert cost(Winograd(4), wide) < cost(Winograd(2), wide)
+    # tiles that reach beyond the map cost as much as whole ones, channels that fill no vector as well
+    assert cost(Winograd(4), "n8 c64 h8 w8 k64 r3 s3 p1") < 1.2 * cost(
+        Winograd(4), "n8 c64 h5 w5 k64 r3 s3 p1"
+    )
+    assert cost(Winograd(2), "n8 c64 h5 w5 k64 r3 s3 p1") < cost(Winograd(4), "n8 c64 h5 w5 k64 r3 s3 p1")
+    assert cost(Winograd(4), wide + " groups64") > 0.2 * cost(Winograd(4), wide)
+
+
+HASWELL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from helpers import check
+from convalgos import ConvProblem
+from convalgos.cpu import simd
 from convalgos.cpu.winograd import Winograd
 
+assert simd.lanes(4) == 8
+for algorithm, text in (
+    (Winograd(4), "n2 c20 h13 w30 k20 r3 s3 p1"),
+    (Winograd(2), "n2 c5 h9 w11 k36 r3 s3 p0:2,3:1 channels_last float64"),
+    (Winograd(4), "n1 c4 d5 h9 w10 k6 t3 r3 s3 p1"),
+):
+    check(algorithm, ConvProblem.parse(text))
+"""
 
-@pytest.mark.parametrize("m", [2, 4, 6])
-def test_answers(m):
-    check(Winograd(m), ConvProblem.parse("n2 c20 h15 w33 k36 r3 s3 p1"))
+
+def test_narrower_vectors():
+    run = subprocess.run(
+        [sys.executable, "-c", HASWELL, str(Path(__file__).parent)],
+        env=os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
