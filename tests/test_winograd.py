@@ -136,8 +136,8 @@ def test_error_bounds_are_near_the_errors(algorithm, kind, dtype):
 @pytest.mark.parametrize(
     ("algorithm", "text", "reason"),
     [
-        (Winograd(4), "c3 h9 w9 k4 r5 s5", "needs 3 taps in one dimension of the plane, and 3 or 1 in the other; "
-         "kernel 5x5 has 5 by 5"),
+        (Winograd(4), "c3 h9 w9 k4 r5 s5", "needs 3 taps in one dimension of the plane, and 3 or 1 in the "
+         "other; kernel 5x5 has 5 by 5"),
         (Winograd(4), "c3 h9 w9 k4 r3 s3 stride2", "kernel 3x3 with stride 2x2 has 2 by 2"),
         (Winograd(4), "c3 h9 w9 k4 r3 s5", "kernel 3x5 has 3 by 5"),
         (Winograd(2, 5), "c3 w9 k4 s3", "needs 5 taps; kernel 3 has 3"),
@@ -150,9 +150,17 @@ def test_refusals(algorithm, text, reason):
 
 @pytest.mark.parametrize(
     "text",
-    ["c3 h9 w9 k4 r3 s3 stride1", "c3 h9 w9 k4 r1 s3", "c3 h9 w9 k4 r3 s1 dilation2", "c3 h9 w9 k4 r5 s6 stride2",
-     "c3 h9 w9 k4 r3 s3 stride2 dilation2", "c3 w9 k4 s3", "c3 d5 h9 w9 k4 t4 r3 s3", "c4 h3 w3 k4 r3 s3 groups4"],
-)  # fmt: skip
+    [
+        "c3 h9 w9 k4 r3 s3",
+        "c3 h9 w9 k4 r1 s3",
+        "c3 h9 w9 k4 r3 s1 dilation2",
+        "c3 h9 w9 k4 r5 s6 stride2",
+        "c3 h9 w9 k4 r3 s3 stride2 dilation2",
+        "c3 w9 k4 s3",
+        "c3 d5 h9 w9 k4 t4 r3 s3",
+        "c4 h3 w3 k4 r3 s3 groups4",
+    ],
+)
 def test_what_three_taps_serve(text):
     assert Winograd(4).why_not(ConvProblem.parse(text)) is None
 
