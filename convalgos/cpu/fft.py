@@ -39,10 +39,13 @@ SMALLEST, LARGEST = 256, 1 << 18  # elements of a block; smaller ones only cost 
 
 # Rates of one thread as shares of its peak, calibrated on Zen 5 with AVX-512 (2.6e11 and 1.3e11 flop/s).
 # FFTW has 32-byte code only, so that its share doubles where the peak is one of 32-byte vectors.
-FFT_RATE = {("fftw", 4): 0.15, ("fftw", 8): 0.22, ("mkl", 4): 0.14, ("mkl", 8): 0.14}
-BEYOND_CACHE = 0.6  # of that rate, for transforms that do not fit the L2 cache
-PRODUCT_RATE = 0.35
+FFT_RATE = {("fftw", 4): 0.18, ("fftw", 8): 0.24, ("mkl", 4): 0.16, ("mkl", 8): 0.17}
+SEVERAL = {4: 0.7, 8: 0.85}  # of that rate, for transforms in more than one dimension
+BEYOND_L1 = 0.88  # of that rate, for planes that do not fit it
+SLOWER = {"fftw": 0.6, "mkl": 0.25}  # more time, for a plane as large as L2; at most twice that
+PRODUCT_RATE = 0.6
 FFT_CALL = 2e-7  # seconds around a transform
+TURNED = 3  # times the cost of moving planes, where they are turned from and to channels_last
 CALL = 8e-6  # seconds of Python around a shared chunk, or around all
 NOMINAL = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
 
@@ -285,19 +288,23 @@ def seconds(cut: Cut, engine: str, machine: Machine) -> float:
     forward = cut.blocks * p.groups * cut.channels  # transforms
     inverse = cut.blocks * p.K
     multiplied = 8.0 * inverse * cut.channels * fftw.spectrum_size(cut.lengths)  # flops
-    there, back = forward * transform, inverse * transform + multiplied / (peak * PRODUCT_RATE)
+    there, back = forward * transform, inverse * transform
+    product = multiplied / (peak * PRODUCT_RATE)
     # work can only be shared out in whole units
     if dealt.alone:
-        computed = _shared(dealt.chunks, dealt.tasks) * (there + back)
+        share = share_back = _shared(dealt.chunks, dealt.tasks)
         calls = 1
     else:
-        units = dealt.groups * dealt.blocks * cut.channels // dealt.run
-        units_back = -(-dealt.groups * cut.panels // dealt.panels) * -(-dealt.blocks // dealt.part)
-        computed = _shared(units, dealt.tasks) * there + _shared(units_back, dealt.tasks) * back
+        share = _shared(dealt.groups * dealt.blocks * cut.channels // dealt.run, dealt.tasks)
+        runs = -(-dealt.groups * cut.panels // dealt.panels)
+        share_back = _shared(runs * -(-dealt.blocks // dealt.part), dealt.tasks)
         calls = dealt.chunks
-    streamed = _stream(cut.filter_bytes * -(-cut.blocks // dealt.part), cut.filter_bytes, machine)
-    streamed += _stream(forward * cut.panels * cut.plane_bytes, dealt.spectra_bytes, machine)
-    streamed += 2 * (forward + inverse) * cut.plane_bytes / machine.cache_bandwidth
+    # products wait for the spectra they read, or these for them
+    read = _stream(cut.filter_bytes * -(-cut.blocks // dealt.part), cut.filter_bytes, machine)
+    read += _stream(forward * cut.panels * cut.plane_bytes, dealt.spectra_bytes, machine)
+    computed = share * there + share_back * back + max(share_back * product, read)
+    streamed = 2 * (forward + inverse) * cut.plane_bytes / machine.cache_bandwidth
+    streamed *= TURNED if p.layout == "channels_last" else 1
     streamed += machine.stream(p.x_bytes + p.y_bytes)
     return computed + streamed + calls * (CALL + 2 * machine.launch)
 
@@ -308,8 +315,11 @@ def _transform_seconds(cut: Cut, engine: str, peak: float, machine: Machine) -> 
     rate = FFT_RATE[engine, cut.problem.itemsize] * peak * min(fftw.speed(n) for n in cut.lengths)
     if engine == "fftw" and machine.vector_bytes < 64:
         rate *= 2
-    if cut.plane_bytes > machine.l2_bytes // 2:
-        rate *= BEYOND_CACHE
+    if sum(n > 1 for n in cut.lengths) > 1:
+        rate *= SEVERAL[cut.problem.itemsize]
+    if cut.plane_bytes > machine.l1_bytes:
+        rate *= BEYOND_L1
+    rate /= 1 + SLOWER[engine] * min(2, cut.plane_bytes / machine.l2_bytes)
     return FFT_CALL + 2.5 * size * math.log2(size + 1) / rate
 
 

@@ -5,7 +5,7 @@ is the part of FFTW that is thread-safe, so one plan serves all threads, each wi
 Python object stands between. pyFFTW's own objects hold their arrays, must not be shared, and take the
 interpreter's lock around every call. MKL exports the same names, so both engines are one code.
 
-FFTW measures plans up to `MEASURED` elements, which takes it some tenths of a second and makes it up to
+FFTW measures its plans of `MEASURED` elements, which takes it some tenths of a second and makes it up to
 twice as fast (its estimate ignores the caches); what it learned, its wisdom, is kept in the user's cache
 folder. Its wheel holds FFTW 3.3.5 with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design
 and implementation of FFTW3".
@@ -31,7 +31,7 @@ from convalgos.machine import cache_folder, fingerprint, set_aside, write_atomic
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
 PREFIX = {"float32": "fftwf", "float64": "fftw"}
-MEASURED = 1 << 17  # elements; measuring a plan of 2**18 takes seconds (Zen 5)
+MEASURED = range(1024, 1 << 17)  # elements; smaller plans gain nothing, larger ones take seconds (Zen 5)
 PLANNING_SECONDS = 1.0  # after which FFTW estimates
 MEASURE, ESTIMATE, WISDOM_ONLY = 0, 1 << 6, 1 << 21  # FFTW's flags
 
@@ -56,7 +56,7 @@ class Transform:
         library = _library(engine)
         shape = kept_lengths(lengths)
         plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
-        measured = engine == "fftw" and plane.size <= MEASURED
+        measured = engine == "fftw" and plane.size in MEASURED
         sizes = (ctypes.c_int * len(shape))(*shape)
 
         def planned(name: str) -> int:

@@ -1,0 +1,345 @@
+"""What is particular to convolution through the FFT: lengths, blocks, phases, engines, wisdom, workspace."""
+
+import ctypes
+import math
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from helpers import check
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import convalgos as ca
+from convalgos.algorithm import missing
+from convalgos.arrays import aligned_zeros
+from convalgos.cpu import fft, fftw, jit
+from convalgos.cpu.fft import Fft
+from convalgos.measure import random_arrays
+
+pytestmark = pytest.mark.skipif(
+    missing("numba") is not None or fftw.why_not("fftw") is not None, reason="needs numba and pyfftw"
+)
+ENGINES = [
+    pytest.param(engine, marks=pytest.mark.skipif(fftw.why_not(engine) is not None, reason=f"no {engine}"))
+    for engine in fftw.ENGINES
+]
+LAYOUTS = ("channels_first", "channels_last")
+
+
+def parse(text: str, layout: str = "channels_first", dtype: str = "float32") -> ca.ConvProblem:
+    return ca.ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
+
+
+@pytest.fixture
+def small_caches(monkeypatch):
+    """Schedules as on a machine with tiny caches, which cuts small problems into many chunks."""
+
+    def shrink(l2_bytes: int, **constants: int) -> None:
+        monkeypatch.setattr(fft, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
+        for name, value in constants.items():
+            monkeypatch.setattr(fft, name, value)
+        for cached in (fft.whole, fft.blocked):
+            cached.cache_clear()
+
+    yield shrink
+    for cached in (fft.whole, fft.blocked):
+        cached.cache_clear()
+
+
+# --- engines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "lengths", [(1, 1, 1), (1, 1, 12), (1, 9, 1), (8, 1, 1), (1, 4, 6), (3, 5, 7), (2, 1, 5)]
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_transforms_are_numpys(engine, lengths, dtype):
+    transform = fftw.transform(engine, dtype, lengths)
+    execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
+    plane = aligned_zeros(2 * fftw.spectrum_size(lengths), dtype)
+    strides = [s * plane.itemsize for s in fftw.strides(lengths)]
+    real = np.lib.stride_tricks.as_strided(plane, lengths, strides)  # a view
+    x = np.random.default_rng(0).standard_normal(lengths).astype(dtype)
+    real[...] = x
+    execute(transform.execute_forward)(transform.forward, plane.ctypes.data, plane.ctypes.data)
+    expected = np.fft.rfftn(x.reshape(fftw.kept_lengths(lengths)))
+    tolerance = 20 * np.finfo(dtype).eps * np.abs(expected).max()
+    assert np.abs(plane.view(np.result_type(dtype, np.complex64)) - expected.ravel()).max() < tolerance
+    execute(transform.execute_inverse)(transform.inverse, plane.ctypes.data, plane.ctypes.data)
+    assert np.abs(real / math.prod(lengths) - x).max() < 20 * np.finfo(dtype).eps * np.abs(x).max()
+
+
+@given(st.integers(1, 3_000_000))
+@settings(max_examples=200)
+def test_good_lengths(least):
+    length = fftw.good_length(least)
+    assert least <= length < 2 * least or length <= 4
+    for prime in (2, 3, 5, 7):
+        while length % prime == 0:
+            length //= prime
+    assert length == 1
+
+
+def test_a_transform_is_planned_once():
+    lengths = (1, 1, 6)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: fftw.transform("fftw", "float32", lengths), range(32)))
+    assert len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_engines_agree(dtype, layout):
+    if reason := fftw.why_not("mkl"):
+        pytest.skip(reason)
+    problem = parse("n2 c3 h40 w37 k5 r9 s8 p4:3,2 stride2,1", layout, dtype)
+    x, w = random_arrays(problem)
+    first, second = (Fft(engine).serve(problem)(x, w) for engine in ("fftw", "mkl"))
+    assert np.abs(first - second).max() < Fft().error_bound(problem) * np.abs(first).max()
+
+
+# --- wisdom ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_wisdom(monkeypatch, tmp_path):
+    """A cache folder of our own, in which no wisdom was read yet."""
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    fftw.learn.cache_clear()
+    yield fftw.wisdom_path("fftwf")
+    fftw.learn.cache_clear()
+
+
+def test_wisdom_is_kept_and_read_back(own_wisdom):
+    import pyfftw
+
+    before = pyfftw.export_wisdom()
+    pyfftw.forget_wisdom()
+    try:
+        fftw.Transform("fftw", "float32", (1, 1, 1200))
+        text = own_wisdom.read_text()
+        pyfftw.forget_wisdom()
+        fftw.learn.cache_clear()
+        fftw.learn("fftwf")
+        lines = pyfftw.export_wisdom()[1].decode().splitlines()
+        assert sorted(lines) == sorted(text.splitlines()) and len(lines) > 2
+    finally:
+        pyfftw.import_wisdom(before)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no wisdom", b"\x00\xff" * 100, b"(fftw-3.3.5 fftwf_wisdom #x1 #x2 #x3"]
+)
+def test_damaged_wisdom_is_set_aside(own_wisdom, content):
+    own_wisdom.parent.mkdir(parents=True)
+    own_wisdom.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        fftw.learn("fftwf")
+    assert own_wisdom.with_name(own_wisdom.name + ".damaged").read_bytes() == content
+    fftw.keep("fftwf")
+    assert own_wisdom.read_bytes().startswith(b"(fftw-")
+
+
+def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(in_the_way))
+    with pytest.warns(RuntimeWarning, match="could not be kept"):
+        fftw.keep("fftwf")
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+def test_full_padding_needs_no_room_of_its_own():
+    """The windows that run over the end of a block find the zeros before its start."""
+    assert fft.whole(parse("n1 c1 w1024 k1 s1024 p1023")).lengths == (1, 1, 2048)
+    assert fft.whole(parse("n1 c1 w1024 k1 s1024 p1023:0")).lengths == (1, 1, 2048)
+    assert fft.whole(parse("n1 c1 w1024 k1 s1024 p0")).lengths == (1, 1, 1024)
+
+
+def test_strides_are_phases():
+    assert fft.whole(parse("n1 c1 w1024 k1 s8 stride4")).lengths[2] <= 1024 // 4 + 2
+    assert fft.whole(parse("n1 c1 w1024 k1 s8 stride4")).channels == 4
+    assert fft.whole(parse("n1 c1 w1024 k1 s8 stride4 dilation4")).channels == 1  # all taps in one phase
+    assert fft.whole(parse("n1 c1 w1024 k1 s2 stride9")).channels == 2  # nothing reads the other seven
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("outputs", [11, 12, 13, 23, 24, 25, 36])  # blocks of 16 yield 12 with 5 taps
+def test_block_boundaries(outputs, layout):
+    algorithm = Fft(overlap=True, length=16)
+    problem = parse(f"n2 c3 w{outputs + 4} k4 s5", layout)
+    if outputs <= 12:
+        assert "one block" in algorithm.why_not(problem)
+        algorithm = Fft()
+    else:
+        assert algorithm.cut(problem).blocks == 2 * -(-outputs // 12)
+    check(algorithm, problem)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c2 h37 w41 k3 r5 s4 p2:3,0:5",
+        "n2 c3 h30 w33 k2 r3 s3 p9 stride2,3",
+        "n1 c1 h40 w35 k2 r3 s5 p1 dilation3,2 stride2",
+        "n1 c1 w300 k1 s4 p40 dilation13",
+        "n1 c5 h20 w18 k5 r7 s7 p3 groups5",
+        "n1 c6 h20 w18 k9 r3 s3 p1 groups3",
+        "n1 c2 d12 h11 w13 k3 t3 r3 s3 p1",
+        "n1 c4 d9 h10 w20 k4 t2 r3 s4 p1,0,3 stride1,2,1 groups2",
+        "n1 c2 h9 w40 k3 r1 s6 p0,5",  # rows apart: no transform along h
+        "n1 c2 h9 w9 k3 r9 s9 pfull convolution",
+    ],
+)
+def test_blocks_in_every_dimension(text, layout, dtype):
+    problem = parse(text, layout, dtype)
+    served = 0
+    for length in (None, 8, 16):
+        algorithm = Fft(overlap=True, length=length)
+        if algorithm.why_not(problem) is None:
+            served += 1
+            check(algorithm, problem)
+    assert served
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c2 w700 k3 s5 p100 dilation150",
+        "n1 c1 h70 w64 k2 r2 s2 dilation60",
+        "n2 c3 w200 k2 s7 p30 dilation9 stride6",
+        "n1 c2 d20 h20 w20 k2 t2 r2 s2 dilation15 stride3",
+    ],
+)
+def test_large_dilations(text):
+    for engine, layout in product(("fftw", "mkl"), LAYOUTS):
+        if fftw.why_not(engine) is None:
+            check(Fft(engine), parse(text, layout))
+
+
+# --- chunks and threads ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("l2_bytes", [512, 2048, 16384])
+@pytest.mark.parametrize(
+    "text", ["n3 c5 w70 k5 s9 p4 groups5", "n5 c34 w50 k7 s9 stride2", "n2 c38 h9 w8 k19 r3 s3 groups19"]
+)
+def test_chunks_of_every_size(small_caches, text, l2_bytes, layout):
+    small_caches(l2_bytes, FILTER_CHUNK=1)
+    problem = parse(text, layout)
+    for algorithm in (Fft(), Fft(overlap=True, length=32)):
+        if algorithm.why_not(problem) is None:
+            check(algorithm, problem)
+
+
+def test_both_ways_of_sharing_are_met(small_caches):
+    small_caches(2048)
+    cuts = [fft.whole(parse(t)) for t in ("n3 c50 w70 k50 s9 groups50", "n1 c5 w70 k9 s9")]
+    assert [fft.schedule(cut).alone for cut in cuts] == [True, False]
+    assert all(fft.schedule(cut).chunks >= 1 for cut in cuts)
+
+
+def test_a_workspace_too_small_for_all_threads(small_caches):
+    small_caches(2048, WORKSPACE=4096)
+    problem = parse("n3 c6 w70 k8 s9")
+    assert fft.schedule(fft.whole(problem)).tasks == 1
+    check(Fft(), problem)
+
+
+@pytest.mark.parametrize("algorithm", [Fft(), Fft(overlap=True, length=32)], ids=lambda a: a.id)
+def test_sixteen_threads_on_one_plan(algorithm):
+    problem = parse("n2 c4 h50 w60 k4 r9 s9 p4 groups4")
+    plan = algorithm.serve(problem)
+    w = random_arrays(problem)[1]
+    xs = [random_arrays(problem, seed)[0] for seed in range(4)]
+    prepared = plan.prepare(w)
+    alone = [plan(x, prepared) for x in xs]
+
+    def call(i):
+        filters = prepared if i % 3 else plan.prepare(w)
+        return np.array_equal(plan(xs[i % 4], filters), alone[i % 4])
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(call, range(96)))
+
+
+# --- figures for the selector ----------------------------------------------------------------
+
+LARGE = (
+    "n1 c1 w1000000 k1 s1024",
+    "n1 c1 h2048 w2048 k1 r63 s63 p31",
+    "n1 c3 h2048 w2048 k16 r31 s31 p15",
+    "n16 c768 w1024 k768 s1024 p1023 groups768",
+    "n4 c768 w8192 k768 s8192 p8191 groups768",
+    "n1 c64 w131072 k64 s131072 p131071 groups64",
+    "n8 c64 h224 w224 k64 r5 s5 p2",
+    "n8 c64 h56 w56 k64 r9 s9 p4",
+    "n1 c64 d32 h56 w56 k64 t3 r3 s3 p1",
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("text", LARGE)
+def test_the_workspace_is_bounded(text, layout, monkeypatch):
+    """64 MiB, or what one block of all channels of a group takes beside what comes out of it."""
+    problem = parse(text, layout)
+    for algorithm, threads in product((Fft(), Fft(overlap=True)), (1, 2, 64)):
+        if algorithm.why_not(problem):
+            continue
+        monkeypatch.setattr(jit, "thread_count", lambda threads=threads: threads)
+        cut = algorithm.cut(problem)
+        least = (cut.channels + fft.schedule(cut).run * 3) * cut.plane_bytes
+        assert algorithm.workspace_bytes(problem) <= max(64 << 20, 2 * least), (algorithm.id, threads)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "text", ["n3 c5 w70 k5 s9 p4 groups5", "n16 c20 w300 k7 s9", "n1 c2 h90 w80 k3 r5 s5"]
+)
+def test_the_workspace_is_what_is_allocated(text, layout):
+    problem = parse(text, layout)
+    for algorithm in (Fft(), Fft(overlap=True)):
+        plan = algorithm.serve(problem)
+        assert plan.workspace_bytes == algorithm.workspace_bytes(problem)
+        assert plan.new_workspace().scratch.nbytes == plan.workspace_bytes
+
+
+def test_the_model_knows_when_to_cut():
+    def cost(text, **fields):
+        return Fft(**fields).cost(parse(text), fft.NOMINAL)
+
+    for text in LARGE[:2]:
+        assert cost(text, overlap=True) < cost(text) / 2
+    assert Fft(overlap=True).why_not(parse(LARGE[3])) is not None  # the filter is as long as the map
+    costs = [cost(f"n1 c1 w100000 k1 s{k}", overlap=True) for k in (16, 256, 4096)]
+    assert all(b < 3 * a for a, b in pairwise(costs))  # 16 times the taps
+
+
+def test_a_filter_with_too_large_a_spectrum_is_refused():
+    reason = Fft().why_not(parse("n1 c512 h56 w56 k512 r3 s3 p1"))
+    assert "spectrum would take" in reason and "MiB" in reason
+    with pytest.raises(ca.Unsupported, match="spectrum would take"):
+        Fft().serve(parse("n1 c512 h56 w56 k512 r3 s3 p1"))
+
+
+def test_missing_engines_say_so(monkeypatch):
+    monkeypatch.setattr(fftw, "missing", lambda module: f"needs {module}, which is not installed (pip ...)")
+    assert Fft().why_not(parse(LARGE[0])).startswith("needs pyfftw")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_transforms_stay_within_the_bound(dtype):
+    problem = parse("n1 c1 w60000 k1 s5000 p4999:0", dtype=dtype)
+    x, w = random_arrays(problem)
+    wide = np.correlate(np.pad(x[0, 0].astype(np.longdouble), (4999, 0)), w[0, 0].astype(np.longdouble))
+    for algorithm in (Fft(), Fft(overlap=True)):
+        error = np.abs(algorithm.serve(problem)(x, w)[0, 0] - wide).max() / np.abs(wide).max()
+        assert np.finfo(dtype).eps / 10 < error < algorithm.error_bound(problem)
