@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import convalgos as ca
 from convalgos.algorithm import missing
 from convalgos.arrays import aligned_zeros
-from convalgos.cpu import fft, fftw, jit
+from convalgos.cpu import fft, fftw, jit, planes
 from convalgos.cpu.fft import Fft
 from convalgos.measure import random_arrays
 
@@ -37,9 +37,9 @@ def small_caches(monkeypatch):
     """Schedules as on a machine with tiny caches, which cuts small problems into many chunks."""
 
     def shrink(l2_bytes: int, **constants: int) -> None:
-        monkeypatch.setattr(fft, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
+        monkeypatch.setattr(planes, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
         for name, value in constants.items():
-            monkeypatch.setattr(fft, name, value)
+            monkeypatch.setattr(fft if hasattr(fft, name) else planes, name, value)
         for cached in (fft.whole, fft.blocked):
             cached.cache_clear()
 
