@@ -256,25 +256,20 @@ def _planned(
     kernel = kernel.reshape(g * k, 1, *kernel.shape[len(others) :])  # (G*K, 1, *kernel)
     images, kernels = _real_parts(image, 0), _real_parts(kernel, 1)
     parts_x, parts_w = len(images) // n, len(kernels) // (g * k)
-    problem = ConvProblem(
-        images.shape,
-        kernels.shape,
-        padding=tuple(padding),
-        groups=g,
-        mode="convolution",
-        dtype=images.dtype.name,
-    )
-    plan = _plan(problem, method, _finite(x) and _finite(w) if method == "auto" else True)
+    finite = method != "auto" or (_finite(x) and _finite(w))
+    plan = _plan(images.shape, kernels.shape, tuple(padding), g, images.dtype.name, method, finite)
     if plan is None:
         return None
-    parts = plan(images, kernels).reshape(parts_x, n, g * k, parts_w, *problem.spatial_out)
+    parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
+    spatial_out = parts.shape[2:]
+    parts = parts.reshape(parts_x, n, g * k, parts_w, *spatial_out)
     y = parts[0, :, :, 0]  # (N, G*K, *spatial_out)
     if parts_x * parts_w > 1:
         y = np.empty(y.shape, np.result_type(x, w))
         y.real = parts[0, :, :, 0] - (parts[1, :, :, 1] if parts_x == parts_w else 0)
         y.imag = (parts[1, :, :, 0] if parts_x == 2 else 0) + (parts[0, :, :, 1] if parts_w == 2 else 0)
     shape = [x.shape[i] for i in batch + groups] + [w.shape[i] for i in filters]
-    return np.ascontiguousarray(y.reshape(*shape, *problem.spatial_out).transpose(np.argsort(order)))
+    return np.ascontiguousarray(y.reshape(*shape, *spatial_out).transpose(np.argsort(order)))
 
 
 def _real_parts(array: np.ndarray, axis: int) -> np.ndarray:
@@ -292,11 +287,20 @@ def _finite(x: np.ndarray) -> bool:
 
 
 @lru_cache(256)
-def _plan(problem: ConvProblem, method: str, finite: bool) -> Plan | None:
+def _plan(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    groups: int,
+    dtype: str,
+    method: str,
+    finite: bool,
+) -> Plan | None:
     """The plan of the best algorithm of a method, or None where that is only the reference.
 
     Transforms spread what is not finite over whole blocks, so that "auto" then stays with direct sums.
     """
+    problem = ConvProblem(x_shape, w_shape, padding=padding, groups=groups, mode="convolution", dtype=dtype)
     if method == "auto" and not finite:
         method = "direct"
     wanted = FAMILIES.get(method)

@@ -239,13 +239,11 @@ def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
 
 
 def test_methods_restrict_the_algorithms():
-    problem = ca.ConvProblem((1, 1, 4000), (1, 1, 501), padding="full", mode="convolution", dtype="float64")
-    assert ca.signal._plan(problem, "fft", True).algorithm.startswith("cpu.fft")
-    assert ca.signal._plan(problem, "direct", True).algorithm.split(".")[1] in (
-        "direct",
-        "depthwise",
-        "im2col",
-    )
+    shapes = (1, 1, 4000), (1, 1, 501), ((500, 500),), 1, "float64"
+    assert ca.signal._plan(*shapes, "fft", True).algorithm.startswith("cpu.fft")
+    for method, finite in (("direct", True), ("auto", False)):
+        chosen = ca.signal._plan(*shapes, method, finite).algorithm
+        assert chosen.split(".")[1] in ("direct", "depthwise", "im2col")
 
 
 def test_inputs_are_not_written():
