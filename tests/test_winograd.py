@@ -51,6 +51,7 @@ class Forced(Winograd):
         (Winograd(4), "n2 c4 d7 h9 w10 k6 t3 r3 s3 p1"),
         (Winograd(2), "n1 c4 d9 h6 w7 k6 t2 r3 s3 p2,1,1 stride2,1,1 dilation4,1,1 channels_last"),
         (Winograd(4), "n1 c4 d5 h3 w17 k6 t3 r1 s3 p3,0,1"),
+        (Winograd(4), "n1 c4 d1 h9 w9 k40 t1 r3 s3 p3:0,1,1"),
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.tiles import Axis, axis
@@ -21,7 +22,7 @@ from convalgos.problem import ConvProblem
 TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread that are tried
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
 WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
-WAIT_MEMORY = 7  # the same from memory
+WAIT_MEMORY = 5  # the same from memory, for each thread: they share it
 SPILL = 0.01  # slower by this for each L2 that a box fills, up to 10 of them
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 0.96  # of the peak, inside the micro-kernel
@@ -30,7 +31,7 @@ ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 0.9  # of the bandwidth of the caches
 
 LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
-SPARE = 16  # rows of a product that its micro-kernel may write behind the last one
+SPARE = 16  # entries of the row table behind the last one, for rows that a micro-kernel computes in vain
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,17 @@ class Schedule:
         return self.box[0] * self.slots * self.tiles * self.v_row + LINE // self.problem.itemsize
 
     @property
+    def spare_rows(self) -> int:
+        """Of a product, written in vain behind the last one.
+
+        The slices of a box may be several products, for which `product_rows` is not an equal part.
+        """
+        return self.product_rows if self.box[1] > 1 else 0
+
+    @property
     def m_panel(self) -> int:
         """All output tiles of a box at one point, of one panel."""
-        return (self.box[0] * self.box[1] * self.tiles + SPARE) * self.panel
+        return (self.box[0] * self.box[1] * self.tiles + self.spare_rows) * self.panel
 
     @property
     def m_point(self) -> int:
@@ -201,7 +210,8 @@ class Schedule:
     @property
     def effort(self) -> float:
         """The time of the busiest thread, counted in tiles."""
-        wait = WAIT if self.problem.groups * self.u_bytes < cache_sizes()[2] // 2 else WAIT_MEMORY
+        cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
+        wait = WAIT if cached else WAIT_MEMORY * self.threads
         wait *= self.busy_tiles / (math.prod(self.box) * self.row_tiles)
         slower = TEAM if self.team else 1 + SPILL * min(10.0, self.box_bytes / cache_sizes()[1])
         return self.busy_tiles * slower + wait
@@ -271,6 +281,9 @@ def _lines(count: int) -> int:
     return -(-count // LINE) * LINE
 
 
+S = TypeVar("S", bound=Schedule)
+
+
 def form(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
     """Whether rows and columns of a plane are transformed by F(m, r), or why neither can be."""
     p = problem.as_3d
@@ -302,16 +315,17 @@ def whole(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
     return Schedule(p, rows, columns, (1, 1, 1, 1), True, threads)
 
 
-def best(whole: Schedule) -> Schedule:
+def best(whole: S) -> S:
     """Of the ways to cut a whole problem into boxes the one of least effort."""
     return min(candidates(whole), key=lambda s: (s.effort, s.scratch_bytes))
 
 
-def candidates(whole: Schedule) -> list[Schedule]:
+def candidates(whole: S) -> list[S]:
     """Schedules worth a thought: boxes of about each target, for single threads and for the team."""
     fitting = max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # tiles of a box in half of L3
     cuts = {(_cuts(whole, min(target, fitting // whole.threads)), False) for target in TARGETS}
-    cuts.add((_cuts(whole, fitting), True))
+    if whole.threads > 1:
+        cuts.add((_cuts(whole, fitting), True))
     return [replace(whole, cuts=cut, team=team) for cut, team in cuts]
 
 
