@@ -192,37 +192,31 @@ class FftPlan(KernelPlan):
         Conjugated, for a correlation, and divided by the number of elements, which FFTW does not do.
         """
         cut, p = self._cut, self._cut.problem
-        lanes, filters = simd.lanes(p.itemsize), cut.tile[0]
+        size, lanes, filters = p.itemsize, simd.lanes(p.itemsize), cut.tile[0]
         planes = filter_planes(cut, w.reshape(p.w_shape))  # (groups * panels, filters, channels, *taps)
-        packed = aligned_empty(cut.filter_bytes // p.itemsize, w.dtype)
-        packed = packed.reshape(len(planes), cut.vectors, cut.channels, filters, 2, lanes)
-        scale = np.array([[1], [-1]], w.dtype) / math.prod(cut.lengths)  # (2, 1)
-
-        per_panel = filters * cut.channels  # planes
-        at_once = max(1, FILTER_CHUNK // (per_panel * cut.plane_bytes))  # panels
-        spectra_bytes = at_once * per_panel * cut.plane_bytes
-        scratch = aligned_zeros(spectra_bytes, np.uint8)
-        record = np.zeros(1, spectra.RECORD)  # of a map with a "group" of one channel for each plane
+        packed = aligned_empty(cut.filter_bytes // size, w.dtype).reshape(len(planes), -1)
+        panel_bytes = filters * cut.channels * cut.plane_bytes
+        at_once = min(len(planes), max(1, FILTER_CHUNK // panel_bytes))  # panels
+        scratch = aligned_zeros(at_once * panel_bytes, np.uint8)
+        scale = np.array([1 / math.prod(cut.lengths)], w.dtype)
+        tasks = jit.thread_count()
+        record = np.zeros(1, spectra.RECORD)
         values = self._transform_values() | {
-            "tasks": jit.thread_count(), "scratch": scratch.ctypes.data, "run": 1, "blocks": 1, "phases": 1,
-            "chunk_blocks": 1, "phase_table": np.zeros(3, np.int64), "channels": 1,
-            "x_c": math.prod(planes.shape[3:]), "x_d": math.prod(planes.shape[4:]), "x_h": planes.shape[5],
-            "x_w": 1,
+            "tasks": tasks, "scratch": scratch.ctypes.data, "bias": scale.ctypes.data, "run": 1, "blocks": 1,
+            "chunk_blocks": 1, "phases": 1, "phase_table": np.zeros(3, np.int64), "channels": cut.channels,
+            "panel_filters": filters, "vectors": cut.vectors, "x_c": math.prod(planes.shape[3:]),
+            "x_d": math.prod(planes.shape[4:]), "x_h": planes.shape[5], "x_w": 1,
         }  # fmt: skip
         for name, a in zip("dhw", cut.axes, strict=True):
             values |= {f"size_{name}": a.taps, f"stride_{name}": 1, f"blocks_{name}": 1}
         for name, value in values.items():
             record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-        # (panels, filters, channels, vectors, lanes, re and im)
-        found = scratch.view(w.dtype).reshape(at_once, filters, cut.channels, cut.plane)
-        found = found[..., : cut.vectors * lanes * 2].reshape(*found.shape[:3], cut.vectors, lanes, 2)
         for first in range(0, len(planes), at_once):
             part = planes[first : first + at_once]
-            record["x"] = part.ctypes.data
-            record["groups"] = record["chunk_groups"] = len(part) * per_panel
-            jit.launch(spectra.forward(p.itemsize, lanes), record.ctypes.data, jit.thread_count())
-            spectrum = found[: len(part)].transpose(0, 3, 2, 1, 5, 4)
-            np.multiply(spectrum, scale, out=packed[first : first + at_once])
+            record["x"], record["w"] = part.ctypes.data, packed[first].ctypes.data
+            record["groups"] = record["chunk_groups"] = len(part) * filters
+            jit.launch(spectra.forward(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectra.pack(size, lanes), record.ctypes.data, tasks)
         return packed
 
     def _transform_values(self) -> dict[str, Any]:
@@ -245,12 +239,17 @@ def filter_planes(cut: Cut, w: np.ndarray) -> np.ndarray:
         here, there = [], []  # the kernel elements of the phase, and their places among its taps
         for kernel, dilation, stride, offset in zip(p.kernel, p.dilation, p.stride, phase, strict=True):
             elements = [t for t in range(kernel) if t * dilation % stride == offset]
-            here.append(elements)
-            there.append([t * dilation // stride for t in elements])
-        t, r, s = np.ix_(*here)
-        d, h, k = np.ix_(*there)
-        planes[:, : p.gemm_n, i][..., d, h, k] = w[..., t, r, s]  # (g, K/g, C/g, taps of the phase)
+            here.append(_progression(elements))
+            there.append(_progression([t * dilation // stride for t in elements]))
+        (t, r, s), (d, h, k) = here, there
+        planes[:, : p.gemm_n, i, :, d, h, k] = w[:, :, :, t, r, s]  # (g, K/g, C/g, taps of the phase)
     return planes.reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
+
+
+def _progression(numbers: list[int]) -> slice:
+    """Evenly spaced numbers as a slice."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    return slice(numbers[0], numbers[-1] + 1, step)
 
 
 def _strides(problem: ConvProblem, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 `forward` reads blocks of the input with their zero border and transforms them in place, `backward`
 multiplies them by filters, transforms the sums back in place and writes y with bias and activation. Both
 work on one chunk of groups and blocks at a time, in either layout; what they read and write is content of
-their record. Threads share a chunk, or each has chunks to itself (`alone`).
+their record. Threads share a chunk, or each has chunks to itself (`alone`). Filters are transformed by
+`forward` too, as maps of one block, and brought into the order of the products by `pack`.
 
 A plane is a block of one channel: rows of reals, each with room for one frequency more, and then its
 spectrum in the same place. Strides count elements; addresses are bytes.
@@ -278,6 +279,44 @@ def backward(SIZE, LANES):
                             )  # fmt: skip
 
     return backward
+
+
+@simd.emitter
+def split_plane(v, x, scale, vectors, y, y_stride):
+    """y[f] = (re, -im) of x[f], times scale[0], for `vectors` vectors of frequencies f: parts apart."""
+    n = v.lanes
+    source, to, factor = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
+    with v.loop(vectors) as f:
+        at = v.at(source, v.mul(f, 2 * n))
+        pairs = v.load(at), v.load(at, n)
+        re, im = v.shuffle(*pairs, range(0, 2 * n, 2)), v.shuffle(*pairs, range(1, 2 * n, 2))
+        target = v.at(to, v.mul(f, y_stride))
+        v.store(v.times(re, factor), target)
+        v.store(v.times(v.sub(v.zero(), im), factor), target, n)
+
+
+@jit.specialise
+def pack(SIZE, LANES):
+    """Spectra of filters [panel][filter][channel], in scratch, to w: [panel][f][channel][filter][re, im].
+
+    Conjugated and multiplied by the element at `bias`.
+    """
+
+    def pack(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        vector = 2 * LANES * SIZE
+        planes = a.groups * a.channels
+        for plane in range(planes * task // a.tasks, planes * (task + 1) // a.tasks):
+            channel = plane % a.channels
+            k = plane // a.channels % a.panel_filters
+            panel = plane // (a.channels * a.panel_filters)
+            y = a.w + ((panel * a.vectors * a.channels + channel) * a.panel_filters + k) * vector
+            split_plane(
+                SIZE, LANES, a.scratch + plane * a.plane * SIZE, a.bias, a.vectors,
+                y, a.channels * a.panel_filters * 2 * LANES,
+            )  # fmt: skip
+
+    return pack
 
 
 @jit.specialise
