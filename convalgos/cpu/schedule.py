@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.tiles import Axis, axis
@@ -44,6 +44,9 @@ class Schedule:
     cuts: tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
     team: bool  # all threads on one box, instead of each on its own
     threads: int
+
+    targets: ClassVar[tuple[int, ...]] = TARGETS
+    team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
 
     @cached_property
     def depth(self) -> Axis:
@@ -213,25 +216,39 @@ class Schedule:
         cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
         wait = WAIT if cached else WAIT_MEMORY * self.threads
         wait *= self.busy_tiles / (math.prod(self.box) * self.row_tiles)
-        slower = TEAM if self.team else 1 + SPILL * min(10.0, self.box_bytes / cache_sizes()[1])
-        return self.busy_tiles * slower + wait
+        return self.busy_tiles * self.slowdown + wait
+
+    @property
+    def slowdown(self) -> float:
+        """The time of a tile in its box, over that of one in a small box of one thread."""
+        return TEAM if self.team else 1 + SPILL * min(10.0, self.box_bytes / cache_sizes()[1])
+
+    @property
+    def product_flops(self) -> float:
+        """Of a tile."""
+        return 2 * self.points * self.panels * self.panel * self.taps
+
+    @property
+    def product_speed(self) -> float:
+        """Of the micro-kernel, over the peak."""
+        registers = self.vectors * self.most_rows
+        return PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
 
     @property
     def transform_bytes(self) -> float:
         """What is read and written in the caches to transform a tile there and back."""
         region = self.rows.span(self.strip) * self.columns.span(self.box[3])
         pixels = region / (self.strip * self.box[3] * self.row_tiles)  # gathered for each tile
-        reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + self.points * self.phases)
-        writes = self.filter_blocks * (self.points + 3 * self.rows.outputs * self.columns.outputs)
+        values = self.points * self.parts
+        reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + values * self.phases)
+        writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
         return (reads + writes) * self.lanes * self.problem.itemsize
 
     def seconds(self, machine: Machine) -> float:
         """Predicted time of one run."""
         p = self.problem
-        registers = self.vectors * self.most_rows
-        speed = PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
-        flops = 2 * self.points * self.panels * self.panel * self.taps  # of a tile
-        products = self.effort * self.threads * flops / (machine.peak(p.dtype) * speed)
+        speed = machine.peak(p.dtype) * self.product_speed
+        products = self.effort * self.threads * self.product_flops / speed
         transformed = self.busy_tiles * self.threads * self.transform_bytes
         transforms = transformed / (machine.cache_bandwidth * TRANSFORM)
         launches = (3 * self.boxes if self.team else 1) * machine.launch
@@ -323,9 +340,9 @@ def best(whole: S) -> S:
 def candidates(whole: S) -> list[S]:
     """Schedules worth a thought: boxes of about each target, for single threads and for the team."""
     fitting = max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # tiles of a box in half of L3
-    cuts = {(_cuts(whole, min(target, fitting // whole.threads)), False) for target in TARGETS}
+    cuts = {(_cuts(whole, min(target, fitting // whole.threads)), False) for target in whole.targets}
     if whole.threads > 1:
-        cuts.add((_cuts(whole, fitting), True))
+        cuts |= {(_cuts(whole, min(target, fitting)), True) for target in (*whole.team_targets, fitting)}
     return [replace(whole, cuts=cut, team=team) for cut, team in cuts]
 
 

@@ -1,0 +1,436 @@
+"""Convolution by Fourier transforms of small tiles: fewer products for 5x5 kernels and larger ones.
+
+A tile of t x t inputs gives the (t - r + 1) x (t - s + 1) outputs that the wrap-around of its transform
+leaves whole (overlap-save). The spectrum of a real tile is half redundant: t^2 / 2 + 2 complex values are
+kept, and each takes the three real products of Gauss per pair of channels. A 9x9 kernel on t = 16 thus needs
+6 products for an output instead of 81, with no more error than a direct sum. Wins from 5x5 up with 16 and
+more channels.
+
+The transforms are `codelets` on vectors of channels; tiles, their products and all that surrounds them are
+those of `boxes`: kernels with taps in one dimension of the plane use the 1-D form, taps in depth are summed
+inside the product, stride and dilation are steps inside the tiles.
+
+Source: Zlateski, Jia, Li and Durand, "FFT convolutions are faster than Winograd on modern CPUs, here's why",
+arXiv:1809.07851 ("Gauss-FFT").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import Algorithm
+from convalgos.cpu import box_filters, codelets, jit, schedule, simd
+from convalgos.cpu.boxes import BoxPlan
+from convalgos.cpu.schedule import Schedule
+from convalgos.cpu.tiles import axis
+from convalgos.machine import cache_sizes
+from convalgos.problem import ConvProblem
+
+SCRATCH = 64 << 20  # bytes that a problem smaller than this may take
+ROWS = {64: 8, 32: 4, 16: 3}  # of the micro-kernel: three registers of sums each; vector bytes -> rows
+
+# Calibrated on Zen 5 with AVX-512.
+PRODUCT = 0.95  # of the peak, inside the micro-kernel
+TILE_TAPS = 5  # taps computed in the time that a tile of the micro-kernel begins and ends
+LATENCY = 2.7  # rows that keep the arithmetic units busy
+SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
+OPERATIONS = 1.8  # of a transform, over points * log2(points), with what the fused ones lose
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+class SpectralSchedule(Schedule):
+    """A schedule of complex points. A panel is one vector of filters, so that its sums fit the registers."""
+
+    targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+    team_targets: ClassVar = (4, 8, 16, 24, 32)
+
+    @property
+    def parts(self):
+        return 2
+
+    @property
+    def vectors(self):
+        return 1
+
+    @property
+    def most_rows(self):
+        return ROWS[simd.vector_bytes()]
+
+    @property
+    def points(self):
+        a = self.columns if self.columns.outputs > 1 else self.rows
+        t = a.outputs + a.taps - 1
+        return t * t // 2 + 2 if self.dims == 2 else t // 2 + 1
+
+    @property
+    def slowdown(self):
+        beyond = max(0.0, self.box_bytes / (self.threads if self.team else 1) / cache_sizes()[1] - 2)
+        waiting = max(1.0, LATENCY / self.product_rows)
+        return (1 + SPILL * beyond) * waiting * (schedule.TEAM if self.team else 1)
+
+    @property
+    def product_flops(self):
+        return 6 * self.points * self.panels * self.lanes * self.taps
+
+    @property
+    def product_speed(self):
+        return PRODUCT * self.taps / (self.taps + TILE_TAPS)
+
+    def seconds(self, machine):
+        blocks = self.slots / self.box[1] * self.channel_blocks * self.phases + self.filter_blocks
+        operations = OPERATIONS * 2 * self.points * math.log2(2 * self.points) * blocks * self.lanes
+        tiles = self.busy_tiles * self.threads
+        return super().seconds(machine) + tiles * 2 * operations / machine.peak(self.problem.dtype)
+
+
+def form(problem: ConvProblem, t: int) -> tuple[int, int] | str:
+    """Outputs of a tile along rows and columns of a plane, or why it cannot be cut into tiles of t inputs."""
+    p = problem.as_3d
+    taps = [axis(p, dimension, 1).taps for dimension in (1, 2)]
+    if max(taps) > 1 and max(taps) <= t // 2 + 1:
+        return tuple(1 if n == 1 else t - n + 1 for n in taps)  # type: ignore[return-value]
+    size = "x".join(map(str, problem.kernel))
+    steps = "" if set(problem.stride) == {1} else " with stride " + "x".join(map(str, problem.stride))
+    found = f"kernel {size}{steps} has {taps[0]} by {taps[1]}"
+    needed = f"needs 2 to {t // 2 + 1} taps"
+    if problem.ndim == 1:
+        return f"{needed}; kernel {size}{steps} has {taps[1]}"
+    return f"{needed} in a dimension of the plane, and no more in the other; {found}"
+
+
+@lru_cache(512)
+def spectral_schedule(problem: ConvProblem, t: int, threads: int) -> SpectralSchedule:
+    """The schedule of a problem that `form` accepts."""
+    p, outputs = problem.as_3d, form(problem, t)
+    assert not isinstance(outputs, str), outputs
+    rows, columns = (axis(p, d + 1, outputs[d]) for d in range(2))
+    return schedule.best(SpectralSchedule(p, rows, columns, (1, 1, 1, 1), True, threads))
+
+
+# --- kernels: products ---------------------------------------------------------------------------
+
+
+@simd.emitter
+def complex_tile(v, ROWS, x, rows, offsets, u, taps, ahead, accumulate, y, y_stride):
+    """y[i] (+)= sum_t x[rows[i] + offsets[t]] * conj(u[t]), for i < ROWS, where values are complex.
+
+    x holds the imaginary part of an element a vector behind the real part; u (taps, 2*lanes) and y, in rows
+    y_stride apart, hold a vector of real parts before one of imaginary parts. What lies at `ahead`, which may
+    be any address, is asked into the L2 cache.
+
+    (a + ib)(c - id) takes the products p = (a + b) c, q = a (c + d), r = b (c - d): it is p - r + i (p - q).
+    """
+    inputs = [v.at(v.pointer(x), v.table64(rows, i)) for i in range(ROWS)]
+    weights, later, target = v.pointer(u), v.pointer(ahead), v.pointer(y)
+    sums = [[v.register(v.zero()) for _ in "pqr"] for _ in range(ROWS)]
+    with v.loop(taps) as t:
+        at = v.table64(offsets, t)
+        tap = v.mul(t, 2 * v.lanes)
+        for part in (0, v.lanes):
+            v.prefetch(later, v.plus(tap, part))
+        c, d = _load(v, v.at(weights, tap))
+        factors = c, v.add(c, d), v.sub(c, d)
+        for row, input_ in zip(sums, inputs, strict=True):
+            a, b = v.broadcast(input_, at), v.broadcast(v.at(input_, v.lanes), at)
+            for total, left, right in zip(row, (v.add(a, b), a, b), factors, strict=True):
+                total.set(v.fma(left, right, total.value))
+    kept = v.mask(v.mul(accumulate, v.lanes))
+    for i, row in enumerate(sums):
+        p, q, r = (total.value for total in row)
+        for part, value in ((0, v.sub(p, r)), (v.lanes, v.sub(p, q))):
+            place = v.at(target, v.plus(v.mul(y_stride, i), part))
+            v.store(v.add(v.load_masked(place, 0, kept), value), place)
+
+
+@jit.specialise
+def sum_complex_panel(SIZE, LANES, ROWS):
+    """`panels.sum_panel` of complex values, for a panel of one vector."""
+    FEWER = max(ROWS - 1, 1)
+
+    def sum_complex_panel(x, table, pixels, offsets, taps, chunk, u, sums):
+        tiles = (pixels + ROWS - 1) // ROWS
+        rows = max(pixels, tiles * FEWER)
+        width = 2 * LANES
+        for tap in range(0, taps, chunk):
+            count = min(chunk, taps - tap)
+            at = offsets + tap * 8
+            weights = u + tap * width * SIZE
+            ahead = weights + count * width * SIZE
+            for tile in range(tiles):
+                first = rows * tile // tiles
+                start = table + first * 8
+                target = sums + first * width * SIZE
+                if rows * (tile + 1) // tiles - first == ROWS:
+                    complex_tile(
+                        SIZE, LANES, ROWS, x, start, at, weights, count, ahead, tap > 0, target, width
+                    )
+                else:
+                    complex_tile(
+                        SIZE, LANES, FEWER, x, start, at, weights, count, ahead, tap > 0, target, width
+                    )
+
+    return sum_complex_panel
+
+
+# --- kernels: transforms of tiles ----------------------------------------------------------------
+
+
+def _load(v, pointer: Any) -> codelets.Complex:
+    return v.load(pointer), v.load(pointer, v.lanes)
+
+
+def _store(v, value: codelets.Complex, pointer: Any) -> None:
+    re, im = value
+    v.store(re, pointer)
+    v.store(v.zero() if im is None else im, pointer, v.lanes)
+
+
+def _store_points(v, values: list[codelets.Complex], target: Any, point_step: Any) -> None:
+    for i, value in enumerate(values):
+        target = v.step(target, point_step if i else 0)
+        _store(v, value, target)
+
+
+def _load_points(v, count: int, source: Any, point_step: Any) -> list[codelets.Complex]:
+    values = []
+    for i in range(count):
+        source = v.step(source, point_step if i else 0)
+        values.append(_load(v, source))
+    return values
+
+
+def _clamped(v, count: int, end: Any, stride: Any) -> list[tuple[int, Any]]:
+    """(i, offset) for i < count, from behind: those from `end` on share the place of the last one before."""
+    return [(i, v.mul(v.smaller(i, v.minus(end, 1)), stride)) for i in reversed(range(count))]
+
+
+class _Spectrum:
+    """A tile between its transforms along rows and along columns: (row, column) of complex vectors."""
+
+    def __init__(self, v, t: int):
+        self.v = v
+        self.t = t
+        self.half = t // 2 + 1  # columns that are kept
+        self.row = self.half * 2 * v.lanes  # elements
+        self.values = v.buffer(t * self.half * 2)
+
+    def at(self, row: Any, column: Any) -> Any:
+        v = self.v
+        return v.at(self.values, v.plus(v.mul(row, self.row), v.mul(column, 2 * v.lanes)))
+
+    def clear(self) -> None:
+        with self.v.loop(self.t * self.half * 2) as i:
+            self.v.store(self.v.zero(), self.values, self.v.mul(i, self.v.lanes))
+
+    def put_row(self, i: Any, pixels: list[Any]) -> None:
+        for j, value in enumerate(codelets.rfft(self.v.axpy, pixels)):
+            _store(self.v, value, self.at(i, j))
+
+    def get_row(self, i: Any) -> list[Any]:
+        values = [_load(self.v, self.at(i, j)) for j in range(self.half)]
+        return codelets.irfft(self.v.axpy, _real_ends(values), self.t)
+
+    def columns_to_points(self, target: Any, point_step: Any) -> None:
+        """The first and the last column are real before their transform, and half redundant behind it."""
+        v, t, half = self.v, self.t, self.half
+        with v.loop(2) as end:
+            column = v.mul(end, half - 1)
+            values = codelets.rfft(v.axpy, [v.load(self.at(i, column)) for i in range(t)])
+            _store_points(v, values, v.at(target, v.mul(point_step, v.mul(end, half))), point_step)
+        with v.loop(half - 2) as j:
+            column = v.plus(j, 1)
+            values = codelets.fft(v.axpy, [_load(v, self.at(i, column)) for i in range(t)], codelets.FORWARD)
+            first = v.mul(point_step, v.plus(v.mul(j, t), 2 * half))
+            _store_points(v, values, v.at(target, first), point_step)
+
+    def points_to_columns(self, source: Any, point_step: Any, rows: Any) -> None:
+        """`columns_to_points` run backwards, for the first `rows` rows."""
+        v, t, half = self.v, self.t, self.half
+        with v.loop(2) as end:
+            points = _load_points(v, half, v.at(source, v.mul(point_step, v.mul(end, half))), point_step)
+            real = codelets.irfft(v.axpy, _real_ends(points), t)
+            for i, offset in _clamped(v, t, rows, self.row):
+                v.store(real[i], self.at(0, v.mul(end, half - 1)), offset)
+        with v.loop(half - 2) as j:
+            first = v.mul(point_step, v.plus(v.mul(j, t), 2 * half))
+            points = _load_points(v, t, v.at(source, first), point_step)
+            values = codelets.fft(v.axpy, points, codelets.INVERSE)
+            for i, offset in _clamped(v, t, rows, self.row):
+                _store(v, values[i], v.at(self.at(0, v.plus(j, 1)), offset))
+
+
+def _real_ends(values: list[codelets.Complex]) -> list[codelets.Complex]:
+    """The spectrum of reals: its first and its last value are real."""
+    ends = (0, len(values) - 1)
+    return [(re, None if i in ends else im) for i, (re, im) in enumerate(values)]
+
+
+@simd.emitter
+def input_tile(v, T, DIMS, source, row_step, column_step, target, point_step):
+    """t x t pixels, or t in one dimension, to points."""
+    pixels, points = v.pointer(source), v.pointer(target)
+
+    def row(start):
+        return [v.load(start, v.mul(column_step, j)) for j in range(T)]
+
+    if DIMS == 1:
+        _store_points(v, codelets.rfft(v.axpy, row(pixels)), points, point_step)
+        return
+    spectrum = _Spectrum(v, T)
+    with v.loop(T) as i:
+        spectrum.put_row(i, row(v.at(pixels, v.mul(row_step, i))))
+    spectrum.columns_to_points(points, point_step)
+
+
+@simd.emitter
+def filter_tile(v, T, DIMS, source, row_step, column_step, target, point_step, rows, columns):
+    """rows x columns taps, or `columns` in one dimension, to points, scaled for the way back."""
+    taps, points = v.pointer(source), v.pointer(target)
+    padded = v.buffer(T)
+    for j in range(T):
+        v.store(v.zero(), padded, j * v.lanes)
+
+    def row(start):
+        with v.loop(columns) as j:
+            tap = v.scale(T**-DIMS, v.load(start, v.mul(column_step, j)))
+            v.store(tap, padded, v.mul(j, v.lanes))
+        return [v.load(padded, j * v.lanes) for j in range(T)]
+
+    if DIMS == 1:
+        _store_points(v, codelets.rfft(v.axpy, row(taps)), points, point_step)
+        return
+    spectrum = _Spectrum(v, T)
+    spectrum.clear()
+    with v.loop(rows) as i:
+        spectrum.put_row(i, row(v.at(taps, v.mul(row_step, i))))
+    spectrum.columns_to_points(points, point_step)
+
+
+@simd.emitter
+def output_tile(v, T, DIMS, source, point_step, target, row_step, column_step, rows, columns):
+    """Points to the first rows x columns pixels of a tile, or `columns` in one dimension."""
+    points, pixels = v.pointer(source), v.pointer(target)
+
+    def store(values, start):
+        for j, offset in _clamped(v, T, columns, column_step):
+            v.store(values[j], start, offset)
+
+    if DIMS == 1:
+        values = _real_ends(_load_points(v, T // 2 + 1, points, point_step))
+        store(codelets.irfft(v.axpy, values, T), pixels)
+        return
+    spectrum = _Spectrum(v, T)
+    spectrum.points_to_columns(points, point_step, rows)
+    with v.loop(rows) as i:
+        store(spectrum.get_row(i), v.at(pixels, v.mul(row_step, i)))
+
+
+@jit.specialise
+def input_tiles(SIZE, LANES, T, DIMS):
+    def input_tiles(source, row_step, column_step, tile_step, count, target, target_step, point_step):
+        for i in range(count):
+            input_tile(
+                SIZE, LANES, T, DIMS, source + i * tile_step * SIZE, row_step, column_step,
+                target + i * target_step * SIZE, point_step,
+            )  # fmt: skip
+
+    return input_tiles
+
+
+@jit.specialise
+def filter_tiles(SIZE, LANES, T, DIMS):
+    def filter_tiles(
+        source, row_step, column_step, tile_step, count, target, target_step, point_step, rows, columns
+    ):
+        for i in range(count):
+            filter_tile(
+                SIZE, LANES, T, DIMS, source + i * tile_step * SIZE, row_step, column_step,
+                target + i * target_step * SIZE, point_step, rows, columns,
+            )  # fmt: skip
+
+    return filter_tiles
+
+
+@jit.specialise
+def output_tiles(SIZE, LANES, T, DIMS):
+    def output_tiles(
+        source, source_step, point_step, count, target, row_step, column_step, tile_step, rows, columns
+    ):
+        for i in range(count):
+            output_tile(
+                SIZE, LANES, T, DIMS, source + i * source_step * SIZE, point_step,
+                target + i * tile_step * SIZE, row_step, column_step, rows, columns,
+            )  # fmt: skip
+
+    return output_tiles
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+class FftTilesPlan(BoxPlan):
+    def __init__(self, problem: ConvProblem, algorithm: FftTiles, cut: SpectralSchedule):
+        kernel = (problem.itemsize, cut.lanes, algorithm.t, cut.dims)
+        product = sum_complex_panel(problem.itemsize, cut.lanes, cut.product_rows)
+        super().__init__(problem, algorithm, cut, input_tiles(*kernel), output_tiles(*kernel), product)
+        self._filter_tiles = filter_tiles(*kernel)
+
+    def pack_filter(self, w):
+        return box_filters.transform(w, self.cut, self._record, self._filter_tiles)
+
+
+# --- algorithm -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FftTiles(Algorithm):
+    """Tiles of t inputs in one or both dimensions of a plane; t is even, a product of 2, 3 and 5."""
+
+    t: int
+
+    family: ClassVar[str] = "cpu.fft_tiles"
+
+    @property
+    def variant(self):
+        return f"t{self.t}"
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        found = form(problem, self.t)
+        if isinstance(found, str) or problem.is_empty:
+            return found if isinstance(found, str) else None
+        scratch = self._schedule(problem).scratch_bytes
+        if scratch > max(SCRATCH, problem.bytes):
+            return f"the smallest box of tiles takes {scratch >> 20} MiB of scratch"
+        return None
+
+    def cost(self, problem, machine):
+        return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
+
+    def error_bound(self, problem):
+        # The transforms err by their depth, the sum of a point like a random walk, as large as its products;
+        # the constant covers the largest of many outputs.
+        eps = float(np.finfo(problem.dtype).eps)
+        if problem.is_empty:
+            return eps
+        cut = self._schedule(problem)
+        return 2 * eps * (cut.dims * math.log2(self.t) + math.sqrt(cut.taps))
+
+    def plan(self, problem):
+        return FftTilesPlan(problem, self, self._schedule(problem))
+
+    def _schedule(self, problem: ConvProblem) -> SpectralSchedule:
+        return spectral_schedule(problem, self.t, jit.thread_count())
+
+
+ALGORITHMS = tuple(FftTiles(t) for t in (16, 18, 20, 24, 32))
