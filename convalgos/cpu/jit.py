@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from convalgos.cpu.simd import call
 from convalgos.machine import cache_folder, cpu_count, set_aside
 
 try:
@@ -122,8 +123,6 @@ def _launcher() -> Callable[[int, int, int], None]:
 
 @functools.cache
 def _serial_launch() -> Callable[[int, int, int], None]:
-    from convalgos.cpu.simd import call
-
     def run_serial(kernel, args, tasks):
         for task in range(tasks):
             call(kernel, (args, task))
@@ -133,8 +132,6 @@ def _serial_launch() -> Callable[[int, int, int], None]:
 
 @functools.cache
 def _parallel_launch() -> Callable[[int, int, int], None]:
-    from convalgos.cpu.simd import call
-
     def run_parallel(kernel, args, tasks):
         if tasks == 1:
             call(kernel, (args, 0))

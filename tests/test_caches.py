@@ -1,0 +1,140 @@
+"""What is kept between processes, compiled kernels and the machine's figures, and how bad files end."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from convalgos import machine
+from convalgos.select import current_machine
+
+CONV = """
+import numpy as np, convalgos as ca
+y = ca.conv(np.ones((1, 4, 9, 9), "f4"), np.ones((4, 4, 3, 3), "f4"), algorithm="cpu.direct")
+assert (y == 36).all()
+"""
+
+
+def convolve(folder: Path) -> str:
+    """Run a convolution in a fresh process that keeps its files in a folder; returns the warnings."""
+    run = subprocess.run(
+        [sys.executable, "-W", "always", "-c", CONV],
+        env={**os.environ, "CONVALGOS_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stderr
+
+
+def kept(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_kernels_are_compiled_once_and_damaged_ones_again(tmp_path):
+    pytest.importorskip("numba", reason="compiles kernels")
+    assert "Warning" not in convolve(tmp_path)
+    first = kept(tmp_path / "kernels")
+    assert first
+    assert "Warning" not in convolve(tmp_path)
+    assert kept(tmp_path / "kernels") == first
+
+    for path in first:
+        path.write_bytes(path.read_bytes()[:40])
+    assert "was damaged" in convolve(tmp_path)
+    assert "Warning" not in convolve(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    warnings = convolve(tmp_path / "file")
+    assert "CONVALGOS_CACHE_DIR" in warnings
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+# --- the machine's figures -------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    current_machine()  # measured, where that is needed, into the folder of every day
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def stored(folder: Path) -> Path:
+    (path,) = (folder / "machine").glob("*.json")
+    return path
+
+
+def test_figures_are_kept(folder):
+    figures = current_machine()
+    assert machine.load(figures.threads) is None
+    machine.save(figures)
+    assert machine.load(figures.threads) == figures
+    assert machine.load(figures.threads + 1) is None  # measured on another number of threads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        json.dumps({"format": 0}),
+        json.dumps({"format": machine.FORMAT}),
+        json.dumps({"format": machine.FORMAT, "surprise": 1}),
+    ],
+)
+def test_damaged_figures_are_set_aside(folder, text):
+    figures = current_machine()
+    machine.save(figures)
+    path = stored(folder)
+    path.write_text(text)
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert machine.load(figures.threads) is None
+    assert path.with_name(path.name + ".damaged").read_text() == text
+    machine.save(figures)
+    assert machine.load(figures.threads) == figures
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "fast", None])
+@pytest.mark.parametrize("name", ["peak_float32", "threads"])
+def test_figures_must_be_positive_numbers(folder, name, value):
+    figures = current_machine()
+    machine.save(figures)
+    path = stored(folder)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert machine.load(figures.threads) is None
+
+
+def test_figures_that_cannot_be_kept_cost_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(RuntimeWarning, match="could not be kept"):
+        machine.save(current_machine())
+
+
+def test_figures_are_those_of_a_machine():
+    figures = current_machine()
+    for field in dataclasses.fields(figures):
+        value = getattr(figures, field.name)
+        assert value if isinstance(value, str) else value > 0, field.name
+    assert figures.vector_bytes in (16, 32, 64)
+    assert figures.l1_bytes < figures.l2_bytes < figures.l3_bytes
+    assert figures.peak("float64") < figures.peak("float32")
+    assert figures.stream(1e9) > figures.stream(1e6) > 0
+
+
+def test_readers_never_see_half_a_file(tmp_path):
+    path = tmp_path / "folder" / "file"
+    machine.write_atomic(path, "first")
+    machine.write_atomic(path, "second")
+    assert path.read_text() == "second"
+    assert list(path.parent.iterdir()) == [path]
