@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.machinery
+import importlib.util
 import math
 import threading
 import warnings
@@ -208,11 +210,13 @@ def _library(engine: str) -> ctypes.CDLL | None:
     """The library with FFTW's names, or None where it cannot be found."""
     if engine == "mkl":
         return mkl.library()
-    import pyfftw
-
+    # Symbols are looked up in pyFFTW's compiled module and in the FFTW libraries it is linked with. It is not
+    # imported as a module: that takes longer than everything else in a first call.
+    package = importlib.util.find_spec("pyfftw")
+    folders = package.submodule_search_locations if package else None
+    module = importlib.machinery.PathFinder.find_spec("pyfftw.pyfftw", folders)
     try:
-        # symbols are looked up in pyFFTW's compiled module and in the FFTW libraries it is linked with
-        library = ctypes.CDLL(pyfftw.pyfftw.__file__)
+        library = ctypes.CDLL(module.origin if module else None)
         for prefix in PREFIX.values():
             _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
             for name in (
