@@ -39,6 +39,8 @@ PRODUCT = 0.95  # of the peak, inside the micro-kernel
 TILE_TAPS = 5  # taps computed in the time that a tile of the micro-kernel begins and ends
 LATENCY = 2.7  # rows that keep the arithmetic units busy
 SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
+TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
+MEMORY = 9  # tiles computed by a thread in the time that the filter of a box takes from memory
 OPERATIONS = 1.8  # of a transform, over points * log2(points), with what the fused ones lose
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -69,10 +71,16 @@ class SpectralSchedule(Schedule):
         return t * t // 2 + 2 if self.dims == 2 else t // 2 + 1
 
     @property
+    def effort(self):
+        sums = self.busy_tiles * self.slowdown + schedule.WAIT * self.boxes / self.threads
+        cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
+        return sums if cached else max(sums, MEMORY * self.boxes)  # the filter is fetched beside the sums
+
+    @property
     def slowdown(self):
         beyond = max(0.0, self.box_bytes / (self.threads if self.team else 1) / cache_sizes()[1] - 2)
         waiting = max(1.0, LATENCY / self.product_rows)
-        return (1 + SPILL * beyond) * waiting * (schedule.TEAM if self.team else 1)
+        return (1 + SPILL * beyond) * waiting * (TEAM if self.team else 1)
 
     @property
     def product_flops(self):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import ClassVar, TypeVar
+
+import numpy as np
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.tiles import Axis, axis
@@ -21,9 +23,10 @@ from convalgos.problem import ConvProblem
 # Calibrated on Zen 5 with AVX-512, 2 cores; times are counted in tiles where they decide between boxes.
 TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread that are tried
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
+MANY = 64  # boxes of a thread, from which on all threads have as good as the same work
 WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
 WAIT_MEMORY = 5  # the same from memory, for each thread: they share it
-SPILL = 0.01  # slower by this for each L2 that a box fills, up to 10 of them
+SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 0.96  # of the peak, inside the micro-kernel
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
@@ -204,24 +207,30 @@ class Schedule:
 
     # --- predictions -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def busy_tiles(self) -> float:
         """Tiles that the busiest thread computes."""
-        rounds = self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
-        return rounds * math.prod(self.box) * self.row_tiles
+        groups = self.problem.groups
+        if self.team or self.boxes > MANY * self.threads:
+            return groups * math.prod(self.grid) * self.row_tiles / self.threads
+        sizes = (np.diff(np.arange(c + 1) * n // c) for n, c in zip(self.grid, self.cuts, strict=True))
+        tiles = np.tile(reduce(np.multiply.outer, sizes).ravel(), groups)  # (boxes,)
+        ends = np.arange(self.threads + 1) * self.boxes // self.threads
+        return float(np.diff(np.append(0, np.cumsum(tiles))[ends]).max()) * self.row_tiles
 
     @property
     def effort(self) -> float:
         """The time of the busiest thread, counted in tiles."""
         cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
         wait = WAIT if cached else WAIT_MEMORY * self.threads
-        wait *= self.busy_tiles / (math.prod(self.box) * self.row_tiles)
+        wait *= self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
         return self.busy_tiles * self.slowdown + wait
 
     @property
     def slowdown(self) -> float:
         """The time of a tile in its box, over that of one in a small box of one thread."""
-        return TEAM if self.team else 1 + SPILL * min(10.0, self.box_bytes / cache_sizes()[1])
+        filled = self.box_bytes / (self.threads if self.team else 1) / cache_sizes()[1]
+        return (TEAM if self.team else 1) + SPILL * min(10.0, filled)
 
     @property
     def product_flops(self) -> float:
