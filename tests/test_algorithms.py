@@ -95,7 +95,12 @@ def test_other_directions_and_precisions_are_refused(algorithm):
 def test_sixteen_bits_are_rounded_once(algorithm, dtype):
     """Data of 16 bits are computed in float32: an output is off by its own rounding and that error only."""
     served = 0
-    for text in ("n2 c3 h9 w8 k5 r3 s3 p1", "n1 c4 h9 w8 k4 r5 s5 p2 groups4", "n1 c8 w30 k6 s3 p1"):
+    for text in (
+        "n2 c3 h9 w8 k5 r3 s3 p1",
+        "n1 c4 h9 w8 k4 r5 s5 p2 groups4",
+        "n1 c8 w30 k6 s4 p1",
+        "n1 c8 w30 k6 s2",
+    ):
         for layout in ("channels_first", "channels_last"):
             problem = ca.ConvProblem.parse(text).replace(dtype=dtype, layout=layout)
             wide = problem.replace(dtype="float32", layout="channels_first")
@@ -124,6 +129,8 @@ def test_not_a_number_and_infinity_are_never_lost(algorithm):
         "n1 c4 h16 w17 k4 r3 s3 p1 groups4",
         "n1 c3 w40 k5 s3 p1",
         "n1 c3 h16 w17 k5 r5 s5 p2",
+        "n1 c3 h16 w17 k5 r4 s4 p2",
+        "n1 c3 h16 w17 k5 r2 s2 p1",
     ):
         problem = ca.ConvProblem.parse(text)
         if algorithm.why_not(problem):
@@ -136,10 +143,10 @@ def test_not_a_number_and_infinity_are_never_lost(algorithm):
             clean = plan(x, w)
             x[0, 1, ..., 7] = value
             y = plan(x, w)
-            reach = problem.kernel[-1] // 2
+            last = 7 + problem.padding[-1][0]  # of the outputs that read it
             group = slice(None) if problem.groups == 1 else slice(1, 2)
             touched = np.zeros(problem.y_shape, bool)
-            touched[0, group, ..., 7 - reach : 8 + reach] = True
+            touched[0, group, ..., last - problem.kernel[-1] + 1 : last + 1] = True
             assert not np.isfinite(y[touched]).any(), f"{problem}: {value} was lost"
             if np.isnan(value):
                 rectified = plan(x, w, activation="relu")

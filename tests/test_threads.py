@@ -16,6 +16,8 @@ PROBLEMS = (
     "n1 c4 h12 w13 k4 r3 s3 p1 groups4",
     "n2 c4 w50 k6 s3 p1",
     "n1 c4 h9 w9 k4 r5 s5 p2",
+    "n1 c4 h9 w9 k4 r4 s4 p2",
+    "n1 c4 h9 w9 k4 r2 s2",
     "n1 c2 d4 h6 w6 k3 t3 r3 s3 p1",
 )
 
