@@ -21,13 +21,18 @@ from convalgos.problem import ConvProblem
 RUN_FIELDS = "x w y bias relu scratch"
 
 
+def fields(names: str) -> np.dtype:
+    """A record of int64 fields: a row of a table, read as `carray(pointer(a.table), n, ROW)[i]`."""
+    return np.dtype([(name, np.int64) for name in names.split()])
+
+
 def arguments(names: str) -> np.dtype:
     """The record of a driver: `RUN_FIELDS`, then the fields that the plan sets.
 
     A driver reads it as `a = carray(pointer(args), 1, RECORD)[0]`, then `a.x`, `a.stride`, ...
     `bias` holds one element per filter and a vector of padding, zeros where there is none; `relu` is 0 or 1.
     """
-    return np.dtype([(name, np.int64) for name in f"{RUN_FIELDS} {names}".split()])
+    return fields(f"{RUN_FIELDS} {names}")
 
 
 class Packed(NamedTuple):

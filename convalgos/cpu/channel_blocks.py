@@ -1,0 +1,196 @@
+"""The kernels of `cpu.depthwise.channels`: blocks of columns of output pixels, with channels in the lanes.
+
+A pixel is a vector of whole groups. The sums of a block stay in registers over the whole kernel; every pixel
+of x is loaded once for each kernel row, and where groups have several input channels, a shuffle copies each
+to the lanes of the filters of its group. Products with padding columns are not in the code.
+"""
+
+from __future__ import annotations
+
+from convalgos.cpu import jit, simd
+from convalgos.cpu.kernel_plan import arguments, fields
+from convalgos.cpu.simd import call, carray, pointer
+
+
+def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
+    """Input column, counted from the first of a block -> the (output, kernel column) pairs that read it."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pixel in range(pixels):
+        for tap in range(taps):
+            found.setdefault(pixel * stride + tap * dilation, []).append((pixel, tap))
+    return dict(sorted(found.items()))
+
+
+@simd.emitter
+def filter_columns(
+    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
+    x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
+    bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+):  # fmt: skip
+    """A block of PIXELS columns, for some rows of output pixels that meet the same rows of the kernel.
+
+    y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*STRIDE + s*DILATION][g] *
+    w[j][t][r][g][s], where i counts rows and j vectors, both x[g] and w hold `lanes` filters, and a product
+    is left out where its column of x is one of the first LEFT or the last RIGHT. Starts from the bias, and
+    ends with relu. FETCH asks for the lines at `ahead` and at `claim` elements behind every pixel of y.
+    """
+    groups = v.lanes // max(IN, OUT)
+    steps = meetings(PIXELS, TAPS, STRIDE, DILATION)
+    end = max(steps) + 1 - RIGHT
+    steps = {column: pairs for column, pairs in steps.items() if LEFT <= column < end}
+    first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
+    low = v.floor(relu)
+    with v.loop(rows) as i:
+        source, target = v.at(v.pointer(x), v.mul(i, x_next)), v.at(v.pointer(y), v.mul(i, y_next))
+        sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
+        with v.loop(slice_taps) as t, v.loop(row_taps) as r:
+            line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
+            weights = v.at(v.pointer(w), v.plus(v.mul(t, w_slice), v.mul(r, w_row)))
+            for j, pixels in enumerate(sums):
+                from_, taps = v.at(line, v.mul(x_vector, j)), v.at(weights, v.mul(w_vector, j))
+                _add_row(v, IN, OUT, TAPS, pixels, steps, from_, x_pixel, taps)
+        for j, pixels in enumerate(sums):
+            to = v.at(target, v.mul(y_vector, j))
+            for q, total in enumerate(pixels):
+                to = v.step(to, y_pixel if q else 0)
+                v.store(v.at_least(total.value, low), to)
+                if FETCH:
+                    v.prefetch(to, ahead)
+                    v.prefetch(to, claim, write=True)
+
+
+def _add_row(v, IN, OUT, TAPS, pixels, steps, x, x_pixel, w):
+    """The products of one row of the kernel."""
+    groups = v.lanes // max(IN, OUT)
+    if groups == 1 and IN > 1:
+        with v.loop(IN) as channel:
+            taps = v.at(w, v.mul(channel, TAPS * v.lanes))
+            _add_channel(v, pixels, steps, v.at(x, channel), x_pixel, taps, v.broadcast)
+        return
+    for channel in range(IN):
+        lanes = [min(lane // OUT, groups - 1) * IN + channel for lane in range(v.lanes)]
+        straight = lanes == list(range(v.lanes))
+
+        def load(at, lanes=lanes, straight=straight):
+            value = v.load(at)
+            return value if straight else v.shuffle(value, value, lanes)
+
+        _add_channel(v, pixels, steps, x, x_pixel, v.at(w, channel * TAPS * v.lanes), load)
+
+
+def _add_channel(v, pixels, steps, x, x_pixel, w, load):
+    """The same for one input channel of every group, which `load` brings to the lanes of its filters."""
+    met = sorted({tap for pairs in steps.values() for _, tap in pairs})
+    weights = {tap: v.load(w, tap * v.lanes) for tap in met}
+    at = 0
+    for column, pairs in steps.items():
+        x = v.step(x, v.mul(x_pixel, column - at))
+        at = column
+        value = load(x)
+        for pixel, tap in pairs:
+            pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+
+
+@jit.specialise
+def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH):
+    """`filter_columns`."""
+
+    def filter_block(
+        x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
+        bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+    ):  # fmt: skip
+        filter_columns(
+            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
+            x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
+            bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+        )  # fmt: skip
+
+    return filter_block
+
+
+# Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
+BAND = fields("x x_pixels y y_pixels first_run end_run")
+RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
+BLOCK = fields("x y kernel")  # of columns, with its filter_block
+RECORD = arguments(
+    "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
+    "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
+    "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
+    "slice_step row_step w_block w_vector w_slice w_row scratch_bytes sums gather place"
+)
+
+
+@jit.helper
+def gather_band(a, band, first_group, x, scratch):
+    """A band of some vectors of groups of x into scratch[vector][slice][pixel][lane]."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        for d in range(a.slices if groups > 0 else 0):
+            source = x + (j * a.x_vector + d * a.x_slice + band.x * a.x_pixel) * a.size
+            target = scratch + (j * a.from_vector + d * a.from_slice) * a.size
+            call(a.gather, (source, a.x_c, a.x_pixel, groups * a.channels, band.x_pixels, target))
+
+
+@jit.helper
+def place_band(a, band, first_group, sums, y):
+    """The finished sums[vector][slice][pixel][lane] of a band into y."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        for o in range(a.slices_out if groups > 0 else 0):
+            source = sums + (j * a.to_vector + o * a.to_slice) * a.size
+            target = y + (j * a.y_vector + o * a.y_slice + band.y * a.y_pixel) * a.size
+            call(a.place, (source, a.y_k, a.y_pixel, groups * a.filters, band.y_pixels, target))
+
+
+@jit.specialise
+def driver():
+    """Images x blocks of groups x bands, dealt to the tasks in equal runs.
+
+    In place, bands come before blocks, so that the blocks find the lines they share in the cache.
+    """
+
+    def driver(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        bands = carray(pointer(a.bands), a.band_count, BAND)
+        runs = carray(pointer(a.runs), 1, RUN)
+        columns = carray(pointer(a.columns), a.column_count, BLOCK)
+        scratch = a.scratch + task * a.scratch_bytes
+        sums = scratch + a.sums * a.size
+        per_image = a.blocks * a.band_count
+        total = a.images * per_image
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n = unit // per_image
+            rest = unit - n * per_image
+            block = rest % a.blocks if a.in_place else rest // a.band_count
+            band = bands[rest // a.blocks if a.in_place else rest % a.band_count]
+            group = min(block * a.vectors * a.block_groups, a.last_group)
+            x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
+            y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
+            source, target, ahead, claim = x, y, 0, 0
+            if not a.in_place:
+                gather_band(a, band, group, x, scratch)
+                source = scratch - band.x * a.from_pixel * a.size
+                target = sums - band.y * a.to_pixel * a.size
+                # a pixel of sums is as large as what its vector has in x and y, behind one another
+                ahead = (x - target) // a.size + a.vectors * a.x_vector
+                claim = (y - target) // a.size
+            w = a.w + block * a.w_block * a.size
+            bias = a.bias + group * a.filters * a.size
+            for i in range(band.first_run, band.end_run):
+                run = runs[i]
+                for j in range(a.column_count):
+                    column = columns[j]
+                    call(
+                        column.kernel,
+                        (
+                            source + (run.x + column.x) * a.size, a.from_vector, a.from_pixel, a.row_step,
+                            a.slice_step, a.from_next, run.slice_taps, run.row_taps,
+                            w + run.w * a.size, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
+                            target + (run.y + column.y) * a.size, a.to_vector, a.to_pixel, a.to_next,
+                            run.rows, ahead, claim,
+                        ),
+                    )  # fmt: skip
+            if not a.in_place:
+                place_band(a, band, group, sums, y)
+
+    return driver

@@ -1,0 +1,344 @@
+"""Depthwise and small grouped convolution, vectorised over channels.
+
+A vector is one pixel of as many whole groups as it has lanes. A row of output pixels stays in registers over
+the whole kernel, and every input pixel is loaded once for each kernel row; where groups have several input
+channels, a shuffle copies each to the lanes of the filters of its group. Kernel elements that meet only
+padding are left out, columns when the kernel is compiled and rows when it is called, so that no padded copy
+is made: channels_last is filtered in place, channels_first goes through square transposes in scratch. Wins
+on small maps, strides, groups and channels_last; `cpu.depthwise.rows` wins on wide channels_first maps.
+
+Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in oneDNN's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import Algorithm
+from convalgos.arrays import aligned_zeros
+from convalgos.cpu import jit, simd, tiles
+from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
+from convalgos.cpu.kernel_plan import KernelPlan
+from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.problem import ConvProblem
+
+# Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
+PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+UNITS = 4  # of work for each thread, where the problem can be cut into so many
+UNROLLED = 8000  # products in the code of all kernels of a plan: about 5 s to compile
+WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the work is cut: `vectors` of groups by bands of output rows, and rows into blocks of columns."""
+
+    problem: ConvProblem  # the 3-D view
+    in_place: bool  # x and y are read and written where they lie
+    vectors: int  # filtered side by side
+    pixels: int  # of a block of columns
+    bands: int  # their sizes differ by one row at most
+
+    @property
+    def lanes(self) -> int:
+        return simd.lanes(self.problem.itemsize)
+
+    @property
+    def groups(self) -> int:
+        """Whole groups of a vector."""
+        return _groups(self.problem)
+
+    @property
+    def blocks(self) -> int:
+        """Of `vectors` vectors of groups."""
+        return -(-self.problem.groups // (self.groups * self.vectors))
+
+    @property
+    def source(self) -> tuple[int, int, int]:
+        """Elements between pixels, slices and vectors of what the kernels read: x, or its band in scratch."""
+        p = self.problem
+        height = min(p.spatial[1], (self.band_rows - 1) * p.stride[1] + p.kernel_extent[1])
+        return self._strides(p.spatial[0], (p.spatial[1] if self.in_place else height) * p.spatial[2], p.C)
+
+    @property
+    def target(self) -> tuple[int, int, int]:
+        """The same for what they write: y, or its band in scratch."""
+        p = self.problem
+        rows = p.spatial_out[1] if self.in_place else self.band_rows
+        return self._strides(p.spatial_out[0], rows * p.spatial_out[2], p.K)
+
+    def _strides(self, slices: int, pixels: int, channels: int) -> tuple[int, int, int]:
+        if self.in_place:
+            return channels, pixels * channels, self.lanes
+        pixels = -(-pixels // self.lanes) * self.lanes  # squares
+        return self.lanes, pixels * self.lanes, slices * pixels * self.lanes
+
+    @property
+    def band_rows(self) -> int:
+        """Output rows of the largest band."""
+        return -(-self.problem.spatial_out[1] // self.bands)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of one task."""
+        if self.in_place:
+            return 0
+        return self.vectors * (self.source[2] + self.target[2]) * self.problem.itemsize
+
+    @property
+    def fetch(self) -> bool:
+        """Whether the kernels ask for the lines of the next planes; on small maps, that little in a row."""
+        return not self.in_place and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+
+    def columns(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(first output column, constants of its `filter_block`) of each block; the last overlaps.
+
+        The padding among the constants counts columns of the block's input, and only where it makes a
+        difference, so that blocks that need the same code have the same constants.
+        """
+        p = self.problem
+        steps = list(meetings(self.pixels, p.kernel[2], p.stride[2], p.dilation[2]))
+        shape = (p.itemsize, self.lanes, p.w_shape[1], p.gemm_n, self.vectors, self.pixels)
+        found: list[tuple[int, tuple[int, ...]]] = []
+        for first in range(0, p.spatial_out[2], self.pixels):
+            first = min(first, p.spatial_out[2] - self.pixels)
+            start = first * p.stride[2] - p.padding[2][0]  # input column of step 0
+            left = right = 0
+            if start < 0 or start + steps[-1] >= p.spatial[2]:
+                inside = [c for c in steps if 0 <= start + c < p.spatial[2]]
+                left, right = (inside[0], steps[-1] - inside[-1]) if inside else (steps[-1] + 1, 0)
+            row = (p.kernel[2], p.stride[2], p.dilation[2], left, right)
+            found.append((first, (*shape, *row, int(self.fetch))))
+        return found
+
+    @property
+    def products(self) -> int:
+        """Vector products in the code of all kernels, at most."""
+        channels = self.problem.w_shape[1] if self.groups > 1 else 1  # a loop over them is not unrolled
+        kernels = len({constants for _, constants in self.columns()})
+        return kernels * self.vectors * self.pixels * self.problem.kernel[2] * channels
+
+
+def _groups(p: ConvProblem) -> int:
+    return simd.lanes(p.itemsize) // max(p.w_shape[1], p.gemm_n)
+
+
+@lru_cache(256)
+def cut(problem: ConvProblem) -> Cut:
+    p = problem.as_3d
+    lanes, groups = simd.lanes(p.itemsize), _groups(problem)
+    whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
+    in_place = p.layout == "channels_last" and whole and p.groups >= groups
+    rows_out, columns = p.spatial_out[1:]
+    most = PIXELS[vector_bytes()]
+    pair = p.is_depthwise and p.groups >= 2 * groups and (in_place or columns <= most[2])
+    for vectors in (2, 1) if pair else (1,):
+        # whole blocks, and few of them: the last overlaps the one before
+        sizes = range(1, min(most[vectors], columns) + 1)
+        pixels = min(sizes, key=lambda n: (-(-columns // n) * n * (1 + 0.6 / n), -n))
+        c = Cut(p, in_place, vectors, pixels, 1)
+        if c.products <= UNROLLED:
+            break
+    if in_place:
+        row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
+    else:
+        row_bytes = c.scratch_bytes // rows_out
+    threads, overlap = jit.thread_count(), p.kernel_extent[1] - 1  # rows of x that two bands share
+    rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
+    bands = -(-rows_out // rows)
+    while bands < rows_out:
+        units = p.N * c.blocks * bands
+        if units >= UNITS * threads or (units >= threads and rows_out // (bands + 1) <= overlap):
+            break
+        bands += 1
+    return replace(c, bands=bands)
+
+
+def _block_cycles(c: Cut) -> float:
+    """Of a block of groups of one image, on one core.
+
+    Calibrated on Zen 5 with AVX-512: two products or shuffles a cycle, and squares of pixels turned in two
+    cycles a pixel in the first cache, in three and a half beyond.
+    """
+    p = c.problem
+    slices, rows = (
+        sum(end - first for _, first, end in (_meets(p, axis, i) for i in range(p.spatial_out[axis])))
+        for axis in (0, 1)
+    )  # kernel slices and rows that meet the input, over all outputs
+    steps = meetings(c.pixels, p.kernel[2], p.stride[2], p.dilation[2])
+    products = loads = 0
+    blocks = c.columns()
+    for _, (*_, left, right, _) in blocks:
+        inside = [pairs for step, pairs in steps.items() if left <= step <= max(steps) - right]
+        products += sum(map(len, inside))
+        loads += len(inside)
+    channels = p.w_shape[1]
+    shuffles = loads if channels > 1 and c.groups > 1 else 0
+    kernel = slices * rows * (channels * (0.55 * products + 0.4 * shuffles) + 4 * len(blocks))
+    outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * len(blocks))
+    calls = 50 * len(blocks) * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
+    turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
+    turned *= 2 if c.scratch_bytes <= cache_sizes()[0] else 3.5
+    return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class ChannelsPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Channels):
+        c = cut(problem)
+        p = c.problem
+        tasks = jit.thread_count()
+        slices, slices_out = p.spatial[0], p.spatial_out[0]
+        x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
+        last = p.layout == "channels_last"
+        (x_c, x_pixel), (y_k, y_pixel) = ((1, p.C), (1, p.K)) if last else ((x_pixels, 1), (y_pixels, 1))
+        # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
+        (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
+        from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
+        w_row = p.w_shape[1] * p.kernel[2] * c.lanes
+        w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
+        bands, runs = _tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
+        values = {
+            "size": p.itemsize, "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
+            "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
+            "last_group": p.groups - c.vectors * c.groups if c.in_place else p.groups,  # the last overlaps
+            "in_place": int(c.in_place), "band_count": c.bands, "bands": bands, "runs": runs,
+            "x_n": p.C * x_pixels, "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
+            "x_slice": x_pixels // slices * x_pixel, "x_pixel": x_pixel,
+            "y_n": p.K * y_pixels, "y_k": y_k, "y_vector": c.groups * p.gemm_n * y_k,
+            "y_slice": y_pixels // slices_out * y_pixel, "y_pixel": y_pixel,
+            "slices": slices, "slices_out": slices_out,
+            "from_vector": from_vector, "from_slice": from_slice, "from_pixel": from_pixel,
+            "to_vector": to_vector, "to_slice": to_slice, "to_pixel": to_pixel,
+            "from_next": p.stride[1] * from_row, "to_next": to_row,
+            "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
+            "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
+            "scratch_bytes": c.scratch_bytes, "sums": c.vectors * slices * from_slice,
+            "columns": np.array(
+                [
+                    ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, filter_block(*constants))
+                    for q, constants in c.columns()
+                ],
+                BLOCK,
+            ),
+            "column_count": len(c.columns()),
+            "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
+        }  # fmt: skip
+        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
+        self._cut = c
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""
+        c, p = self._cut, self._cut.problem
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)
+        packed = aligned_zeros(c.blocks * c.vectors * p.gemm_k * c.lanes, w.dtype)
+        packed = packed.reshape(c.blocks, c.vectors, *p.kernel[:2], p.w_shape[1], p.kernel[2], c.lanes)
+        for block, vector in np.ndindex(c.blocks, c.vectors):
+            first = block * c.vectors * c.groups
+            if c.in_place:
+                first = min(first, p.groups - c.vectors * c.groups)
+            part = w[first + vector * c.groups :][: c.groups]  # (<= groups, K/g, C/g, T, R, S)
+            part = part.reshape(-1, *part.shape[2:])  # (filters, C/g, T, R, S)
+            packed[block, vector, ..., : len(part)] = part.transpose(2, 3, 1, 4, 0)
+        return packed
+
+
+def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[int, int]):
+    """The bands, and the runs of output rows in them, as `BAND` and `RUN`.
+
+    source, target and w: elements between the slices, and between the rows, of what the kernels read,
+    write, and of the filter.
+    """
+    p = c.problem
+    height, rows_out = p.spatial[1], p.spatial_out[1]
+    bands: list[tuple[int, ...]] = []
+    runs: list[tuple[int, ...]] = []
+    for i in range(c.bands):
+        p0, p1 = rows_out * i // c.bands, rows_out * (i + 1) // c.bands
+        h0 = min(height, max(0, p0 * p.stride[1] - p.padding[1][0]))
+        h1 = max(h0, min(height, (p1 - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]))
+        first = len(runs)
+        for o in range(p.spatial_out[0]):
+            d, t0, t1 = _meets(p, 0, o)
+            row = p0
+            while row < p1:
+                h, r0, r1 = _meets(p, 1, row)
+                end = row + 1
+                while end < p1 and _meets(p, 1, end)[1:] == (r0, r1):
+                    end += 1
+                x, taps, y = (
+                    a * outer + b * inner
+                    for (a, b), (outer, inner) in (((d, h), source), ((t0, r0), w), ((o, row), target))
+                )
+                runs.append((x, taps, y, t1 - t0, r1 - r0, end - row))
+                row = end
+        columns, columns_out = p.spatial[2], p.spatial_out[2]
+        x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
+        bands.append((*x_band, *y_band, first, len(runs)))
+    return np.array(bands, BAND), np.array(runs, RUN)
+
+
+def _meets(p: ConvProblem, axis: int, output: int) -> tuple[int, int, int]:
+    """(input under the first kernel element that meets the input, that element, the end of those that do)."""
+    start, dilation = output * p.stride[axis] - p.padding[axis][0], p.dilation[axis]
+    first = min(p.kernel[axis], -(min(0, start) // dilation))
+    end = min(p.kernel[axis], (p.spatial[axis] - 1 - start) // dilation + 1)
+    return start + first * dilation, first, max(first, end)
+
+
+@dataclass(frozen=True)
+class Channels(Algorithm):
+    family: ClassVar[str] = "cpu.depthwise"
+
+    @property
+    def variant(self):
+        return "channels"
+
+    def why_not(self, problem):
+        return super().why_not(problem) or _unsuited(problem)
+
+    def cost(self, problem, machine):
+        c = cut(problem)
+        p = c.problem
+        cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
+        return machine.launch + p.N * c.blocks * _block_cycles(c) / cycles + machine.stream(p.bytes)
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
+
+    def error_bound(self, problem):
+        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
+        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+
+    def plan(self, problem):
+        return ChannelsPlan(problem, self)
+
+
+def _unsuited(problem: ConvProblem) -> str | None:
+    lanes = simd.lanes(problem.itemsize)
+    if problem.groups == 1 and problem.C > 1:
+        return "filters groups of few channels, and this is one group of all"
+    if max(problem.w_shape[1], problem.gemm_n) > lanes:
+        return (
+            f"holds whole groups in vectors of {lanes} lanes, and these have "
+            f"{problem.w_shape[1]} channels and {problem.gemm_n} filters"
+        )
+    if problem.kernel[-1] > WIDEST:
+        return f"unrolls the columns of the kernel, at most {WIDEST} and not {problem.kernel[-1]}"
+    if problem.is_empty:
+        return None
+    if (products := cut(problem).products) > UNROLLED:
+        return f"unrolls the products of all borders, at most {UNROLLED} and not {products}"
+    return None
+
+
+ALGORITHMS = (Channels(),)

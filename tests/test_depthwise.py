@@ -1,0 +1,277 @@
+"""Depthwise and small grouped convolution: every way of cutting the work, on shapes that need it.
+
+That both variants are right on awkward problems in general is tested with all other algorithms, in
+test_algorithms.py.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from helpers import check, example
+
+from convalgos import ConvProblem, Unsupported
+from convalgos.cpu import depthwise, depthwise_channels, jit, simd
+from convalgos.cpu.channel_blocks import meetings
+from convalgos.cpu.depthwise import Rows
+from convalgos.cpu.depthwise_channels import Channels
+from convalgos.machine import Machine
+
+# The machine that the costs were calibrated on.
+MACHINE = Machine("AMD EPYC, Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4.6e10, 2.2e11, 1.5e-6)
+
+BOTH = """
+n2 c3 h7 w7 k3 r3 s3 p1 groups3
+n2 c35 h9 w10 k35 r3 s3 p1 groups35              # several vectors of channels, the last one short
+n1 c5 h1 w1 k5 r1 s1 groups5                     # nothing but a product
+n1 c5 h2 w3 k5 r5 s5 p2 groups5                  # planes smaller than the kernel and than a vector
+n1 c4 h40 w45 k4 r3 s3 p1:0,2:1 groups4          # asymmetric, several tiles in each direction
+n1 c4 h12 w13 k4 r3 s3 p5:4,6:9 groups4          # rows and columns of outputs that meet padding only
+n1 c3 h21 w22 k3 r5 s5 p2 stride2 groups3
+n1 c3 h21 w40 k3 r3 s4 p1 stride3,2 groups3
+n1 c3 h30 w31 k3 r3 s3 p4 dilation4,3 groups3    # interleaved sets of rows
+n1 c3 h33 w31 k3 r3 s3 p4 stride4,2 dilation6,3 groups3
+n1 c3 h5 w31 k3 r3 s3 p6 dilation6 groups3       # more sets than rows
+n1 c2 h20 w35 k2 r9 s9 p4 groups2                # kernels in chunks of rows, some shorter
+n1 c2 h18 w17 k2 r17 s3 p8,1 groups2
+n1 c2 h14 w14 k2 r27 s27 p13 groups2
+n1 c3 h9 w10 k6 r3 s3 p1 groups3                 # filters for each channel
+n2 c5 h8 w19 k15 r3 s2 p1 stride2 groups5
+n2 c7 w33 k7 s4 p3:0 groups7                     # causal
+n1 c2 w5001 k2 s4 p3:0 groups2                   # a row in several bands
+n1 c3 w70 k3 s3 p8 dilation8 stride2 groups3
+n1 c2 w300 k2 s65 p32 groups2
+n2 c3 d5 h6 w7 k3 t3 r3 s3 p1 groups3
+n1 c2 d9 h8 w20 k4 t2 r3 s3 p1:2,0:1,2 stride2,1,2 dilation3,2,1 groups2
+n1 c1 h70 w300 k1 r3 s3 p1                       # a single plane, cut to feed all threads
+n2 c3 h9 w10 k3 r3 s2 p1 groups3 convolution
+"""
+GROUPED = """
+n1 c6 h9 w9 k6 r3 s3 p1 groups3                  # two channels and two filters
+n2 c12 h7 w17 k12 r3 s3 p1 groups4
+n1 c40 h8 w9 k40 r3 s3 p1 groups10
+n1 c24 h10 w11 k24 r3 s3 p1 stride2 groups3
+n2 c32 h6 w15 k32 r3 s3 p1 groups2 float32       # one group fills a vector
+n1 c9 h7 w8 k15 r3 s3 p1 groups3                 # fewer channels than filters, lanes to spare
+n1 c20 h7 w8 k4 r3 s3 p1 groups4                 # more
+n1 c70 h5 w18 k70 r3 s3 p1 groups35 stride3
+n1 c16 h6 w40 k16 r3 s3 p2:1,2:3 dilation2 groups8
+n1 c8 w90 k8 s7 p3 groups4
+n1 c8 d4 h5 w6 k8 t3 r2 s3 p1,0,1 groups2
+"""
+
+
+def lines(table: str) -> list[str]:
+    return [line.partition("#")[0].strip() for line in table.strip().splitlines()]
+
+
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+each_kind = pytest.mark.parametrize("kind", ["integers", "reals"])
+
+
+def check_if_groups_fit(problem: ConvProblem, kind: str) -> None:
+    """`check` the channel variant; on narrow machines, and in float64, large groups do not fit a vector."""
+    if max(problem.w_shape[1], problem.gemm_n) > simd.lanes(problem.itemsize):
+        with pytest.raises(Unsupported, match="lanes"):
+            Channels().serve(problem)
+    else:
+        check(Channels(), problem, kind)
+
+
+@each_dtype
+@each_kind
+@pytest.mark.parametrize("text", lines(BOTH))
+def test_rows(text, dtype, kind):
+    check(Rows(), ConvProblem.parse(text).replace(dtype=dtype), kind)
+
+
+@each_dtype
+@each_kind
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("text", lines(BOTH) + lines(GROUPED))
+def test_channels(text, layout, dtype, kind):
+    check_if_groups_fit(ConvProblem.parse(text).replace(layout=layout, dtype=dtype), kind)
+
+
+@pytest.fixture
+def small_caches(monkeypatch):
+    """Caches so small that small problems are cut in every direction."""
+    for module in (depthwise, depthwise_channels):
+        monkeypatch.setattr(module, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 20))
+        module.cut.cache_clear()
+    monkeypatch.setattr(depthwise, "COLUMNS", 64)
+    yield
+    for module in (depthwise, depthwise_channels):
+        module.cut.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "cut_along"),
+    [
+        ("n1 c3 h50 w600 k3 r3 s3 p1 groups3", {1, 2}),
+        ("n1 c3 h61 w30 k3 r5 s5 p2 stride2 groups3", {1}),
+        ("n1 c2 h70 w20 k4 r3 s3 p3 dilation3,1 groups2", {1}),
+        ("n1 c2 w900 k2 s9 p4 groups2", {2}),
+        ("n1 c2 d12 h20 w40 k2 t3 r3 s3 p1 stride1,1,2 groups2", {0, 1}),
+    ],
+)
+def test_bands_in_every_direction(text, cut_along, small_caches):
+    problem = ConvProblem.parse(text)
+    assert {axis for axis, count in enumerate(depthwise.cut(problem).bands) if count > 1} >= cut_along
+    check(Rows(), problem, "integers")
+    if cut_along != {2}:
+        assert depthwise_channels.cut(problem).bands > 1
+    check(Channels(), problem, "integers")
+    lanes = simd.lanes(4)
+    wide = problem.replace(
+        x_shape=(1, 3 * lanes + 1, *problem.spatial),
+        w_shape=(3 * lanes + 1, 1, *problem.kernel),
+        groups=3 * lanes + 1,
+        layout="channels_last",
+    )
+    assert depthwise_channels.cut(wide).in_place
+    check(Channels(), wide, "integers")
+
+
+def test_bands_that_fetch_the_next(text="n3 c40 h64 w70 k40 r3 s3 p1 groups40"):
+    problem = ConvProblem.parse(text)
+    assert problem.x_bytes + problem.y_bytes > depthwise.FETCHED
+    check(Rows(), problem, "integers")
+    check(Channels(), ConvProblem.parse("n16 c70 h7 w8 k70 r3 s3 p1 groups70"), "integers")
+
+
+def test_tiles_cover_every_output_once_or_overlap_inside_their_band(small_caches):
+    problem = ConvProblem.parse("n1 c1 d5 h43 w130 k1 t2 r3 s3 p1 dilation1,2,1 stride1,1,2 groups1")
+    c = depthwise.cut(problem)
+    o, p, q = problem.spatial_out
+    bands, tiles = depthwise._tables(c)
+    written = np.zeros((o, p, q), int)
+    for band in bands:
+        inside = np.zeros((o, p, q), int)
+        for tile in tiles[band["first_tile"] : band["end_tile"]]:
+            for i in range(c.rows):
+                first = tile["y"] + i * c.row_sets * q
+                inside.reshape(-1)[first : first + band["columns"]] = 1
+        written += inside
+    assert (written == 1).all()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2, 5])
+def test_column_blocks_leave_out_padding_and_nothing_else(stride, dilation):
+    text = f"n1 c3 h4 w40 k3 r1 s4 p0,7:6 stride1,{stride} dilation1,{dilation} groups3"
+    problem = ConvProblem.parse(text).as_3d
+    c = depthwise_channels.cut(problem)
+    met = set()
+    for first, constants in c.columns():
+        *_, left, right, _ = constants
+        steps = meetings(c.pixels, 4, stride, dilation)
+        for step, pairs in steps.items():
+            column = first * stride - 7 + step
+            kept = left <= step <= max(steps) - right
+            assert kept == (0 <= column < 40)
+            met |= {(first + pixel, tap) for pixel, tap in pairs if kept}
+    outputs, taps = problem.spatial_out[2], range(4)
+    assert met == {(q, s) for q in range(outputs) for s in taps if 0 <= q * stride + s * dilation - 7 < 40}
+
+
+@pytest.mark.parametrize("variant", [Rows(), Channels()], ids=lambda v: v.variant)
+def test_the_number_of_threads_does_not_matter(variant):
+    problem = ConvProblem.parse("n2 c19 h23 w30 k19 r3 s3 p1 groups19")
+    x, w, bias, _ = example(problem, "reals")
+    answers = []
+    threads = numba.get_num_threads()
+    for count in (1, threads):
+        numba.set_num_threads(count)
+        for module in (depthwise, depthwise_channels):
+            module.cut.cache_clear()
+        try:
+            answers.append(variant.serve(problem)(x, w, bias=bias))
+        finally:
+            numba.set_num_threads(threads)
+    assert np.array_equal(*answers)
+
+
+@pytest.mark.parametrize(
+    ("variant", "text", "reason"),
+    [
+        (Rows(), "n1 c4 h8 w8 k4 r3 s3 groups2", "sums over several"),
+        (Rows(), "n1 c4 h8 w8 k4 r3 s3", "sums over several"),
+        (Rows(), "n1 c4 h8 w8 k4 r3 s3 groups4 channels_last", "channels_first"),
+        (Rows(), "n1 c4 h8 w9 k4 r3 s3 groups4 stride1,3", "at most 2, not 3"),
+        (Channels(), "n1 c4 h8 w8 k4 r3 s3", "one group of all"),
+        (Channels(), "n1 c64 h8 w8 k64 r3 s3 groups2", "32 channels and 32 filters"),
+        (Channels(), "n1 c2 w900 k2 s300 groups2", "at most 128 and not 300"),
+        (Channels(), "n1 c4 h99 w5000 k4 r3 s128 p1,64 groups4", "at most 8000"),
+    ],
+)
+def test_refusals_say_why(variant, text, reason):
+    with pytest.raises(Unsupported, match=reason):
+        variant.serve(ConvProblem.parse(text))
+
+
+@pytest.mark.skipif(simd.lanes(4) != 16, reason="the costs are those of AVX-512")
+@pytest.mark.parametrize(
+    ("text", "better"),
+    [
+        ("n8 c32 h112 w112 k32 r3 s3 p1 groups32", Rows()),
+        ("n8 c96 h112 w112 k96 r3 s3 p1 stride2 groups96", Rows()),
+        ("n8 c1536 w2048 k1536 s4 p3:0 groups1536", Rows()),
+        ("n8 c384 h14 w14 k384 r3 s3 p1 groups384", Channels()),
+        ("n8 c960 h7 w7 k960 r3 s3 p1 groups960", Channels()),
+        ("n8 c240 h28 w28 k240 r5 s5 p2 groups240", Channels()),
+        ("n8 c512 h14 w14 k512 r27 s27 p13 groups512", Channels()),
+    ],
+)
+def test_costs_rank_the_variants_as_measured(text, better):
+    problem = ConvProblem.parse(text)
+    costs = {v.id: v.cost(problem, MACHINE) for v in (Rows(), Channels())}
+    assert min(costs, key=costs.__getitem__) == better.id
+
+
+def test_scratch_stays_in_the_caches():
+    for text in (
+        "n8 c32 h112 w112 k32 r3 s3 p1 groups32",
+        "n1 c64 w131072 k64 s4 p3 groups64",
+        "n1 c1 h2048 w2048 k1 r63 s63 p31",
+        "n8 c54 d16 h56 w56 k54 t3 r3 s3 p1 groups54",
+    ):
+        problem = ConvProblem.parse(text)
+        assert Rows().workspace_bytes(problem) <= jit.thread_count() * (1 << 20), text
+
+
+NARROW = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from helpers import check
+from convalgos import ConvProblem
+from convalgos.cpu import simd
+from convalgos.cpu.depthwise import Rows
+from convalgos.cpu.depthwise_channels import Channels
+
+assert simd.lanes(4) == 8
+for text in (
+    "n2 c19 h17 w30 k19 r3 s3 p1 groups19",
+    "n1 c3 h20 w21 k3 r9 s9 p4 groups3",
+    "n1 c3 h21 w22 k6 r5 s5 p2 stride2 groups3 float64",
+):
+    check(Rows(), ConvProblem.parse(text), "integers")
+    for layout in ("channels_first", "channels_last"):
+        check(Channels(), ConvProblem.parse(text).replace(layout=layout), "integers")
+for text in ("n1 c24 h9 w10 k24 r3 s3 p1 groups6", "n1 c24 h9 w10 k24 r3 s3 p1 groups3 channels_last"):
+    check(Channels(), ConvProblem.parse(text), "integers")
+print("all exact")
+"""
+
+
+def test_narrow_vectors():
+    tests = str(Path(__file__).parent)
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell"}
+    run = subprocess.run(
+        [sys.executable, "-c", NARROW, tests], capture_output=True, text=True, env=environment
+    )
+    assert run.stdout.strip() == "all exact", run.stderr[-2000:]
