@@ -41,7 +41,7 @@ class Machine:
 
     def stream(self, nbytes: float) -> float:
         """Seconds to move `nbytes`, read plus written, once."""
-        return nbytes / (self.cache_bandwidth if nbytes < self.l3_bytes / 2 else self.bandwidth)
+        return nbytes / (self.cache_bandwidth if nbytes < self.l3_bytes else self.bandwidth)
 
 
 def cache_folder() -> Path:
