@@ -4,7 +4,7 @@ A tile of t x t inputs gives the (t - r + 1) x (t - s + 1) outputs that the wrap
 leaves whole (overlap-save). The spectrum of a real tile is half redundant: t^2 / 2 + 2 complex values are
 kept, and each takes the three real products of Gauss per pair of channels. A 9x9 kernel on t = 16 thus needs
 6 products for an output instead of 81, with no more error than a direct sum. Wins from 5x5 up with 16 and
-more channels.
+more channels, and on long 1-D kernels with tiles of 128.
 
 The transforms are `codelets` on vectors of channels; tiles, their products and all that surrounds them are
 those of `boxes`: kernels with taps in one dimension of the plane use the 1-D form, taps in depth are summed
@@ -31,8 +31,9 @@ from convalgos.cpu.tiles import axis
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 
+MOST_2D = 32  # inputs of a side of a tile: longer kernels would be too much code, on too many points
 SCRATCH = 64 << 20  # bytes that a problem smaller than this may take
-ROWS = {64: 8, 32: 4, 16: 3}  # of the micro-kernel: three registers of sums each; vector bytes -> rows
+ROWS = {64: 8, 32: 3, 16: 3}  # of the micro-kernel, with three registers of sums each; vector bytes -> rows
 
 # Calibrated on Zen 5 with AVX-512.
 PRODUCT = 0.95  # of the peak, inside the micro-kernel
@@ -140,8 +141,8 @@ def complex_tile(v, ROWS, x, rows, offsets, u, taps, ahead, accumulate, y, y_str
     with v.loop(taps) as t:
         at = v.table64(offsets, t)
         tap = v.mul(t, 2 * v.lanes)
-        for part in (0, v.lanes):
-            v.prefetch(later, v.plus(tap, part))
+        for line in range(0, 2 * v.lanes, simd.LINE // v.size):
+            v.prefetch(later, v.plus(tap, line))
         c, d = _load(v, v.at(weights, tap))
         factors = c, v.add(c, d), v.sub(c, d)
         for row, input_ in zip(sums, inputs, strict=True):
@@ -414,6 +415,8 @@ class FftTiles(Algorithm):
         found = form(problem, self.t)
         if isinstance(found, str) or problem.is_empty:
             return found if isinstance(found, str) else None
+        if self._schedule(problem).dims == 2 and self.t > MOST_2D:
+            return f"tiles of {self.t} inputs are for one dimension; {MOST_2D} by {MOST_2D} are the largest"
         scratch = self._schedule(problem).scratch_bytes
         if scratch > max(SCRATCH, problem.bytes):
             return f"the smallest box of tiles takes {scratch >> 20} MiB of scratch"
@@ -441,4 +444,4 @@ class FftTiles(Algorithm):
         return spectral_schedule(problem, self.t, jit.thread_count())
 
 
-ALGORITHMS = tuple(FftTiles(t) for t in (16, 18, 20, 24, 32))
+ALGORITHMS = tuple(FftTiles(t) for t in (16, 18, 20, 24, 32, 128))
