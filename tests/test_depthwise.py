@@ -167,7 +167,7 @@ def test_column_blocks_leave_out_padding_and_nothing_else(stride, dilation):
     problem = ConvProblem.parse(text).as_3d
     c = depthwise_channels.cut(problem)
     met = set()
-    for first, constants in c.columns():
+    for first, constants in c.columns:
         *_, left, right, _ = constants
         steps = meetings(c.pixels, 4, stride, dilation)
         for step, pairs in steps.items():
@@ -206,7 +206,8 @@ def test_the_number_of_threads_does_not_matter(variant):
         (Channels(), "n1 c4 h8 w8 k4 r3 s3", "one group of all"),
         (Channels(), "n1 c64 h8 w8 k64 r3 s3 groups2", "32 channels and 32 filters"),
         (Channels(), "n1 c2 w900 k2 s300 groups2", "at most 128 and not 300"),
-        (Channels(), "n1 c4 h99 w5000 k4 r3 s128 p1,64 groups4", "at most 8000"),
+        (Channels(), "n1 c4 h9 w800 k4 r3 s128 p1,64 groups4", "at most 8000"),
+        (Channels(), "n1 c2 w1000000 k2 s9 groups2", "copies whole rows"),
     ],
 )
 def test_refusals_say_why(variant, text, reason):

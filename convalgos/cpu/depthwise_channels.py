@@ -13,8 +13,9 @@ Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +33,7 @@ PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
 UNROLLED = 8000  # products in the code of all kernels of a plan: about 5 s to compile
 WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
+SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -97,6 +99,7 @@ class Cut:
         """Whether the kernels ask for the lines of the next planes; on small maps, that little in a row."""
         return not self.in_place and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
+    @cached_property
     def columns(self) -> list[tuple[int, tuple[int, ...]]]:
         """(first output column, constants of its `filter_block`) of each block; the last overlaps.
 
@@ -122,7 +125,7 @@ class Cut:
     def products(self) -> int:
         """Vector products in the code of all kernels, at most."""
         channels = self.problem.w_shape[1] if self.groups > 1 else 1  # a loop over them is not unrolled
-        kernels = len({constants for _, constants in self.columns()})
+        kernels = len({constants for _, constants in self.columns})
         return kernels * self.vectors * self.pixels * self.problem.kernel[2] * channels
 
 
@@ -144,7 +147,7 @@ def cut(problem: ConvProblem) -> Cut:
         sizes = range(1, min(most[vectors], columns) + 1)
         pixels = min(sizes, key=lambda n: (-(-columns // n) * n * (1 + 0.6 / n), -n))
         c = Cut(p, in_place, vectors, pixels, 1)
-        if c.products <= UNROLLED:
+        if vectors == 1 or c.products <= UNROLLED:
             break
     if in_place:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
@@ -174,16 +177,16 @@ def _block_cycles(c: Cut) -> float:
     )  # kernel slices and rows that meet the input, over all outputs
     steps = meetings(c.pixels, p.kernel[2], p.stride[2], p.dilation[2])
     products = loads = 0
-    blocks = c.columns()
-    for _, (*_, left, right, _) in blocks:
+    for (*_, left, right, _), count in Counter(constants for _, constants in c.columns).items():
         inside = [pairs for step, pairs in steps.items() if left <= step <= max(steps) - right]
-        products += sum(map(len, inside))
-        loads += len(inside)
+        products += count * sum(map(len, inside))
+        loads += count * len(inside)
+    blocks = len(c.columns)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
-    kernel = slices * rows * (channels * (0.55 * products + 0.4 * shuffles) + 4 * len(blocks))
-    outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * len(blocks))
-    calls = 50 * len(blocks) * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
+    kernel = slices * rows * (channels * (0.55 * products + 0.4 * shuffles) + 4 * blocks)
+    outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
+    calls = 50 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
     turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
     turned *= 2 if c.scratch_bytes <= cache_sizes()[0] else 3.5
     return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands
@@ -226,11 +229,11 @@ class ChannelsPlan(KernelPlan):
             "columns": np.array(
                 [
                     ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, filter_block(*constants))
-                    for q, constants in c.columns()
+                    for q, constants in c.columns
                 ],
                 BLOCK,
             ),
-            "column_count": len(c.columns()),
+            "column_count": len(c.columns),
             "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
@@ -336,8 +339,11 @@ def _unsuited(problem: ConvProblem) -> str | None:
         return f"unrolls the columns of the kernel, at most {WIDEST} and not {problem.kernel[-1]}"
     if problem.is_empty:
         return None
-    if (products := cut(problem).products) > UNROLLED:
-        return f"unrolls the products of all borders, at most {UNROLLED} and not {products}"
+    c = cut(problem)
+    if c.scratch_bytes > SCRATCH:
+        return f"copies whole rows, here {c.scratch_bytes} bytes for each thread and at most {SCRATCH}"
+    if c.products > UNROLLED:
+        return f"unrolls the products of all borders, at most {UNROLLED} and not {c.products}"
     return None
 
 
