@@ -74,7 +74,7 @@ class SpectralSchedule(Schedule):
     @property
     def effort(self):
         sums = self.busy_tiles * self.slowdown + schedule.WAIT * self.boxes / self.threads
-        cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
+        cached = self.problem.groups * self.u_bytes < 3 * cache_sizes()[2] // 4
         return sums if cached else max(sums, MEMORY * self.boxes)  # the filter is fetched beside the sums
 
     @property
