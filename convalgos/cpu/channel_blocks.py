@@ -11,6 +11,12 @@ from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
 from convalgos.cpu.simd import call, carray, pointer
 
+# Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
+BAND = fields("x x_pixels y y_pixels first_run runs")
+RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
+BLOCK = fields("x y kernel")  # of columns, with its filter_block
+RUN_BYTES = RUN.itemsize
+
 
 def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
     """Input column, counted from the first of a block -> the (output, kernel column) pairs that read it."""
@@ -24,15 +30,15 @@ def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, li
 @simd.emitter
 def filter_columns(
     v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
-    x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
-    bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+    x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+    y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
 ):  # fmt: skip
-    """A block of PIXELS columns, for some rows of output pixels that meet the same rows of the kernel.
+    """A block of PIXELS columns, for `runs` (see `RUN`) of output rows that meet the same rows of the kernel.
 
     y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*STRIDE + s*DILATION][g] *
-    w[j][t][r][g][s], where i counts rows and j vectors, both x[g] and w hold `lanes` filters, and a product
-    is left out where its column of x is one of the first LEFT or the last RIGHT. Starts from the bias, and
-    ends with relu. FETCH asks for the lines at `ahead` and at `claim` elements behind every pixel of y.
+    w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
+    and a product is left out where its column of x is one of the first LEFT or the last RIGHT. Starts from
+    the bias, and ends with relu. FETCH asks for lines, `ahead` and `claim` elements behind each pixel of y.
     """
     groups = v.lanes // max(IN, OUT)
     steps = meetings(PIXELS, TAPS, STRIDE, DILATION)
@@ -40,23 +46,26 @@ def filter_columns(
     steps = {column: pairs for column, pairs in steps.items() if LEFT <= column < end}
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     low = v.floor(relu)
-    with v.loop(rows) as i:
-        source, target = v.at(v.pointer(x), v.mul(i, x_next)), v.at(v.pointer(y), v.mul(i, y_next))
-        sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
-        with v.loop(slice_taps) as t, v.loop(row_taps) as r:
-            line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
-            weights = v.at(v.pointer(w), v.plus(v.mul(t, w_slice), v.mul(r, w_row)))
+    with v.loop(run_count) as n:
+        run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
+        with v.loop(run["rows"]) as i:
+            source = v.at(v.pointer(x), v.plus(run["x"], v.mul(i, x_next)))
+            target = v.at(v.pointer(y), v.plus(run["y"], v.mul(i, y_next)))
+            sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
+            with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
+                line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
+                taps = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
+                for j, pixels in enumerate(sums):
+                    of_vector = v.at(line, v.mul(x_vector, j)), x_pixel, v.at(taps, v.mul(w_vector, j))
+                    _add_row(v, IN, OUT, TAPS, pixels, steps, *of_vector)
             for j, pixels in enumerate(sums):
-                from_, taps = v.at(line, v.mul(x_vector, j)), v.at(weights, v.mul(w_vector, j))
-                _add_row(v, IN, OUT, TAPS, pixels, steps, from_, x_pixel, taps)
-        for j, pixels in enumerate(sums):
-            to = v.at(target, v.mul(y_vector, j))
-            for q, total in enumerate(pixels):
-                to = v.step(to, y_pixel if q else 0)
-                v.store(v.at_least(total.value, low), to)
-                if FETCH:
-                    v.prefetch(to, ahead)
-                    v.prefetch(to, claim, write=True)
+                to = v.at(target, v.mul(y_vector, j))
+                for q, total in enumerate(pixels):
+                    to = v.step(to, y_pixel if q else 0)
+                    v.store(v.at_least(total.value, low), to)
+                    if FETCH:
+                        v.prefetch(to, ahead)
+                        v.prefetch(to, claim, write=True)
 
 
 def _add_row(v, IN, OUT, TAPS, pixels, steps, x, x_pixel, w):
@@ -96,22 +105,18 @@ def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, 
     """`filter_columns`."""
 
     def filter_block(
-        x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
-        bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+        x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+        y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
     ):  # fmt: skip
         filter_columns(
             SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
-            x, x_vector, x_pixel, x_row, x_slice, x_next, slice_taps, row_taps, w, w_vector, w_row, w_slice,
-            bias, relu, y, y_vector, y_pixel, y_next, rows, ahead, claim,
+            x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+            y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
         )  # fmt: skip
 
     return filter_block
 
 
-# Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
-BAND = fields("x x_pixels y y_pixels first_run end_run")
-RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
-BLOCK = fields("x y kernel")  # of columns, with its filter_block
 RECORD = arguments(
     "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
     "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
@@ -152,7 +157,6 @@ def driver():
     def driver(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
         bands = carray(pointer(a.bands), a.band_count, BAND)
-        runs = carray(pointer(a.runs), 1, RUN)
         columns = carray(pointer(a.columns), a.column_count, BLOCK)
         scratch = a.scratch + task * a.scratch_bytes
         sums = scratch + a.sums * a.size
@@ -176,20 +180,18 @@ def driver():
                 claim = (y - target) // a.size
             w = a.w + block * a.w_block * a.size
             bias = a.bias + group * a.filters * a.size
-            for i in range(band.first_run, band.end_run):
-                run = runs[i]
-                for j in range(a.column_count):
-                    column = columns[j]
-                    call(
-                        column.kernel,
-                        (
-                            source + (run.x + column.x) * a.size, a.from_vector, a.from_pixel, a.row_step,
-                            a.slice_step, a.from_next, run.slice_taps, run.row_taps,
-                            w + run.w * a.size, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
-                            target + (run.y + column.y) * a.size, a.to_vector, a.to_pixel, a.to_next,
-                            run.rows, ahead, claim,
-                        ),
-                    )  # fmt: skip
+            runs = a.runs + band.first_run * RUN_BYTES
+            for j in range(a.column_count):
+                column = columns[j]
+                call(
+                    column.kernel,
+                    (
+                        source + column.x * a.size, a.from_vector, a.from_pixel, a.row_step, a.slice_step,
+                        a.from_next, w, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
+                        target + column.y * a.size, a.to_vector, a.to_pixel, a.to_next,
+                        runs, band.runs, ahead, claim,
+                    ),
+                )  # fmt: skip
             if not a.in_place:
                 place_band(a, band, group, sums, y)
 

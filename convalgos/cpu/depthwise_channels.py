@@ -184,9 +184,9 @@ def _block_cycles(c: Cut) -> float:
     blocks = len(c.columns)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
-    kernel = slices * rows * (channels * (0.55 * products + 0.4 * shuffles) + 4 * blocks)
+    kernel = slices * rows * (channels * (0.55 * products + 0.25 * shuffles) + 4 * blocks)
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
-    calls = 50 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
+    calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
     turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
     turned *= 2 if c.scratch_bytes <= cache_sizes()[0] else 3.5
     return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands
@@ -286,7 +286,7 @@ def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[i
                 row = end
         columns, columns_out = p.spatial[2], p.spatial_out[2]
         x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
-        bands.append((*x_band, *y_band, first, len(runs)))
+        bands.append((*x_band, *y_band, first, len(runs) - first))
     return np.array(bands, BAND), np.array(runs, RUN)
 
 
