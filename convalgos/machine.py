@@ -39,9 +39,10 @@ class Machine:
         """flop/s on all threads in an element type."""
         return self.peak_float64 if dtype == "float64" else self.peak_float32
 
-    def stream(self, nbytes: float) -> float:
-        """Seconds to move `nbytes`, read plus written, once."""
-        return nbytes / (self.cache_bandwidth if nbytes < self.l3_bytes else self.bandwidth)
+    def stream(self, nbytes: float, footprint: float | None = None) -> float:
+        """Seconds to move `nbytes`, read plus written, of arrays that take `footprint` bytes in all."""
+        cached = (nbytes if footprint is None else footprint) < self.l3_bytes
+        return nbytes / (self.cache_bandwidth if cached else self.bandwidth)
 
 
 def cache_folder() -> Path:

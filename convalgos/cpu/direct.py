@@ -27,7 +27,9 @@ from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 
-PIXELS = 256  # of a block: enough to reuse a panel of filters, few enough for scratch in L2
+PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
+WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
+COLUMNS = 256  # of a block of a longer row
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -137,11 +139,11 @@ def flat_view(problem: ConvProblem) -> ConvProblem:
 
 
 def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
-    """A block of about `pixels` outputs with a short halo: wide rows are cut at about 64 columns."""
+    """A block of about `pixels` outputs, in whole rows where they are not too long."""
     o, p, q = sizes
     columns = q
-    if q > 96:
-        parts = max(1, round(q / 64)) if p > 1 or o > 1 else -(-q // pixels)
+    if q > min(WHOLE_ROW, pixels):
+        parts = -(-q // min(COLUMNS if p > 1 or o > 1 else pixels, pixels))
         columns = min(q, math.ceil(q / parts / lanes) * lanes)
     rows = max(1, min(p, round(pixels / columns)))
     rows = -(-p // -(-p // rows))
@@ -380,12 +382,15 @@ class Direct(Algorithm):
     def cost(self, problem, machine):
         cut = blocking(problem)
         p = cut.problem
-        compute = panels.seconds(p.flops, p.gemm_n, p.dtype, machine)
-        halo = math.prod(cut.spans) / max(1, math.prod(cut.block)) if cut.copied else 1
-        moved = p.y_bytes * 2 + (p.x_bytes * halo if cut.copied else p.x_bytes)
+        written = p.y_bytes * (1 if panels.streams(p) else 2)  # a cached store reads its line first
+        copied = (
+            p.x_bytes * math.prod(cut.spans) / math.prod(cut.block) / math.prod(p.stride) if cut.copied else 0
+        )
+        compute = panels.seconds(p, machine) + 2 * copied / machine.cache_bandwidth
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
-        return machine.launch + balance * (compute + machine.stream(moved))
+        memory = machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
+        return machine.launch + max(balance * compute, memory)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes

@@ -29,7 +29,7 @@ from convalgos.problem import ConvProblem
 PIXELS = 256  # that a task of our own product takes at a time
 GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on large products; Zen 5
 GEMM_CALL = {"blas": 6e-6, "mkl": 8e-6, "own": 6e-6}  # seconds of Python and launch around a product
-COPY_CALL = 1e-8  # seconds of a copy of one run of patch elements
+COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -141,8 +141,10 @@ def fill_channels_first(SIZE):
                 before = min(count, max(0, (-w + a.stride_w - 1) // a.stride_w))
                 inside = max(before, min(count, (a.width - 1 - w) // a.stride_w + 1))
                 source = a.x + (((c * a.depth + d) * a.height + h) * a.width + w) * SIZE
-                zero_bytes(to, before * SIZE)
-                zero_bytes(to + inside * SIZE, (count - inside) * SIZE)
+                if before:
+                    zero_bytes(to, before * SIZE)
+                if inside < count:
+                    zero_bytes(to + inside * SIZE, (count - inside) * SIZE)
                 if a.stride_w == 1:
                     copy_bytes(to + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
                 else:
@@ -227,7 +229,9 @@ class Im2colPlan(Plan):
         p = self._p = cut.problem
         self._gemm = algorithm.gemm
         self._last = p.layout == "channels_last"
-        tasks = self._tasks = jit.thread_count()
+        # Our threads spin for milliseconds after a launch, and would take the cores from NumPy's BLAS, whose
+        # threads are others: then one thread makes the patches. MKL shares our threads.
+        tasks = self._tasks = 1 if self._gemm == "blas" else jit.thread_count()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         rows, vectors = simd.tile_for(p.gemm_n, size)
         self._panel = vectors * lanes
@@ -351,9 +355,10 @@ class Im2col(Algorithm):
         made = p.gemm_m * p.gemm_k * p.groups * p.itemsize if cut.needed else 0  # bytes of all patches
         # written, then read by the product, through the last cache; narrow rows cost a copy call each
         copies = made / p.itemsize / max(1, p.w_shape[1] if p.layout == "channels_last" else p.spatial_out[2])
-        filling = 2 * made / machine.cache_bandwidth + copies * COPY_CALL / machine.threads
+        threads = 1 if self.gemm == "blas" else machine.threads
+        filling = (2 * made / machine.cache_bandwidth * machine.threads + copies * COPY_CALL) / threads
         if self.gemm == "own":
-            product = panels.seconds(p.flops, p.gemm_n, p.dtype, machine)
+            product = panels.seconds(p, machine)
             calls = 2 * cut.blocks
         else:
             # narrow products never reach the library's rate

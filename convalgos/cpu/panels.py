@@ -19,6 +19,8 @@ from convalgos.problem import ConvProblem
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
 EFFICIENCY = 0.95  # of the peak inside the micro-kernel; Zen 5
+TILE_CYCLES = 40  # around the taps of a tile: its table, its registers, its sums; Zen 5
+OUTPUT_CYCLES = 6  # of the output step, for a vector of y; Zen 5
 PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 
 
@@ -73,13 +75,18 @@ def pack(w: np.ndarray, panel: int) -> np.ndarray:
     return packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
 
 
-def seconds(flops: float, filters: int, dtype: str, machine: Machine) -> float:
-    """Predicted time of the sums on all threads, with the lanes of the last panel that are padding."""
-    rows, vectors = simd.tile_for(filters, 8 if dtype == "float64" else 4)
-    panel = vectors * simd.lanes(8 if dtype == "float64" else 4)
-    filled = filters / (-(-filters // panel) * panel)
-    waits = rows * vectors / (rows * vectors + 2)  # small tiles wait for their loads
-    return flops / (machine.peak(dtype) * EFFICIENCY * filled * waits)
+def seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time of all sums and of the output step on all threads, from data in the caches."""
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    rows, vectors = simd.tile_for(p.gemm_n, p.itemsize)
+    panel = vectors * lanes
+    padded = -(-p.gemm_n // panel) * panel / max(1, p.gemm_n)  # lanes of the last panel are padding
+    waits = 1 + 2 / (rows * vectors)  # small tiles wait for their loads
+    starts = 1 + 2 * TILE_CYCLES / (rows * vectors) / max(1, p.gemm_k)  # of tiles with few taps
+    sums = p.flops * padded * waits * starts / (machine.peak(p.dtype) * EFFICIENCY)
+    vectors_out = p.gemm_m * p.groups * -(-p.gemm_n // lanes)
+    # a cycle of a thread is two fused multiply-adds of a vector
+    return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
 
 
 @jit.specialise
