@@ -25,6 +25,8 @@ WHOLE_REFERENCE_TAPS = 2048
 SAMPLED_OUTPUTS = 512
 HOPELESS = 50.0  # candidates predicted this many times slower than the best are not timed ...
 HARMLESS = 0.5  # ... unless a call is predicted to take no more than these seconds
+IDLE = 0.05  # seconds; threads of OpenBLAS spin for 30 ms after a product, those of other libraries up to 40
+WARM_UP = 0.04  # seconds in which the scheduler spreads the threads again
 LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst
 SINGLE_CALL = 2.0  # seconds; so long a call is timed once in all
 SLOW = 3.0  # candidates this many times slower than the best when first run are not timed again
@@ -58,8 +60,8 @@ def interleave(
     *,
     rounds: int = 3,
     burst: int = 3,
-    warm_up: float = 0.02,
-    idle: float = 0.03,
+    warm_up: float = WARM_UP,
+    idle: float = IDLE,
     progress: Progress = silent,
 ) -> dict[str, Timing]:
     """Time every call `rounds` times in turn, `burst` samples each.
@@ -191,13 +193,12 @@ def table(
         progress: called before every step.
     """
     judge = judge or Judge(ranking.problem)
-    idle, warm_up = (0.05, 0.04) if others else (0.03, 0.02)  # threads of other libraries spin for longer
     deadline = time.perf_counter() + (float("inf") if time_budget is None else time_budget)
     tolerable = max([harmless, *(within * c.seconds for c in ranking.candidates[:1])])
     y = np.empty(ranking.problem.array_shape(ranking.problem.y_shape), judge.x.dtype)
     trials: list[_Trial] = []
     rejected, failed = list(ranking.rejected), []
-    time.sleep(idle)
+    time.sleep(IDLE)
     for turn, candidate in enumerate(ranking.candidates):
         progress(candidate.id, turn / len(ranking.candidates) / 2)
         if trials and time.perf_counter() > deadline:
@@ -219,13 +220,11 @@ def table(
     }
     trials = [replace(t, call=None) for t in trials]  # lets go of the workspaces of the others
     if time_budget is not None:
-        per_round = sum(4 * t.first + idle + warm_up for t in trials if t.candidate.id in calls) or 1.0
+        per_round = sum(4 * t.first + IDLE + WARM_UP for t in trials if t.candidate.id in calls) or 1.0
         rounds = max(1, min(rounds, int((deadline - time.perf_counter()) / per_round)))
     timings = interleave(
         calls | dict(others),
         rounds=rounds,
-        idle=idle,
-        warm_up=warm_up,
         progress=lambda what, done: progress(what, 0.5 + done / 2),
     )
     rows = [t.row(timings.get(t.candidate.id)) for t in trials]
