@@ -141,7 +141,10 @@ def cut(problem: ConvProblem) -> Cut:
     in_place = p.layout == "channels_last" and whole and p.groups >= groups
     rows_out, columns = p.spatial_out[1:]
     most = PIXELS[vector_bytes()]
-    pair = p.is_depthwise and p.groups >= 2 * groups and (in_place or columns <= most[2])
+    # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
+    # many bytes apart that they share few of its sets.
+    narrow = columns <= (2 if in_place else 1) * most[2]
+    pair = p.is_depthwise and p.groups >= 2 * groups and (narrow or in_place and p.C * p.itemsize % 512 == 0)
     for vectors in (2, 1) if pair else (1,):
         # whole blocks, and few of them: the last overlaps the one before
         sizes = range(1, min(most[vectors], columns) + 1)
