@@ -27,7 +27,6 @@ EXTRAS = {  # module -> how to get it
     "numba": "pip install numba",
     "pyfftw": "pip install pyfftw",
     "mkl": "pip install 'convalgos[mkl]'",
-    "mkl_fft": "pip install 'convalgos[mkl]'",
     "cupy": "pip install 'convalgos[gpu]'",
     "cudnn": "pip install 'convalgos[gpu]'",
     "onnx": "pip install 'convalgos[bench]'",

@@ -36,7 +36,6 @@ DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that b
     "scipy": ("scipy",),
     "pyfftw": ("pyFFTW",),
     "mkl": ("mkl",),
-    "mkl_fft": ("mkl_fft",),
     "torch": ("torch",),
     "onnx": ("onnx",),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),

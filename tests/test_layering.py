@@ -211,9 +211,9 @@ MKL = {"cpu.im2col.mkl", "cpu.fft.mkl"}
         (("pyfftw",), "pip install pyfftw", {"cpu.fft.fftw"}),
         (("torch",), "", set()),
         (("cupy",), "", set()),
-        (("mkl", "mkl_fft"), "pip install 'convalgos[mkl]'", MKL),
+        (("mkl",), "pip install 'convalgos[mkl]'", MKL),
         (("scipy",), "", set()),
-        (("numba", "llvmlite", "pyfftw", "torch", "cupy", "mkl", "mkl_fft", "scipy"), "", {"cpu.direct"}),
+        (("numba", "llvmlite", "pyfftw", "torch", "cupy", "mkl", "scipy"), "", {"cpu.direct"}),
     ],
     ids=lambda v: "+".join(v) if isinstance(v, tuple) else "",
 )

@@ -20,7 +20,7 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan
 from convalgos.arrays import aligned_empty, aligned_zeros
-from convalgos.cpu import jit, mkl, panels, simd
+from convalgos.cpu import jit, mkl, panels, simd, tiles
 from convalgos.cpu.kernel_plan import arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
@@ -94,21 +94,6 @@ RECORD = arguments(
 )
 
 
-@jit.helper
-def copy_strided(target, source, count, stride, size):
-    """target[i] = source[i * stride] for elements of 4 or 8 bytes."""
-    if size == 4:
-        to4 = carray(pointer(target), count, np.int32)
-        from4 = carray(pointer(source), count * stride, np.int32)
-        for i in range(count):
-            to4[i] = from4[i * stride]
-    else:
-        to8 = carray(pointer(target), count, np.int64)
-        from8 = carray(pointer(source), count * stride, np.int64)
-        for i in range(count):
-            to8[i] = from8[i * stride]
-
-
 @jit.specialise
 def fill_channels_first(SIZE):
     """patches[channel, t, r, s][pixel] = the input element under that kernel element, or 0."""
@@ -149,7 +134,7 @@ def fill_channels_first(SIZE):
                     copy_bytes(to + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
                 else:
                     first = source + before * a.stride_w * SIZE
-                    copy_strided(to + before * SIZE, first, inside - before, a.stride_w, SIZE)
+                    tiles.copy_strided(to + before * SIZE, first, inside - before, a.stride_w, SIZE)
 
     return fill_channels_first
 

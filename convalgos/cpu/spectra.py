@@ -110,21 +110,6 @@ def place_of(a, block):
     return n, d * a.step_d, h * a.step_h, block % a.blocks_w * a.step_w
 
 
-@jit.helper
-def copy_strided(target, source, count, stride, size):
-    """target[i] = source[i * stride] for elements of 4 or 8 bytes."""
-    if size == 4:
-        to4 = carray(pointer(target), count, np.int32)
-        from4 = carray(pointer(source), count * stride, np.int32)
-        for i in range(count):
-            to4[i] = from4[i * stride]
-    else:
-        to8 = carray(pointer(target), count, np.int64)
-        from8 = carray(pointer(source), count * stride, np.int64)
-        for i in range(count):
-            to8[i] = from8[i * stride]
-
-
 @jit.specialise
 def forward(SIZE, LANES):
     """Spectra of a chunk of x: [block][phase][group][channel][frequency]."""
@@ -165,7 +150,7 @@ def forward(SIZE, LANES):
                     copy_bytes(row + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
                 elif a.run == 1:
                     at = source + before * step * SIZE
-                    copy_strided(row + before * SIZE, at, inside - before, step, SIZE)
+                    tiles.copy_strided(row + before * SIZE, at, inside - before, step, SIZE)
                 else:
                     for first in range(before, inside, STRIP):
                         pixels = min(STRIP, inside - first)

@@ -16,7 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+import numpy as np
+
 from convalgos.cpu import jit, simd
+from convalgos.cpu.simd import carray, pointer
 from convalgos.problem import ConvProblem
 
 
@@ -78,6 +81,21 @@ def axis(problem: ConvProblem, dimension: int, outputs: int) -> Axis:
         taps=-(-taps // phases),
         outputs=outputs,
     )
+
+
+@jit.helper
+def copy_strided(target, source, count, stride, size):
+    """target[i] = source[i * stride] for elements of 4 or 8 bytes."""
+    if size == 4:
+        to4 = carray(pointer(target), count, np.int32)
+        from4 = carray(pointer(source), count * stride, np.int32)
+        for i in range(count):
+            to4[i] = from4[i * stride]
+    else:
+        to8 = carray(pointer(target), count, np.int64)
+        from8 = carray(pointer(source), count * stride, np.int64)
+        for i in range(count):
+            to8[i] = from8[i * stride]
 
 
 @simd.emitter
