@@ -144,7 +144,8 @@ def cut(problem: ConvProblem) -> Cut:
     # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
     # many bytes apart that they share few of its sets.
     narrow = columns <= (2 if in_place else 1) * most[2]
-    pair = p.is_depthwise and p.groups >= 2 * groups and (narrow or in_place and p.C * p.itemsize % 512 == 0)
+    crowded = in_place and p.C * p.itemsize % 512 == 0
+    pair = p.is_depthwise and p.groups >= 2 * groups and (narrow or crowded)
     for vectors in (2, 1) if pair else (1,):
         # whole blocks, and few of them: the last overlaps the one before
         sizes = range(1, min(most[vectors], columns) + 1)
