@@ -144,6 +144,33 @@ def test_bands_that_fetch_the_next(text="n3 c40 h64 w70 k40 r3 s3 p1 groups40"):
     check(Channels(), ConvProblem.parse("n16 c70 h7 w8 k70 r3 s3 p1 groups70"), "integers")
 
 
+@each_dtype
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2 c3 w1001 k3 s4 p3:0 groups3",
+        "n2 c3 w5 k3 s3 p1 groups3",  # shorter than a vector
+        "n1 c2 w5000 k4 s9 p4 groups2",  # in several bands
+        "n2 c3 h1 w90 k3 r1 s3 p0,1 stride1,2 groups3",
+    ],
+)
+def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
+    monkeypatch.setattr(depthwise, "cache_sizes", lambda: (48 << 10, 1 << 20, 16))
+    depthwise.cut.cache_clear()
+    problem = ConvProblem.parse(text).replace(dtype=dtype)
+    assert depthwise.cut(problem).streams
+    check(Rows(), problem, "integers")
+    x, w, bias, y = example(problem, "integers")
+    plan = Rows().serve(problem)
+    for offset in range(64 // problem.itemsize):  # wherever y lies
+        room = np.full(y.size + 64, np.nan, dtype)
+        out = room[offset : offset + y.size].reshape(y.shape)
+        plan(x, w, bias=bias, out=out)
+        assert np.array_equal(out, y + bias.reshape(-1, *(1,) * problem.ndim))
+        assert np.isnan(room[:offset]).all() and np.isnan(room[offset + y.size :]).all()
+    depthwise.cut.cache_clear()
+
+
 def test_tiles_cover_every_output_once_or_overlap_inside_their_band(small_caches):
     problem = ConvProblem.parse("n1 c1 d5 h43 w130 k1 t2 r3 s3 p1 dilation1,2,1 stride1,1,2 groups1")
     c = depthwise.cut(problem)

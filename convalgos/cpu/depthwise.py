@@ -25,9 +25,8 @@ import numpy as np
 from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit, simd
-from convalgos.cpu.bands import copy_band
-from convalgos.cpu.kernel_plan import KernelPlan, arguments, fields
-from convalgos.cpu.simd import call, carray, pointer
+from convalgos.cpu.bands import BAND, RECORD, TILE, VECTOR, copy_band, driver, filter_tiles
+from convalgos.cpu.kernel_plan import KernelPlan
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -109,10 +108,15 @@ class Cut:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of one task."""
+        """Of one task: the band, and what the tiles read before and beyond it."""
         depth, height, _ = self.spans
         beyond = self.phase + self.vectors * self.lanes
-        return -(-(depth * height * self.pitch + beyond) * self.problem.itemsize // 64) * 64
+        return VECTOR + -(-(depth * height * self.pitch + beyond) * self.problem.itemsize // 64) * 64
+
+    @property
+    def streams(self) -> bool:
+        """Whether a y too large for the caches is stored around them: single rows, which are long."""
+        return self.rows == 1 and self.problem.y_bytes > cache_sizes()[2] // 2
 
 
 @lru_cache(256)
@@ -163,122 +167,6 @@ def _plane_cycles(c: Cut) -> float:
     return math.prod(c.bands) * (100 + copy + c.problem.gemm_n * calls)
 
 
-# --- kernels ---------------------------------------------------------------------------------
-
-
-@simd.emitter
-def filter_rows(
-    v, ROWS, VECTORS, STRIDE, TAPS, COLUMNS, x, x_slice, x_row, starts, slice_taps, column_taps, chunks,
-    fewer, w, bias, relu, y, y_row, columns,
-):  # fmt: skip
-    """y[i][q] = sum_{t,s,r} x[t*x_slice + (i*STRIDE + r)*x_row + starts[s] + q] * w[t][s][r], q < columns.
-
-    Starts from the bias, and ends with relu. TAPS is the rows of a chunk of the kernel; where COLUMNS is not
-    0 it is all its rows, COLUMNS its columns, and both are unrolled.
-    """
-    source, weights, target = v.pointer(x), v.pointer(w), v.pointer(y)
-    first, low = v.broadcast(v.pointer(bias)), v.floor(relu)
-    width = VECTORS * v.lanes
-    rows = v.plus(v.mul(chunks, TAPS), v.mul(fewer, TAPS - 1))  # of the kernel
-    with v.loop(v.quotient(v.plus(columns, width - 1), width)) as tile:
-        q = v.mul(tile, width)
-        sums = [[v.register(first) for _ in range(VECTORS)] for _ in range(ROWS)]
-        with v.loop(slice_taps) as t:
-            slice = v.at(source, v.plus(q, v.mul(t, x_slice)))
-            taps = v.at(weights, v.mul(v.mul(t, column_taps), rows))
-            for s in range(COLUMNS):
-                column = v.at(slice, v.table64(starts, s))
-                _add_chunk(v, sums, TAPS, STRIDE, column, x_row, v.at(taps, s * TAPS))
-            with v.loop(0 if COLUMNS else column_taps) as s:
-                column = v.at(slice, v.table64(starts, s))
-                for start, count, size in ((0, chunks, TAPS), (v.mul(chunks, TAPS), fewer, TAPS - 1)):
-                    with v.loop(count) as c:
-                        r = v.plus(start, v.mul(c, size))
-                        weight = v.at(taps, v.plus(v.mul(s, rows), r))
-                        _add_chunk(v, sums, size, STRIDE, v.at(column, v.mul(r, x_row)), x_row, weight)
-        for j in range(VECTORS):
-            at = v.plus(q, j * v.lanes)
-            inside = v.mask(v.minus(columns, at))
-            for i, row in enumerate(sums):
-                value = v.at_least(row[j].value, low)
-                v.store_masked(value, target, v.plus(at, v.mul(y_row, i)), inside)
-
-
-def _add_chunk(v, sums, taps, stride, x, x_row, w):
-    """sums[i][:] += sum_{r < taps} x[i*stride + r][:] * w[r]; every vector of x is loaded once."""
-    weights = [v.broadcast(w, r) for r in range(taps)]
-    line = v.step(x, 0)
-    for h in range((len(sums) - 1) * stride + taps):
-        line = v.step(line, x_row) if h else line
-        meets = [(row, weights[h - i * stride]) for i, row in enumerate(sums) if 0 <= h - i * stride < taps]
-        for j in range(len(sums[0]) if meets else 0):
-            value = v.load(line, j * v.lanes)
-            for row, weight in meets:
-                row[j].set(v.fma(value, weight, row[j].value))
-
-
-@jit.specialise
-def filter_tiles(SIZE, LANES, ROWS, VECTORS, STRIDE, TAPS, COLUMNS):
-    """`filter_rows`: ROWS output rows."""
-
-    def filter_tiles(
-        x, x_slice, x_row, starts, slice_taps, column_taps, chunks, fewer, w, bias, relu, y, y_row, columns
-    ):
-        filter_rows(
-            SIZE, LANES, ROWS, VECTORS, STRIDE, TAPS, COLUMNS, x, x_slice, x_row, starts, slice_taps,
-            column_taps, chunks, fewer, w, bias, relu, y, y_row, columns,
-        )  # fmt: skip
-
-    return filter_tiles
-
-
-BAND = fields("d h w depths heights columns y first_tile end_tile")  # d, h, w: the first input, with border
-TILE = fields("x y")  # offsets of a tile of rows behind scratch and behind the plane of y
-RECORD = arguments(
-    "size tasks planes channels multiplier band_count bands tiles depth height width x_plane y_plane ahead "
-    "claimed scratch_bytes phase slice slice_step row_step starts slice_taps column_taps chunks fewer filter "
-    "y_row copy_band filter_tiles"
-)
-
-
-@jit.specialise
-def driver():
-    """Planes x bands, dealt to the tasks in equal runs."""
-
-    def driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        bands = carray(pointer(a.bands), a.band_count, BAND)
-        tiles = carray(pointer(a.tiles), 1, TILE)
-        scratch = a.scratch + task * a.scratch_bytes
-        total = a.planes * a.band_count
-        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            plane = unit // a.band_count
-            band = bands[unit - plane * a.band_count]
-            x = a.x + plane * a.x_plane * a.size
-            y = a.y + plane * a.multiplier * a.y_plane * a.size
-            call(
-                a.copy_band,
-                (
-                    x, a.depth, a.height, a.width, band.d, band.h, band.w, band.depths, band.heights,
-                    scratch, a.phase, a.slice, a.ahead, y + band.y * a.size, a.claimed,
-                ),
-            )  # fmt: skip
-            for j in range(a.multiplier):
-                k = plane % a.channels * a.multiplier + j
-                w = a.w + k * a.filter * a.size
-                for i in range(band.first_tile, band.end_tile):
-                    call(
-                        a.filter_tiles,
-                        (
-                            scratch + tiles[i].x * a.size, a.slice_step, a.row_step, a.starts, a.slice_taps,
-                            a.column_taps, a.chunks, a.fewer, w, a.bias + k * a.size, a.relu,
-                            y + (j * a.y_plane + tiles[i].y) * a.size, a.y_row, band.columns,
-                        ),
-                    )  # fmt: skip
-
-    return driver
-
-
 # --- plan ------------------------------------------------------------------------------------
 
 
@@ -300,7 +188,7 @@ class RowsPlan(KernelPlan):
             "depth": p.spatial[0], "height": p.spatial[1], "width": p.spatial[2],
             "x_plane": math.prod(p.spatial), "y_plane": math.prod(p.spatial_out),
             "ahead": fetch * math.prod(p.spatial) * p.itemsize // len(bands),
-            "claimed": fetch * math.prod(c.band) * p.itemsize,
+            "claimed": (fetch and not c.streams) * math.prod(c.band) * p.itemsize,
             "scratch_bytes": c.scratch_bytes, "phase": c.phase, "slice": slice,
             "slice_step": p.dilation[0] * slice, "row_step": p.dilation[1] * c.pitch,
             "starts": starts.astype(np.int64), "slice_taps": p.kernel[0], "column_taps": p.kernel[2],
@@ -309,7 +197,7 @@ class RowsPlan(KernelPlan):
                 p.itemsize, c.lanes, p.stride[2], vectors if vectors * p.stride[2] <= UNROLLED else 0
             ),
             "filter_tiles": filter_tiles(
-                p.itemsize, c.lanes, c.rows, c.vectors, c.row_stride, taps, c.unrolled
+                p.itemsize, c.lanes, c.rows, c.vectors, c.row_stride, taps, c.unrolled, int(c.streams)
             ),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)

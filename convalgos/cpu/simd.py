@@ -151,6 +151,10 @@ class Vec:
         """`with v.loop(count) as i:` - i is the index."""
         return _Loop(self.b, self.integer(count))
 
+    def choose(self, integer: Any) -> Any:
+        """`with v.choose(i) as (then, otherwise): with then: ... with otherwise: ...` - then where i >= 0."""
+        return self.b.if_else(self.b.icmp_signed(">=", integer, self.integer(0)))
+
     # loads and stores
 
     def load(self, pointer: Any, offset: Any = 0) -> Any:
