@@ -188,7 +188,7 @@ def _block_cycles(c: Cut) -> float:
     blocks = len(c.columns)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
-    kernel = slices * rows * (channels * (0.55 * products + 0.25 * shuffles) + 4 * blocks)
+    kernel = slices * rows * (channels * (0.5 * products + 0.25 * shuffles) + 4 * blocks)
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
     calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
     turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
@@ -317,7 +317,9 @@ class Channels(Algorithm):
         c = cut(problem)
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
-        return machine.launch + p.N * c.blocks * _block_cycles(c) / cycles + machine.stream(p.bytes)
+        compute = p.N * c.blocks * _block_cycles(c) / cycles
+        moved = machine.stream(p.bytes) / (2 if c.fetch else 1)  # half is hidden behind the sums
+        return machine.launch + compute + moved
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
