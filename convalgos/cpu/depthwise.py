@@ -252,8 +252,11 @@ class Rows(Algorithm):
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
         compute = p.N * p.C * _plane_cycles(c) / cycles
+        # a cached store reads its line first, which shows where y is too large for the caches
+        large = p.y_bytes > machine.l3_bytes / 2 and not c.streams
+        memory = machine.stream(p.x_bytes + p.y_bytes * (2 if large else 1), p.bytes)
         # what lies beyond the caches is fetched while what is near is filtered
-        return machine.launch + max(compute + p.bytes / machine.cache_bandwidth, machine.stream(p.bytes))
+        return machine.launch + max(compute + p.bytes / machine.cache_bandwidth, memory)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes

@@ -318,8 +318,9 @@ class Channels(Algorithm):
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
         compute = p.N * c.blocks * _block_cycles(c) / cycles
-        moved = machine.stream(p.bytes) / (2 if c.fetch else 1)  # half is hidden behind the sums
-        return machine.launch + compute + moved
+        written = p.y_bytes * (2 if p.y_bytes > machine.l3_bytes / 2 else 1)  # a store reads its line first
+        memory = machine.stream(p.x_bytes + written, p.bytes)
+        return machine.launch + compute + memory / (2 if c.fetch else 1)  # half is hidden behind the sums
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
