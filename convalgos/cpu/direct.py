@@ -30,6 +30,7 @@ from convalgos.problem import ConvProblem
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
+OVERLAP = 0.3  # of the time of sums or memory, whichever is shorter, that shows beside the other
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -390,7 +391,8 @@ class Direct(Algorithm):
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
         memory = machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
-        return machine.launch + max(balance * compute, memory)
+        both = balance * compute, memory
+        return machine.launch + max(both) + OVERLAP * min(both)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes

@@ -39,6 +39,7 @@ TOOLKIT = (
     "kernel_plan.py",
     "tiles.py",
     "boxes.py",
+    "phases.py",
     "codelets.py",
     "../transforms.py",
 )  # a change in these recompiles all kernels

@@ -1,0 +1,555 @@
+"""Direct convolution, vectorised along rows of pixels instead of filters.
+
+A tile of filters by vectors of pixels is summed in registers: y[filter][pixels] = sum_tap w[filter][tap] *
+x[pixels + offset[tap]]. The input of a block is copied once, with its zero border and split into the phases
+of the stride (`phases`), into scratch where every tap of a vector of pixels is a vector. What comes out lies
+as channels_first wants it: nothing is transposed, which with few taps takes as long as the sums. Wins on
+first layers and 1x1 of few channels; `cpu.direct` wins on small maps and serves channels_last.
+
+Source: the register tile of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
+(2008), over input rows in place of a packed matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import Algorithm
+from convalgos.arrays import aligned_empty
+from convalgos.cpu import jit, panels, phases, simd
+from convalgos.cpu.kernel_plan import KernelPlan, arguments
+from convalgos.cpu.simd import call, carray, pointer
+from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.problem import ConvProblem
+
+PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+ROW = 2e-8  # seconds to copy a row of the input to scratch, beside its bytes
+STREAMED = 0.5  # of L3: a larger y is stored around the caches
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How the output is cut. Sizes are per dimension (O, P, Q) of the 3-D view."""
+
+    problem: ConvProblem  # the 3-D view
+    images: int  # of a block; more than one only where pixels are one run without kernel and border
+    block: tuple[int, int, int]  # outputs of a block
+    filter_parts: int  # into which the filters of a block are cut to feed all threads
+
+    @property
+    def lanes(self) -> int:
+        return simd.lanes(self.problem.itemsize)
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int]:
+        """Number of blocks along (N, O, P, Q)."""
+        sizes = (self.problem.N, *self.problem.spatial_out)
+        return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
+
+    # --- input in scratch: [c][d][h][phase][pitch] -------------------------------------------
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Input slices and rows between those copied: where there is one tap, only those it reads."""
+        p = self.problem
+        return tuple(s if r == 1 else 1 for s, r in zip(p.stride[:2], p.kernel[:2], strict=True))  # type: ignore[return-value]
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """Input slices and rows of a block."""
+        p = self.problem
+        return tuple(
+            n if step > 1 or r == 1 else (n - 1) * s + e
+            for n, r, s, e, step in zip(
+                self.block, p.kernel, p.stride, p.kernel_extent, self.steps, strict=False
+            )
+        )  # type: ignore[return-value]
+
+    @property
+    def kept(self) -> int:
+        """Phases of a row that some tap reads."""
+        p = self.problem
+        return 1 if p.kernel[2] == 1 or p.dilation[2] % p.stride[2] == 0 else p.stride[2]
+
+    @property
+    def phase(self) -> int:
+        """Elements of a phase of a row: whole vectors."""
+        p = self.problem
+        columns = self.block[2] + (p.kernel_extent[2] - 1) // p.stride[2]
+        return -(-columns // self.lanes) * self.lanes
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Elements between neighbours along (N, C, D, H) of scratch.
+
+        Images of a run follow one another without a gap; channels lie a line off a power of two.
+        """
+        line = 64 // self.problem.itemsize
+        if self.images > 1:
+            image = self.block[2]
+            return image, -(-self.images * image // line) * line + line, 0, 0
+        row = self.kept * self.phase
+        slices, rows = self.copied
+        return 0, slices * rows * row + line, rows * row, row
+
+    @property
+    def input_elements(self) -> int:
+        """Of scratch; the last tile reads a little beyond."""
+        reach = self.problem.kernel_extent[2] + 5 * self.lanes
+        return self.problem.w_shape[1] * self.strides[1] + self.phase + reach
+
+    # --- output ------------------------------------------------------------------------------
+
+    @property
+    def vectors_of(self) -> int:
+        """Vectors of pixels of a whole block."""
+        o, p, q = self.block
+        return -(-self.images * q // self.lanes) * o * p
+
+    @property
+    def vectors(self) -> int:
+        """Of the micro-kernel."""
+        most = max(simd.TILES[vector_bytes()])
+        return -(-self.vectors_of // -(-self.vectors_of // most))
+
+    @property
+    def rows(self) -> int:
+        """Filters of the micro-kernel: tiles of so many and of one less make up those of a group."""
+        return -(-self.problem.gemm_n // self.tiles)
+
+    @property
+    def tiles(self) -> int:
+        """Of the filters of a group."""
+        return -(-self.problem.gemm_n // simd.TILES[vector_bytes()][self.vectors])
+
+    @property
+    def streams(self) -> bool:
+        """Whether y is too large for the caches, and stored around them."""
+        return self.problem.y_bytes > cache_sizes()[2] * STREAMED
+
+    @property
+    def staged(self) -> int:
+        """Elements of a row of finished pixels in scratch, before they go to y; 0 where they go at once."""
+        if not (self.streams or self.images > 1):
+            return 0
+        pixels = self.images * math.prod(self.block)
+        return (-(-pixels // self.lanes) + 1) * self.lanes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task."""
+        elements = self.input_elements + self.rows * self.staged
+        return -(-elements * self.problem.itemsize // 64) * 64
+
+
+@lru_cache(256)
+def blocking(problem: ConvProblem) -> Blocking:
+    p = problem.as_3d
+    flat = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
+    if flat:  # one long row of pixels
+        p = p.replace(x_shape=(p.N, p.C, 1, 1, math.prod(p.spatial)), dilation=(1, 1, 1))
+    threads = jit.thread_count()
+    lanes = simd.lanes(p.itemsize)
+    o, rows, q = p.spatial_out
+    room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
+    pixels = max(4 * lanes, min(PIXELS, room // math.prod(p.stride)))
+    total = p.N * o * rows * q
+    while pixels > 4 * lanes and total / pixels < threads:
+        pixels //= 2
+    if flat and 2 * q <= pixels:
+        images = max(1, min(pixels // q, -(-p.N // threads)))
+        parts = -(-p.N // images)
+        images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
+        chosen = Blocking(p, images, (1, 1, q), 1)
+    else:
+        chosen = Blocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
+    blocks = math.prod(chosen.blocks) * p.groups
+    if blocks % threads and blocks < 8 * threads:
+        return replace(chosen, filter_parts=min(threads, chosen.tiles))
+    return chosen
+
+
+def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
+    """A block of about `pixels` outputs, in whole rows where they are not too long."""
+    slices, rows, columns = sizes
+    if columns > pixels:
+        columns = min(columns, math.ceil(columns / round(columns / pixels) / lanes) * lanes)
+    rows = max(1, min(rows, round(pixels / columns)))
+    rows = -(-sizes[1] // -(-sizes[1] // rows))
+    if (rows, columns) != sizes[1:]:
+        return 1, rows, columns
+    slices = max(1, min(slices, round(pixels / (rows * columns))))
+    return -(-sizes[0] // -(-sizes[0] // slices)), rows, columns
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+RECORD = arguments(
+    "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups parts "
+    "tiles taps tasks offsets vectors starts places counts table_length "
+    "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
+    "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_row flush sum_pixels"
+)
+PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "filters", "taps", "tiles", "groups", "tasks")])
+
+
+@simd.emitter
+def pixel_tile(v, ROWS, VECTORS, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts):
+    """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
+
+    For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables.
+    """
+    inputs = [v.at(v.pointer(x), v.table64(starts, j)) for j in range(VECTORS)]
+    weights, target = v.pointer(w), v.pointer(y)
+    sums = [[v.register(v.broadcast(v.pointer(bias), i)) for _ in range(VECTORS)] for i in range(ROWS)]
+    with v.loop(taps) as t:
+        at = v.table64(offsets, t)
+        tap = v.at(weights, v.mul(t, ROWS))
+        pixels = [v.load(start, at) for start in inputs]
+        for i, row in enumerate(sums):
+            weight = v.broadcast(tap, i)
+            for total, value in zip(row, pixels, strict=True):
+                total.set(v.fma(weight, value, total.value))
+    low = v.floor(relu)
+    for j in range(VECTORS):
+        count = v.table64(counts, j)
+        place = v.at(target, v.table64(places, j))
+        values = [v.at_least(row[j].value, low) for row in sums]
+        with v.choose(v.minus(count, v.lanes)) as (whole, part):
+            with whole:  # a mask would make the store slower
+                for i, value in enumerate(values):
+                    v.store(value, place, v.mul(y_k, i))
+            with part:
+                for i, value in enumerate(values):
+                    v.store_masked(value, place, v.mul(y_k, i), v.mask(count))
+
+
+@jit.specialise
+def sum_pixels(SIZE, LANES, ROWS, VECTORS):
+    """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
+
+    The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
+    computed, for which the tables have room.
+    """
+    FEWER = max(VECTORS - 1, 1)
+    LESS = max(ROWS - 1, 1)
+
+    def sum_pixels(x, vectors, starts, offsets, taps, w, rows, bias, relu, y, y_k, places, counts):
+        tiles = (vectors + VECTORS - 1) // VECTORS
+        total = max(vectors, tiles * FEWER)
+        for tile in range(tiles):
+            first = total * tile // tiles
+            at = first * 8
+            if total * (tile + 1) // tiles - first == VECTORS:
+                if rows == ROWS:
+                    pixel_tile(
+                        SIZE, LANES, ROWS, VECTORS, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
+                        places + at, counts + at,
+                    )  # fmt: skip
+                else:
+                    pixel_tile(
+                        SIZE, LANES, LESS, VECTORS, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
+                        places + at, counts + at,
+                    )  # fmt: skip
+            elif rows == ROWS:
+                pixel_tile(
+                    SIZE, LANES, ROWS, FEWER, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
+                    places + at, counts + at,
+                )  # fmt: skip
+            else:
+                pixel_tile(
+                    SIZE, LANES, LESS, FEWER, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
+                    places + at, counts + at,
+                )  # fmt: skip
+
+    return sum_pixels
+
+
+@jit.specialise
+def copy_row(SIZE, LANES, STRIDE, KEPT):
+    """`phases.split_row`, or zeros for a row outside of x."""
+
+    def copy_row(x, before, inside, target, phase):
+        if inside > 0:
+            phases.split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase)
+        else:
+            phases.zero_row(SIZE, LANES, target, phase * KEPT)
+
+    return copy_row
+
+
+@jit.specialise
+def flush(SIZE, LANES):
+    """Finished rows to y: `rows` of them, each in `runs` pieces of `run` pixels, `y_run` apart in y."""
+
+    def flush(source, stride, rows, runs, run, y, y_k, y_run, stream):
+        for i in range(rows):
+            for j in range(runs):
+                from_ = source + (i * stride + j * run) * SIZE
+                phases.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
+
+    return flush
+
+
+@jit.helper
+def place_of(a, item):
+    """(image, slice, row, column, group) of the first output of a unit of work."""
+    block = item // (a.groups * a.parts)
+    return (
+        block // (a.blocks_q * a.blocks_p * a.blocks_o) * a.images,
+        block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o,
+        block // a.blocks_q % a.blocks_p * a.block_p,
+        block % a.blocks_q * a.block_q,
+        item // a.parts % a.groups,
+    )
+
+
+@jit.helper
+def read_rows(a, item, scratch):
+    """The input of a unit of work, copied to scratch."""
+    n0, o0, p0, q0, group = place_of(a, item)
+    d0, h0, w0 = o0 * a.stride_d - a.pad_d, p0 * a.stride_h - a.pad_h, q0 * a.stride_w - a.pad_w
+    images, slices, rows = min(a.images, a.n - n0), min(a.block_o, a.o - o0), min(a.block_p, a.p - p0)
+    before = max(0, -w0)
+    inside = min(a.width, w0 + a.phase * a.stride_w) - max(0, w0)
+    depths = slices if a.step_d > 1 else (slices - 1) * a.stride_d + a.span_d
+    heights = rows if a.step_h > 1 else (rows - 1) * a.stride_h + a.span_h
+    for c in range(a.channels):
+        plane = a.x + (n0 * a.x_n + (group * a.channels + c) * a.x_c + max(0, w0)) * a.size
+        to = scratch + c * a.s_c * a.size
+        for i in range(images):
+            for j in range(depths):
+                d = d0 + j * a.step_d
+                for k in range(heights):
+                    h = h0 + k * a.step_h
+                    outside = d < 0 or d >= a.depth or h < 0 or h >= a.height
+                    row = plane + (i * a.x_n + (d * a.height + h) * a.width) * a.size
+                    at = to + (i * a.s_n + j * a.s_d + k * a.s_h) * a.size
+                    call(a.copy_row, (row, before, 0 if outside else inside, at, a.phase))
+
+
+@jit.specialise
+def driver():
+    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs."""
+
+    def driver(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        scratch = a.scratch + task * a.scratch_stride
+        buffer = scratch + a.input_bytes
+        blocks_n = (a.n + a.images - 1) // a.images
+        total = blocks_n * a.blocks_o * a.blocks_p * a.blocks_q * a.groups * a.parts
+        loaded = -1
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n0, o0, p0, q0, group = place_of(a, item)
+            images = min(a.images, a.n - n0)
+            slices = min(a.block_o, a.o - o0)
+            rows = min(a.block_p, a.p - p0)
+            columns = min(a.block_q, a.q - q0)
+            if item // a.parts != loaded:
+                loaded = item // a.parts
+                read_rows(a, item, scratch)
+            # which of the tables: the block may be cut short in each of its dimensions
+            short = (images < a.images) * 8 + (slices < a.block_o) * 4
+            short += (rows < a.block_p) * 2 + (columns < a.block_q)
+            table = short * a.table_length * 8
+            vectors = carray(pointer(a.vectors), 16, np.int64)[short]
+
+            pixels = images * slices * rows * columns
+            # runs of pixels that are neighbours in y: whole rows and slices join
+            run = columns
+            if columns == a.q:
+                run *= rows
+                if rows == a.p:
+                    run *= slices
+            y_run = a.y_n if a.images > 1 else (a.q if rows > 1 and run == columns else a.p * a.q)
+            y = a.y + (n0 * a.y_n + (o0 * a.p + p0) * a.q + q0) * a.size
+            part = item % a.parts
+            for tile in range(a.tiles * part // a.parts, a.tiles * (part + 1) // a.parts):
+                k = a.filters * tile // a.tiles
+                count = a.filters * (tile + 1) // a.tiles - k
+                k += group * a.filters
+                w = a.w + k * a.taps * a.size
+                to = y + k * a.y_k * a.size
+                target, stride = (buffer, a.staged) if a.staged else (to, a.y_k)
+                call(
+                    a.sum_pixels,
+                    (
+                        scratch, vectors, a.starts + table, a.offsets, a.taps, w, count, a.bias + k * a.size,
+                        a.relu, target, stride, a.places + table, a.counts + table,
+                    ),
+                )  # fmt: skip
+                if a.staged:
+                    call(
+                        a.flush,
+                        (buffer, a.staged, count, pixels // run, run, to, a.y_k, y_run, a.stream),
+                    )
+
+    return driver
+
+
+@jit.specialise
+def pack(SIZE):
+    """(groups, filters, taps) into (groups, tiles, taps, filters of the tile)."""
+
+    def pack(args, task):
+        a = carray(pointer(args), 1, PACK)[0]
+        total = a.groups * a.tiles
+        w = carray(pointer(a.w), 1, np.int32 if SIZE == 4 else np.int64)
+        packed = carray(pointer(a.packed), 1, np.int32 if SIZE == 4 else np.int64)
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            tile = item % a.tiles
+            first = item // a.tiles * a.filters + a.filters * tile // a.tiles
+            count = item // a.tiles * a.filters + a.filters * (tile + 1) // a.tiles - first
+            for t in range(a.taps):
+                for i in range(count):
+                    packed[first * a.taps + t * count + i] = w[(first + i) * a.taps + t]
+
+    return pack
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class DirectPixelsPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: DirectPixels):
+        cut = blocking(problem)
+        p = cut.problem
+        size, lanes = p.itemsize, cut.lanes
+        tasks = jit.thread_count()
+        vectors, starts, places, counts = _tables(cut)
+        pixels_out = math.prod(p.spatial_out)
+        s_n, s_c, s_d, s_h = cut.strides
+        values = {
+            "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
+            "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,
+            "tasks": tasks, "offsets": _offsets(cut), "vectors": vectors, "starts": starts,
+            "places": places, "counts": counts, "table_length": starts.shape[1],
+            "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
+            "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
+            "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
+            "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
+            "y_n": p.K * pixels_out, "y_k": pixels_out,
+            "copy_row": copy_row(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
+            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors),
+        }  # fmt: skip
+        for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
+            values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
+        values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
+        for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
+            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
+        values |= {"span_d": p.kernel_extent[0], "span_h": p.kernel_extent[1]}
+        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)
+        self._cut = cut
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(groups, tiles, taps, filters of a tile)."""
+        p = self._cut.problem
+        w = np.ascontiguousarray(w)
+        packed = aligned_empty(w.size + 64, w.dtype)
+        tasks = jit.thread_count()
+        record = np.array(
+            [(w.ctypes.data, packed.ctypes.data, p.gemm_n, p.gemm_k, self._cut.tiles, p.groups, tasks)], PACK
+        )
+        jit.launch(pack(w.itemsize), record.ctypes.data, tasks)
+        return packed
+
+
+def _tables(cut: Blocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each way of being cut short, (16,): the vectors of a block; (16, vectors + spare) each: where
+    they start in scratch, where their pixels go (in y, or in the staged row), and how many these are.
+    """
+    p, lanes = cut.problem, cut.lanes
+    sizes = (cut.images, *cut.block)
+    totals = (p.N, *p.spatial_out)
+    _, _, d, h = cut.strides
+    d *= p.stride[0] if cut.steps[0] == 1 else 1
+    h *= p.stride[1] if cut.steps[1] == 1 else 1
+    length = cut.vectors_of + cut.vectors
+    starts, places, counts = (np.zeros((16, length), np.int64) for _ in range(3))
+    vectors = np.zeros(16, np.int64)
+    for variant, short in enumerate(product((False, True), repeat=4)):
+        images, slices, rows, columns = (
+            t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
+        )
+        width = images * columns
+        o, i, q = (
+            g.ravel() for g in np.meshgrid(range(slices), range(rows), range(0, width, lanes), indexing="ij")
+        )  # (vectors,) each
+        count = vectors[variant] = q.size
+        starts[variant, :count] = o * d + i * h + q
+        starts[variant, count:] = starts[variant, 0]
+        if cut.staged:
+            places[variant, :count] = (o * rows + i) * width + q
+        else:
+            places[variant, :count] = (o * p.spatial_out[1] + i) * p.spatial_out[2] + q
+        counts[variant, :count] = np.minimum(lanes, width - q)
+    return vectors, starts, places, counts
+
+
+def _offsets(cut: Blocking) -> np.ndarray:
+    """(taps,) offsets in scratch, channels outermost."""
+    p = cut.problem
+    _, c, d, h = cut.strides
+    column = np.arange(p.kernel[2]) * p.dilation[2]
+    column = column % p.stride[2] * cut.phase + column // p.stride[2]  # (S,)
+    channel = np.arange(p.w_shape[1]) * c
+    slice_ = np.arange(p.kernel[0]) * p.dilation[0] * d
+    row = np.arange(p.kernel[1]) * p.dilation[1] * h
+    return (
+        channel[:, None, None, None] + slice_[:, None, None] + row[:, None] + column
+    ).ravel().astype(np.int64)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DirectPixels(Algorithm):
+    family: ClassVar[str] = "cpu.direct"
+
+    @property
+    def variant(self):
+        return "pixels"
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        if problem.layout != "channels_first":
+            return "takes vectors along rows of channels_first maps; cpu.direct serves channels_last"
+        return None
+
+    def cost(self, problem, machine):
+        cut = blocking(problem)
+        p = cut.problem
+        waits = 1 + 2 / (cut.rows * cut.vectors)  # small tiles wait for their loads
+        filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
+        tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
+        balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
+        compute = balance * p.flops * filled * waits / (machine.peak(p.dtype) * panels.EFFICIENCY)
+        rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
+        copied = rows * (
+            ROW / machine.threads + 2 * cut.kept * cut.phase * p.itemsize / machine.cache_bandwidth
+        )
+        # copies wait for x, and stores around the caches for memory: neither hides behind the sums
+        beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
+        memory = (p.x_bytes * beyond + p.y_bytes * cut.streams / 2) / machine.bandwidth
+        stored = p.y_bytes * (1 if cut.staged else 0.5) / machine.cache_bandwidth
+        return machine.launch + compute + copied + memory + stored
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes
+
+    def error_bound(self, problem):
+        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
+        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+
+    def plan(self, problem):
+        return DirectPixelsPlan(problem, self)
+
+
+ALGORITHMS = (DirectPixels(),)
