@@ -1,8 +1,8 @@
 """Arrays of other libraries at the door: what comes in, which device it lies on, how the answer goes back.
 
-NumPy arrays pass through untouched. Torch tensors on the CPU are viewed as NumPy arrays without a copy
-(also as `out`), and answers go back as tensors. Nothing here imports torch: a tensor can only arrive when
-the caller has imported it.
+NumPy and CuPy arrays pass through untouched. Torch tensors on the CPU are viewed as NumPy arrays, those on
+a GPU as CuPy arrays, without a copy (also as `out`), and answers go back as tensors. Nothing here imports
+torch: a tensor can only arrive when the caller has imported it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,42 @@ def writable_view(name: str, array: Any) -> np.ndarray:
     return as_numpy(name, array)
 
 
-def like(array: np.ndarray, example: Any) -> Any:
+def as_cupy(name: str, array: Any) -> Any:
+    """A CuPy array over the memory of an array on a GPU.
+
+    Raises:
+        TypeError: `array` is neither a CuPy array nor a CUDA tensor.
+    """
+    if _is_cupy(array):
+        return array
+    if not (_is_torch(array) and array.is_cuda):
+        raise TypeError(f"{name}={type(array).__name__} must be a CuPy array or a CUDA tensor")
+    import cupy
+
+    tensor = array.detach()
+    if tensor.dtype == sys.modules["torch"].bfloat16:  # which CuPy does not take through DLPack
+        import ml_dtypes
+
+        return cupy.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(ml_dtypes.bfloat16)
+    return cupy.from_dlpack(tensor)
+
+
+def torch_stream(array: Any) -> int | None:
+    """The CUDA stream that torch works on, where the array is one of its tensors on a GPU."""
+    if not (_is_torch(array) and array.is_cuda):
+        return None
+    return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+
+
+def like(array: Any, example: Any) -> Any:
     """`array` as the kind of array that `example` is, without a copy."""
     if not _is_torch(example):
         return array
     torch = sys.modules["torch"]
+    if example.is_cuda:
+        if array.dtype.name == "bfloat16":
+            return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_dlpack(array)
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -1,0 +1,201 @@
+// Direct convolution: an implicit GEMM on the ordinary units, any shape and element type.
+//
+// A block computes TILE_M pixels x TILE_N filters of one group; a thread THREAD_M x THREAD_N of them in
+// registers. Each step brings TILE_K taps (channel and position in the kernel) of x and w to shared memory,
+// while the next ones are on their way to registers. The table of taps holds all that depends on layout,
+// dilation and number of dimensions.
+//
+// Macros: element_t, TILE_M, TILE_N, THREAD_M, THREAD_N, CHANNELS_LAST.
+#include "common.cuh"
+
+using sum_t = decltype(widen(element_t()));
+
+constexpr int TILE_K = 8;
+constexpr int COLUMNS = TILE_M / THREAD_M;  // of threads, along pixels
+constexpr int THREADS = COLUMNS * (TILE_N / THREAD_N);
+constexpr int VM = least(4, THREAD_M);  // neighbouring pixels, and filters, of a thread
+constexpr int VN = least(4, THREAD_N);
+
+// Neighbours in memory are loaded by neighbouring threads: pixels, or channels last channels.
+constexpr int LANES_M = CHANNELS_LAST ? THREADS / TILE_K : least(THREADS, TILE_M);
+constexpr int LANES_K = THREADS / LANES_M;
+constexpr int PIXELS = TILE_M / LANES_M;  // that a thread loads
+constexpr int STEPS = TILE_K / LANES_K;   // taps that it loads of each
+constexpr int X_ROW = TILE_M + 4;         // off the banks of the row before
+constexpr int W_PACK = most(1, TILE_K * TILE_N / THREADS);
+
+// Blocks of a multiprocessor that share its registers without spilling.
+constexpr bool MANY_SUMS = THREAD_M * THREAD_N > 32, MANY_PIXELS = PIXELS * sizeof(sum_t) > 16;
+constexpr int BLOCKS = (MANY_SUMS && (CHANNELS_LAST || sizeof(element_t) == 2)) || MANY_PIXELS ? 1 : 2;
+
+constexpr small_t OUTSIDE = -(1 << 30);  // of a pixel that does not exist
+
+static_assert(TILE_M % LANES_M == 0 && TILE_K % LANES_K == 0, "every thread loads as much");
+
+struct Tap {
+    small_t offset;   // in x, from the first input of a pixel
+    small_t d, h, w;  // in the dilated kernel; outside of every input for taps that fill up a step
+};
+
+struct Cut {
+    small_t filter_tiles;    // of a group
+    small_t taps;            // of a group, a multiple of TILE_K
+    small_t filters_padded;  // of a group, filter_tiles * TILE_N
+    small_t spare;
+};
+
+struct Pixel {
+    const element_t* first;  // its input under the kernel's first tap, which may lie in the padding
+    small_t d, h, w;
+};
+
+// x as the problem says; w (groups, taps, filters_padded); bias (K,) or null; taps (taps,).
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
+       element_t* __restrict__ y, const Tap* __restrict__ taps, const Conv p, const Cut cut) {
+    __shared__ __align__(16) sum_t x_tile[2][TILE_K][X_ROW];
+    __shared__ __align__(16) sum_t w_tile[2][TILE_K][TILE_N];
+
+    const small_t tid = threadIdx.x;
+    const small_t filter_tile = blockIdx.x % cut.filter_tiles;
+    const small_t group = blockIdx.x / cut.filter_tiles % p.groups;
+    const small_t first_pixel = blockIdx.x / cut.filter_tiles / p.groups * TILE_M;
+    const small_t filters = p.filters / p.groups;  // of the group
+    const small_t out_pixels = p.out[0] * p.out[1] * p.out[2];
+    const small_t all_pixels = p.images * out_pixels;
+
+    const small_t lane_m = CHANNELS_LAST ? tid / LANES_K : tid % LANES_M;
+    const small_t lane_k = CHANNELS_LAST ? tid % LANES_K : tid / LANES_M;
+    const element_t* x_group = x + index_t(group) * (p.channels / p.groups) * p.x_channel;
+    Pixel pixels[PIXELS];
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++) {
+        const small_t m = first_pixel + lane_m + i * LANES_M;
+        const small_t image = m / out_pixels, at = m % out_pixels;
+        pixels[i].d = at / (p.out[1] * p.out[2]) * p.stride[0] - p.pad[0];
+        pixels[i].h = at / p.out[2] % p.out[1] * p.stride[1] - p.pad[1];
+        pixels[i].w = at % p.out[2] * p.stride[2] - p.pad[2];
+        const index_t row = index_t(pixels[i].d) * p.size[1] + pixels[i].h;
+        pixels[i].first = x_group + image * p.x_image + (row * p.size[2] + pixels[i].w) * p.x_pixel;
+        if (m >= all_pixels) pixels[i].d = OUTSIDE;
+    }
+    const bool loads_w = tid * W_PACK < TILE_K * TILE_N;
+    const small_t w_row = tid * W_PACK / TILE_N, w_column = tid * W_PACK % TILE_N;
+    const element_t* w_from =
+        w + (index_t(group) * cut.taps + w_row) * cut.filters_padded + filter_tile * TILE_N + w_column;
+
+    element_t x_next[PIXELS][STEPS];
+    Pack<element_t, W_PACK> w_next;
+    auto fetch = [&](small_t k) {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const Tap tap = taps[k + lane_k + s * LANES_K];
+#pragma unroll
+            for (int i = 0; i < PIXELS; i++) {
+                const Pixel& at = pixels[i];
+                const bool there = inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) &&
+                                   inside(at.w + tap.w, p.size[2]);
+                x_next[i][s] = there ? at.first[tap.offset] : element_t();
+            }
+        }
+        if (loads_w) w_next = load_pack<W_PACK>(w_from + index_t(k) * cut.filters_padded);
+    };
+    auto keep = [&](int buffer) {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int i = 0; i < PIXELS; i++)
+                x_tile[buffer][lane_k + s * LANES_K][lane_m + i * LANES_M] = widen(x_next[i][s]);
+        if (loads_w)
+#pragma unroll
+            for (int j = 0; j < W_PACK; j++) w_tile[buffer][w_row][w_column + j] = widen(w_next.v[j]);
+    };
+
+    const small_t column = tid % COLUMNS * VM, row = tid / COLUMNS * VN;  // of the thread's first sum
+    sum_t sums[THREAD_M][THREAD_N] = {};
+    auto accumulate = [&](int buffer) {
+#pragma unroll
+        for (int k = 0; k < TILE_K; k++) {
+            Pack<sum_t, VM> a[THREAD_M / VM];
+            Pack<sum_t, VN> b[THREAD_N / VN];
+#pragma unroll
+            for (int i = 0; i < THREAD_M / VM; i++)
+                a[i] = load_pack<VM>(&x_tile[buffer][k][column + i * COLUMNS * VM]);
+#pragma unroll
+            for (int j = 0; j < THREAD_N / VN; j++)
+                b[j] = load_pack<VN>(&w_tile[buffer][k][row + j * (TILE_N / THREAD_N) * VN]);
+#pragma unroll
+            for (int i = 0; i < THREAD_M; i++)
+#pragma unroll
+                for (int j = 0; j < THREAD_N; j++) sums[i][j] += a[i / VM].v[i % VM] * b[j / VN].v[j % VN];
+        }
+    };
+
+    fetch(0);
+    keep(0);
+    __syncthreads();
+    int buffer = 0;
+    for (small_t k = TILE_K; k < cut.taps; k += TILE_K) {
+        fetch(k);
+        accumulate(buffer);
+        buffer ^= 1;
+        keep(buffer);
+        __syncthreads();
+    }
+    accumulate(buffer);
+
+    element_t* y_group = y + index_t(group) * filters * p.y_channel;
+    const element_t* b_group = bias ? bias + index_t(group) * filters : nullptr;
+    const small_t first_filter = filter_tile * TILE_N + row;
+    auto result = [&](int i, int j, small_t filter) {
+        const sum_t b = b_group ? widen(b_group[filter]) : sum_t(0);
+        return narrow<element_t>(finished(sums[i][j], b, p.relu));
+    };
+#pragma unroll
+    for (int i0 = 0; i0 < THREAD_M; i0 += VM) {
+        const small_t m0 = first_pixel + column + i0 * COLUMNS;
+#if CHANNELS_LAST
+        const bool whole = p.filters % VN == 0 && filters % VN == 0;
+#pragma unroll
+        for (int i = 0; i < VM; i++) {
+            if (m0 + i >= all_pixels) break;
+            element_t* to = y_group + index_t(m0 + i) * p.filters;
+#pragma unroll
+            for (int j0 = 0; j0 < THREAD_N; j0 += VN) {
+                const small_t filter = first_filter + j0 * (TILE_N / THREAD_N);
+                if (whole && filter < filters) {
+                    Pack<element_t, VN> pack;
+#pragma unroll
+                    for (int j = 0; j < VN; j++) pack.v[j] = result(i0 + i, j0 + j, filter + j);
+                    store_pack<VN>(to + filter, pack);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < VN; j++)
+                        if (filter + j < filters) to[filter + j] = result(i0 + i, j0 + j, filter + j);
+                }
+            }
+        }
+#else
+        const bool whole = out_pixels % VM == 0;  // then a thread's neighbours are of one image
+#pragma unroll
+        for (int j = 0; j < THREAD_N; j++) {
+            const small_t filter = first_filter + j / VN * (TILE_N / THREAD_N) * VN + j % VN;
+            if (filter >= filters) continue;
+            if (whole && m0 < all_pixels) {
+                Pack<element_t, VM> pack;
+#pragma unroll
+                for (int i = 0; i < VM; i++) pack.v[i] = result(i0 + i, j, filter);
+                element_t* plane = y_group + m0 / out_pixels * p.y_image + index_t(filter) * out_pixels;
+                store_pack<VM>(plane + m0 % out_pixels, pack);
+            } else {
+#pragma unroll
+                for (int i = 0; i < VM; i++) {
+                    const small_t m = m0 + i;
+                    element_t* plane = y_group + m / out_pixels * p.y_image + index_t(filter) * out_pixels;
+                    if (m < all_pixels) plane[m % out_pixels] = result(i0 + i, j, filter);
+                }
+            }
+        }
+#endif
+    }
+}

@@ -1,0 +1,1 @@
+"""A stand-in for a GPU: runs the SIMT kernels of `kernels/` on the CPU, for tests."""

@@ -1,0 +1,113 @@
+"""The stand-in for a GPU: NumPy arrays, and kernels that g++ compiles and the CPU executes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from convalgos.arrays import as_numpy
+from convalgos.gpu.device import Device, GpuMachine
+from convalgos.gpu.module import Build, CompileError, text
+from convalgos.machine import cache_folder
+
+HERE = Path(__file__).parent
+# Contraction is off so that sums round as they are written. The flags are a part of the key of the cache.
+COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
+KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
+
+A100 = GpuMachine(
+    "A100", (8, 0), 108, 1.41e9, 1.37e12, 40 << 20, 166912, 167936, 65536, 2048, source="data sheet"
+)
+H200 = GpuMachine(
+    "H200", (9, 0), 132, 1.98e9, 4.29e12, 50 << 20, 232448, 233472, 65536, 2048, source="data sheet"
+)
+
+
+def missing() -> str | None:
+    return None if shutil.which("g++") else "the CUDA shim needs g++, which is not installed"
+
+
+class ShimDevice(Device):
+    """Runs kernels on the CPU. With `figures` of any GPU, whose limits each launch is held to."""
+
+    xp = np
+    name = "cuda:0"
+
+    def __init__(self, figures: GpuMachine = H200):
+        self.figures = figures
+
+    def function(self, build: Build, name: str, shared_bytes: int):
+        library = compiled(build)
+        launcher = getattr(library, f"launch_{name}")
+        limit = self.figures.block_shared_bytes
+        assert shared_bytes <= limit, f"{build} asks for {shared_bytes} bytes of shared memory, over {limit}"
+
+        def launch(grid, block, arguments, shared_mem=0):
+            assert shared_mem <= shared_bytes
+            whole = tuple((*grid, 1, 1)[:3])
+            assert all(1 <= n <= m for n, m in zip(whole, (2**31 - 1, 65535, 65535), strict=True)), whole
+            assert 1 <= block[0] <= 1024
+            values = [by_value(a) for a in arguments]  # alive until the kernel is done
+            pointers = (ctypes.c_void_p * len(values))(*(v.ctypes.data for v in values))
+            failed = launcher((ctypes.c_uint * 3)(*whole), block[0], pointers)
+            assert not failed, f"{build}: the threads of {name} wait for one another for ever"
+
+        return launch
+
+    def address(self, array):
+        return array.ctypes.data
+
+    def as_array(self, name, array):
+        return as_numpy(name, array)
+
+
+class RecordingDevice(ShimDevice):
+    """Compiles nothing: for plans of which only the launches are looked at."""
+
+    def function(self, build, name, shared_bytes):
+        def launch(grid, block, arguments, shared_mem=0):
+            raise AssertionError("this device only records")
+
+        return launch
+
+
+def by_value(argument) -> np.ndarray:
+    """(1,) What a kernel is given: records and scalars themselves, of arrays the address."""
+    if isinstance(argument, np.ndarray) and argument.dtype.names is None:
+        return np.array([argument.ctypes.data], np.uint64)
+    if isinstance(argument, np.ndarray):
+        assert argument.size == 1, "a record is passed as an array of size one"
+        return argument
+    assert isinstance(argument, np.generic), f"{argument!r} must be an array or a NumPy scalar"
+    return np.array([argument])
+
+
+@cache
+def compiled(build: Build) -> ctypes.CDLL:
+    body = text(build, (("ptx.cuh", (HERE / "ptx.cuh").read_text()),))
+    launchers = "".join(
+        f'extern "C" int launch_{name}(const unsigned* grid, unsigned threads, void** arguments) '
+        f"{{ return shim::launch({name}, grid, threads, arguments); }}\n"
+        for name in KERNEL.findall(body)
+    )
+    code = f"{(HERE / 'shim.hpp').read_text()}\n{body}\n{launchers}"
+    key = hashlib.sha256(" ".join((*COMMAND, code)).encode()).hexdigest()[:24]
+    folder = cache_folder() / "cuda_shim"
+    library = folder / f"{key}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{key}-{id(build)}.part"
+        done = subprocess.run(
+            [*COMMAND, "-x", "c++", "-", "-o", part], input=code, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise CompileError(f"{build} does not compile with g++:\n{done.stderr}")
+        part.replace(library)
+    return ctypes.CDLL(str(library))

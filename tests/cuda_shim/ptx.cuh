@@ -1,0 +1,48 @@
+// Stands in for kernels/ptx.cuh on the CPU: the same names, without PTX.
+#pragma once
+
+struct float16_t {
+    unsigned short bits;
+};
+
+struct bfloat16_t {
+    unsigned short bits;
+};
+
+inline float widen(float v) { return v; }
+inline double widen(double v) { return v; }
+
+inline float widen(float16_t v) {
+    const unsigned sign = (v.bits & 0x8000u) << 16, exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
+    if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | fraction << 13);
+    const float magnitude = exponent ? __uint_as_float((exponent + 112) << 23 | fraction << 13)
+                                     : fraction * 0x1p-24f;
+    return __uint_as_float(__float_as_uint(magnitude) | sign);
+}
+
+inline float widen(bfloat16_t v) { return __uint_as_float(unsigned(v.bits) << 16); }
+
+template <typename T>
+inline T narrow(decltype(widen(T())) v) {
+    return v;
+}
+
+template <>
+inline float16_t narrow<float16_t>(float v) {
+    const unsigned bits = __float_as_uint(v), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return {(unsigned short)(sign | 0x7e00u)};
+    if (magnitude >= 0x477ff000u) return {(unsigned short)(sign | 0x7c00u)};  // rounds beyond the largest
+    if (magnitude < 0x38800000u)  // below the least normal number: 2^-24 is the unit
+        return {(unsigned short)(sign | (unsigned)std::nearbyint(__uint_as_float(magnitude) * 0x1p24f))};
+    const unsigned odd = magnitude >> 13 & 1;
+    return {(unsigned short)(sign | ((magnitude + 0xfffu + odd - 0x38000000u) >> 13))};
+}
+
+template <>
+inline bfloat16_t narrow<bfloat16_t>(float v) {
+    const unsigned bits = __float_as_uint(v), odd = bits >> 16 & 1;
+    if (v != v) return {0x7fff};
+    return {(unsigned short)((bits + 0x7fffu + odd) >> 16)};
+}
+
+inline void* dynamic_shared() { return shim::dynamic; }

@@ -1,0 +1,201 @@
+// CUDA's execution model on one CPU thread. The threads of a block are fibres: each runs until it waits at a
+// barrier or ends. Blocks run one after the other; every second block runs its threads backwards, so that a
+// kernel which forgets a barrier gives different answers. Dynamic shared memory starts as NaN in every block.
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __shared__ static  // one block at a time
+
+struct dim3 {
+    unsigned x, y, z;
+};
+
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+inline float __uint_as_float(unsigned bits) {
+    float v;
+    std::memcpy(&v, &bits, 4);
+    return v;
+}
+
+inline unsigned __float_as_uint(float v) {
+    unsigned bits;
+    std::memcpy(&bits, &v, 4);
+    return bits;
+}
+
+namespace shim {
+
+constexpr int WARP = 32, MOST_THREADS = 1024, WORDS = 16;
+constexpr std::size_t STACK = 128 << 10, MOST_SHARED = 232448;
+
+struct Barrier {
+    int arrived = 0, generation = 0;
+};
+
+struct Fibre {
+    ucontext_t start;
+    jmp_buf at;
+    char* stack = nullptr;
+    bool done = true;
+};
+
+static Fibre fibres[MOST_THREADS];
+static Barrier block_barrier, warp_barriers[MOST_THREADS / WARP];
+static int live, live_of_warp[MOST_THREADS / WARP], current, progress;
+static jmp_buf scheduler;
+static ucontext_t unused;
+alignas(128) static unsigned char dynamic[MOST_SHARED];
+static std::uint64_t mailbox[MOST_THREADS][WORDS];  // what lanes hand to one another
+
+static void (*body)();
+
+inline void leave() {
+    if (!_setjmp(fibres[current].at)) _longjmp(scheduler, 1);
+}
+
+inline void release(Barrier& barrier, int expected) {
+    if (barrier.arrived && barrier.arrived == expected) barrier.arrived = 0, barrier.generation++, progress++;
+}
+
+inline void wait(Barrier& barrier, int& expected) {
+    const int generation = barrier.generation;
+    barrier.arrived++;
+    release(barrier, expected);
+    while (barrier.generation == generation) leave();
+}
+
+inline void enter() {
+    for (;;) {  // once per block
+        body();
+        Fibre& self = fibres[current];
+        const int warp = current / WARP;
+        self.done = true;
+        progress++;
+        release(block_barrier, --live);
+        release(warp_barriers[warp], --live_of_warp[warp]);
+        leave();
+    }
+}
+
+inline void resume(int thread) {
+    current = thread;
+    threadIdx = {unsigned(thread), 0, 0};
+    Fibre& fibre = fibres[thread];
+    if (_setjmp(scheduler)) return;
+    if (fibre.stack) _longjmp(fibre.at, 1);
+    fibre.stack = (char*)std::malloc(STACK);
+    getcontext(&fibre.start);
+    fibre.start.uc_stack.ss_sp = fibre.stack;
+    fibre.start.uc_stack.ss_size = STACK;
+    fibre.start.uc_link = &unused;
+    makecontext(&fibre.start, enter, 0);
+    setcontext(&fibre.start);
+}
+
+// 0, or 1 if the threads wait for one another for ever.
+inline int run_block(int threads, bool backwards) {
+    block_barrier = {};
+    live = threads;
+    for (int warp = 0; warp < MOST_THREADS / WARP; warp++) {
+        warp_barriers[warp] = {};
+        live_of_warp[warp] = std::max(0, std::min(WARP, threads - warp * WARP));
+    }
+    for (int i = 0; i < threads; i++) fibres[i].done = false;
+    while (live) {
+        progress = 0;
+        for (int i = 0; i < threads; i++) {
+            const int thread = backwards ? threads - 1 - i : i;
+            if (!fibres[thread].done) resume(thread);
+        }
+        if (!progress) {
+            for (int i = 0; i < threads; i++) std::free(fibres[i].stack), fibres[i].stack = nullptr;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+template <typename... A, std::size_t... I>
+int launch(void (*kernel)(A...), const unsigned* grid, unsigned threads, void** arguments,
+           std::index_sequence<I...>) {
+    static void (*kernel_)(A...);
+    static void** arguments_;
+    kernel_ = kernel;
+    arguments_ = arguments;
+    body = [] { kernel_(*static_cast<std::remove_reference_t<A>*>(arguments_[I])...); };
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    bool backwards = false;
+    for (unsigned z = 0; z < grid[2]; z++)
+        for (unsigned y = 0; y < grid[1]; y++)
+            for (unsigned x = 0; x < grid[0]; x++) {
+                blockIdx = {x, y, z};
+                std::memset(dynamic, 0xff, sizeof dynamic);
+                if (run_block(int(threads), backwards = !backwards)) return 1;
+            }
+    return 0;
+}
+
+template <typename... A>
+int launch(void (*kernel)(A...), const unsigned* grid, unsigned threads, void** arguments) {
+    return launch(kernel, grid, threads, arguments, std::index_sequence_for<A...>());
+}
+
+template <typename T>
+T exchange(T value, int lane) {  // what that lane of the warp gave
+    const int warp = current / WARP;
+    static_assert(sizeof(T) <= sizeof(mailbox[0]), "fits the mailbox");
+    std::memcpy(mailbox[current], &value, sizeof(T));
+    wait(warp_barriers[warp], live_of_warp[warp]);
+    T found;
+    std::memcpy(&found, mailbox[warp * WARP + lane], sizeof(T));
+    wait(warp_barriers[warp], live_of_warp[warp]);
+    return found;
+}
+
+}  // namespace shim
+
+inline void __syncthreads() { shim::wait(shim::block_barrier, shim::live); }
+
+inline void __syncwarp(unsigned = ~0u) {
+    const int warp = shim::current / shim::WARP;
+    shim::wait(shim::warp_barriers[warp], shim::live_of_warp[warp]);
+}
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+    return shim::exchange(value, lane & 31);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+    return shim::exchange(value, (shim::current & 31) ^ mask);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned, T value, int by) {
+    const int lane = shim::current & 31;
+    return shim::exchange(value, lane + by < 32 ? lane + by : lane);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int by) {
+    const int lane = shim::current & 31;
+    return shim::exchange(value, lane >= by ? lane - by : lane);
+}

@@ -1,0 +1,136 @@
+"""Every CUDA source compiles, in every configuration that a plan can launch, without spilling.
+
+No GPU is needed: NVRTC comes from its wheel.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import product
+
+import pytest
+from cuda_shim.device import A100, H200, RecordingDevice
+from helpers import table_problems
+
+from convalgos.gpu import nvrtc
+from convalgos.gpu.device import use
+from convalgos.gpu.module import Build, CompileError, text
+from convalgos.gpu.plan import GpuAlgorithm
+from convalgos.gpu.sources import source
+from convalgos.select import algorithms
+from convalgos.suites import suites
+
+ARCHS = ("sm_80", "sm_90a", "sm_100a")
+GPU = algorithms("gpu")
+each_algorithm = pytest.mark.parametrize("algorithm", GPU, ids=lambda a: a.id)
+needs_nvrtc = pytest.mark.skipif(
+    nvrtc.library_path() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc-cu12)"
+)
+
+
+@cache
+def compiled(build: Build, arch: str) -> nvrtc.Compiled:
+    return nvrtc.compile_build(build, arch)
+
+
+def wanted(algorithm: GpuAlgorithm) -> list[tuple[Build, str]]:
+    """Its builds with the architectures that have their instructions."""
+    least = 10 * algorithm.capability[0] + algorithm.capability[1]
+    archs = [arch for arch in ARCHS if int(arch.strip("sm_a")) >= least]
+    return list(product(dict.fromkeys(algorithm.builds()), archs))
+
+
+@needs_nvrtc
+@each_algorithm
+def test_every_configuration_compiles_into_registers(algorithm):
+    pairs = wanted(algorithm)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda pair: compiled(*pair), pairs)
+    wrong = []
+    for (build, arch), result in zip(pairs, results, strict=True):
+        assert result.kernels, f"{build} has no kernels"
+        wrong += [f"{build} for {arch}: {warning}" for warning in result.warnings]
+        wrong += [f"{build} for {arch}: {k}" for k in result.kernels if k.spill_bytes or k.stack_bytes]
+    assert not wrong, "\n".join(wrong)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("figures", [A100, H200], ids=lambda f: f.name)
+@each_algorithm
+def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
+    """On every layer of the suites and on every awkward problem, whatever its type."""
+    layers = [layer.problem for layers in suites().values() for layer in layers]
+    problems = [
+        layer.replace(layout=layout, dtype=dtype)
+        for layer, layout, dtype in product(
+            layers, ("channels_first", "channels_last"), ("float32", "float16", "bfloat16")
+        )
+    ]
+    problems += [p for dtype in ("float32", "float64") for p, _ in table_problems(algorithm, dtype)]
+    declared, served = set(algorithm.builds()), 0
+    with use(RecordingDevice(figures)):
+        for problem in problems:
+            if problem.is_empty or algorithm.why_not(problem):
+                continue
+            served += 1
+            for launch in algorithm.serve(problem).launches:
+                where = f"{problem}: {launch.build} {launch.name}"
+                assert launch.build in declared, f"{where} is not among the builds of {algorithm.id}"
+                result = compiled(launch.build, figures.arch)
+                kernel = next(k for k in result.kernels if k.kernel == launch.name)
+                grid = (*launch.grid, 1, 1)[:3]
+                limits = zip(grid, (2**31 - 1, 65535, 65535), strict=True)
+                assert all(1 <= n <= most for n, most in limits), f"{where}: grid {grid}"
+                assert 1 <= launch.block <= (kernel.most_threads or 1024), f"{where}: {launch.block} threads"
+                registers = -(-kernel.registers // 8) * 8 * launch.block
+                assert registers <= figures.sm_registers, f"{where}: {registers} registers"
+                shared = kernel.shared_bytes + launch.shared_bytes
+                assert shared <= figures.block_shared_bytes, f"{where}: {shared} bytes of shared memory"
+    assert served
+
+
+@needs_nvrtc
+def test_a_compile_error_shows_the_source_line(monkeypatch):
+    broken = (("common.cuh", "#pragma once\nstruct One {};\nflot two;\n"),)
+    build = Build.of("direct.cu")
+    monkeypatch.setattr(nvrtc, "text", lambda b: text(b, broken))
+    with pytest.raises(CompileError, match=r"direct\.cu does not compile:\ncommon\.cuh\(3\): error") as error:
+        nvrtc.compile_build(build, "sm_80")
+    assert "flot two;" in str(error.value)
+
+
+@needs_nvrtc
+def test_spills_and_bounds_are_found(monkeypatch):
+    spilling = """
+extern "C" __global__ void __launch_bounds__(1024) spills(float* y, int n) {
+    float kept[200];
+#pragma unroll
+    for (int i = 0; i < 200; i++) kept[i] = y[i];
+    for (int k = 0; k < n; k++)
+#pragma unroll
+        for (int i = 0; i < 200; i++) kept[i] += y[k] * kept[199 - i];
+#pragma unroll
+    for (int i = 0; i < 200; i++) y[i] = kept[i];
+}
+extern "C" __global__ void plain(float* y) {
+    __shared__ float kept[32];
+    kept[threadIdx.x] = *y;
+    y[1] = kept[*(int*)y];
+}
+"""
+    monkeypatch.setattr(nvrtc, "text", lambda b: spilling)
+    kernels = {k.kernel: k for k in nvrtc.compile_build(Build.of("direct.cu"), "sm_80").kernels}
+    assert kernels["spills"].spill_bytes > 0 and kernels["spills"].most_threads == 1024
+    assert kernels["plain"].spill_bytes == 0 and kernels["plain"].most_threads == 0
+    assert kernels["plain"].shared_bytes == 128
+
+
+def test_lines_of_headers_and_sources_keep_their_numbers():
+    """After a header, the numbers of the source go on where they were."""
+    lines = text(Build.of("direct.cu", TILE_M=64)).splitlines()
+    assert lines[0] == "#define TILE_M 64"
+    at = lines.index("using sum_t = decltype(widen(element_t()));")
+    mark = max(i for i in range(at) if lines[i].startswith("#line"))
+    number = int(lines[mark].split()[1]) + at - mark - 1
+    assert text(Build.of("direct.cu")).count("#pragma once") == 2  # ptx.cuh and common.cuh, once each
+    assert source("direct.cu").splitlines()[number - 1] == lines[at]
