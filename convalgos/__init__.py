@@ -8,12 +8,14 @@
 from importlib import import_module
 from typing import Any
 
+from convalgos import select
 from convalgos.algorithm import Unsupported
 from convalgos.api import algorithms, conv, explain, find, plan
 from convalgos.problem import ConvProblem
+from convalgos.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
+    "__version__",
     "ConvProblem",
     "Unsupported",
     "algorithms",
@@ -21,11 +23,13 @@ __all__ = [
     "explain",
     "find",
     "plan",
+    "select",
     "signal",
+    "wisdom",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "signal":  # imports SciPy, so only when asked for
-        return import_module("convalgos.signal")
+    if name in ("signal", "wisdom"):  # signal imports SciPy: only when asked for
+        return import_module(f"convalgos.{name}")
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")

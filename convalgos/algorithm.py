@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = (None, "relu")
 HALF_DTYPES = ("float16", "bfloat16")
+PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
+PACKING = 15e9  # and bytes of it in a second; Zen 5
 EXTRAS = {  # module -> how to get it
     "numba": "pip install numba",
     "pyfftw": "pip install pyfftw",
@@ -58,6 +61,8 @@ class Algorithm(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     directions: ClassVar[tuple[str, ...]] = ("forward",)
     needs: ClassVar[tuple[str, ...]] = ("numba",)  # optional modules, keys of EXTRAS
+    deterministic: ClassVar[bool] = True  # the same bits on every run
+    spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
 
     @property
     def variant(self) -> str:
@@ -72,6 +77,11 @@ class Algorithm(ABC):
     @property
     def device(self) -> str:
         return self.family.partition(".")[0]
+
+    @property
+    def spins(self) -> bool:
+        """Whether threads of its library go on spinning after a call, and slow whatever runs next."""
+        return False
 
     def why_not(self, problem: ConvProblem) -> str | None:
         """Why this algorithm cannot serve the problem, in one sentence, or None.
@@ -92,6 +102,10 @@ class Algorithm(ABC):
     @abstractmethod
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         """Predicted seconds of one run, more than 0. Not asked for empty problems, which all cost nothing."""
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        """Predicted seconds to prepare the filter."""
+        return PREPARE_CALL + problem.w_bytes / PACKING
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""
@@ -138,7 +152,7 @@ class Plan(ABC):
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
     """
 
-    explanation: str = ""  # set by the selector: why this algorithm
+    explanation: str | Callable[[], str] = ""  # set by the selector: why this algorithm
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         self.problem = problem
@@ -208,7 +222,8 @@ class Plan(ABC):
 
     def explain(self) -> str:
         """Why this algorithm was picked, and why not the others."""
-        return self.explanation or f"{self.algorithm} on {self.problem}"
+        told = self.explanation() if callable(self.explanation) else self.explanation
+        return told or f"{self.algorithm} on {self.problem}"
 
     # --- for the implementor -----------------------------------------------------------------
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from convalgos import measure, select
+from convalgos import measure, race, select
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
 from convalgos.arrays import as_numpy, device_of, like, writable_view
+from convalgos.constraints import Constraints
 from convalgos.problem import DTYPES, ConvProblem
+from convalgos.ranking import Ranking
+from convalgos.store import Entry
 
 CACHED_PLANS = 256
 EFFORTS = ("estimate", "measure", "exhaustive")
+ON_MISS = ("estimate", "error")
 
 
 def conv(
@@ -40,6 +45,7 @@ def conv(
         bias: (K,), added to every output, or None.
         stride, padding, dilation, groups, mode, layout: see `ConvProblem`.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
+            "auto" counts the time of preparing the filter, which a call with a bare w pays.
         activation: None or "relu", applied after the bias.
         out: array for y; it may be of any strides, and may overlap x.
 
@@ -61,6 +67,8 @@ def conv(
     x_view = as_numpy("x", x)
     if isinstance(w, PreparedFilter):
         w_shape = w.key[1].w_shape
+        if algorithm == "auto":
+            algorithm = w.key[0]  # the choice was made when the filter was prepared
     else:
         w = as_numpy("w", w)
         w_shape = w.shape
@@ -99,18 +107,35 @@ def plan(
     max_rel_error: float | None = None,
     deterministic: bool = False,
     time_budget: float | None = None,
+    allow: str | Iterable[str] | None = None,
+    deny: str | Iterable[str] | None = None,
+    strict_nan: bool = False,
+    expected_calls: int | None = None,
+    weights_constant: bool = True,
+    on_miss: str = "estimate",
+    selector: str | None = None,
 ) -> Plan:
     """Choose an algorithm for a problem and build everything that does not depend on the data.
 
     Args:
         device: "cpu" or "cuda:N".
         algorithm: "auto", or an id from `algorithms()`.
-        effort: "estimate" picks by predicted cost, "measure" times the candidates that are predicted
-            within 10x of the best, "exhaustive" times them all.
+        effort: "estimate" times nothing: it goes by what was measured before on this problem or a near one,
+            else by the cost models. "measure" times the candidates that may be the fastest, in about twenty
+            times a run, unless that was done before. "exhaustive" times and checks them all. What is
+            measured is remembered (`convalgos.wisdom`).
         workspace_limit: bytes of scratch that a call may take.
         max_rel_error: largest acceptable error bound, relative to max|y|.
         deterministic: same bits on every run. Every CPU algorithm is; the argument is for the GPU.
-        time_budget: seconds that measuring may take.
+        time_budget: seconds that measuring may take, compiling included.
+        allow, deny: families or ids to choose from, or not to: "cpu.winograd", ["cpu.fft", "cpu.direct"].
+        strict_nan: a NaN in x reaches only the outputs under whose filter it lies: no Winograd, no FFT.
+        expected_calls: how often the plan will run, where that is not often: each run then counts its share
+            of preparing the filter, and measuring takes no longer than the runs.
+        weights_constant: False where the filter is another in each call, and is prepared each time.
+        on_miss: what to do where this problem was not measured before: "estimate", or "error", which replays
+            only what is known and says what that is.
+        selector: the name of a ranker from `select.register`, whose predictions then decide alone.
 
     Raises:
         ValueError: an argument is invalid. Unsupported: nothing can serve the problem; says why.
@@ -120,35 +145,42 @@ def plan(
         >>> ca.plan(ca.ConvProblem.parse("n1 c8 h8 w8 k8 r1 s1")).problem.gemm_k
         8
     """
-    if not isinstance(problem, ConvProblem):
-        raise TypeError(f"problem={problem!r} must be a ConvProblem")
-    if effort not in EFFORTS:
-        raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS))}")
-    for name, limit in (
-        ("workspace_limit", workspace_limit),
-        ("max_rel_error", max_rel_error),
-        ("time_budget", time_budget),
-    ):
-        if limit is not None and not limit >= 0:
-            raise ValueError(f"{name}={limit!r} must be None or at least 0")
-    if device != "cpu":
-        raise Unsupported(f"device={device!r}: no GPU algorithm is available yet; 'cpu' is")
+    _check(problem, device)
+    for name, value, valid in (("effort", effort, EFFORTS), ("on_miss", on_miss, ON_MISS)):
+        if value not in valid:
+            raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
+    if time_budget is not None and not time_budget >= 0:
+        raise ValueError(f"time_budget={time_budget!r} must be None or at least 0")
+    if on_miss == "error" and (effort != "estimate" or selector is not None):
+        raise ValueError("on_miss='error' replays what is known: it goes with effort='estimate', no selector")
+    constraints = Constraints(
+        workspace_limit, max_rel_error, deterministic, strict_nan, allow, deny, expected_calls,
+        weights_constant,
+    )  # fmt: skip
     if algorithm != "auto":
-        return select.serve(
-            select.find_algorithm(algorithm),
-            problem,
-            workspace_limit=workspace_limit,
-            max_rel_error=max_rel_error,
-        )
-    if effort == "estimate" or problem.is_empty:
-        return select.pick(problem, device, workspace_limit=workspace_limit, max_rel_error=max_rel_error)
-    within = 10.0 if effort == "measure" else float("inf")
-    ranking = select.rank(problem, device, workspace_limit=workspace_limit, max_rel_error=max_rel_error)
-    return select.explained(measure.measured(ranking, within=within, time_budget=time_budget))
+        return select.serve(select.find_algorithm(algorithm), problem, constraints)
+    if on_miss == "error":
+        return replay(problem, device, constraints)
+    if effort != "estimate" and not problem.is_empty:
+        return _measured(problem, device, constraints, effort, time_budget, selector)
+    return select.explained(select.rank(problem, device, constraints, selector=selector))
 
 
-def find(problem: ConvProblem, *, device: str = "cpu", time_budget: float | None = None) -> measure.Table:
-    """Time every candidate on a problem.
+def find(
+    problem: ConvProblem,
+    *,
+    device: str = "cpu",
+    effort: str = "exhaustive",
+    time_budget: float | None = None,
+    **limits: Any,
+) -> measure.Table:
+    """Time every candidate on a problem, and remember the result (`convalgos.wisdom`).
+
+    Args:
+        effort: "exhaustive" times every candidate that is not hopeless, checks its result against float64
+            and takes its time; "measure" races the promising ones, as `plan` does.
+        time_budget: seconds that it may take.
+        limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan.
 
     Returns:
         A table, fastest first: id, median seconds with spread, workspace, error against float64, or the
@@ -160,16 +192,56 @@ def find(problem: ConvProblem, *, device: str = "cpu", time_budget: float | None
         >>> table.rows[0].median_s > 0
         True
     """
-    if device != "cpu":
-        raise Unsupported(f"device={device!r}: no GPU algorithm is available yet; 'cpu' is")
-    return measure.table(select.rank(problem, device), time_budget=time_budget)
+    _check(problem, device)
+    if effort not in EFFORTS[1:]:
+        raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[1:]))}")
+    ranking = select.rank(problem, device, Constraints(**limits))
+    if effort == "exhaustive":
+        table = measure.table(ranking, time_budget=time_budget)
+        _remember(problem, measure.entry(table))
+        return table
+    found = race.race(problem, ranking.candidates, time_budget=time_budget)
+    _remember(problem, found)
+    return measure.known_table(ranking, found)
 
 
-def explain(problem: ConvProblem, *, device: str = "cpu") -> select.Ranking:
-    """The ranking as the selector sees it: predicted times, rejections with reasons. Prints as text."""
-    if device != "cpu":
-        raise Unsupported(f"device={device!r}: no GPU algorithm is available yet; 'cpu' is")
-    return select.rank(problem, device)
+def explain(
+    problem: ConvProblem, *, device: str = "cpu", selector: str | None = None, **limits: Any
+) -> Ranking:
+    """The ranking as the selector sees it. Prints as text.
+
+    It gives the predicted and, where there is one, the measured time of each candidate, the reason of each
+    rejection, the margin of the first over the second, and what each limit costs: the time of the pick over
+    that of the pick without this limit.
+
+    Args:
+        selector, limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny,
+            strict_nan, expected_calls, weights_constant.
+    """
+    _check(problem, device)
+    return select.rank(problem, device, Constraints(**limits), selector=selector)
+
+
+def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
+    """The plan of what was measured fastest on this very problem.
+
+    Raises:
+        Unsupported: nothing was measured, or nothing within the limits; says what is known.
+    """
+    ranking = select.rank(problem, device, constraints, measured_only=True)
+    if ranking.candidates:
+        return select.explained(ranking)
+    store = select.store()
+    known = store.lookup(problem)
+    if known:
+        out = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected if r.id in known)
+        told = f"of the {len(known)} candidates that were measured none may be used: {out}"
+    else:
+        told = f"it was not measured on this machine, of which {len(store.entries())} problems are known"
+        if near := store.near(problem):
+            told += f", the most similar being {near[0]}"
+        told += "; ca.plan(problem, effort='measure') measures it"
+    raise Unsupported(f"on_miss='error' and {problem}: {told}")
 
 
 def algorithms() -> tuple[Algorithm, ...]:
@@ -178,6 +250,50 @@ def algorithms() -> tuple[Algorithm, ...]:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _check(problem: Any, device: str) -> None:
+    if not isinstance(problem, ConvProblem):
+        raise TypeError(f"problem={problem!r} must be a ConvProblem")
+    if device != "cpu":
+        raise Unsupported(f"device={device!r}: no GPU algorithm is available yet; 'cpu' is")
+
+
+def _measured(
+    problem: ConvProblem,
+    device: str,
+    constraints: Constraints,
+    effort: str,
+    time_budget: float | None,
+    selector: str | None,
+) -> Plan:
+    """The plan of what is measured fastest, measuring what is not known yet."""
+    ranking = select.rank(problem, device, constraints, selector=selector)
+    if effort == "exhaustive":
+        found = measure.entry(measure.table(ranking, within=float("inf"), time_budget=time_budget))
+    else:
+        best = ranking.candidates[0].seconds if ranking.candidates else 0.0
+        calls = constraints.expected_calls
+        found = race.race(
+            problem,
+            race.open_questions(ranking.candidates),
+            time_budget=time_budget,
+            runs_budget=None if calls is None else calls * best,
+        )
+    if found:
+        _remember(problem, found)
+    decided = select.rank(problem, device, constraints, measured_only=True)
+    return select.explained(decided if decided.candidates else ranking)
+
+
+def _remember(problem: ConvProblem, found: Entry) -> None:
+    select.store().record(problem, found)
+    forget_plans()
+
+
+def forget_plans() -> None:
+    """Let `conv` choose anew, as more or less is known now."""
+    _plan_for.cache_clear()
 
 
 @lru_cache(maxsize=CACHED_PLANS, typed=True)
@@ -199,7 +315,7 @@ def _plan_for(
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups, mode=mode, layout=layout, dtype=dtype.name
     )
-    return plan(problem, algorithm=algorithm)
+    return plan(problem, algorithm=algorithm, weights_constant=False)
 
 
 def _hashable(value: Any) -> Any:

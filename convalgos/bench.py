@@ -25,6 +25,7 @@ from convalgos.measure import Row, Table, Timing
 from convalgos.onnx_model import read_model
 from convalgos.peers import Peer
 from convalgos.problem import ConvProblem
+from convalgos.ranking import Ranking
 from convalgos.suites import Layer, read_table, suites
 
 PEER_ERROR = 1e-2  # a peer further off than this did not compute the same problem
@@ -192,7 +193,7 @@ def run_layer(
     problem = layer.problem
     ranking = select.rank(problem)
     if only := set(only):
-        ranking = select.Ranking(
+        ranking = Ranking(
             problem,
             tuple(c for c in ranking.candidates if c.id in only),
             tuple(r for r in ranking.rejected if r.id in only),

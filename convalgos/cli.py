@@ -13,11 +13,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from convalgos import __version__, api, bench, measure, peers, report, select
+from convalgos import api, bench, measure, peers, report, select
 from convalgos.algorithm import Unsupported
 from convalgos.machine import write_atomic
 from convalgos.problem import DTYPES, LAYOUTS, ConvProblem
 from convalgos.suites import Layer
+from convalgos.version import __version__
 
 WRONG, INVALID, INTERRUPTED = 1, 2, 130  # exit statuses beside 0
 

@@ -18,7 +18,9 @@ import numpy as np
 from convalgos.algorithm import Plan, numpy_dtype
 from convalgos.cpu.reference import reference, reference_at
 from convalgos.problem import ConvProblem
-from convalgos.select import Candidate, Ranking, Rejection
+from convalgos.ranking import Candidate, Ranking, Rejection
+from convalgos.store import Entry, Measured
+from convalgos.version import __version__
 
 WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
 WHOLE_REFERENCE_TAPS = 2048
@@ -29,6 +31,7 @@ IDLE = 0.05  # seconds; threads of OpenBLAS spin for 30 ms after a product, thos
 WARM_UP = 0.04  # seconds in which the scheduler spreads the threads again
 LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst
 SINGLE_CALL = 2.0  # seconds; so long a call is timed once in all
+UNBOUNDED = 1e30  # stands for an error that is not finite, where it is kept
 SLOW = 3.0  # candidates this many times slower than the best when first run are not timed again
 
 Progress = Callable[[str, float], None]  # what is done next, and the share that is done
@@ -108,6 +111,7 @@ class Row:
     error: float
     error_bound: float
     samples_s: tuple[float, ...]
+    prepare_s: float | None = None  # to prepare the filter
 
 
 @dataclass(frozen=True)
@@ -241,32 +245,74 @@ class _Trial:
     call: Any
     first: float
     error: float
+    prepare: float
 
     def row(self, timing: Timing | None) -> Row:
         c, t = self.candidate, timing or Timing((self.first,))
-        return Row(c.id, t.median, t.spread, c.workspace_bytes, self.error, c.error_bound, t.samples)
+        return Row(
+            c.id, t.median, t.spread, c.workspace_bytes, self.error, c.error_bound, t.samples, self.prepare
+        )
 
 
 def _try(candidate: Candidate, judge: Judge, y: np.ndarray) -> _Trial:
     """Run a candidate for the first time; y is scratch for its result."""
     y.fill(np.nan)
-    call = runner(candidate.algorithm.serve(judge.problem), judge.x, judge.w, y)
+    plan = candidate.algorithm.serve(judge.problem)
+    prepare = min(seconds(lambda: plan.prepare(judge.w)) for _ in range(2))
+    call = runner(plan, judge.x, judge.w, y)
     call()
     error = judge.error(y)
     first = seconds(call)
     if first < 0.01:  # a single call this short says little
         first = min(first, seconds(call), seconds(call))
-    return _Trial(candidate, call, first, error)
+    return _Trial(candidate, call, first, error, prepare)
 
 
-def measured(ranking: Ranking, *, within: float, time_budget: float | None) -> Ranking:
-    """The same ranking, ordered by measured instead of predicted time."""
-    if len(ranking.candidates) < 2:
-        return ranking
-    found = table(ranking, within=within, harmless=0.0, time_budget=time_budget)
-    by_id = {c.id: c for c in ranking.candidates}
-    candidates = tuple(replace(by_id[r.algorithm], seconds=r.median_s) for r in found.rows)
-    return Ranking(ranking.problem, candidates, found.rejected + found.failed, "measured")
+def entry(found: Table) -> Entry:
+    """What a table tells, to be remembered."""
+    known = {
+        r.algorithm: Measured(
+            samples_s=r.samples_s,
+            workspace_bytes=r.workspace_bytes,
+            error=min(r.error, UNBOUNDED),
+            prepare_s=r.prepare_s,
+            version=__version__,
+        )
+        for r in found.rows
+    }
+    return known | {f.id: failure(f.why_not) for f in found.failed}
+
+
+def known_table(ranking: Ranking, found: Entry) -> Table:
+    """The table of what was measured without being checked; its errors are not known."""
+    bounds = {c.id: c.error_bound for c in ranking.candidates}
+    rows = [
+        Row(
+            name,
+            m.median_s,
+            m.spread,
+            m.workspace_bytes,
+            float("nan"),
+            bounds[name],
+            m.samples_s,
+            m.prepare_s,
+        )
+        for name, m in found.items()
+        if m.failure is None
+    ]
+    rows.sort(key=lambda r: (r.median_s, r.algorithm))
+    failed = tuple(Rejection(name, m.failure) for name, m in found.items() if m.failure is not None)
+    rest = tuple(
+        Rejection(c.id, f"not timed: predicted {c.seconds:.2g} s, {ranking.candidates[0].seconds:.2g} best")
+        for c in ranking.candidates
+        if c.id not in found
+    )
+    return Table(ranking.problem, tuple(rows), ranking.rejected + rest, failed)
+
+
+def failure(reason: str) -> Measured:
+    """What is remembered of a candidate that raised an error."""
+    return Measured(failure=reason, version=__version__)
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

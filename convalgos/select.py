@@ -1,72 +1,38 @@
-"""Discover, filter, rank, explain.
+"""Discover, filter, rank.
 
 The one list of algorithms that selector, tests and benchmarks read comes from the `ALGORITHMS` of every
-module in `convalgos.cpu` and `convalgos.gpu`. `rank` orders those that can serve a problem by predicted
-time; ties are broken by id, so that picks repeat.
+module in `convalgos.cpu` and `convalgos.gpu`. `rank` orders those that can serve a problem by the time that
+a ranker predicts (the cost models, or one of your own by `register`), put right by what was measured before
+on this problem or on a near one; ties are broken in a fixed order, so that picks repeat.
 """
 
 from __future__ import annotations
 
+import math
 import pkgutil
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
 from importlib import import_module
+from statistics import median
 
 from convalgos import machine as machine_figures
 from convalgos.algorithm import Algorithm, CastPlan, Plan, Unsupported
+from convalgos.constraints import Constraints
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
+from convalgos.ranking import Candidate, Ranking, Rejection
+from convalgos.store import Entry, Measured, Store
 
 DEVICES = ("cpu", "gpu")
+MOST_DRIFT = 3.0  # times that a whole machine is slower or faster than its figures say
+LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are not, whatever their spread
+
+# (problem, candidates, machine) -> predicted seconds of a run of each candidate, in their order
+Ranker = Callable[[ConvProblem, Sequence[Candidate], Machine], Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An algorithm that can serve a problem."""
-
-    algorithm: Algorithm
-    seconds: float  # predicted, or measured where the selector was asked to measure
-    workspace_bytes: int
-    error_bound: float
-
-    @property
-    def id(self) -> str:
-        return self.algorithm.id
-
-
-@dataclass(frozen=True)
-class Rejection:
-    """An algorithm that cannot, and why not."""
-
-    id: str
-    why_not: str
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """What the selector sees: candidates from fastest to slowest, and the rejected with their reasons."""
-
-    problem: ConvProblem
-    candidates: tuple[Candidate, ...]
-    rejected: tuple[Rejection, ...]
-    basis: str = "predicted"  # or "measured"
-
-    def __str__(self) -> str:
-        p = self.problem
-        lines = [
-            f"{p}",
-            f"  y {p.y_shape}, {p.flops / 1e9:.3g} GFLOP, {p.bytes / 1e6:.3g} MB, "
-            f"GEMM view {p.gemm_m} x {p.gemm_n} x {p.gemm_k} x {p.groups} groups",
-            f"  {'algorithm':24s} {self.basis + ' time':>16s} {'workspace':>12s} {'error bound':>12s}",
-        ]
-        for rank, c in enumerate(self.candidates):
-            mark = "->" if rank == 0 else "  "
-            lines.append(
-                f"{mark}{c.id:24s} {c.seconds * 1e6:13.1f} us {c.workspace_bytes / 1e6:9.2f} MB "
-                f"{c.error_bound:12.1e}"
-            )
-        lines += [f"  {r.id:24s} no: {r.why_not}" for r in self.rejected]
-        return "\n".join(lines)
+# --- what there is ---------------------------------------------------------------------------
 
 
 @cache
@@ -110,47 +76,242 @@ def current_machine() -> Machine:
     return stored
 
 
+@cache
+def store() -> Store:
+    """What was measured on this machine."""
+    return Store(machine_figures.fingerprint(current_machine().threads))
+
+
+# --- rankers ---------------------------------------------------------------------------------
+
+
+def analytic(problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine) -> list[float]:
+    """The ranker that is used where no other is asked for: the cost model of each algorithm."""
+    return [_cost(c.algorithm, problem, machine) for c in candidates]
+
+
+_rankers: dict[str, Ranker] = {"analytic": analytic}
+
+
+def register(name: str, ranker: Ranker) -> None:
+    """Make a ranker known by a name, for `selector=` of `plan` and `explain`, and for `select evaluate`.
+
+    Args:
+        ranker: called with (problem, candidates, machine), it returns the predicted seconds of a run of each
+            candidate, in their order. `candidate.predicted` is what the cost model says. One that has a
+            method `fit(tables)` is fitted to the tables of other networks before it is evaluated.
+
+    Raises:
+        ValueError: the name is not a word, or is the built-in one. TypeError: the ranker cannot be called.
+
+    Example:
+        >>> import convalgos as ca
+        >>> def shy(problem, candidates, machine):
+        ...     return [c.predicted * (2 if "winograd" in c.id else 1) for c in candidates]
+        >>> ca.select.register("shy", shy)
+        >>> problem = ca.ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3")
+        >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}
+        True
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name == "analytic":
+        raise ValueError(f"name={name!r} must be a word, other than 'analytic'")
+    if not callable(ranker):
+        raise TypeError(f"ranker={ranker!r} must be callable with (problem, candidates, machine)")
+    _rankers[name] = ranker
+
+
+def find_ranker(name: str) -> Ranker:
+    """A ranker by its name.
+
+    Raises:
+        ValueError: there is none; the message lists those there are.
+    """
+    if name not in _rankers:
+        raise ValueError(f"selector={name!r} must be one of {', '.join(sorted(_rankers))}")
+    return _rankers[name]
+
+
+def predict(
+    ranker: Ranker, problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine
+) -> list[float]:
+    """What a ranker says, checked."""
+    seconds = [float(s) for s in ranker(problem, candidates, machine)]
+    if len(seconds) != len(candidates) or not all(s >= 0 for s in seconds):
+        raise ValueError(f"a ranker must give a number of seconds for each of {len(candidates)} candidates")
+    return seconds
+
+
+@lru_cache(4096)
+def _cost(algorithm: Algorithm, problem: ConvProblem, machine: Machine) -> float:
+    return 0.0 if problem.is_empty else algorithm.cost(algorithm.computed(problem), machine)
+
+
+# --- choosing --------------------------------------------------------------------------------
+
+
 def rank(
     problem: ConvProblem,
     device: str = "cpu",
+    constraints: Constraints | None = None,
     *,
-    workspace_limit: int | None = None,
-    max_rel_error: float | None = None,
+    selector: str | None = None,
+    measured_only: bool = False,
 ) -> Ranking:
-    """Order all candidates for a problem by predicted time, and collect the reasons of the others."""
-    machine = current_machine()
+    """Order all candidates for a problem by time, and collect the reasons of the others.
+
+    Args:
+        constraints: limits on the choice; none by default.
+        selector: the name of a ranker, whose predictions alone then count. By default those of the cost
+            models do, and what was measured.
+        measured_only: leave out what was not measured on this very problem.
+    """
+    machine, constraints = current_machine(), constraints or Constraints()
+    constraints.check_names(algorithms())
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
     for algorithm in algorithms(device):
         computed = algorithm.computed(problem)
-        reason = algorithm.why_not(computed)
-        if reason is None:
-            seconds = 0.0 if problem.is_empty else algorithm.cost(computed, machine)
-            candidate = Candidate(algorithm, seconds, *_needs(algorithm, problem))
-            reason = _over_limit(
-                candidate.workspace_bytes, candidate.error_bound, workspace_limit, max_rel_error
-            )
-        if reason is None:
-            candidates.append(candidate)
-        else:
+        if reason := algorithm.why_not(computed):
             rejected.append(Rejection(algorithm.id, reason))
-    candidates.sort(key=lambda c: (c.seconds, c.id))
-    return Ranking(problem, tuple(candidates), tuple(rejected))
+        else:
+            prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
+            candidates.append(Candidate(algorithm, 0.0, *needs(algorithm, problem), prepare=prepare))
+            seconds = _cost(algorithm, problem, machine)
+            candidates[-1] = replace(candidates[-1], seconds=seconds, predicted=seconds)
+    if selector is not None:
+        predicted = predict(find_ranker(selector), problem, candidates, machine)
+        candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
+        return order(problem, candidates, rejected, constraints)
+    entry, near = store().lookup(problem), None
+    known = any(m.failure is None for m in entry.values())
+    if not known and not measured_only and (found := store().near(problem)):
+        near, scaled = found
+        candidates = _scaled(candidates, near, scaled, machine)
+    return order(problem, candidates, rejected, constraints, entry, near, measured_only)
 
 
-def pick(
+def order(
     problem: ConvProblem,
-    device: str = "cpu",
-    *,
-    workspace_limit: int | None = None,
-    max_rel_error: float | None = None,
-) -> Plan:
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Rejection],
+    constraints: Constraints,
+    entry: Entry | None = None,
+    near: ConvProblem | None = None,
+    measured_only: bool = False,
+) -> Ranking:
+    """The ranking of candidates, from what was measured of them and what is predicted, within limits.
+
+    Args:
+        entry: what was measured on this very problem.
+        near: the problem whose measurements are in the seconds of the candidates already.
+        measured_only: leave out what was not measured on this very problem.
+    """
+    entry, out = entry or {}, list(rejected)
+    sound = []
+    for c in candidates:
+        known = entry.get(c.id)
+        if known and known.failure is not None:
+            out.append(Rejection(c.id, f"failed when it was measured: {known.failure}"))
+        elif known and known.error is not None and known.error > c.error_bound:
+            reason = f"its error was {known.error:.1e} when measured, over its bound {c.error_bound:.1e}"
+            out.append(Rejection(c.id, reason))
+        else:
+            sound.append(c)
+    timed = [_timed(c, entry.get(c.id)) for c in _calibrated(sound, entry)]
+    share = constraints.prepare_share()
+    timed = [replace(c, seconds=c.seconds + share * c.prepare) for c in timed]
+    kept, costs = [], {}
+    violations = {c.id: constraints.violations(c.algorithm, c.workspace_bytes, c.error_bound) for c in timed}
+    for c in timed:
+        if violations[c.id]:
+            out.append(Rejection(c.id, "; ".join(violations[c.id].values())))
+        elif not (measured_only and c.measured is None):
+            kept.append(c)
+    kept = _settled(kept, entry)
+    for limit in constraints.active if kept else ():
+        least = min(c.seconds for c in timed if violations[c.id].keys() <= {limit})
+        costs[limit] = kept[0].seconds / least if least else 1.0
+    basis = "near" if near is not None else "predicted"
+    if kept and kept[0].measured is not None:
+        basis = "measured"
+    rank_of = {a.id: i for i, a in enumerate(algorithms())}
+    out.sort(key=lambda r: rank_of.get(r.id, -1))
+    return Ranking(problem, tuple(kept), tuple(out), basis, near, costs)
+
+
+def _timed(c: Candidate, known: Measured | None) -> Candidate:
+    if known is None:
+        return c
+    prepare = c.prepare if known.prepare_s is None else known.prepare_s
+    return replace(c, seconds=known.median_s, measured=known.median_s, spread=known.spread, prepare=prepare)
+
+
+def _calibrated(candidates: Sequence[Candidate], entry: Entry) -> list[Candidate]:
+    """Predictions of what was not measured, times the ratio found where it was: both see one machine.
+
+    What was predicted slower than something measured does not get ahead of the fastest measured.
+    """
+    known = [(c.predicted, entry[c.id].median_s) for c in candidates if c.id in entry and c.predicted]
+    if not known:
+        return list(candidates)
+    factor = max(
+        _usual([seconds / predicted for predicted, seconds in known]),
+        min(seconds for _, seconds in known) / min(predicted for predicted, _ in known),
+    )
+    return [replace(c, seconds=c.seconds * factor) for c in candidates]
+
+
+def _scaled(
+    candidates: Sequence[Candidate], near: ConvProblem, entry: Entry, machine: Machine
+) -> list[Candidate]:
+    """Predictions corrected by how wrong they are on a near problem that was measured."""
+    ratios = {
+        c.id: entry[c.id].median_s / cost
+        for c in candidates
+        if c.id in entry
+        and entry[c.id].failure is None
+        and c.algorithm.why_not(c.algorithm.computed(near)) is None
+        and (cost := _cost(c.algorithm, near, machine))
+    }
+    usual = _usual(list(ratios.values()))
+    return [replace(c, seconds=c.seconds * ratios.get(c.id, usual)) for c in candidates]
+
+
+def _usual(ratios: list[float]) -> float:
+    """The ratio of measured to predicted time to expect of others: not further off than machines drift."""
+    return min(MOST_DRIFT, max(1 / MOST_DRIFT, median(ratios))) if ratios else 1.0
+
+
+def _settled(candidates: Sequence[Candidate], entry: Entry) -> list[Candidate]:
+    """Sorted; those measured within the noise of the fastest count as fast, ordered as predicted."""
+    ranked = sorted(candidates, key=lambda c: (c.seconds, c.id))
+    if not ranked or ranked[0].measured is None:
+        return ranked
+    best = ranked[0]
+
+    def tied(c: Candidate) -> bool:
+        if c.measured is None:
+            return False
+        noise = math.hypot(_noise(entry[c.id]), _noise(entry[best.id]))
+        return c.seconds <= best.seconds * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))
+
+    ties = {c.id for c in ranked if tied(c)}
+    settled = [replace(c, seconds=best.seconds) if c.id in ties else c for c in ranked]
+    return sorted(settled, key=lambda c: (c.seconds, c.predicted or 0.0, c.id))
+
+
+def _noise(known: Measured) -> float:
+    """Standard error of the median, relative, of samples that are about normal."""
+    return 0.93 * known.spread / math.sqrt(len(known.samples_s))
+
+
+def pick(problem: ConvProblem, device: str = "cpu", constraints: Constraints | None = None) -> Plan:
     """The plan of the candidate that ranks first.
 
     Raises:
         Unsupported: no algorithm can serve the problem within the limits; lists each reason.
     """
-    return explained(rank(problem, device, workspace_limit=workspace_limit, max_rel_error=max_rel_error))
+    return explained(rank(problem, device, constraints))
 
 
 def explained(ranking: Ranking) -> Plan:
@@ -160,39 +321,23 @@ def explained(ranking: Ranking) -> Plan:
         reasons = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected)
         raise Unsupported(f"no algorithm can serve {problem}: {reasons or 'there is none'}")
     plan = ranking.candidates[0].algorithm.serve(problem)
-    plan.explanation = str(ranking)
+    plan.explanation = lambda: str(ranking)
     return plan
 
 
-def serve(
-    algorithm: Algorithm,
-    problem: ConvProblem,
-    *,
-    workspace_limit: int | None = None,
-    max_rel_error: float | None = None,
-) -> Plan:
+def serve(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints | None = None) -> Plan:
     """The plan of a forced algorithm, or `Unsupported` with the reason."""
     plan = algorithm.serve(problem)
-    if reason := _over_limit(*_needs(algorithm, problem), workspace_limit, max_rel_error):
-        raise Unsupported(f"{algorithm.id} cannot serve {problem}: {reason}")
+    if broken := (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem)):
+        raise Unsupported(f"{algorithm.id} cannot serve {problem}: {'; '.join(broken.values())}")
     plan.explanation = f"{algorithm.id} was asked for by name\n{problem}"
     return plan
 
 
-def _needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
+def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
     """(bytes of workspace, error bound), those of converting 16-bit data among them."""
     computed = algorithm.computed(problem)
     workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
     if computed is problem:
         return workspace_bytes, error_bound
     return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps
-
-
-def _over_limit(
-    workspace_bytes: int, error_bound: float, workspace_limit: int | None, max_rel_error: float | None
-) -> str | None:
-    if workspace_limit is not None and workspace_bytes > workspace_limit:
-        return f"needs {workspace_bytes} bytes of workspace, over workspace_limit={workspace_limit}"
-    if max_rel_error is not None and error_bound > max_rel_error:
-        return f"its error bound {error_bound:.1e} is over max_rel_error={max_rel_error:.1e}"
-    return None

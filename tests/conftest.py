@@ -1,10 +1,26 @@
 """Settings of every test.
 
 What the tests compile and measure goes to the user's cache folder (or to CONVALGOS_CACHE_DIR), as it does
-for users, so that a second run is fast. Tests that test caches use folders of their own.
+for users, so that a second run is fast. What they time does not: it would decide later picks. Tests that test
+caches use folders of their own.
 """
 
+import os
+import tempfile
+
+import pytest
 from hypothesis import settings
+
+_wisdom = tempfile.TemporaryDirectory(prefix="convalgos-wisdom-")
+os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of what it starts
+
+
+@pytest.fixture
+def wisdom(tmp_path, monkeypatch):
+    """A folder for what is measured in one test: nothing is known at its beginning."""
+    monkeypatch.setenv("CONVALGOS_WISDOM", str(tmp_path / "wisdom"))
+    return tmp_path / "wisdom"
+
 
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.
 settings.register_profile("repeatable", derandomize=True, max_examples=8, deadline=None, database=None)

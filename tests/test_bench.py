@@ -136,10 +136,12 @@ def test_others_are_timed_in_the_same_rounds():
     assert len(order) >= 8
 
 
-def test_a_broken_candidate_does_not_win_when_measuring():
-    found = measure.measured(ranking("broken"), within=float("inf"), time_budget=None)
-    assert [c.id for c in found.candidates] == ["cpu.reference"]
-    assert [r.id for r in found.rejected] == ["cpu.never", "cpu.odd.broken"]
+def test_what_a_table_tells_is_kept_with_failures_and_wrong_results():
+    known = measure.entry(measure.table(ranking("wrong", "lazy", "broken"), rounds=1))
+    assert known["cpu.odd.broken"].failure == "RuntimeError: the kernel is\nbroken"
+    assert known["cpu.reference"].error < 1e-6 < known["cpu.odd.wrong"].error
+    assert known["cpu.odd.lazy"].error == measure.UNBOUNDED
+    assert known["cpu.reference"].prepare_s > 0 and known["cpu.reference"].workspace_bytes == 16
 
 
 # --- results ---------------------------------------------------------------------------------

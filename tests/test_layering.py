@@ -15,14 +15,28 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
-    {"problem", "machine", "transforms", "arrays"},
-    {"algorithm"},
+    {"problem", "machine", "transforms", "arrays", "version"},
+    {"algorithm", "store"},
     {"toolkit"},
     {"algorithms"},
+    {"ranking", "constraints"},
     {"select"},
-    {"measure", "wisdom"},
+    {"measure"},
+    {"race"},
     {"api"},
-    {"signal", "suites", "onnx_model", "onnx_op", "bench", "peers", "report", "cli", "__main__", "__init__"},
+    {
+        "signal",
+        "suites",
+        "onnx_model",
+        "onnx_op",
+        "wisdom",
+        "bench",
+        "peers",
+        "report",
+        "cli",
+        "__main__",
+        "__init__",
+    },
 )
 SHARING = ({"toolkit"}, LAYERS[-1])  # layers whose members may import one another, in one direction
 

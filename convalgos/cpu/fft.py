@@ -30,6 +30,8 @@ from convalgos.cpu.planes import Axis, Cut, axis, schedule
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
 
+PREPARE_CALL = 1e-4  # seconds to transform any filter,
+PREPARE = 4e9  # and bytes of its spectrum in a second; Zen 5
 FILTER_LIMIT = 256 << 20  # bytes of a filter's spectrum, beyond which no one would want it
 FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
 SHORTEST, LONGEST = 2, 16  # FFT lengths that are tried for blocks, as multiples of the kernel
@@ -265,6 +267,7 @@ class Fft(Algorithm):
     """`overlap` cuts maps into blocks, with FFTs of `length` or of the lengths that are estimated best."""
 
     family: ClassVar[str] = "cpu.fft"
+    spreads_nan: ClassVar[bool] = True
     engine: str = "fftw"
     overlap: bool = False
     length: int | None = None
@@ -293,6 +296,9 @@ class Fft(Algorithm):
 
     def cost(self, problem, machine):
         return seconds(self.cut(problem), self.engine, machine)
+
+    def prepare_cost(self, problem, machine):
+        return 0.0 if problem.is_empty else PREPARE_CALL + self.cut(problem).filter_bytes / PREPARE
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else schedule(self.cut(problem)).workspace_bytes

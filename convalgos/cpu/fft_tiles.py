@@ -212,6 +212,7 @@ class FftTiles(Algorithm):
     t: int
 
     family: ClassVar[str] = "cpu.fft_tiles"
+    spreads_nan: ClassVar[bool] = True
 
     @property
     def variant(self):
@@ -232,6 +233,9 @@ class FftTiles(Algorithm):
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def prepare_cost(self, problem, machine):
+        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else self._schedule(problem).scratch_bytes

@@ -331,6 +331,10 @@ class Im2col(Algorithm):
     def variant(self) -> str:
         return self.gemm
 
+    @property
+    def spins(self):
+        return self.gemm == "blas"
+
     def why_not(self, problem):
         return super().why_not(problem) or (mkl.why_not() if self.gemm == "mkl" else None)
 

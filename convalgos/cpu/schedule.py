@@ -32,6 +32,8 @@ PRODUCT = 0.96  # of the peak, inside the micro-kernel
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 0.9  # of the bandwidth of the caches
+PREPARE_CALL = 4e-5  # seconds to transform any filter,
+PREPARE = 10e9  # and bytes of it, when transformed, in a second
 
 LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
 SPARE = 16  # entries of the row table behind the last one, for rows that a micro-kernel computes in vain
@@ -262,6 +264,11 @@ class Schedule:
         transforms = transformed / (machine.cache_bandwidth * TRANSFORM)
         launches = (3 * self.boxes if self.team else 1) * machine.launch
         return products + transforms + machine.stream(p.x_bytes + 2 * p.y_bytes) + launches
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Predicted time to transform the filter."""
+        return PREPARE_CALL + self.problem.groups * self.u_bytes / PREPARE
 
     # --- bytes of scratch --------------------------------------------------------------------------
 

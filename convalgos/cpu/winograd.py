@@ -141,6 +141,7 @@ class Winograd(Algorithm):
     r: int = 3
 
     family: ClassVar[str] = "cpu.winograd"
+    spreads_nan: ClassVar[bool] = True
 
     @property
     def variant(self):
@@ -154,6 +155,9 @@ class Winograd(Algorithm):
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def prepare_cost(self, problem, machine):
+        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else self._schedule(problem).scratch_bytes

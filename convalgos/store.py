@@ -1,0 +1,336 @@
+"""What was measured, on disk: the candidate tables of many problems, one plain JSON file per machine.
+
+A file is read, changed and replaced under a lock, so that writers lose nothing of each other's and readers
+see the old file or the new one. It is sorted, with a line for every candidate, so that it can be kept in git.
+What is read is checked before it is believed; a damaged file is set aside with a warning.
+
+Everything that was measured is kept, without regard to the limits under which it was: limits apply when a
+choice is made (`convalgos.select`), and so never colour what is known.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from convalgos.machine import cache_folder, set_aside, write_atomic
+from convalgos.problem import ConvProblem
+
+FORMAT = 1  # of the file; raise it when a field changes its meaning
+LONGEST = 300  # characters of the reason of a failure
+NEAR_BATCH = 2.0  # a batch within this factor,
+NEAR_SIZE = 1.25  # and sizes of the map within this one, are near enough to scale what was measured
+IDS = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one candidate on one problem: its samples, or how it failed."""
+
+    samples_s: tuple[float, ...] = ()  # seconds of single calls
+    workspace_bytes: int = 0
+    error: float | None = None  # relative to max|y| of the float64 answer; None where it was not checked
+    prepare_s: float | None = None  # seconds to prepare the filter
+    failure: str | None = None  # what it raised; then there are no samples
+    when: str = field(default_factory=lambda: now())  # UTC, ISO 8601
+    version: str = ""  # of convalgos
+
+    @property
+    def median_s(self) -> float:
+        return median(self.samples_s)
+
+    @property
+    def spread(self) -> float:
+        """(third quartile - first quartile) / median."""
+        return relative_spread(self.samples_s)
+
+
+Entry = dict[str, Measured]  # id -> what is known
+Entries = dict[str, Entry]  # text of a problem -> its candidates
+
+
+def relative_spread(samples: tuple[float, ...]) -> float:
+    """(third quartile - first quartile) / median."""
+    low, high = np.quantile(samples, (0.25, 0.75))
+    return float((high - low) / median(samples))
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# --- as text ---------------------------------------------------------------------------------
+
+
+def dump(fingerprint: str, entries: Entries) -> str:
+    """The text of a file: problems and candidates in order, a line for every candidate."""
+    blocks = []
+    for problem in sorted(entries):
+        lines = [
+            f"   {json.dumps(name)}: {json.dumps(_as_json(entries[problem][name]))}"
+            for name in sorted(entries[problem])
+        ]
+        blocks.append(f"  {json.dumps(problem)}: {{\n" + ",\n".join(lines) + "\n  }")
+    body = "{\n" + ",\n".join(blocks) + "\n }" if blocks else "{}"
+    return f'{{\n "format": {FORMAT},\n "machine": {json.dumps(fingerprint)},\n "problems": {body}\n}}\n'
+
+
+def parse(text: str) -> tuple[str, Entries]:
+    """(fingerprint, entries) of a text that `dump` wrote, or that anybody else did.
+
+    Raises:
+        ValueError: says what is wrong.
+    """
+    try:
+        read = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(read, dict) or read.get("format") != FORMAT:
+        raise ValueError("not a wisdom file of this version")
+    fingerprint, problems = read.get("machine"), read.get("problems")
+    if not isinstance(fingerprint, str) or not re.fullmatch(r"[\w-]{1,200}", fingerprint):
+        raise ValueError(f"machine={str(fingerprint)[:80]!r} is not the fingerprint of one")
+    if not isinstance(problems, dict):
+        raise ValueError("problems must be an object")
+    entries: Entries = {}
+    for problem, candidates in problems.items():
+        if not isinstance(candidates, dict):
+            raise ValueError(f"problem {problem!r}: its candidates must be an object")
+        entry = entries.setdefault(str(ConvProblem.parse(problem)), {})
+        for name, values in candidates.items():
+            if not IDS.fullmatch(name):
+                raise ValueError(f"problem {problem!r}: {name[:80]!r} is not the id of an algorithm")
+            entry[name] = _from_json(f"problem {problem!r}, {name}", values)
+    return fingerprint, entries
+
+
+def _as_json(m: Measured) -> dict[str, Any]:
+    if m.failure is not None:
+        return {"failure": m.failure, "when": m.when, "version": m.version}
+    return {
+        "median_s": _short(m.median_s),
+        "spread": round(m.spread, 3),
+        "samples_s": [_short(s) for s in m.samples_s],
+        "workspace_bytes": m.workspace_bytes,
+        "error": None if m.error is None or not math.isfinite(m.error) else _short(m.error),
+        "prepare_s": None if m.prepare_s is None else _short(m.prepare_s),
+        "when": m.when,
+        "version": m.version,
+    }
+
+
+def _from_json(where: str, values: Any) -> Measured:
+    """Checked field by field; `median_s` and `spread` are for readers, and follow from the samples."""
+
+    def positive(value: Any) -> float:
+        ok = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+        if not ok:
+            raise ValueError(f"{where}: {str(value)[:40]} is not a number of seconds")
+        return float(value)
+
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: must be an object")
+    when, version = str(values.get("when")), values.get("version", "")
+    try:
+        if datetime.fromisoformat(when).utcoffset() is None:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"{where}: when={when[:40]!r} is not a time with its zone") from None
+    if not isinstance(version, str) or len(version) > 40:
+        raise ValueError(f"{where}: version={str(version)[:40]!r} is not one")
+    if (failure := values.get("failure")) is not None:
+        if not isinstance(failure, str):
+            raise ValueError(f"{where}: failure={str(failure)[:40]!r} must be text")
+        return Measured(failure=failure[:LONGEST], when=when, version=version)
+    samples, workspace = values.get("samples_s"), values.get("workspace_bytes", 0)
+    if not isinstance(samples, list) or not samples:
+        raise ValueError(f"{where}: samples_s must be a list of seconds")
+    if not isinstance(workspace, int) or not 0 <= workspace < 1 << 60:
+        raise ValueError(f"{where}: workspace_bytes={str(workspace)[:40]} is not a number of bytes")
+    error, prepare = values.get("error"), values.get("prepare_s")
+    if error is not None and (not isinstance(error, int | float) or not 0 <= error < 1e300):
+        raise ValueError(f"{where}: error={str(error)[:40]} is not one")
+    return Measured(
+        samples_s=tuple(map(positive, samples)),
+        workspace_bytes=workspace,
+        error=None if error is None else float(error),
+        prepare_s=None if prepare is None else positive(prepare),
+        when=when,
+        version=version,
+    )
+
+
+def _short(value: float) -> float:
+    """Four significant digits: no clock is better."""
+    return float(f"{value:.4g}")
+
+
+# --- merging ---------------------------------------------------------------------------------
+
+
+def merge(into: Entries, more: Mapping[str, Mapping[str, Measured]]) -> list[str]:
+    """Add entries to others in place, the newest of each candidate winning.
+
+    Returns:
+        A line for each candidate that both had, with different contents.
+    """
+    conflicts = []
+    for problem, entry in more.items():
+        known = into.setdefault(problem, {})
+        for name, theirs in entry.items():
+            ours = known.get(name)
+            if ours is None or (_moment(theirs), theirs.version) > (_moment(ours), ours.version):
+                known[name] = theirs
+            if ours is not None and _as_json(ours) != _as_json(theirs):
+                older, newer = (ours, theirs) if known[name] is theirs else (theirs, ours)
+                kept = f"{_told(newer)} of {newer.when} is kept over {_told(older)} of {older.when}"
+                conflicts.append(f"{problem}: {name}: {kept}")
+    return conflicts
+
+
+def _moment(m: Measured) -> datetime:
+    return datetime.fromisoformat(m.when)
+
+
+def _told(m: Measured) -> str:
+    return "a failure" if m.failure is not None else f"{m.median_s * 1e6:.1f} us"
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """Where wisdom is kept: CONVALGOS_WISDOM, or `wisdom` in the cache folder."""
+    chosen = os.environ.get("CONVALGOS_WISDOM")
+    return Path(chosen) if chosen else cache_folder() / "wisdom"
+
+
+class Store:
+    """The file of one machine. Reads are cached for as long as the file does not change."""
+
+    def __init__(self, fingerprint: str):
+        self.fingerprint = fingerprint
+        self._seen: Any = None  # path, time and size of the file that was read
+        self._entries: Entries = {}
+        self._families: dict[tuple, list[ConvProblem]] = {}
+
+    @property
+    def path(self) -> Path:
+        return folder() / f"{self.fingerprint}.json"
+
+    def entries(self) -> Entries:
+        """All that is known; not to be changed."""
+        path = self.path
+        try:
+            status = os.stat(path)
+            seen: Any = (path, status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            seen = (path,)
+        if seen != self._seen:
+            try:
+                found = read(path)
+            except OSError as error:
+                warnings.warn(f"wisdom could not be read: {error}", RuntimeWarning, stacklevel=2)
+                found = {}
+            self._keep(found, seen)
+        return self._entries
+
+    def lookup(self, problem: ConvProblem) -> Entry:
+        """What is known of a problem: empty where nothing is."""
+        entries = self.entries()
+        return entries.get(str(problem), {}) if entries else {}
+
+    def near(self, problem: ConvProblem) -> tuple[ConvProblem, Entry] | None:
+        """The most similar known problem, different in batch and size of the map only, and what is known."""
+        entries = self.entries()
+        close = [
+            (distance, str(other), other)
+            for other in self._families.get(_family(problem), ())
+            if (distance := _distance(problem, other)) is not None
+        ]
+        if not close:
+            return None
+        _, text, other = min(close)
+        return other, entries[text]
+
+    def record(self, problem: ConvProblem, found: Mapping[str, Measured]) -> None:
+        """Add what was measured of a problem. A folder that cannot be written costs only a warning."""
+        more = {str(problem): dict(found)}
+        try:
+            self.update(lambda entries: merge(entries, more))
+        except OSError as error:
+            warnings.warn(f"wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
+            merge(entries := {p: dict(e) for p, e in self.entries().items()}, more)
+            self._keep(entries, self._seen)  # for this process at least
+
+    def update(self, change: Callable[[Entries], Any]) -> Any:
+        """Read the file, change its entries in place, and replace it, alone among all processes.
+
+        Returns:
+            What `change` returned.
+        """
+        path = self.path
+        with _locked(path):
+            for left in path.parent.glob(f"{path.name}-*.part"):  # by a process that was killed
+                left.unlink(missing_ok=True)
+            entries = read(path)
+            result = change(entries)
+            write_atomic(path, dump(self.fingerprint, entries))
+        return result
+
+    def _keep(self, entries: Entries, seen: Any) -> None:
+        self._entries, self._seen = entries, seen
+        self._families = {}
+        for text in entries:
+            other = ConvProblem.parse(text)
+            self._families.setdefault(_family(other), []).append(other)
+
+
+def read(path: Path) -> Entries:
+    """The entries of a file: none where there is no file, or a damaged one, which is set aside."""
+    try:
+        return parse(path.read_text("utf-8"))[1]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        set_aside(path, str(error))
+        return {}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock beside a file. The system lets it go when its holder dies, however it does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(path.name + ".lock"), "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _family(p: ConvProblem) -> tuple:
+    """All of a problem but its batch and the size of its map."""
+    return (p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype,
+            p.direction, p.compute_dtype)  # fmt: skip
+
+
+def _distance(a: ConvProblem, b: ConvProblem) -> float | None:
+    """How far apart two problems of a family are, or None if too far for one to tell of the other."""
+    if a.is_empty or b.is_empty:
+        return None
+    batch = abs(math.log(a.N / b.N))
+    sizes = [abs(math.log(i / j)) for i, j in zip(a.spatial, b.spatial, strict=True)]
+    if batch > math.log(NEAR_BATCH) + 1e-9 or max(sizes) > math.log(NEAR_SIZE) + 1e-9:
+        return None
+    return batch / math.log(NEAR_BATCH) + sum(sizes) / math.log(NEAR_SIZE)

@@ -1,0 +1,215 @@
+"""What was measured before: exported, merged, shown, checked again, forgotten.
+
+The selector reads it on every choice; `plan(effort="measure")`, `find` and `convalgos tune` add to it. It is
+one JSON file per machine (`convalgos.store`), in the folder that CONVALGOS_WISDOM names or in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from convalgos import api, measure, select, store
+from convalgos.machine import write_atomic
+from convalgos.problem import ConvProblem
+from convalgos.race import cheap_arrays
+
+DRIFT = 1.25  # times faster or slower than remembered, from which on a timing counts as drifted
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did. `conflicts` has a line for each candidate that both sides knew differently."""
+
+    machine: str
+    problems: int
+    candidates: int
+    conflicts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = f"{self.candidates} candidates of {self.problems} problems, measured on {self.machine}"
+        count = f"{len(self.conflicts)} conflicts, the newest kept" if self.conflicts else "no conflicts"
+        return "\n".join((f"{head}: {count}", *(f"  {line}" for line in self.conflicts)))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One candidate, timed again."""
+
+    problem: str
+    algorithm: str
+    before_s: float
+    after_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Time now / time remembered."""
+        return self.after_s / self.before_s
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A sample of what is known, timed again."""
+
+    drifts: tuple[Drift, ...]
+
+    @property
+    def drifted(self) -> tuple[Drift, ...]:
+        """Those that are DRIFT times faster or slower now."""
+        return tuple(d for d in self.drifts if not 1 / DRIFT <= d.ratio <= DRIFT)
+
+    def __str__(self) -> str:
+        if not self.drifts:
+            return "nothing is known that could be timed again"
+        lines = [
+            f"{'!' if d in self.drifted else ' '} {d.ratio:6.2f}x  {d.before_s * 1e6:10.1f} us then, "
+            f"{d.after_s * 1e6:10.1f} us now  {d.algorithm:24s} {d.problem}"
+            for d in self.drifts
+        ]
+        mean = math.exp(sum(math.log(d.ratio) for d in self.drifts) / len(self.drifts))
+        lines.append(
+            f"{len(self.drifted)} of {len(self.drifts)} drifted by more than {DRIFT}x; now / then is "
+            f"{mean:.2f}x in the geometric mean"
+        )
+        return "\n".join(lines)
+
+
+def export(path: str | Path) -> int:
+    """Write what is known of this machine to a file, for another user or for git.
+
+    Returns:
+        The number of problems.
+    """
+    known = select.store()
+    entries = known.entries()
+    write_atomic(Path(path), store.dump(known.fingerprint, entries))
+    return len(entries)
+
+
+def merge(path: str | Path) -> Merged:
+    """Add what a file tells, the newest of each candidate winning.
+
+    What was measured on another machine goes to the file of that machine.
+
+    Raises:
+        ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
+    """
+    try:
+        fingerprint, more = store.parse(Path(path).read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be merged: {error}") from None
+    target = select.store() if fingerprint == select.store().fingerprint else store.Store(fingerprint)
+    conflicts = target.update(lambda entries: store.merge(entries, more))
+    api.forget_plans()
+    return Merged(fingerprint, len(more), sum(map(len, more.values())), tuple(conflicts))
+
+
+def forget(problem: ConvProblem | str | None = None, algorithm: str | None = None) -> int:
+    """Forget all of this machine, or what is known of a problem, or of an algorithm.
+
+    Returns:
+        The number of candidates forgotten.
+    """
+    only = None if problem is None else str(_as_problem(problem))
+    if algorithm is not None and not store.IDS.fullmatch(algorithm):
+        raise ValueError(f"algorithm={algorithm!r} must be the id of one")
+
+    def remove(entries: store.Entries) -> int:
+        count = 0
+        for text in [t for t in entries if only in (None, t)]:
+            for name in [n for n in entries[text] if algorithm in (None, n)]:
+                del entries[text][name]
+                count += 1
+            if not entries[text]:
+                del entries[text]
+        return count
+
+    count = select.store().update(remove)
+    api.forget_plans()
+    return count
+
+
+def show(problem: ConvProblem | str | None = None) -> str:
+    """What is known: of a problem every candidate, without one the fastest candidate of each problem."""
+    known = select.store()
+    if problem is not None:
+        p = _as_problem(problem)
+        entry = known.lookup(p)
+        if not entry:
+            return f"{p}\n  nothing is known"
+        return "\n".join([str(p), *_lines(entry)])
+    entries = known.entries()
+    lines = [f"{known.path}: {len(entries)} problems"]
+    for text in sorted(entries):
+        fastest = _fastest(entries[text])
+        told = "only failures" if fastest is None else _told(fastest, entries[text][fastest])
+        lines.append(f"  {told}  {text} ({len(entries[text])} candidates)")
+    return "\n".join(lines)
+
+
+def verify(sample: int = 10, *, rounds: int = 2, progress: measure.Progress = measure.silent) -> Verification:
+    """Time the fastest candidate of some known problems again, and report by how much the times differ.
+
+    Args:
+        sample: how many problems, evenly from all of them.
+        rounds: of timing; a candidate's time is the median over all of them.
+        progress: called before every step.
+
+    Example:
+        >>> import convalgos as ca
+        >>> bool(ca.wisdom.verify(sample=0).drifts)
+        False
+    """
+    if sample < 0 or rounds < 1:
+        raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
+    entries = select.store().entries()
+    fastest = {t: name for t, entry in sorted(entries.items()) if (name := _usable(entry)) is not None}
+    step = max(1.0, len(fastest) / max(1, sample))
+    chosen = [list(fastest)[int(i * step)] for i in range(min(sample, len(fastest)))]
+    drifts = []
+    for turn, text in enumerate(chosen):
+        name = fastest[text]
+        progress(f"{name} {text}", turn / len(chosen))
+        problem = ConvProblem.parse(text)
+        x, w = cheap_arrays(problem)
+        y: np.ndarray = np.empty(problem.array_shape(problem.y_shape), x.dtype)
+        call = measure.runner(select.find_algorithm(name).serve(problem), x, w, y)
+        samples = measure.interleave({name: call}, rounds=rounds)[name].samples
+        drifts.append(Drift(text, name, entries[text][name].median_s, median(samples)))
+    return Verification(tuple(drifts))
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _as_problem(problem: ConvProblem | str) -> ConvProblem:
+    return problem if isinstance(problem, ConvProblem) else ConvProblem.parse(problem)
+
+
+def _fastest(entry: store.Entry) -> str | None:
+    timed = [(m.median_s, name) for name, m in entry.items() if m.failure is None]
+    return min(timed)[1] if timed else None
+
+
+def _usable(entry: store.Entry) -> str | None:
+    """The fastest candidate of those that this version still has."""
+    known = {a.id for a in select.algorithms()}
+    return _fastest({name: m for name, m in entry.items() if name in known})
+
+
+def _lines(entry: store.Entry) -> list[str]:
+    timed = sorted((m.median_s, name) for name, m in entry.items() if m.failure is None)
+    lines = [f"  {_told(name, entry[name])}  {entry[name].when}" for _, name in timed]
+    return lines + [f"  {n:24s} FAILED: {m.failure}" for n, m in entry.items() if m.failure is not None]
+
+
+def _told(name: str, m: store.Measured) -> str:
+    error = "not checked" if m.error is None else f"error {m.error:.1e}"
+    return (
+        f"{name:24s} {m.median_s * 1e6:10.1f} us ±{m.spread / 2:.0%} of {len(m.samples_s):2d}, "
+        f"{m.workspace_bytes / 1e6:8.2f} MB, {error:>13s}"
+    )

@@ -1,0 +1,261 @@
+"""What is remembered: its file, many writers at once, bad files, merging, forgetting, and timing again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import convalgos as ca
+from convalgos import select, store
+from convalgos.store import Measured, Store
+
+SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
+OTHER = ca.ConvProblem.parse("n2 c3 w20 k4 s3")
+OLD, NEW = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"
+
+
+def timed(seconds=1e-3, when=NEW, **more):
+    return Measured((seconds, seconds * 1.1, seconds * 0.9), 64, 1e-7, 1e-5, when=when, version="1", **more)
+
+
+@pytest.fixture
+def known(wisdom):
+    """The file of a machine of our own."""
+    return Store("a_machine-2t")
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+def test_what_is_recorded_is_there_for_another_process(known):
+    known.record(SMALL, {"cpu.direct": timed(), "cpu.odd": Measured(failure="no", when=NEW)})
+    assert known.lookup(SMALL)["cpu.direct"].median_s == 1e-3
+    again = Store("a_machine-2t")
+    assert again.lookup(SMALL) == known.lookup(SMALL)
+    assert again.lookup(SMALL)["cpu.odd"].failure == "no"
+    assert again.lookup(OTHER) == {}
+    assert Store("another-2t").lookup(SMALL) == {}
+
+
+def test_every_figure_comes_back(known):
+    known.record(SMALL, {"cpu.direct": timed(1.23456789e-4)})
+    (found,) = Store("a_machine-2t").lookup(SMALL).values()
+    assert found.median_s == pytest.approx(1.23456789e-4, rel=1e-3)
+    assert found.spread == pytest.approx(0.1, rel=0.01)
+    assert (found.workspace_bytes, found.error, found.prepare_s) == (64, 1e-7, 1e-5)
+
+
+def test_the_file_is_sorted_with_a_line_for_every_candidate(known):
+    known.record(OTHER, {"cpu.im2col.own": timed(), "cpu.direct": timed()})
+    first = known.path.read_text()
+    known.record(SMALL, {"cpu.direct": timed()})
+    text = known.path.read_text()
+    assert set(first.splitlines()) - set(text.splitlines()) <= {"  }"}  # what was there stays as it was
+    assert text.index(str(SMALL)) < text.index(str(OTHER))
+    assert text.index("cpu.direct", text.index(str(OTHER))) < text.index("cpu.im2col.own")
+    assert len([line for line in text.splitlines() if "samples_s" in line]) == 3
+    assert json.loads(text)["machine"] == "a_machine-2t"
+    assert store.dump(*store.parse(text)) == text
+
+
+def test_the_newest_of_a_candidate_is_kept(known):
+    known.record(SMALL, {"cpu.direct": timed(1.0, NEW), "cpu.im2col.own": timed(1.0, NEW)})
+    known.record(SMALL, {"cpu.direct": timed(2.0, OLD)})
+    assert known.lookup(SMALL)["cpu.direct"].median_s == 1.0
+    known.record(SMALL, {"cpu.direct": timed(3.0, "2026-01-02T00:00:00.001+00:00")})
+    assert known.lookup(SMALL)["cpu.direct"].median_s == 3.0
+    assert known.lookup(SMALL)["cpu.im2col.own"].median_s == 1.0
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("CONVALGOS_WISDOM", str(tmp_path / "file"))
+    known = Store("a_machine-2t")
+    with pytest.warns(RuntimeWarning, match="wisdom could not be kept"):
+        known.record(SMALL, {"cpu.direct": timed()})
+    assert "cpu.direct" in known.lookup(SMALL)  # for this process
+
+
+BAD = {
+    "truncated": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "binary": lambda text: "\x00\x80\x04\x95pickle",
+    "code": lambda text: "__import__('os').abort()",
+    "a list": lambda text: "[]",
+    "deep": lambda text: "[" * 100_000,
+    "another format": lambda text: text.replace('"format": 1', '"format": 99'),
+    "a path for a machine": lambda text: text.replace("a_machine-2t", "../../etc/passwd"),
+    "no problem": lambda text: text.replace("n1 c4", "q7"),
+    "an id with a slash": lambda text: text.replace("cpu.direct", "../evil"),
+    "infinite": lambda text: text.replace("0.001,", "1e999,"),
+    "not a number": lambda text: text.replace("0.001,", "NaN,"),
+    "negative": lambda text: text.replace("0.001,", "-0.001,"),
+    "text for a time": lambda text: text.replace("0.001,", '"soon",'),
+    "no samples": lambda text: text.replace("samples_s", "sample"),
+    "a date without a zone": lambda text: text.replace("+00:00", ""),
+    "a huge workspace": lambda text: text.replace("64,", "1" * 5000 + ","),
+}
+
+
+@pytest.mark.parametrize("damage", BAD.values(), ids=BAD)
+def test_a_bad_file_is_set_aside_with_a_warning(known, damage):
+    known.record(SMALL, {"cpu.direct": timed()})
+    bad = damage(known.path.read_text())
+    assert bad != known.path.read_text()
+    known.path.write_text(bad)
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert known.lookup(SMALL) == {}
+    (aside,) = known.path.parent.glob("*.damaged")
+    assert aside.read_text() == bad
+    known.record(OTHER, {"cpu.direct": timed()})
+    assert list(Store("a_machine-2t").entries()) == [str(OTHER)]
+
+
+WRITER = """
+import sys, time
+from convalgos.problem import ConvProblem
+from convalgos.store import Measured, Store
+me, count, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+for i in range(count):
+    problem = ConvProblem((1 + me, 1, 8 + i), (1, 1, 3))
+    Store("a_machine-2t").record(problem, {f"cpu.w{me}": Measured((1e-3,))})
+    time.sleep(pause)
+"""
+
+
+def writer(me, count, pause=0.0):
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(me), str(count), str(pause)])
+
+
+def test_32_processes_write_at_once_and_one_is_killed(known):
+    writers = [writer(me, 5) for me in range(31)]
+    victim = writer(31, 10_000)  # it is never done
+    deadline = time.monotonic() + 200
+    while not any("cpu.w31" in entry for entry in known.entries().values()):
+        assert time.monotonic() < deadline and victim.poll() is None
+        time.sleep(0.01)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait(60) == -signal.SIGKILL
+    assert [w.wait(200) for w in writers] == [0] * 31
+    entries = Store("a_machine-2t").entries()
+    for me in range(31):
+        assert sum(f"cpu.w{me}" in entry for entry in entries.values()) == 5
+    known.record(SMALL, {"cpu.direct": timed()})  # the lock of the dead is free, and what it left is gone
+    assert not list(known.path.parent.glob("*.part")) and not list(known.path.parent.glob("*.damaged"))
+
+
+# --- near problems ---------------------------------------------------------------------------
+
+
+def test_near_is_another_batch_or_size_of_the_same_layer(known):
+    known.record(ca.ConvProblem.parse("n4 c8 h28 w28 k8 r3 s3 p1"), {"cpu.direct": timed(1.0)})
+    known.record(ca.ConvProblem.parse("n4 c8 h20 w20 k8 r3 s3 p1"), {"cpu.direct": timed(2.0)})
+
+    def near(text):
+        found = known.near(ca.ConvProblem.parse(text))
+        return found and str(found[0]).split()[2]
+
+    assert near("n4 c8 h28 w30 k8 r3 s3 p1") == near("n8 c8 h26 w26 k8 r3 s3 p1") == "h28"
+    assert near("n3 c8 h21 w21 k8 r3 s3 p1") == "h20"
+    for far in (
+        "n9 c8 h28 w28 k8 r3 s3 p1",
+        "n4 c8 h36 w28 k8 r3 s3 p1",
+        "n4 c8 h28 w28 k8 r3 s3",
+        "n4 c9 h28 w28 k8 r3 s3 p1",
+        "n4 c8 h28 w28 k8 r3 s3 p1 float64",
+        "n0 c8 h28 w28 k8 r3 s3 p1",
+    ):
+        assert near(far) is None, far  # fmt: skip
+
+
+# --- for the user ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(wisdom):
+    select.store().record(SMALL, {"cpu.direct": timed(1e-5), "cpu.im2col.own": timed(2e-5)})
+    select.store().record(OTHER, {"cpu.direct": timed(3e-5)})
+    return select.store()
+
+
+def test_export_forget_and_merge_again(mine, tmp_path):
+    path = tmp_path / "wisdom.json"
+    assert ca.wisdom.export(path) == 2
+    assert path.read_text() == mine.path.read_text()
+    assert ca.wisdom.forget(SMALL, "cpu.im2col.own") == 1
+    assert mine.lookup(SMALL).keys() == {"cpu.direct"}
+    assert ca.wisdom.forget(str(OTHER)) == 1
+    assert ca.wisdom.forget(algorithm="cpu.direct") == 1
+    assert mine.entries() == {}
+    assert ca.wisdom.forget() == 0
+    merged = ca.wisdom.merge(path)
+    assert (merged.problems, merged.candidates, merged.conflicts) == (2, 3, ())
+    assert ca.wisdom.merge(path).conflicts == ()  # the same once more is no conflict
+    assert mine.path.read_text() == path.read_text()
+
+
+def test_merge_lists_conflicts_and_keeps_the_newest(mine, tmp_path):
+    path = tmp_path / "theirs.json"
+    newer, older = timed(5e-5, "2026-01-03T00:00:00.000+00:00"), timed(7e-5, OLD)
+    theirs = {str(SMALL): {"cpu.direct": newer, "cpu.im2col.own": older}}
+    path.write_text(store.dump(mine.fingerprint, theirs))
+    merged = ca.wisdom.merge(path)
+    assert len(merged.conflicts) == 2
+    assert (
+        "cpu.direct: 50.0 us of 2026-01-03" in merged.conflicts[0] and "over 10.0 us" in merged.conflicts[0]
+    )
+    assert mine.lookup(SMALL)["cpu.direct"].median_s == 5e-5
+    assert mine.lookup(SMALL)["cpu.im2col.own"].median_s == 2e-5
+    assert "2 conflicts" in str(merged) and merged.conflicts[1] in str(merged)
+
+
+def test_merge_keeps_machines_apart(mine, tmp_path):
+    path = tmp_path / "theirs.json"
+    path.write_text(store.dump("elsewhere-64t", {str(SMALL): {"cpu.direct": timed(9.0)}}))
+    assert ca.wisdom.merge(path).machine == "elsewhere-64t"
+    assert mine.lookup(SMALL)["cpu.direct"].median_s == 1e-5
+    assert Store("elsewhere-64t").lookup(SMALL)["cpu.direct"].median_s == 9.0
+
+
+def test_merge_refuses_what_is_no_wisdom_and_changes_nothing(mine, tmp_path):
+    before = mine.path.read_text()
+    path = tmp_path / "bad.json"
+    path.write_text(before[:-40])
+    with pytest.raises(ValueError, match=r"bad\.json cannot be merged"):
+        ca.wisdom.merge(path)
+    with pytest.raises(FileNotFoundError):
+        ca.wisdom.merge(tmp_path / "nowhere.json")
+    assert mine.path.read_text() == before and path.exists()
+
+
+def test_show(mine):
+    text = ca.wisdom.show()
+    assert "2 problems" in text and str(SMALL) in text and str(OTHER) in text
+    assert "cpu.direct" in ca.wisdom.show(str(SMALL)) and "20.0 us" in ca.wisdom.show(SMALL)
+    assert "nothing is known" in ca.wisdom.show("n7 c1 w9 k1 s3")
+    with pytest.raises(ValueError, match="missing size"):
+        ca.wisdom.show("n7 c1")
+
+
+def test_verify_times_a_sample_again(mine):
+    mine.record(SMALL, {"cpu.gone": timed(1e-9)})  # no algorithm of this version
+    mine.record(OTHER, {"cpu.direct": timed(1e3, "2026-02-01T00:00:00.000+00:00")})
+    found = ca.wisdom.verify(rounds=1)
+    assert [(d.problem, d.algorithm) for d in found.drifts] == [
+        (str(SMALL), "cpu.direct"), (str(OTHER), "cpu.direct"),
+    ]  # fmt: skip
+    assert found.drifts[1] in found.drifted and found.drifts[1].ratio < 1e-3
+    assert "1 of 2 drifted" in str(found) or "2 of 2 drifted" in str(found)
+    assert len(ca.wisdom.verify(sample=1, rounds=1).drifts) == 1
+    with pytest.raises(ValueError, match="sample=-1"):
+        ca.wisdom.verify(sample=-1)
+
+
+def test_the_folder_is_that_of_the_cache_unless_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.delenv("CONVALGOS_WISDOM")
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    assert os.fspath(store.folder()) == str(tmp_path / "wisdom")
