@@ -47,6 +47,12 @@ class Forced(Winograd):
         (Winograd(6), "n1 c3 h20 w19 k5 r3 s3 p2 dilation2,3"),
         (Winograd(4), "n1 c6 h21 w26 k10 r5 s5 p2 stride2"),
         (Winograd(2), "n2 c4 h17 w9 k5 r3 s1 p1,0 stride1,2"),
+        (Winograd(4, 2), "n2 c18 h13 w14 k20 r3 s3 p1 stride2"),  # phases with a tap less in both dimensions,
+        (Winograd(4, 2), "n1 c5 h12 w13 k7 r3 s4 p1 stride2 channels_last"),  # in rows,
+        (Winograd(4, 2), "n1 c5 h12 w13 k7 r4 s3 p1 stride2 groups1"),  # in columns,
+        (Winograd(4), "n1 c3 h41 w33 k9 r11 s10 p2 stride4"),  # in one or two of four phases,
+        (Winograd(4, 2), "n2 c5 w61 k9 s3 p1 stride2"),
+        (Winograd(4, 2), "n1 c4 d5 h9 w12 k6 t3 r3 s3 p1 stride2"),  # beside taps in depth
         (Winograd(4), "n2 c17 w70 k9 s3 p1"),
         (Winograd(4), "n2 c4 d7 h9 w10 k6 t3 r3 s3 p1"),
         (Winograd(2), "n1 c4 d9 h6 w7 k6 t2 r3 s3 p2,1,1 stride2,1,1 dilation4,1,1 channels_last"),
@@ -85,7 +91,6 @@ def test_transformed_filter(text, dtype):
     matrices = [g if axis.outputs > 1 else np.ones((1, 1)) for axis in (cut.rows, cut.columns)]
     w = w.reshape(p.groups, p.gemm_n, *p.w_shape[1:]).astype(float)
     expected = np.zeros(u.shape)
-    tap = 0
     for t in range(p.kernel[0]):
         for phase_h in range(cut.rows.phases):
             for phase_w in range(cut.columns.phases):
@@ -97,11 +102,11 @@ def test_transformed_filter(text, dtype):
                 )
                 points = np.einsum("ia,gkcab,jb->gijck", matrices[0], part, matrices[1])
                 points = points.reshape(p.groups, cut.points, p.w_shape[1], p.gemm_n)
+                place = cut.phase_places[phase_h * cut.columns.phases + phase_w]
+                tap = t * cut.slice_taps + place * p.w_shape[1]
                 for k in range(p.gemm_n):
                     panel, lane = divmod(k, cut.panel)
                     expected[:, :, panel, tap : tap + p.w_shape[1], lane] = points[..., k]
-                tap += p.w_shape[1]
-    assert tap == cut.taps
     assert np.abs(u - expected).max() <= 4 * np.finfo(dtype).eps * np.abs(w).max()
     assert not u[expected == 0].any()
 
@@ -164,6 +169,21 @@ def test_refusals(algorithm, text, reason):
 )
 def test_what_three_taps_serve(text):
     assert Winograd(4).why_not(ConvProblem.parse(text)) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "text", "products"),
+    [
+        (4, 2, "c3 h9 w9 k4 r3 s3 stride2", (5 + 4) ** 2),
+        (4, 2, "c3 h9 w9 k4 r4 s3 stride2", (5 + 5) * (5 + 4)),
+        (4, 3, "c3 h19 w19 k4 r11 s11 stride4", (3 * 6 + 5) ** 2),
+        (4, 3, "c3 h9 w9 k4 r3 s3", 6 * 6),
+        (4, 2, "c3 w19 k4 s3 stride2", 5 + 4),
+    ],
+)
+def test_phases_with_a_tap_less_take_fewer_products(m, r, text, products):
+    cut = schedule.schedule(ConvProblem.parse(text), m, r)
+    assert cut.point_taps[:, 1].sum() == products * 3  # of three channels
 
 
 def test_predictions_know_waste():

@@ -42,6 +42,7 @@ def transform_filters():
         rows, columns = a.rows.taps, a.columns.taps if a.columns.outputs > 1 else a.rows.taps
         u_panel = a.depth.taps * a.slice_taps * a.panel
         items = a.groups * a.filter_blocks
+        places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
         for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
             group, block = item // a.filter_blocks, item % a.filter_blocks
             filters = min(a.lanes, a.filters - block * a.lanes)
@@ -56,7 +57,7 @@ def transform_filters():
                     for phase in range(a.rows.phases * a.columns.phases):
                         phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
                         source = scratch + (tap * plane + phase_h * width + phase_w) * pixel
-                        row = tap * a.slice_taps + phase * a.channels + c
+                        row = tap * a.slice_taps + places[phase] * a.channels + c
                         target = a.u + (u + row * a.panel) * a.size
                         step = volume * a.lanes
                         call(

@@ -41,7 +41,7 @@ AXIS = np.dtype(
 SIZES = arguments(
     "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
     "points panel panels vectors slice_taps chunk slot_step slots tiles strip v_row v_point m_panel m_point "
-    "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets "
+    "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets phase_places point_taps "
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
 RECORD = np.dtype([*SIZES.descr, ("depth", AXIS), ("rows", AXIS), ("columns", AXIS)])
@@ -95,6 +95,7 @@ def transform_inputs(a, source, width, strip, tiles_w, v):
     across = (
         a.columns.step * a.lanes if a.columns.outputs > 1 else down
     )  # a 1-D transform takes only this one
+    places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
     for i in range(strip):
         for lattice in range(a.rows.lattices * a.columns.lattices):
             lattice_h, lattice_w = lattice // a.columns.lattices, lattice % a.columns.lattices
@@ -103,7 +104,7 @@ def transform_inputs(a, source, width, strip, tiles_w, v):
                 row = i * a.rows.outputs * a.rows.step + lattice_h * a.rows.stride + phase_h * a.rows.dilation
                 column = lattice_w * a.columns.stride + phase_w * a.columns.dilation
                 first = source + (row * width + column) * pixel
-                target = v + phase * a.channel_blocks * a.parts * pixel
+                target = v + places[phase] * a.channel_blocks * a.parts * pixel
                 tile_step = a.columns.outputs * a.columns.step * a.lanes
                 call(a.input_tiles, (first, down, across, tile_step, tiles_w, target, a.v_row, a.v_point))
             v += tiles_w * a.v_row * a.size
@@ -189,6 +190,7 @@ def multiply_box():
         fill_row_table(a, box, own)
         per_slice = (box.n1 - box.n0) * (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
         products = shared + a.points * a.v_point * a.size
+        point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
             v = shared + point * a.v_point * a.size
@@ -205,7 +207,8 @@ def multiply_box():
                 if tap0 == tap1:
                     zero_bytes(target, rows * a.panel * a.size)
                 else:
-                    skip, taps = tap0 * a.slice_taps, (tap1 - tap0) * a.slice_taps
+                    skip = tap0 * a.slice_taps + point_taps[point, 0]
+                    taps = (tap1 - tap0 - 1) * a.slice_taps + point_taps[point, 1]
                     weights = a.w + (u + skip) * a.panel * a.size
                     offsets = a.offsets + skip * 8
                     call(a.sum_panel, (v, own + row * 8, rows, offsets, taps, a.chunk, weights, target))

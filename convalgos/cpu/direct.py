@@ -13,8 +13,8 @@ Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table ove
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
 from itertools import product
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ from convalgos.problem import ConvProblem
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
+BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends
 OVERLAP = 0.3  # of the time of sums or memory, whichever is shorter, that shows beside the other
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ def blocking(problem: ConvProblem) -> Blocking:
     if copied:
         room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
         pixels = max(32, min(pixels, room // 2))
+    most = pixels
     while pixels > 32 and total / pixels < threads:
         pixels //= 2
     if o * q_rows * q <= pixels // 2:
@@ -122,13 +124,36 @@ def blocking(problem: ConvProblem) -> Blocking:
     else:
         images = 1
         block = _cut(pixels, (o, q_rows, q), simd.lanes(p.itemsize))
-    count = images * math.prod(block)
-    rows = -(-count // -(-count // rows))  # balanced tiles instead of a short last one
-    chosen = Blocking(p, images, block, copied, rows, vectors, 1)
-    blocks = math.prod(chosen.blocks) * p.groups
-    if blocks % threads and blocks < 8 * threads:
-        return Blocking(p, images, block, copied, rows, vectors, min(threads, chosen.panels))
-    return chosen
+    chosen = _balanced(Blocking(p, images, block, copied, rows, vectors, 1))
+    if math.prod(chosen.blocks) * p.groups >= 8 * threads:
+        return chosen
+    # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
+    options = [chosen]
+    if images == 1 and block[0] == 1 and block[2] == q:
+        heights = {-(-q_rows // n) for n in range(1, 4 * threads)}
+        tried = [n for n in heights if block[1] // 2 <= n <= max(block[1], most // q)]
+        options += [_balanced(replace(chosen, block=(1, n, q), rows=rows)) for n in tried]
+    parts = min(threads, chosen.panels)
+    options += [replace(o, filter_parts=parts) for o in options] if parts > 1 else []
+    return min(options, key=lambda o: (_busiest(o, threads), -o.pixels))
+
+
+def _balanced(cut: Blocking) -> Blocking:
+    """With equal tiles instead of a short last one."""
+    return replace(cut, rows=-(-cut.pixels // -(-cut.pixels // cut.rows)))
+
+
+def _busiest(cut: Blocking, threads: int) -> float:
+    """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
+    sizes = (cut.problem.N, *cut.problem.spatial_out)
+    each = [np.full(n, b) for n, b in zip(cut.blocks, (cut.images, *cut.block), strict=True)]
+    for last, n, b in zip(each, sizes, (cut.images, *cut.block), strict=True):
+        last[-1] = n - b * (len(last) - 1)
+    pixels = reduce(np.multiply.outer, each).ravel()  # (blocks,)
+    own = np.maximum(pixels, -(-pixels // cut.rows) * (cut.rows - 1))  # with rows computed in vain
+    own = np.repeat(own / cut.filter_parts + BLOCK, cut.problem.groups * cut.filter_parts)
+    ends = np.arange(threads + 1) * len(own) // threads
+    return float(np.diff(np.append(0, np.cumsum(own))[ends]).max())
 
 
 def flat_view(problem: ConvProblem) -> ConvProblem:

@@ -274,19 +274,6 @@ def sum_pixels(SIZE, LANES, ROWS, VECTORS):
 
 
 @jit.specialise
-def copy_row(SIZE, LANES, STRIDE, KEPT):
-    """`phases.split_row`, or zeros for a row outside of x."""
-
-    def copy_row(x, before, inside, target, phase):
-        if inside > 0:
-            phases.split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase)
-        else:
-            phases.zero_row(SIZE, LANES, target, phase * KEPT)
-
-    return copy_row
-
-
-@jit.specialise
 def flush(SIZE, LANES):
     """Finished rows to y: `rows` of them, each in `runs` pieces of `run` pixels, `y_run` apart in y."""
 
@@ -437,7 +424,7 @@ class DirectPixelsPlan(KernelPlan):
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
-            "copy_row": copy_row(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
+            "copy_row": phases.copy_row(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
             "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):

@@ -6,7 +6,7 @@ i % stride, at i // stride, neighbours in y have neighbours again, and vectors a
 
 from __future__ import annotations
 
-from convalgos.cpu import simd
+from convalgos.cpu import jit, simd
 
 
 @simd.emitter
@@ -64,6 +64,19 @@ def zero_row(v, target, count):
     """target[:count] = 0; count is a multiple of lanes."""
     with v.loop(v.quotient(count, v.lanes)) as i:
         v.store(v.zero(), v.pointer(target), v.mul(i, v.lanes))
+
+
+@jit.specialise
+def copy_row(SIZE, LANES, STRIDE, KEPT):
+    """`split_row`, or zeros for a row outside of x, where inside is 0."""
+
+    def copy_row(x, before, inside, target, phase):
+        if inside > 0:
+            split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase)
+        else:
+            zero_row(SIZE, LANES, target, phase * KEPT)
+
+    return copy_row
 
 
 @simd.emitter

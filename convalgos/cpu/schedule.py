@@ -78,6 +78,54 @@ class Schedule:
     def phases(self) -> int:
         return self.rows.phases * self.columns.phases
 
+    @cached_property
+    def short_phases(self) -> tuple[int, int]:
+        """Phases of rows and of columns, the last ones, that have a tap less than the others.
+
+        What they lack is the last tap, which alone makes the filter at the last point of a transform, that
+        at infinity: there these phases need no products.
+        """
+        axes = zip((self.rows, self.columns), self.problem.kernel[1:], strict=True)
+        return tuple(a.phases * a.taps - size if a.outputs > 1 else 0 for a, size in axes)  # type: ignore[return-value]
+
+    @cached_property
+    def phase_places(self) -> np.ndarray:
+        """(phases,) where each phase stands among the channels of a tile.
+
+        First those with short rows only, then whole ones, those with short columns only, and the rest: so
+        the phases that have products at a point are neighbours.
+        """
+        row, column = np.indices((self.rows.phases, self.columns.phases)).reshape(2, -1)
+        short_row, short_column = (
+            index >= a.phases - short
+            for index, a, short in zip(
+                (row, column), (self.rows, self.columns), self.short_phases, strict=True
+            )
+        )
+        kind = np.where(short_row, np.where(short_column, 3, 0), np.where(short_column, 2, 1))
+        return np.argsort(np.argsort(kind, kind="stable"), kind="stable").astype(np.int64)
+
+    @cached_property
+    def point_taps(self) -> np.ndarray:
+        """(points, 2) of a slice in depth: the first tap that has products at a point, and their number.
+
+        Taps in depth are one sum, which cannot leave out a part of each: there all are taken.
+        """
+        channels = self.problem.w_shape[1]
+        short_h, short_w = self.short_phases if self.problem.kernel[0] == 1 else (0, 0)
+        shorts = short_h * (self.columns.phases - short_w), (self.rows.phases - short_h) * short_w
+        alphas = tuple(a.outputs + a.taps - 1 if a.outputs > 1 else 1 for a in (self.rows, self.columns))
+        taps = np.empty((self.points, 2), np.int64)
+        taps[:] = 0, self.slice_taps
+        for point in range(self.points if short_h or short_w else 0):
+            i, j = divmod(point, alphas[1])
+            first = shorts[0] if short_h and i == alphas[0] - 1 else 0
+            end = self.phases - short_h * short_w if first else self.phases
+            if short_w and j == alphas[1] - 1:
+                end = self.phases - (self.rows.phases * short_w)
+            taps[point] = first * channels, (end - first) * channels
+        return taps
+
     @property
     def row_tiles(self) -> int:
         """Tiles of a row and column of tiles, one of each lattice."""
@@ -237,7 +285,8 @@ class Schedule:
     @property
     def product_flops(self) -> float:
         """Of a tile."""
-        return 2 * self.points * self.panels * self.panel * self.taps
+        taps = self.point_taps[:, 1].sum() if self.depth.taps == 1 else self.points * self.taps
+        return 2 * self.panels * self.panel * float(taps)
 
     @property
     def product_speed(self) -> float:

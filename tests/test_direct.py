@@ -1,0 +1,57 @@
+"""Direct convolution: how the work is cut, and the two ways out of the form along pixels.
+
+That both forms are right on awkward problems is tested with all other algorithms, in test_algorithms.py.
+"""
+
+import numpy as np
+import pytest
+from helpers import check, example
+
+from convalgos import ConvProblem
+from convalgos.cpu import direct, direct_pixels, jit
+from convalgos.cpu.direct_pixels import DirectPixels
+
+
+def busiest(text: str) -> float:
+    """Outputs of the busiest thread, over an equal share."""
+    cut = direct.blocking(ConvProblem.parse(text))
+    shares = direct._busiest(cut, jit.thread_count())
+    return shares * jit.thread_count() / (cut.problem.gemm_m * cut.problem.groups)
+
+
+@pytest.mark.parametrize(
+    "text", ["c256 h19 w19 k512 r3 s3 p1 stride2", "c64 h19 w19 k512 r3 s3 p1", "n3 c512 h14 w14 k512 r1 s1"]
+)
+def test_few_blocks_are_dealt_evenly(text):
+    assert busiest(text) < 1.15
+
+
+def test_blocking_of_long_rows_is_quick_to_find():
+    cut = direct.blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
+    assert np.prod(cut.blocks) >= jit.thread_count()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n3 c5 h23 w29 k7 r3 s3 p1",  # planes of odd sizes: every filter is aligned in another way
+        "n2 c3 h31 w70 k13 r5 s5 p2 stride2",
+        "n1 c2 w301 k9 s10 stride5",
+        "n5 c7 h5 w5 k20 r1 s1",  # images side by side
+        "n2 c2 d5 h6 w7 k5 t3 r3 s3 p1 stride2,1,3 dilation1,2,1",
+        "n2 c4 h9 w17 k6 r1 s3 groups2 dilation1,2 stride3,4",
+    ],
+)
+def test_stores_around_the_caches_are_right(text, dtype, monkeypatch):
+    monkeypatch.setattr(direct_pixels, "STREAMED", 0.0)
+    direct_pixels.blocking.cache_clear()
+    check(DirectPixels(), ConvProblem.parse(f"{text} {dtype}"))
+    direct_pixels.blocking.cache_clear()
+
+
+def test_both_forms_agree():
+    problem = ConvProblem.parse("n2 c3 h37 w41 k32 r3 s3 p1 stride2")
+    x, w, bias, _ = example(problem, "integers")
+    answers = [a.serve(problem)(x, w, bias=bias) for a in (direct.Direct(), DirectPixels())]
+    assert np.array_equal(*answers)
