@@ -42,7 +42,7 @@ TILE_TAPS = 5  # taps computed in the time that a tile of the micro-kernel begin
 LATENCY = 2.7  # rows that keep the arithmetic units busy
 SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
 TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
-MEMORY = 9  # tiles computed by a thread in the time that the filter of a box takes from memory
+MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
 OPERATIONS = 1.8  # of a transform, over points * log2(points), with what the fused ones lose
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -79,8 +79,7 @@ class SpectralSchedule(Schedule):
     @property
     def effort(self):
         sums = self.busy_tiles * self.slowdown + schedule.WAIT * self.boxes / self.threads
-        cached = self.problem.groups * self.u_bytes < 3 * cache_sizes()[2] // 4
-        return sums if cached else max(sums, MEMORY * self.boxes)  # the filter is fetched beside the sums
+        return sums + MEMORY * self.fetches
 
     @property
     def slowdown(self):
@@ -90,7 +89,7 @@ class SpectralSchedule(Schedule):
 
     @property
     def product_flops(self):
-        return 6 * self.points * self.panels * self.lanes * self.taps
+        return 6 * self.points * self.panels * self.lanes * self.slice_taps * self.depth_taps
 
     @property
     def product_speed(self):

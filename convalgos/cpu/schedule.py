@@ -25,7 +25,8 @@ TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread th
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
 MANY = 64  # boxes of a thread, from which on all threads have as good as the same work
 WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
-WAIT_MEMORY = 5  # the same from memory, for each thread: they share it
+MEMORY = 5  # tiles computed by a thread in the time that they come from memory, which all threads share
+KEPT = 0.65  # of L3 is what a loop can use again and again
 SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 0.96  # of the peak, inside the micro-kernel
@@ -271,10 +272,17 @@ class Schedule:
     @property
     def effort(self) -> float:
         """The time of the busiest thread, counted in tiles."""
-        cached = self.problem.groups * self.u_bytes < cache_sizes()[2] // 2
-        wait = WAIT if cached else WAIT_MEMORY * self.threads
-        wait *= self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
-        return self.busy_tiles * self.slowdown + wait
+        rounds = self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
+        return self.busy_tiles * self.slowdown + WAIT * rounds + MEMORY * self.fetches
+
+    @property
+    def fetches(self) -> int:
+        """How often the filter of a group comes from memory, in all groups."""
+        p, l3 = self.problem, cache_sizes()[2]
+        filters = p.groups * self.u_bytes
+        if filters + p.x_bytes + p.y_bytes < KEPT * l3:
+            return 0  # still there from the last run
+        return self.boxes if filters > KEPT * l3 else p.groups
 
     @property
     def slowdown(self) -> float:
@@ -285,8 +293,15 @@ class Schedule:
     @property
     def product_flops(self) -> float:
         """Of a tile."""
-        taps = self.point_taps[:, 1].sum() if self.depth.taps == 1 else self.points * self.taps
-        return 2 * self.panels * self.panel * float(taps)
+        return 2 * self.panels * self.panel * self.point_taps[:, 1].sum() * self.depth_taps
+
+    @cached_property
+    def depth_taps(self) -> float:
+        """Taps in depth that meet the map, on the average over output slices."""
+        axis = self.depth
+        first = np.arange(axis.size_out)[:, None] * axis.stride - axis.pad
+        slices = first + np.arange(axis.taps) * axis.dilation  # (output slices, taps)
+        return float(((slices >= 0) & (slices < axis.size)).sum() / max(1, axis.size_out))
 
     @property
     def product_speed(self) -> float:
