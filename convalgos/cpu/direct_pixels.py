@@ -29,6 +29,7 @@ from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+LATENCY = 9  # sums that keep the arithmetic units busy
 ROW = 2e-8  # seconds to copy a row of the input to scratch, beside its bytes
 STREAMED = 0.5  # of L3: a larger y is stored around the caches
 
@@ -513,7 +514,9 @@ class DirectPixels(Algorithm):
     def cost(self, problem, machine):
         cut = blocking(problem)
         p = cut.problem
-        waits = 1 + 2 / (cut.rows * cut.vectors)  # small tiles wait for their loads
+        # small tiles wait for their sums, and for their loads, most of which cross a cache line
+        sums, loads = cut.rows * cut.vectors, 1.8 * cut.vectors + cut.rows
+        waits = max(1 + 2 / sums, LATENCY / sums, loads / sums)
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
