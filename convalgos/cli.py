@@ -1,4 +1,4 @@
-"""The command line: `convalgos bench | explain | find | info`."""
+"""The command line: `convalgos bench | explain | find | info`, and the commands of `convalgos.commands`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from convalgos import api, bench, measure, peers, report, select
 from convalgos.algorithm import Unsupported
+from convalgos.commands import COMMANDS
 from convalgos.machine import write_atomic
 from convalgos.problem import DTYPES, LAYOUTS, ConvProblem
+from convalgos.progress import bar, teller
 from convalgos.suites import Layer
 from convalgos.version import __version__
 
@@ -121,7 +122,7 @@ def bench_command(
     interrupted = False
     try:
         _save(results, json_path)
-        with _progress() as progress:
+        with bar() as progress:
             task = progress.add_task("", total=len(layers))
             for i, layer in enumerate(layers):
                 results.layers.append(
@@ -130,7 +131,7 @@ def bench_command(
                         chosen_peers,
                         only=only,
                         rounds=rounds,
-                        progress=_teller(progress, task, i, layer),
+                        progress=teller(progress, task, i, layer.name),
                     )
                 )
                 _save(results, json_path)
@@ -160,10 +161,10 @@ def explain_command(problem: tuple[str, ...]) -> None:
 def find_command(problem: tuple[str, ...], rounds: int) -> None:
     """Time and check every algorithm on a problem."""
     layer = Layer("", "problem", ConvProblem.parse(" ".join(problem)))
-    with _progress() as progress:
+    with bar() as progress:
         task = progress.add_task("", total=1)
         table = measure.table(
-            select.rank(layer.problem), rounds=rounds, progress=_teller(progress, task, 0, layer)
+            select.rank(layer.problem), rounds=rounds, progress=teller(progress, task, 0, layer.name)
         )
     click.echo(str(table))
 
@@ -176,6 +177,10 @@ def info_command() -> None:
     report.show_info(
         select.current_machine(), jit.thread_layer(), bench.versions(), api.algorithms(), Console()
     )
+
+
+for command in COMMANDS:
+    main.add_command(command)
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -202,26 +207,3 @@ def _chosen(
 def _save(results: bench.Results, path: Path | None) -> None:
     if path is not None:
         write_atomic(path, json.dumps(bench.as_json(results), indent=1) + "\n")
-
-
-def _progress() -> Progress:
-    """A bar on a terminal's stderr, nothing elsewhere."""
-    console = Console(stderr=True)
-    return Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def _teller(progress: Progress, task: Any, done: int, layer: Layer) -> measure.Progress:
-    """Moves the bar on from `done` layers while one is measured."""
-
-    def tell(what: str, share: float) -> None:
-        progress.update(task, completed=done + share, description=f"{layer.name}: {what}")
-
-    return tell

@@ -38,7 +38,7 @@ NOTABLE_REGRET = 1.1
 def show(results: Results, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     if results.layers:
-        _print_table(layer_table(results), console)
+        print_table(layer_table(results), console)
     for line in footer(results):
         console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
@@ -164,7 +164,8 @@ def _whole_network(results: Results) -> list[str]:
     return [f"all {calls} convolutions in a row: {', '.join(parts)}"] if parts else []
 
 
-def _print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
+    """On a terminal as wide as that is, in a file as wide as the table takes."""
     if not console.is_terminal:  # a file has no width: do not fold
         options = console.options.update(max_width=1000)
         console.width = max(console.width, Measurement.get(console, options, table).maximum)
@@ -192,7 +193,7 @@ def show_info(
     console: Console,
 ) -> None:
     """What a maintainer would ask for in a bug report."""
-    _print_table(_pairs("versions", [(name, version, "") for name, version in versions.items()]), console)
+    print_table(_pairs("versions", [(name, version, "") for name, version in versions.items()]), console)
     figures = [
         (f.name, _figure(f.name, getattr(machine, f.name)), MACHINE_SOURCES.get(f.name, machine.source))
         for f in fields(machine)
@@ -202,12 +203,12 @@ def show_info(
         ("threading layer", thread_layer, "Numba"),
         ("cache folder", str(cache_folder()), "CONVALGOS_CACHE_DIR or the system"),
     ]
-    _print_table(_pairs("machine", figures), console)
+    print_table(_pairs("machine", figures), console)
     rows = [
         (a.id, ", ".join(a.dtypes), "; ".join(filter(None, map(missing, a.needs))) or "ready")
         for a in algorithms
     ]
-    _print_table(_pairs("algorithms", rows), console)
+    print_table(_pairs("algorithms", rows), console)
 
 
 def _pairs(title: str, rows: list[tuple[str, str, str]]) -> Table:

@@ -8,7 +8,6 @@ on this problem or on a near one; ties are broken in a fixed order, so that pick
 
 from __future__ import annotations
 
-import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ from convalgos.store import Entry, Measured, Store
 
 DEVICES = ("cpu", "gpu")
 MOST_DRIFT = 3.0  # times that a whole machine is slower or faster than its figures say
-LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are not, whatever their spread
 
 # (problem, candidates, machine) -> predicted seconds of a run of each candidate, in their order
 Ranker = Callable[[ConvProblem, Sequence[Candidate], Machine], Sequence[float]]
@@ -120,6 +118,11 @@ def register(name: str, ranker: Ranker) -> None:
     _rankers[name] = ranker
 
 
+def rankers() -> tuple[str, ...]:
+    """The names of all rankers."""
+    return tuple(_rankers)
+
+
 def find_ranker(name: str) -> Ranker:
     """A ranker by its name.
 
@@ -167,17 +170,7 @@ def rank(
     """
     machine, constraints = current_machine(), constraints or Constraints()
     constraints.check_names(algorithms())
-    candidates: list[Candidate] = []
-    rejected: list[Rejection] = []
-    for algorithm in algorithms(device):
-        computed = algorithm.computed(problem)
-        if reason := algorithm.why_not(computed):
-            rejected.append(Rejection(algorithm.id, reason))
-        else:
-            prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
-            candidates.append(Candidate(algorithm, 0.0, *needs(algorithm, problem), prepare=prepare))
-            seconds = _cost(algorithm, problem, machine)
-            candidates[-1] = replace(candidates[-1], seconds=seconds, predicted=seconds)
+    candidates, rejected = survey(problem, device, machine)
     if selector is not None:
         predicted = predict(find_ranker(selector), problem, candidates, machine)
         candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
@@ -188,6 +181,22 @@ def rank(
         near, scaled = found
         candidates = _scaled(candidates, near, scaled, machine)
     return order(problem, candidates, rejected, constraints, entry, near, measured_only)
+
+
+def survey(problem: ConvProblem, device: str, machine: Machine) -> tuple[list[Candidate], list[Rejection]]:
+    """The algorithms that can serve a problem, with what their models say, and the others with the reason."""
+    candidates: list[Candidate] = []
+    rejected: list[Rejection] = []
+    for algorithm in algorithms(device):
+        computed = algorithm.computed(problem)
+        if reason := algorithm.why_not(computed):
+            rejected.append(Rejection(algorithm.id, reason))
+            continue
+        seconds = _cost(algorithm, problem, machine)
+        prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
+        limits = needs(algorithm, problem)
+        candidates.append(Candidate(algorithm, seconds, *limits, predicted=seconds, prepare=prepare))
+    return candidates, rejected
 
 
 def order(
@@ -288,21 +297,9 @@ def _settled(candidates: Sequence[Candidate], entry: Entry) -> list[Candidate]:
     if not ranked or ranked[0].measured is None:
         return ranked
     best = ranked[0]
-
-    def tied(c: Candidate) -> bool:
-        if c.measured is None:
-            return False
-        noise = math.hypot(_noise(entry[c.id]), _noise(entry[best.id]))
-        return c.seconds <= best.seconds * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))
-
-    ties = {c.id for c in ranked if tied(c)}
+    ties = {c.id for c in ranked if c.measured is not None and entry[c.id].ties(entry[best.id])}
     settled = [replace(c, seconds=best.seconds) if c.id in ties else c for c in ranked]
     return sorted(settled, key=lambda c: (c.seconds, c.predicted or 0.0, c.id))
-
-
-def _noise(known: Measured) -> float:
-    """Standard error of the median, relative, of samples that are about normal."""
-    return 0.93 * known.spread / math.sqrt(len(known.samples_s))
 
 
 def pick(problem: ConvProblem, device: str = "cpu", constraints: Constraints | None = None) -> Plan:

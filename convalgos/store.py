@@ -31,6 +31,7 @@ from convalgos.problem import ConvProblem
 
 FORMAT = 1  # of the file; raise it when a field changes its meaning
 LONGEST = 300  # characters of the reason of a failure
+LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are not, whatever their spread
 NEAR_BATCH = 2.0  # a batch within this factor,
 NEAR_SIZE = 1.25  # and sizes of the map within this one, are near enough to scale what was measured
 IDS = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
@@ -56,6 +57,17 @@ class Measured:
     def spread(self) -> float:
         """(third quartile - first quartile) / median."""
         return relative_spread(self.samples_s)
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the median, relative, of samples that are about normal."""
+        return 0.93 * self.spread / math.sqrt(len(self.samples_s))
+
+    def ties(self, other: Measured) -> bool:
+        """Whether this time cannot be told from another one."""
+        noise = math.hypot(self.noise, other.noise)
+        low, high = sorted((self.median_s, other.median_s))
+        return high <= low * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))
 
 
 Entry = dict[str, Measured]  # id -> what is known

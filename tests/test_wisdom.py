@@ -8,9 +8,11 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 import convalgos as ca
 from convalgos import select, store
+from convalgos.cli import main
 from convalgos.store import Measured, Store
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
@@ -259,3 +261,28 @@ def test_the_folder_is_that_of_the_cache_unless_it_is_named(monkeypatch, tmp_pat
     monkeypatch.delenv("CONVALGOS_WISDOM")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     assert os.fspath(store.folder()) == str(tmp_path / "wisdom")
+
+
+# --- the command line ------------------------------------------------------------------------
+
+
+def run(*arguments, status=0):
+    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_the_commands(mine, tmp_path):
+    path = tmp_path / "kept.json"
+    assert "2 problems" in run("wisdom", "export", path).stdout
+    assert str(OTHER) in run("wisdom", "show").stdout
+    assert "cpu.im2col.own" in run("wisdom", "show", *str(SMALL).split()).stdout
+    assert "forgot 1 candidates" in run("wisdom", "forget", *str(OTHER).split()).stdout
+    assert "forgot 1 candidates" in run("wisdom", "forget", "--algorithm", "cpu.direct").stdout
+    assert "forgot 1 candidates" in run("wisdom", "forget", "--all").stdout
+    assert "nothing is known" in run("wisdom", "verify").stdout
+    assert "3 candidates of 2 problems" in run("wisdom", "merge", path).stdout
+    assert "of 1 drifted" in run("wisdom", "verify", "--sample", "1", "--rounds", "1").stdout
+    assert "name a PROBLEM" in run("wisdom", "forget", status=2).stderr
+    path.write_text("{}")
+    assert "cannot be merged: not a wisdom file" in run("wisdom", "merge", path, status=2).stderr

@@ -1,0 +1,119 @@
+"""The commands about choosing: `convalgos wisdom ...` and `convalgos select ...`."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from convalgos import evaluate, evaluate_report, recorded, report, select, wisdom
+from convalgos.machine import write_atomic
+from convalgos.problem import ConvProblem
+from convalgos.progress import bar, teller
+
+
+@click.group("wisdom")
+def wisdom_group() -> None:
+    """What was measured on this machine: keep it, share it, check it, forget it.
+
+    The file lies in the folder that CONVALGOS_WISDOM names, or in the cache folder; `show` prints its path.
+    """
+
+
+@wisdom_group.command("export")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+def export_command(path: Path) -> None:
+    """Write what is known to a file."""
+    click.echo(f"{wisdom.export(path)} problems in {path}")
+
+
+@wisdom_group.command("merge")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+def merge_command(paths: tuple[Path, ...]) -> None:
+    """Add what files tell; the newest time of each candidate wins, and conflicts are listed."""
+    for path in paths:
+        click.echo(f"{path}: {wisdom.merge(path)}")
+
+
+@wisdom_group.command("show")
+@click.argument("problem", nargs=-1)
+def show_command(problem: tuple[str, ...]) -> None:
+    """List the fastest candidate of every known problem, or all that is known of one PROBLEM."""
+    click.echo(wisdom.show(" ".join(problem) or None))
+
+
+@wisdom_group.command("verify")
+@click.option("--sample", type=click.IntRange(0), default=10, show_default=True, help="How many problems.")
+@click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Rounds of timing.")
+def verify_command(sample: int, rounds: int) -> None:
+    """Time a sample of what is known again, and report by how much it drifted."""
+    with bar() as progress:
+        task = progress.add_task("", total=1)
+        found = wisdom.verify(sample, rounds=rounds, progress=teller(progress, task, 0))
+    click.echo(str(found))
+
+
+@wisdom_group.command("forget")
+@click.argument("problem", nargs=-1)
+@click.option("--algorithm", metavar="ID", help="Only what is known of this algorithm.")
+@click.option("--all", "everything", is_flag=True, help="Forget every problem of this machine.")
+def forget_command(problem: tuple[str, ...], algorithm: str | None, everything: bool) -> None:
+    """Forget a PROBLEM, an algorithm, or all."""
+    if not (problem or algorithm or everything):
+        raise ValueError("name a PROBLEM, an --algorithm, or --all")
+    text = " ".join(problem) or None
+    click.echo(f"forgot {wisdom.forget(ConvProblem.parse(text) if text else None, algorithm)} candidates")
+
+
+@click.group("select")
+def select_group() -> None:
+    """Judge selectors on recorded tables, which `convalgos bench --json` writes."""
+
+
+@select_group.command("evaluate")
+@click.argument("tables", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--selector", "names", multiple=True, help="A selector to judge; may be repeated.")
+@click.option(
+    "--load",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A Python file to run first, which calls convalgos.select.register.",
+)
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page here.")
+def evaluate_command(
+    tables: tuple[Path, ...], names: tuple[str, ...], load: Path | None, page: Path | None
+) -> None:
+    """Tell how far the picks of selectors are from the fastest candidate on every layer of TABLES.
+
+    The fastest is chosen on one half of the samples and scored on the other; ties count as right. A selector
+    that learns is judged on each network by what it learned from the others.
+    """
+    before = set(select.rankers())
+    if load is not None:
+        runpy.run_path(str(load))
+    new = [name for name in select.rankers() if name not in before]
+    chosen = list(dict.fromkeys(names or ("analytic", *new)))
+    read = [recorded.read(path) for path in tables]
+    found = evaluate.cases(read)
+    evaluations = [evaluate.evaluate(name, select.find_ranker(name), found) for name in chosen]
+    single, errors = evaluate.single_best(found), evaluate.model_errors(found)
+    console = Console()
+    for table in evaluate_report.text_tables(evaluations, single, errors):
+        report.print_table(table, console)
+    if page is not None:
+        write_atomic(page, evaluate_report.html(evaluations, single, errors, read))
+        click.echo(f"the picks are plotted in {page}")
+
+
+@select_group.command("compact")
+@click.argument("table", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+def compact_command(table: Path, path: Path) -> None:
+    """Write what a selector is judged by, of a TABLE of `bench --json`, to a small file for git."""
+    found = recorded.read(table)
+    write_atomic(path, recorded.dump(found))
+    click.echo(f"{len(found.layers)} layers of {found.machine.name} in {path}")
+
+
+COMMANDS: tuple[click.Command, ...] = (wisdom_group, select_group)

@@ -1,0 +1,99 @@
+"""Recorded tables: every candidate's samples on every layer, to judge selectors without the hardware.
+
+`convalgos bench --json` writes them, with much else; the compact form keeps what a selector is judged by, a
+layer on each line. Both are read here, and checked. Results that were wrong are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from convalgos.machine import Machine
+from convalgos.problem import ConvProblem
+from convalgos.store import Measured
+
+FORMAT = 1  # of the compact form
+DIGITS = 4  # of a sample in the compact form
+
+
+@dataclass(frozen=True)
+class RecordedLayer:
+    """One layer, and the samples of every candidate that gave a right result on it."""
+
+    suite: str
+    name: str
+    problem: ConvProblem
+    count: int  # how often its network has it
+    times: dict[str, Measured]  # id -> samples
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The tables of one machine."""
+
+    machine: Machine
+    versions: dict[str, str]
+    layers: tuple[RecordedLayer, ...]
+
+
+def read(path: str | Path) -> Recorded:
+    """A table in either form.
+
+    Raises:
+        ValueError: says what is wrong, and where. OSError: the file cannot be read.
+    """
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+        machine = {f.name: found["machine"][f.name] for f in fields(Machine)}
+        layers = tuple(_layer(layer) for layer in found["layers"])
+        versions = {str(k): str(v) for k, v in found.get("versions", {}).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a table of convalgos bench --json: {error!r}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not a table of convalgos bench --json: {error}") from None
+    return Recorded(Machine(**machine), versions, layers)
+
+
+def dump(table: Recorded) -> str:
+    """The compact form: sorted, with a line for every layer, so that it can be kept in git."""
+    lines = [
+        json.dumps(
+            {
+                "suite": layer.suite,
+                "name": layer.name,
+                "count": layer.count,
+                "problem": str(layer.problem),
+                "samples_us": {
+                    name: [float(f"{s * 1e6:.{DIGITS}g}") for s in layer.times[name].samples_s]
+                    for name in sorted(layer.times)
+                },
+            }
+        )
+        for layer in table.layers
+    ]
+    head = json.dumps({"format": FORMAT, "machine": asdict(table.machine), "versions": table.versions})
+    return f'{head[:-1]}, "layers": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _layer(found: dict[str, Any]) -> RecordedLayer:
+    if "samples_us" in found:
+        samples = {name: [s * 1e-6 for s in values] for name, values in found["samples_us"].items()}
+    else:
+        samples = {
+            c["algorithm"]: c["samples_s"]
+            for c in found["candidates"]
+            if c["error"] is not None and c["error"] <= c["error_bound"]
+        }
+    for name, values in samples.items():
+        if not values or not all(isinstance(s, float) and 0 < s < 1e6 for s in values):
+            raise ValueError(f"layer {found['name']}: {name} has samples that are no seconds")
+    return RecordedLayer(
+        suite=str(found["suite"]),
+        name=str(found["name"]),
+        problem=ConvProblem.parse(found["problem"]),
+        count=int(found["count"]),
+        times={name: Measured(tuple(values)) for name, values in samples.items()},
+    )

@@ -1,0 +1,250 @@
+"""Judging selectors on recorded tables: the figures where the answers are known, and the tables shipped."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import convalgos as ca
+from convalgos import evaluate, evaluate_report, recorded, select
+from convalgos.cli import main
+from convalgos.evaluate import Case
+from convalgos.ranking import Candidate
+from convalgos.recorded import Recorded, RecordedLayer
+from convalgos.store import Measured
+
+SHIPPED = sorted((Path(__file__).parents[1] / "asv_bench" / "tables").glob("*.json"))
+PROBLEM = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
+OWN, BLAS, DIRECT = "cpu.im2col.own", "cpu.im2col.blas", "cpu.direct"
+
+
+def case(suite="net", count=1, **samples):
+    """A layer with samples by id, dots as double underscores."""
+    times = {k.replace("__", "."): Measured(tuple(v)) for k, v in samples.items()}
+    layer = RecordedLayer(suite, "layer", PROBLEM, count, times)
+    candidates = tuple(
+        Candidate(select.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
+    )
+    return Case(layer, select.current_machine(), candidates, ())
+
+
+def always(name):
+    return lambda problem, candidates, machine: [0.0 if c.id == name else 1.0 for c in candidates]
+
+
+def flat(seconds):
+    return [seconds] * 4
+
+
+# --- the figures -----------------------------------------------------------------------------
+
+
+def test_regret_and_all_that_follows():
+    found = [
+        case(cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)),
+        case(cpu__direct=flat(1.0), cpu__im2col__own=flat(1.04), count=3),
+        case(cpu__direct=flat(20.0), cpu__im2col__own=flat(4.0)),
+    ]
+    e = evaluate.evaluate("own", always(OWN), found)
+    assert e.regrets.tolist() == pytest.approx([2.0, 1.04, 1.0])
+    assert e.mean == pytest.approx((2.0 * 1.04) ** (1 / 3))
+    assert (e.quantile(0.5), e.regrets.max()) == pytest.approx((1.04, 2.0))
+    assert (e.within(1.05), e.within(2.0)) == (pytest.approx(2 / 3), 1.0)
+    assert e.right == pytest.approx(1 / 3)
+    assert e.lost_s == pytest.approx(1.0 + 3 * 0.04)
+    single = evaluate.single_best(found)
+    assert single.selector == OWN and single.mean == pytest.approx(e.mean)
+    assert e.gap_closed(single) == pytest.approx(0)
+    best = evaluate.evaluate("best", lambda p, candidates, m: [c.predicted for c in candidates], found)
+    assert best.mean == 1.0 and best.gap_closed(single) == 1.0 and best.right == 1.0
+
+
+def test_a_winner_by_luck_does_not_win():
+    """One that is fast in one half only would be the oracle by all samples; the other half scores it."""
+    lucky = case(cpu__direct=[0.5, 1.5] * 3, cpu__im2col__own=flat(1.0))
+    e = evaluate.evaluate("own", always(OWN), [lucky])
+    # even samples: direct wins and is scored 1.5 on the odd ones; odd samples: own wins
+    assert e.mean == pytest.approx(math.sqrt((1.0 / 1.5) * 1.0))
+
+
+def test_ties_count_as_right():
+    tied = case(cpu__direct=[1.0, 1.1, 0.9, 1.0], cpu__im2col__own=[1.02, 1.12, 0.92, 1.02])
+    e = evaluate.evaluate("own", always(OWN), [tied])
+    assert e.right == 1.0 and e.mean > 1.0
+    clear = case(cpu__direct=flat(1.0), cpu__im2col__own=flat(1.02))
+    assert evaluate.evaluate("own", always(OWN), [clear]).right == 0.0
+
+
+def test_an_algorithm_that_was_not_measured_stands_for_the_slowest():
+    found = [
+        case(cpu__direct=flat(1.0), cpu__im2col__own=flat(3.0)),
+        case(cpu__im2col__own=flat(1.0), cpu__im2col__blas=flat(5.0)),
+    ]
+    single = evaluate.single_best(found)
+    assert single.selector == OWN and single.mean == pytest.approx(math.sqrt(3.0))
+
+
+class Learner:
+    """Remembers which suites it was fitted to, and picks what was fastest there."""
+
+    fitted: list = []  # noqa: RUF012
+
+    def fit(self, cases):
+        Learner.fitted.append(sorted({c.group for c in cases}))
+        return always(cases[0].oracle)
+
+    def __call__(self, problem, candidates, machine):
+        raise AssertionError("it was not fitted")
+
+
+def test_what_learns_never_sees_the_network_it_is_judged_on():
+    Learner.fitted.clear()
+    found = [
+        case("a", cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)),
+        case("b", cpu__direct=flat(2.0), cpu__im2col__own=flat(1.0)),
+        case("a", cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)),
+    ]
+    e = evaluate.evaluate("learner", Learner(), found)
+    assert Learner.fitted == [["b"], ["a"]]
+    assert [j.pick for j in e.judged] == [OWN, DIRECT, OWN]
+    assert {name: len(g.judged) for name, g in e.by_group().items()} == {"a": 2, "b": 1}
+
+
+def test_the_errors_of_the_models():
+    found = [case(cpu__im2col__own=flat(1.0), cpu__im2col__blas=flat(2.0), cpu__direct=flat(9.0))]
+    doubled = [
+        c if c.id == OWN else Candidate(c.algorithm, 0, 0, 0, predicted=2 * c.predicted)
+        for c in found[0].candidates
+    ]
+    found = [Case(found[0].layer, found[0].machine, tuple(doubled), ())]
+    (error,) = evaluate.model_errors(found)  # direct is more than 3 times the fastest
+    assert (error.family, error.count, error.bias) == ("cpu.im2col", 2, pytest.approx(math.sqrt(2)))
+    assert error.scatter == pytest.approx(math.sqrt(2))
+
+
+def test_nothing_to_judge():
+    with pytest.raises(ValueError, match="no layer with a candidate"):
+        evaluate.evaluate("x", always(OWN), [])
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench_json(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "table.json"
+    done = CliRunner().invoke(
+        main, ["bench", "n1 c4 h9 w9 k4 r3 s3 p1", "--peers", "none", "--rounds", "1", "--json", str(path)]
+    )
+    assert done.exit_code == 0, done.output
+    return path
+
+
+def test_a_table_of_bench_is_read_and_made_compact(bench_json, tmp_path):
+    table = recorded.read(bench_json)
+    (layer,) = table.layers
+    written = json.loads(bench_json.read_text())["layers"][0]
+    assert layer.times.keys() == {c["algorithm"] for c in written["candidates"]}
+    assert str(layer.problem) == written["problem"]
+    small = tmp_path / "small.json"
+    small.write_text(recorded.dump(table))
+    again = recorded.read(small)
+    assert again.machine == table.machine and again.versions == table.versions
+    for name, times in layer.times.items():
+        assert again.layers[0].times[name].samples_s == pytest.approx(times.samples_s, rel=1e-3)
+    assert recorded.dump(again) == recorded.dump(table)
+
+
+def test_wrong_results_are_left_out(bench_json, tmp_path):
+    found = json.loads(bench_json.read_text())
+    found["layers"][0]["candidates"][0]["error"] = None
+    found["layers"][0]["candidates"][1]["error"] = 1.0
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(found))
+    left = recorded.read(path).layers[0].times
+    assert left.keys() == {c["algorithm"] for c in found["layers"][0]["candidates"][2:]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: "[]",
+        lambda text: text.replace('"layers"', '"lairs"'),
+        lambda text: text.replace("n1 c4", "q1 c4"),
+        lambda text: text.replace('"samples_s": [', '"samples_s": ["soon", '),
+        lambda text: text.replace('"samples_s": [', '"samples_s": [-1.0, '),
+    ],
+)
+def test_a_table_that_is_none_is_refused(bench_json, tmp_path, damage):
+    path = tmp_path / "bad.json"
+    path.write_text(damage(bench_json.read_text()))
+    with pytest.raises(ValueError, match=r"bad\.json is not a table of convalgos bench"):
+        recorded.read(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_the_shipped_tables_can_be_replayed(path):
+    table = recorded.read(path)
+    assert recorded.dump(table) == path.read_text()
+    assert table.machine.name and table.versions["convalgos"]
+    assert len(table.layers) >= 100 and len({layer.suite for layer in table.layers}) >= 20
+    found = evaluate.cases([table])
+    assert len(found) == len(table.layers)
+    e = evaluate.evaluate("analytic", select.analytic, found)
+    assert e.gap_closed(evaluate.single_best(found)) > 0.5  # the models know far more than one rule does
+
+
+def test_a_table_is_shipped():
+    assert SHIPPED
+
+
+# --- what is shown ---------------------------------------------------------------------------
+
+
+def run(*arguments, status=0):
+    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_path, monkeypatch):
+    monkeypatch.setattr(select, "_rankers", dict(select._rankers))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import convalgos as ca\n"
+        "def slowest(problem, candidates, machine):\n"
+        "    return [1e9 - c.predicted for c in candidates]\n"
+        "ca.select.register('slowest', slowest)\n"
+    )
+    page = tmp_path / "picks.html"
+    text = run("select", "evaluate", bench_json, "--load", mine, "--html", page).stdout
+    assert "analytic" in text and "slowest" in text and "cpu.reference" in text
+    html = page.read_text()
+    assert html.count("<circle") >= 2 and "<script" not in html and "http" not in html
+    assert "Picks of slowest" in html and "n1 c4 h9 w9 k4 r3 s3 p1" in html
+    only = run("select", "evaluate", bench_json, "--selector", "slowest").stdout
+    assert "analytic" not in only
+    missing = run("select", "evaluate", bench_json, "--selector", "none", status=2)
+    assert "selector='none' must be one of analytic, slowest" in missing.stderr
+
+
+def test_the_command_that_compacts(bench_json, tmp_path):
+    path = tmp_path / "small.json"
+    assert "1 layers" in run("select", "compact", bench_json, path).stdout
+    assert recorded.read(path).layers
+    assert "is not a table" in run("select", "evaluate", mangled(path), status=2).stderr
+
+
+def mangled(path):
+    path.write_text(path.read_text()[:-30])
+    return path
+
+
+def test_names_are_escaped():
+    bad = case("<b>net</b>", cpu__direct=flat(1.0), cpu__im2col__own=flat(3.0))
+    e = evaluate.evaluate("own", always(OWN), [bad])
+    page = evaluate_report.html([e], evaluate.single_best([bad]), [], [Recorded(bad.machine, {}, ())])
+    assert "<b>" not in page and "&lt;b&gt;net" in page
