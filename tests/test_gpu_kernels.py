@@ -3,8 +3,11 @@
 No GPU is needed: NVRTC comes from its wheel.
 """
 
+import hashlib
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from functools import cache
 from itertools import product
 
@@ -14,9 +17,10 @@ from helpers import table_problems
 
 from convalgos.gpu import nvrtc
 from convalgos.gpu.device import use
-from convalgos.gpu.module import Build, CompileError, text
+from convalgos.gpu.module import OPTIONS, Build, CompileError, text
 from convalgos.gpu.plan import GpuAlgorithm
 from convalgos.gpu.sources import source
+from convalgos.machine import cache_folder, write_atomic
 from convalgos.select import algorithms
 from convalgos.suites import suites
 
@@ -30,7 +34,16 @@ needs_nvrtc = pytest.mark.skipif(
 
 @cache
 def compiled(build: Build, arch: str) -> nvrtc.Compiled:
-    return nvrtc.compile_build(build, arch)
+    """Kept in the cache folder: unchanged sources are not compiled again."""
+    key = hashlib.sha256(f"{nvrtc.library_path()} {OPTIONS} {arch} {text(build)}".encode()).hexdigest()[:24]
+    path = cache_folder() / "nvrtc" / f"{key}.json"
+    if path.exists():
+        kept = json.loads(path.read_text())
+        return nvrtc.Compiled(tuple(nvrtc.Resources(*k) for k in kept["kernels"]), tuple(kept["warnings"]))
+    result = nvrtc.compile_build(build, arch)
+    kernels = [astuple(kernel) for kernel in result.kernels]
+    write_atomic(path, json.dumps({"kernels": kernels, "warnings": result.warnings}))
+    return result
 
 
 def wanted(algorithm: GpuAlgorithm) -> list[tuple[Build, str]]:

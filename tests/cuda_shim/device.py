@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from convalgos.machine import cache_folder
 HERE = Path(__file__).parent
 # Contraction is off so that sums round as they are written. The flags are a part of the key of the cache.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
-KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
+KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(')  # after the preprocessor
 
 A100 = GpuMachine(
     "A100", (8, 0), 108, 1.41e9, 1.37e12, 40 << 20, 166912, 167936, 65536, 2048, source="data sheet"
@@ -89,25 +92,36 @@ def by_value(argument) -> np.ndarray:
     return np.array([argument])
 
 
+def compile_all(builds: Iterable[Build]) -> None:
+    """Compile on all cores what will be needed."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(compiled, set(builds)):
+            pass
+
+
 @cache
 def compiled(build: Build) -> ctypes.CDLL:
     body = text(build, (("ptx.cuh", (HERE / "ptx.cuh").read_text()),))
-    launchers = "".join(
-        f'extern "C" int launch_{name}(const unsigned* grid, unsigned threads, void** arguments) '
-        f"{{ return shim::launch({name}, grid, threads, arguments); }}\n"
-        for name in KERNEL.findall(body)
-    )
-    code = f"{(HERE / 'shim.hpp').read_text()}\n{body}\n{launchers}"
+    code = f"{(HERE / 'shim.hpp').read_text()}\n{body}\n"
     key = hashlib.sha256(" ".join((*COMMAND, code)).encode()).hexdigest()[:24]
     folder = cache_folder() / "cuda_shim"
     library = folder / f"{key}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f"{key}-{id(build)}.part"
-        done = subprocess.run(
-            [*COMMAND, "-x", "c++", "-", "-o", part], input=code, capture_output=True, text=True
+        names = KERNEL.findall(run_compiler(build, code, "-E", "-P"))
+        launchers = "".join(
+            f'extern "C" int launch_{name}(const unsigned* grid, unsigned threads, void** arguments) '
+            f"{{ return shim::launch({name}, grid, threads, arguments); }}\n"
+            for name in names
         )
-        if done.returncode:
-            raise CompileError(f"{build} does not compile with g++:\n{done.stderr}")
+        run_compiler(build, code + launchers, "-o", str(part))
         part.replace(library)
     return ctypes.CDLL(str(library))
+
+
+def run_compiler(build: Build, code: str, *options: str) -> str:
+    done = subprocess.run([*COMMAND, "-x", "c++", "-", *options], input=code, capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(f"{build} does not compile with g++:\n{done.stderr}")
+    return done.stdout
