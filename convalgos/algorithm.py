@@ -8,6 +8,7 @@ call one plan at once, each call taking a workspace of its own from the plan's p
 from __future__ import annotations
 
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convalgos.arrays import as_numpy, like, writable_view
+from convalgos.arrays import aligned_empty, as_numpy, like, writable_view
 from convalgos.problem import ConvProblem
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = (None, "relu")
 HALF_DTYPES = ("float16", "bfloat16")
+ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
 PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
 PACKING = 15e9  # and bytes of it in a second; Zen 5
 EXTRAS = {  # module -> how to get it
@@ -260,7 +262,7 @@ class Plan(ABC):
     def _target(self, out: Any, x: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
         """The array to compute into: `out` itself where that is safe."""
         if out is None:
-            return np.empty(self._y_shape, self._dtype)
+            return self._new_target()
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
         self._checked("out", out, self._y_shape)
@@ -268,8 +270,14 @@ class Plan(ABC):
             raise ValueError("out is read-only; it must be writeable")
         overlaps = np.may_share_memory(out, x) or (bias is not None and np.may_share_memory(out, bias))
         if overlaps or not out.flags.c_contiguous:
-            return np.empty(self._y_shape, self._dtype)
+            return self._new_target()
         return out
+
+    def _new_target(self) -> np.ndarray:
+        """An uninitialised y; a large one starts on a cache line, which stores of whole vectors like."""
+        if self.problem.y_bytes < ALIGNED:
+            return np.empty(self._y_shape, self._dtype)
+        return aligned_empty(math.prod(self._y_shape), self._dtype).reshape(self._y_shape)
 
 
 class EmptyPlan(Plan):

@@ -45,8 +45,8 @@ def measure(threads: int) -> Machine:
         l3_bytes=l3,
         peak_float32=peaks[0],
         peak_float64=peaks[1],
-        bandwidth=copy(max(4 * l3, 64 << 20), threads),
-        cache_bandwidth=copy(min(l3 // 8, 4 << 20), threads),
+        bandwidth=max(copy(max(4 * l3, 64 << 20), n) for n in (threads, 1)),
+        cache_bandwidth=_of_all(lambda n: copy(min(l3 // 8, 4 << 20), n), threads),
         launch=max(launch, 1e-6),
         source=source,
     )
@@ -102,7 +102,14 @@ def _peak(size: int, threads: int) -> float:
     def rate(tasks: int) -> float:
         return flops * tasks / _best(_call(kernel, tasks, x=x, w=w, y=y, repeats=repeats))
 
-    # On a busy machine the threads may never have run all at once; one alone does find a free moment.
+    return _of_all(rate, threads)
+
+
+def _of_all(rate: Callable[[int], float], threads: int) -> float:
+    """What all threads reach together, of something that each has for itself.
+
+    On a busy machine the threads may never have run all at once; one alone does find a free moment.
+    """
     return max(rate(threads), BUSY * threads * rate(1))
 
 
