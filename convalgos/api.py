@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos import measure, race, select
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
-from convalgos.arrays import as_numpy, device_of, like, writable_view
+from convalgos.arrays import as_cupy, as_numpy, device_of, like, writable_view
 from convalgos.constraints import Constraints
 from convalgos.problem import DTYPES, ConvProblem
 from convalgos.ranking import Ranking
@@ -62,15 +62,15 @@ def conv(
         >>> ca.conv(x, w, padding=1).shape
         (1, 4, 8, 8)
     """
-    if device_of(x) != "cpu":
-        raise Unsupported(f"x lies on {device_of(x)}: no GPU algorithm is available yet")
-    x_view = as_numpy("x", x)
+    device = device_of(x)
+    view, target = (as_numpy, writable_view) if device == "cpu" else (as_cupy, as_cupy)
+    x_view = view("x", x)
     if isinstance(w, PreparedFilter):
         w_shape = w.key[1].w_shape
         if algorithm == "auto":
             algorithm = w.key[0]  # the choice was made when the filter was prepared
     else:
-        w = as_numpy("w", w)
+        w = view("w", w)
         w_shape = w.shape
         if w.dtype != x_view.dtype:
             raise TypeError(f"w has dtype {w.dtype}, but x has {x_view.dtype}; they must be the same")
@@ -85,11 +85,13 @@ def conv(
         y = conv(
             np.moveaxis(x_view, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
             groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
-            out=None if out is None else np.moveaxis(writable_view("out", out), 1, -1),
+            out=None if out is None else np.moveaxis(target("out", out), 1, -1),
         )  # fmt: skip
         return out if out is not None else like(np.moveaxis(y, -1, 1), x)
     shape = x_view.shape if logical else (x_view.shape[0], x_view.shape[-1], *x_view.shape[1:-1])
-    arguments = (shape, w_shape, stride, padding, dilation, groups, mode, layout, x_view.dtype, algorithm)
+    arguments = (
+        shape, w_shape, stride, padding, dilation, groups, mode, layout, x_view.dtype, algorithm, device,
+    )  # fmt: skip
     try:
         cached = _plan_for(*arguments)
     except TypeError:  # a list among the arguments
@@ -118,7 +120,7 @@ def plan(
     """Choose an algorithm for a problem and build everything that does not depend on the data.
 
     Args:
-        device: "cpu" or "cuda:N".
+        device: "cpu", "cuda:N", or "cuda" for CuPy's current device.
         algorithm: "auto", or an id from `algorithms()`.
         effort: "estimate" times nothing: it goes by what was measured before on this problem or a near one,
             else by the cost models. "measure" times the candidates that may be the fastest, in about twenty
@@ -158,12 +160,12 @@ def plan(
         weights_constant,
     )  # fmt: skip
     if algorithm != "auto":
-        return select.serve(select.find_algorithm(algorithm), problem, constraints)
+        return select.serve(select.find_algorithm(algorithm), problem, constraints, device)
     if on_miss == "error":
         return replay(problem, device, constraints)
     if effort != "estimate" and not problem.is_empty:
         return _measured(problem, device, constraints, effort, time_budget, selector)
-    return select.explained(select.rank(problem, device, constraints, selector=selector))
+    return select.explained(select.rank(problem, device, constraints, selector=selector), device)
 
 
 def find(
@@ -195,6 +197,7 @@ def find(
     _check(problem, device)
     if effort not in EFFORTS[1:]:
         raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[1:]))}")
+    _on_the_cpu(device)
     ranking = select.rank(problem, device, Constraints(**limits))
     if effort == "exhaustive":
         table = measure.table(ranking, time_budget=time_budget)
@@ -230,8 +233,8 @@ def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
     """
     ranking = select.rank(problem, device, constraints, measured_only=True)
     if ranking.candidates:
-        return select.explained(ranking)
-    store = select.store()
+        return select.explained(ranking, device)
+    store = select.store(device)
     known = store.lookup(problem)
     if known:
         out = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected if r.id in known)
@@ -256,7 +259,12 @@ def _check(problem: Any, device: str) -> None:
     if not isinstance(problem, ConvProblem):
         raise TypeError(f"problem={problem!r} must be a ConvProblem")
     if device != "cpu":
-        raise Unsupported(f"device={device!r}: no GPU algorithm is available yet; 'cpu' is")
+        select.figures(device)  # which says what is missing
+
+
+def _on_the_cpu(device: str) -> None:
+    if device != "cpu":
+        raise Unsupported(f"device={device!r}: measuring is for 'cpu' so far; effort='estimate' serves here")
 
 
 def _measured(
@@ -268,6 +276,7 @@ def _measured(
     selector: str | None,
 ) -> Plan:
     """The plan of what is measured fastest, measuring what is not known yet."""
+    _on_the_cpu(device)
     ranking = select.rank(problem, device, constraints, selector=selector)
     if effort == "exhaustive":
         found = measure.entry(measure.table(ranking, within=float("inf"), time_budget=time_budget))
@@ -308,6 +317,7 @@ def _plan_for(
     layout: str,
     dtype: np.dtype,
     algorithm: str,
+    device: str,
 ) -> Plan:
     """The plan of raw arguments; the cache is bounded and thread-safe, and errors are not kept."""
     if dtype.name not in DTYPES:
@@ -315,7 +325,7 @@ def _plan_for(
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups, mode=mode, layout=layout, dtype=dtype.name
     )
-    return plan(problem, algorithm=algorithm, weights_constant=False)
+    return plan(problem, device, algorithm, weights_constant=False)
 
 
 def _hashable(value: Any) -> Any:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
 from statistics import median
+from typing import Any
 
 from convalgos import machine as machine_figures
 from convalgos.algorithm import Algorithm, CastPlan, Plan, Unsupported
 from convalgos.constraints import Constraints
+from convalgos.gpu import device as gpu
+from convalgos.gpu.plan import GpuPlan
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate, Ranking, Rejection
@@ -74,10 +78,22 @@ def current_machine() -> Machine:
     return stored
 
 
+def figures(device: str) -> Any:
+    """The figures of "cpu" (a `Machine`) or of "cuda:N" (a `GpuMachine`), as cost models read them."""
+    return current_machine() if device == "cpu" else gpu.named(device).figures
+
+
+def working_on(device: str) -> AbstractContextManager[Any]:
+    """Within it, the GPU algorithms look at, compile for and run on this device."""
+    return nullcontext() if device == "cpu" else gpu.use(gpu.named(device))
+
+
 @cache
-def store() -> Store:
-    """What was measured on this machine."""
-    return Store(machine_figures.fingerprint(current_machine().threads))
+def store(device: str = "cpu") -> Store:
+    """What was measured on this machine, or on one of its GPUs."""
+    if device == "cpu":
+        return Store(machine_figures.fingerprint(current_machine().threads))
+    return Store(figures(device).fingerprint)
 
 
 # --- rankers ---------------------------------------------------------------------------------
@@ -168,16 +184,24 @@ def rank(
             models do, and what was measured.
         measured_only: leave out what was not measured on this very problem.
     """
-    machine, constraints = current_machine(), constraints or Constraints()
+    constraints = constraints or Constraints()
     constraints.check_names(algorithms())
+    with working_on(device):
+        return _ranked(problem, device, constraints, selector, measured_only)
+
+
+def _ranked(
+    problem: ConvProblem, device: str, constraints: Constraints, selector: str | None, measured_only: bool
+) -> Ranking:
+    machine = figures(device)
     candidates, rejected = survey(problem, device, machine)
     if selector is not None:
         predicted = predict(find_ranker(selector), problem, candidates, machine)
         candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
         return order(problem, candidates, rejected, constraints)
-    entry, near = store().lookup(problem), None
+    entry, near = store(device).lookup(problem), None
     known = any(m.failure is None for m in entry.values())
-    if not known and not measured_only and (found := store().near(problem)):
+    if not known and not measured_only and (found := store(device).near(problem)):
         near, scaled = found
         candidates = _scaled(candidates, near, scaled, machine)
     return order(problem, candidates, rejected, constraints, entry, near, measured_only)
@@ -187,7 +211,7 @@ def survey(problem: ConvProblem, device: str, machine: Machine) -> tuple[list[Ca
     """The algorithms that can serve a problem, with what their models say, and the others with the reason."""
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
-    for algorithm in algorithms(device):
+    for algorithm in algorithms("cpu" if device == "cpu" else "gpu"):
         computed = algorithm.computed(problem)
         if reason := algorithm.why_not(computed):
             rejected.append(Rejection(algorithm.id, reason))
@@ -308,23 +332,34 @@ def pick(problem: ConvProblem, device: str = "cpu", constraints: Constraints | N
     Raises:
         Unsupported: no algorithm can serve the problem within the limits; lists each reason.
     """
-    return explained(rank(problem, device, constraints))
+    return explained(rank(problem, device, constraints), device)
 
 
-def explained(ranking: Ranking) -> Plan:
+def explained(ranking: Ranking, device: str = "cpu") -> Plan:
     """The plan of the first candidate, which can say why it was picked."""
     problem = ranking.problem
     if not ranking.candidates:
         reasons = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected)
         raise Unsupported(f"no algorithm can serve {problem}: {reasons or 'there is none'}")
-    plan = ranking.candidates[0].algorithm.serve(problem)
+    first, *others = ranking.candidates
+    with working_on(device):
+        plan = first.algorithm.serve(problem)
     plan.explanation = lambda: str(ranking)
+    if isinstance(plan, GpuPlan):
+        smaller = tuple(c for c in others if c.workspace_bytes < first.workspace_bytes)
+        rest = replace(ranking, candidates=smaller)
+        plan.next_plan = lambda: explained(rest, device) if smaller else None
     return plan
 
 
-def serve(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints | None = None) -> Plan:
+def serve(
+    algorithm: Algorithm, problem: ConvProblem, constraints: Constraints | None = None, device: str = "cpu"
+) -> Plan:
     """The plan of a forced algorithm, or `Unsupported` with the reason."""
-    plan = algorithm.serve(problem)
+    if device != "cpu" and algorithm.device == "cpu":
+        raise Unsupported(f"{algorithm.id} cannot serve {problem}: it runs on the CPU, not on {device}")
+    with working_on(device):
+        plan = algorithm.serve(problem)
     if broken := (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem)):
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {'; '.join(broken.values())}")
     plan.explanation = f"{algorithm.id} was asked for by name\n{problem}"

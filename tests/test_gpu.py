@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
+from convalgos import api
 from convalgos.algorithm import Unsupported, numpy_dtype
+from convalgos.arrays import as_numpy
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.module import Build
@@ -180,6 +182,37 @@ def test_wrong_arrays_are_named():
         plan(x, prepared, out=np.broadcast_to(np.float32(0), (1, 4, 6, 7)))
     with pytest.raises(ValueError, match="activation='tanh'"):
         plan(x, prepared, activation="tanh")
+
+
+@needs_shim
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_the_public_call(monkeypatch, layout):
+    """conv on arrays of the device: logical views of channels-last memory, prepared filters, out, bias."""
+    monkeypatch.setattr(api, "device_of", lambda array: "cuda:0")
+    monkeypatch.setattr(api, "as_cupy", as_numpy)
+    x, w, bias, y = example(PROBLEM, "integers")
+    answer = np.maximum(y + bias[:, None, None], 0)
+    if layout == "channels_last":
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    found = ca.conv(x, w, bias, padding=1, layout=layout, activation="relu")
+    assert np.array_equal(np.moveaxis(found, -1, 1) if layout == "channels_last" else found, answer)
+    if layout == "channels_last":
+        view = np.moveaxis(x, -1, 1)
+        out = np.moveaxis(np.full(found.shape, np.nan, np.float32), -1, 1)
+        assert ca.conv(view, w, bias, padding=1, layout=layout, activation="relu", out=out) is out
+        assert np.array_equal(out, answer)
+    with pytest.raises(Unsupported, match=r"cpu\.direct cannot serve .* not on cuda:0"):
+        ca.conv(x, w, padding=1, layout=layout, algorithm="cpu.direct")
+    api.forget_plans()  # those of the stand-in
+
+
+def test_the_selector_ranks_the_candidates_of_the_device():
+    ranking = ca.explain(PROBLEM, device="cuda:0")
+    assert {c.id.partition(".")[0] for c in ranking.candidates} == {"gpu"}
+    assert {c.id for c in ranking.candidates} | {r.id for r in ranking.rejected} == {a.id for a in GPU}
+    assert "gpu.direct" in str(ranking)
+    plan = ca.plan(PROBLEM, device="cuda", allow="gpu.direct")
+    assert plan.algorithm == "gpu.direct" and "gpu.direct" in plan.explain()
 
 
 def test_without_a_device_the_reason_is_given():

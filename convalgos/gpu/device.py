@@ -63,6 +63,12 @@ class GpuMachine:
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
     @property
+    def fingerprint(self) -> str:
+        """A file name for what is measured on GPUs of this kind."""
+        words = "".join(c if c.isalnum() else " " for c in self.name.lower()).split()
+        return "-".join(("gpu", *words, f"{self.multiprocessors}sm"))
+
+    @property
     def _rates(self) -> tuple[int, int, int]:
         known = [c for c in RATES if c <= self.capability]
         return RATES[max(known) if known else min(RATES)]
@@ -212,12 +218,14 @@ def named(name: str) -> Device:
     if kind != "cuda" or (colon and not index.isdigit()):
         raise ValueError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
     if not index:
+        if reason := why_none():
+            raise Unsupported(f"device={name!r}: {reason}")
         return current()
     chosen = _chosen.get()
     if chosen is not None and chosen.name == name:
         return chosen
     if reason := why_none():
-        raise Unsupported(reason)
+        raise Unsupported(f"device={name!r}: {reason}")
     import cupy
 
     count = cupy.cuda.runtime.getDeviceCount()

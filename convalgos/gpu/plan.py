@@ -125,6 +125,9 @@ class GpuAlgorithm(Algorithm):
             return f"counts in 32 bits, but an image or all pixels together are {IMAGE_ELEMENTS} or more"
         return None
 
+    def prepare_cost(self, problem, machine):
+        return 3 * machine.launch + 3 * machine.stream(problem.w_bytes)
+
     def computed(self, problem: ConvProblem) -> ConvProblem:
         """The problem itself: 16-bit elements are converted by the kernels."""
         return problem
@@ -153,8 +156,8 @@ class GpuPlan(Plan):
             True: conv_record(problem, relu=True),
         }
         # Set by the selector: the plan to take instead where there is no memory for the workspace.
-        self.next_plan: Callable[[], GpuPlan | None] = lambda: None
-        self._instead: GpuPlan | None = None
+        self.next_plan: Callable[[], Plan | None] = lambda: None
+        self._instead: Plan | None = None
 
     # --- for the caller ----------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ class GpuPlan(Plan):
         """Scratch for one call: (workspace_bytes,) uint8, or None."""
         return self.device.xp.empty(self.workspace_bytes, np.uint8) if self.workspace_bytes else None
 
-    def _less_memory(self, error: Exception) -> GpuPlan:
+    def _less_memory(self, error: Exception) -> Plan:
         plan = self.next_plan()
         if plan is None:
             raise error
