@@ -99,6 +99,18 @@ class ConvProblem:
         put("padding", _pads(self.padding, self.spatial, self.kernel, self.stride, self.dilation))
         self._check_extent()
 
+    def __hash__(self) -> int:
+        """Kept: a problem is the key of many caches, and asked for its hash a hundred times in one choice."""
+        kept = self.__dict__.get("_hash")
+        if kept is None:
+            kept = hash(tuple(self.__dict__[f] for f in self.__dataclass_fields__))
+            object.__setattr__(self, "_hash", kept)
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields: a hash is good for one process only."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
     def _check_channels(self) -> None:
         if self.C % self.groups:
             raise ValueError(f"groups={self.groups} must divide the C={self.C} channels of x")

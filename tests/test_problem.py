@@ -1,6 +1,10 @@
 """The problem: what is refused, the text form, sizes and work."""
 
 import math
+import os
+import pickle
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -283,3 +287,18 @@ def test_text_form_says_what_is_wrong(text, message):
     with pytest.raises(ValueError) as refusal:
         ConvProblem.parse(text)
     assert message in str(refusal.value)
+
+
+def test_a_hash_is_kept_and_does_not_leave_the_process():
+    problem = ConvProblem.parse("n8 c64 h56 w56 k64 r3 s3 p1")
+    equal = ConvProblem((8, 64, 56, 56), (64, 64, 3, 3), padding=[(1, 1), (1, 1)])
+    assert hash(problem) == hash(problem) == hash(equal) and {problem: 1}[equal] == 1
+    assert hash(problem) != hash(problem.replace(groups=1, padding=0))
+    code = "import pickle, sys; p = pickle.load(sys.stdin.buffer); q = p.parse(str(p)); print({q: 1}[p])"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(problem),
+        env={**os.environ, "PYTHONHASHSEED": "123"},
+        capture_output=True,
+    )
+    assert run.stdout.split() == [b"1"], run.stderr

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -66,7 +66,7 @@ class SpectralSchedule(Schedule):
     def most_rows(self):
         return ROWS[simd.vector_bytes()]
 
-    @property
+    @cached_property
     def points(self):
         a = self.columns if self.columns.outputs > 1 else self.rows
         t = a.outputs + a.taps - 1

@@ -9,8 +9,9 @@ thread works on boxes of its own. Where the filter is large and tiles are few, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -40,6 +41,15 @@ LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a po
 SPARE = 16  # entries of the row table behind the last one, for rows that a micro-kernel computes in vain
 
 
+# What is the same for all boxes of a problem.
+WHOLE = (
+    *("problem", "rows", "columns", "threads", "depth", "lanes", "channel_blocks", "filter_blocks"),
+    *("vectors", "panels", "grid", "points", "u_bytes", "v_row"),
+)
+
+S = TypeVar("S", bound="Schedule")
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The sizes of everything that a plan on boxes holds. Strides count elements."""
@@ -53,6 +63,12 @@ class Schedule:
 
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
+
+    def cut_into(self: S, cuts: tuple[int, int, int, int], team: bool) -> S:
+        """The same problem in other boxes. What does not depend on these is not computed again."""
+        other = object.__new__(type(self))
+        other.__dict__.update({name: getattr(self, name) for name in WHOLE}, cuts=cuts, team=team)
+        return other
 
     @cached_property
     def depth(self) -> Axis:
@@ -161,7 +177,7 @@ class Schedule:
         """Elements of a panel of filters."""
         return self.vectors * self.parts * self.lanes
 
-    @property
+    @cached_property
     def panels(self) -> int:
         return -(-self.filter_blocks // self.vectors)
 
@@ -219,7 +235,7 @@ class Schedule:
         depth = self.depth
         return ((self.box[1] - 1) * depth.stride + (depth.taps - 1) * depth.dilation) // self.slot_step + 1
 
-    @property
+    @cached_property
     def v_row(self) -> int:
         """Input channels of a tile at one point: phases by channels, padded to whole vectors."""
         return self.phases * self.channel_blocks * self.parts * self.lanes
@@ -251,7 +267,7 @@ class Schedule:
         """Transformed inputs and products of a tile."""
         return self.points * (self.v_row + self.panels * self.panel) * self.problem.itemsize
 
-    @property
+    @cached_property
     def u_bytes(self) -> int:
         """The transformed filter of one group."""
         return self.points * self.panels * self.panel * self.taps * self.problem.itemsize
@@ -264,10 +280,18 @@ class Schedule:
         groups = self.problem.groups
         if self.team or self.boxes > MANY * self.threads:
             return groups * math.prod(self.grid) * self.row_tiles / self.threads
-        sizes = (np.diff(np.arange(c + 1) * n // c) for n, c in zip(self.grid, self.cuts, strict=True))
-        tiles = np.tile(reduce(np.multiply.outer, sizes).ravel(), groups)  # (boxes,)
-        ends = np.arange(self.threads + 1) * self.boxes // self.threads
-        return float(np.diff(np.append(0, np.cumsum(tiles))[ends]).max()) * self.row_tiles
+        done = [self._tiles_before(self.boxes * t // self.threads) for t in range(self.threads + 1)]
+        return float(max(end - start for start, end in pairwise(done))) * self.row_tiles
+
+    def _tiles_before(self, box: int) -> int:
+        """Tiles, of one lattice, of all boxes before one: groups are outermost, columns innermost."""
+        below, tiles = 0, 1  # before the box, of those with the same outer indices; and of all of those
+        for n, c in zip(reversed(self.grid), reversed(self.cuts), strict=True):
+            box, index = divmod(box, c)
+            first = index * n // c
+            below = first * tiles + ((index + 1) * n // c - first) * below
+            tiles *= n
+        return box * tiles + below
 
     @property
     def effort(self) -> float:
@@ -378,9 +402,6 @@ def _lines(count: int) -> int:
     return -(-count // LINE) * LINE
 
 
-S = TypeVar("S", bound=Schedule)
-
-
 def form(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
     """Whether rows and columns of a plane are transformed by F(m, r), or why neither can be."""
     p = problem.as_3d
@@ -413,8 +434,12 @@ def whole(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
 
 
 def best(whole: S) -> S:
-    """Of the ways to cut a whole problem into boxes the one of least effort."""
-    return min(candidates(whole), key=lambda s: (s.effort, s.scratch_bytes))
+    """Of the ways to cut a whole problem into boxes the one of least effort, and of equals the smallest."""
+    tried = candidates(whole)
+    efforts = [s.effort for s in tried]
+    least = min(efforts)
+    equals = [s for s, effort in zip(tried, efforts, strict=True) if effort == least]
+    return min(equals, key=lambda s: s.scratch_bytes)
 
 
 def candidates(whole: S) -> list[S]:
@@ -423,7 +448,7 @@ def candidates(whole: S) -> list[S]:
     cuts = {(_cuts(whole, min(target, fitting // whole.threads)), False) for target in whole.targets}
     if whole.threads > 1:
         cuts |= {(_cuts(whole, min(target, fitting)), True) for target in (*whole.team_targets, fitting)}
-    return [replace(whole, cuts=cut, team=team) for cut, team in cuts]
+    return [whole.cut_into(cut, team) for cut, team in cuts]
 
 
 def _cuts(whole: Schedule, target: int) -> tuple[int, int, int, int]:
