@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 from helpers import check, example
+from page_edges import at_edge
 
 from convalgos import ConvProblem, Unsupported
 from convalgos.cpu import depthwise, depthwise_channels, jit, simd
@@ -110,20 +111,24 @@ def small_caches(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "cut_along"),
+    ("text", "rows", "columns"),
     [
-        ("n1 c3 h50 w600 k3 r3 s3 p1 groups3", {1, 2}),
-        ("n1 c3 h61 w30 k3 r5 s5 p2 stride2 groups3", {1}),
-        ("n1 c2 h70 w20 k4 r3 s3 p3 dilation3,1 groups2", {1}),
-        ("n1 c2 w900 k2 s9 p4 groups2", {2}),
-        ("n1 c2 d12 h20 w40 k2 t3 r3 s3 p1 stride1,1,2 groups2", {0, 1}),
+        ("n1 c3 h50 w600 k3 r3 s3 p1 groups3", True, False),
+        ("n1 c3 h50 w600 k3 r9 s3 p4,1 groups3", True, True),
+        ("n1 c3 h91 w30 k3 r5 s5 p2 stride2 groups3", True, False),
+        ("n1 c2 h70 w20 k4 r3 s3 p3 dilation3,1 groups2", True, False),
+        ("n1 c2 w900 k2 s9 p4 groups2", False, True),
+        ("n1 c2 w900 k2 s9 p4 stride2 groups2", False, True),
+        ("n1 c2 d12 h20 w40 k2 t3 r3 s3 p1 stride1,1,2 groups2", True, False),
     ],
 )
-def test_bands_in_every_direction(text, cut_along, small_caches):
+def test_bands_in_every_direction(text, rows, columns, small_caches):
     problem = ConvProblem.parse(text)
-    assert {axis for axis, count in enumerate(depthwise.cut(problem).bands) if count > 1} >= cut_along
+    c = depthwise.cut(problem)
+    assert c.row_bands > 1 or not rows
+    assert c.column_bands > 1 or not columns
     check(Rows(), problem, "integers")
-    if cut_along != {2}:
+    if rows:
         assert depthwise_channels.cut(problem).bands > 1
     check(Channels(), problem, "integers")
     lanes = simd.lanes(4)
@@ -137,11 +142,31 @@ def test_bands_in_every_direction(text, cut_along, small_caches):
     check(Channels(), wide, "integers")
 
 
-def test_bands_that_fetch_the_next(text="n3 c40 h64 w70 k40 r3 s3 p1 groups40"):
-    problem = ConvProblem.parse(text)
-    assert problem.x_bytes + problem.y_bytes > depthwise.FETCHED
-    check(Rows(), problem, "integers")
+def test_small_maps_whose_kernels_fetch_the_next():
     check(Channels(), ConvProblem.parse("n16 c70 h7 w8 k70 r3 s3 p1 groups70"), "integers")
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 31, 33, 64, 70, 100, 129, 250, 300])
+def test_rows_of_every_length(width, stride):
+    """Parts of vectors at the end of a row, and strips that are alike in any number."""
+    for taps, padding in ((3, "1"), (4, "3:0"), (2, "0:1"), (1, "0")):
+        text = f"n1 c2 h5 w{width} k2 r{taps} s{taps} p{padding} stride1,{stride} groups2"
+        check(Rows(), ConvProblem.parse(text), "integers")
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    "text", ["n2 c3 h9 w100 k3 r3 s3 p1 groups3", "n1 c2 h6 w40 k2 r5 s5 p2 stride2 groups2"]
+)
+def test_rows_touch_nothing_outside_the_arrays(text, dtype):
+    problem = ConvProblem.parse(text).replace(dtype=dtype)
+    plan = Rows().serve(problem)
+    x, w, _, y = example(problem, "integers")
+    for edge in ("start", "end"):
+        arrays = [at_edge(array, edge) for array in (x, w, np.full(y.shape, np.nan, dtype))]
+        plan(*arrays[:2], out=arrays[2])
+        assert np.array_equal(arrays[2], y)
 
 
 @each_dtype
@@ -152,6 +177,8 @@ def test_bands_that_fetch_the_next(text="n3 c40 h64 w70 k40 r3 s3 p1 groups40"):
         "n2 c3 w5 k3 s3 p1 groups3",  # shorter than a vector
         "n1 c2 w5000 k4 s9 p4 groups2",  # in several bands
         "n2 c3 h1 w90 k3 r1 s3 p0,1 stride1,2 groups3",
+        "n1 c2 h13 w50 k6 r3 s3 groups2",
+        "n1 c2 h13 w20 k2 r3 s3 p2 dilation2 groups2",
     ],
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
@@ -171,19 +198,21 @@ def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
     depthwise.cut.cache_clear()
 
 
-def test_tiles_cover_every_output_once_or_overlap_inside_their_band(small_caches):
+def test_tiles_cover_every_output_in_one_band(small_caches):
     problem = ConvProblem.parse("n1 c1 d5 h43 w130 k1 t2 r3 s3 p1 dilation1,2,1 stride1,1,2 groups1")
     c = depthwise.cut(problem)
     o, p, q = problem.spatial_out
     bands, tiles = depthwise._tables(c)
     written = np.zeros((o, p, q), int)
     for band in bands:
-        inside = np.zeros((o, p, q), int)
-        for tile in tiles[band["first_tile"] : band["end_tile"]]:
+        inside = np.zeros(o * p * q, int)
+        columns = min(c.band_columns, q - band["y"] % q)
+        for tile in tiles[band["first_tile"] : band["first_tile"] + band["tiles"]]:
             for i in range(c.rows):
-                first = tile["y"] + i * c.row_sets * q
-                inside.reshape(-1)[first : first + band["columns"]] = 1
-        written += inside
+                first = band["y"] + tile["y"] + i * c.row_sets * q
+                inside[first : first + columns] = 1
+        assert inside.sum() == band["elements"]
+        written += inside.reshape(o, p, q)
     assert (written == 1).all()
 
 
@@ -230,6 +259,7 @@ def test_the_number_of_threads_does_not_matter(variant):
         (Rows(), "n1 c4 h8 w8 k4 r3 s3", "sums over several"),
         (Rows(), "n1 c4 h8 w8 k4 r3 s3 groups4 channels_last", "channels_first"),
         (Rows(), "n1 c4 h8 w9 k4 r3 s3 groups4 stride1,3", "at most 2, not 3"),
+        (Rows(), "n1 c2 w900 k2 s300 groups2", "at most 128 and not 300"),
         (Channels(), "n1 c4 h8 w8 k4 r3 s3", "one group of all"),
         (Channels(), "n1 c64 h8 w8 k64 r3 s3 groups2", "32 channels and 32 filters"),
         (Channels(), "n1 c2 w900 k2 s300 groups2", "at most 128 and not 300"),

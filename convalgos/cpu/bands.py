@@ -1,195 +1,236 @@
-"""The kernels of `cpu.depthwise.rows`: a band of a plane, copied with its zero border, then filtered.
+"""The kernels of `cpu.depthwise.rows`: strips of columns of a plane, filtered where they lie.
 
-The copy lies in scratch, where the filter reads rows without looking at borders. A stride of 2 splits each
-row there into a phase of its even and a phase of its odd elements, so that neighbours in y have neighbours.
+Every vector of a row of x is loaded once for a tile of output rows. A shuffle of two neighbours shifts it
+to each kernel column, and a stride of 2 is split into even and odd columns by shuffles too. Where rows
+begin and end is known when the kernel is compiled: what lies outside is a constant zero, and a part of a
+vector is two smaller ones. Masks would do the same, but a masked load or store of what is not in L2 costs
+several times a plain one.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
 from convalgos.cpu.simd import call, carray, pointer
 
-VECTOR = 64  # bytes of the widest vector: room before scratch, for tiles that start before their first column
+REGISTERS = {64: 32, 32: 16, 16: 16}  # of vectors, by their bytes
 
-# --- the copy --------------------------------------------------------------------------------
-
-
-@simd.emitter
-def short_row(v, STRIDE, VECTORS, x, before, inside, target):
-    """`before` zeros, x[:inside], zeros, in STRIDE phases of VECTORS vectors: i goes to phase i % STRIDE."""
-    load = _padded(v, x, before, inside)
-    for i in range(VECTORS):
-        _store_phases(v, STRIDE, load, v.pointer(target), i, VECTORS * v.lanes)
+# Tables of the driver. Offsets count elements.
+BAND = fields("x y elements first_tile tiles more kernel")  # kernel: its filter_tiles
+TILE = fields("x h w slices y")  # of rows: slice of x, first input row, slice of w, slices that meet, y
+TILE_BYTES = TILE.itemsize
 
 
-@simd.emitter
-def long_row(v, STRIDE, x, before, inside, target, phase):
-    """The same for phases of any whole number of vectors; inside is at least 1."""
-    width = STRIDE * v.lanes
-    first = v.quotient(before, width)
-    last = v.quotient(v.plus(before, v.minus(inside, 1)), width)
-    second, behind = v.plus(first, 1), v.plus(last, 1)
-    padded = _padded(v, x, before, inside)
-    source = v.pointer(v.minus(x, v.mul(before, v.size)))
-    for start, end, load in (
-        (0, first, lambda at: v.zero()),
-        (first, second, padded),
-        (second, last, lambda at: v.load(source, at)),  # masks would double the time of these
-        (v.larger(second, last), behind, padded),
-        (behind, v.quotient(phase, v.lanes), lambda at: v.zero()),
-    ):
-        with v.loop(v.minus(end, start)) as i:
-            _store_phases(v, STRIDE, load, v.pointer(target), v.plus(start, i), phase)
+class Strip(NamedTuple):
+    """Some neighbouring strips of columns that need the same code."""
+
+    first: int  # output column
+    number: int
+    vectors: int  # of outputs
+    left: int  # elements of the row of x before the first output's, or more than are read
+    right: int  # and from there on
+    columns: int  # of y that are stored
 
 
-def _padded(v, x, before, inside):
-    """Loads the vector of the row with its border that starts at an index."""
-    source, end = v.pointer(v.minus(x, v.mul(before, v.size))), v.plus(before, inside)
-    return lambda at: v.load_masked(source, at, v.window(v.minus(before, at), v.minus(end, at)))
-
-
-def _store_phases(v, stride, load, target, i, phase):
-    """Vector i of each phase."""
-    row = [load(v.plus(v.mul(i, stride * v.lanes), j * v.lanes)) for j in range(stride)]
-    if stride == 2:
-        row = [v.shuffle(*row, range(j, 2 * v.lanes, 2)) for j in range(2)]
-    for j, value in enumerate(row):
-        v.store(value, target, v.plus(v.mul(i, v.lanes), v.mul(phase, j)))
+def strips(
+    vectors: int,
+    lanes: int,
+    left: int,
+    right: int,
+    columns: int,
+    taps: int,
+    stride: int,
+    dilation: int,
+    pad: int,
+) -> list[Strip]:
+    """How a row of outputs is cut; the names are those of `filter_columns`."""
+    before = -(-max(0, pad) // (stride * lanes)) * stride * lanes  # elements that are read at most
+    behind = -(-max(0, (taps - 1) * dilation - pad) // (stride * lanes)) * stride * lanes
+    found: list[Strip] = []
+    for q in range(0, columns, vectors * lanes):
+        wide = min(vectors, -(-(columns - q) // lanes))
+        x = q * stride
+        read = min(before, left + x), max(0, min(wide * lanes * stride + behind, right - x))
+        strip = Strip(q, 1, wide, *read, min(wide * lanes, columns - q))
+        if found and found[-1][2:] == strip[2:]:
+            strip = strip._replace(first=found[-1].first, number=found.pop().number + 1)
+        found.append(strip)
+    return found
 
 
 @simd.emitter
-def zero_row(v, target, count):
-    """target[:count] = 0; count is a multiple of lanes."""
-    with v.loop(v.quotient(count, v.lanes)) as i:
-        v.store(v.zero(), v.pointer(target), v.mul(i, v.lanes))
-
-
-@jit.specialise
-def copy_band(SIZE, LANES, STRIDE, VECTORS):
-    """x[d.., h.., w..] of a plane into scratch[depths][heights][STRIDE][phase], zero outside of x.
-
-    A phase is VECTORS vectors, or any number of them where VECTORS is 0; `slice` is the elements between
-    the slices of scratch. Where `ahead` is not 0, every row asks for the one so many bytes behind it, and
-    for a part of the `claimed` bytes of y that will be written from this band.
-    """
-
-    def copy_band(
-        x, depth, height, width, d, h, w, depths, heights, scratch, phase, slice, ahead, y, claimed
-    ):
-        before = max(0, -w)
-        inside = min(width, w + phase * STRIDE) - max(0, w)
-        x += max(0, w) * SIZE
-        part = claimed // heights
-        for i in range(depths):
-            for j in range(heights):
-                row = x + ((d + i) * height + h + j) * width * SIZE
-                to = scratch + (i * slice + j * phase * STRIDE) * SIZE
-                if ahead:
-                    simd.fetch_bytes(SIZE, LANES, 0, row + ahead, width * SIZE)
-                    simd.fetch_bytes(SIZE, LANES, 1, y + j * part, part)
-                if d + i < 0 or d + i >= depth or h + j < 0 or h + j >= height or inside <= 0:
-                    zero_row(SIZE, LANES, to, phase * STRIDE)
-                elif VECTORS:
-                    short_row(SIZE, LANES, STRIDE, VECTORS, row, before, inside, to)
-                else:
-                    long_row(SIZE, LANES, STRIDE, row, before, inside, to, phase)
-
-    return copy_band
-
-
-# --- the filter ------------------------------------------------------------------------------
-
-
-@simd.emitter
-def filter_rows(
-    v, ROWS, VECTORS, STRIDE, TAPS, COLUMNS, STREAM, x, x_slice, x_row, starts, slice_taps, column_taps,
-    chunks, fewer, w, bias, relu, y, y_row, columns,
+def filter_columns(
+    v, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT, OUT,
+    x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu,
+    y, y_row, tiles, tile_count, more,
 ):  # fmt: skip
-    """y[i][q] = sum_{t,s,r} x[t*x_slice + (i*STRIDE + r)*x_row + starts[s] + q] * w[t][s][r], q < columns.
+    """Tiles (see `TILE`) of ROWS output rows, in strips of VECTORS vectors of columns.
 
-    Starts from the bias, and ends with relu. TAPS is the rows of a chunk of the kernel; where COLUMNS is not
-    0 it is all its rows, COLUMNS its columns, and both are unrolled. STREAM stores a single row around the
-    caches, for which tiles start where y is aligned, up to a vector before its first column.
+    y[i][q] = sum_{t,r,s} x[t][h + (i*STEP + r)*row_step][q*STRIDE + s*DILATION - PAD] * w[t][r][s], from
+    the bias on, and with relu at the end, for q in range(OUT). x is the column under the first q; LEFT
+    elements before it and RIGHT from there on belong to the row. Rows outside of range(height) are read
+    from `zeros`, laid out as x. TAPS is the rows of a chunk of the kernel, which CHUNKED has several of.
+    Where several strips are alike, there are `more` of them, and as many columns more than OUT and RIGHT.
     """
-    source, weights, target = v.pointer(x), v.pointer(w), v.pointer(y)
-    first, low = v.broadcast(v.pointer(bias)), v.floor(relu)
-    width = VECTORS * v.lanes
-    rows = v.plus(v.mul(chunks, TAPS), v.mul(fewer, TAPS - 1))  # of the kernel
-    elements = v.quotient(y, v.size)
-    before = v.minus(elements, v.mul(v.quotient(elements, v.lanes), v.lanes)) if STREAM else v.integer(0)
-    with v.loop(v.quotient(v.plus(v.plus(columns, before), width - 1), width)) as tile:
-        q = v.minus(v.mul(tile, width), before)
-        sums = [[v.register(first) for _ in range(VECTORS)] for _ in range(ROWS)]
-        with v.loop(slice_taps) as t:
-            slice = v.at(source, v.plus(q, v.mul(t, x_slice)))
-            taps = v.at(weights, v.mul(v.mul(t, column_taps), rows))
-            for s in range(COLUMNS):
-                column = v.at(slice, v.table64(starts, s))
-                _add_chunk(v, sums, TAPS, STRIDE, column, x_row, v.at(taps, s * TAPS))
-            with v.loop(0 if COLUMNS else column_taps) as s:
-                column = v.at(slice, v.table64(starts, s))
-                for start, count, size in ((0, chunks, TAPS), (v.mul(chunks, TAPS), fewer, TAPS - 1)):
-                    with v.loop(count) as c:
-                        r = v.plus(start, v.mul(c, size))
-                        weight = v.at(taps, v.plus(v.mul(s, rows), r))
-                        _add_chunk(v, sums, size, STRIDE, v.at(column, v.mul(r, x_row)), x_row, weight)
-        for j in range(VECTORS):
-            at = v.plus(q, j * v.lanes)
-            values = [v.at_least(row[j].value, low) for row in sums]
-            if STREAM:
-                _stream(v, values[0], target, at, columns)
+    cut = strips(VECTORS, v.lanes, LEFT, RIGHT, OUT, COLUMNS, STRIDE, DILATION, PAD)
+    base, first, low = v.pointer(x), v.broadcast(v.pointer(bias)), v.floor(relu)
+    passed = v.integer(0)  # columns of the additional strips
+    with v.loop(tile_count) as n:
+        tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
+        for strip in cut:
+            with v.loop(v.plus(strip.number, more) if strip.number > 1 else 1) as i:
+                q = v.plus(v.plus(passed, strip.first), v.mul(i, VECTORS * v.lanes))
+                plane = v.at(base, v.plus(tile["x"], v.mul(q, STRIDE)))
+                sums = [[v.register(first) for _ in range(strip.vectors)] for _ in range(ROWS)]
+                with v.loop(tile["slices"]) as t:
+                    _add_slice(
+                        v, strip, sums, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, tile["h"],
+                        v.at(plane, v.mul(t, slice_step)), height, width, row_step, v.pointer(zeros),
+                        chunks, fewer, v.at(v.pointer(w), v.mul(v.plus(tile["w"], t), w_slice)),
+                    )  # fmt: skip
+                line = v.at(v.pointer(y), v.plus(tile["y"], q))
+                for row in sums:
+                    for j, total in enumerate(row):
+                        value = v.at_least(total.value, low)
+                        v.store_first(value, line, j * v.lanes, strip.columns - j * v.lanes)
+                    line = v.at(line, y_row)
+            if strip.number > 1:
+                passed = v.mul(more, VECTORS * v.lanes)
+
+
+def _add_slice(
+    v, strip, sums, step, taps, chunked, columns, stride, dilation, pad, h, x, height, width, row_step, zeros,
+    chunks, fewer, w,
+):  # fmt: skip
+    """The products of one slice of the kernel."""
+
+    def add(taps, r, w):
+        weights = {}
+        needed = len(sums) * len(sums[0]) + taps * columns + stride * len(sums[0]) + 3
+        if needed <= REGISTERS[v.lanes * v.size]:
+            weights = {i: v.broadcast(w, i) for i in range(taps * columns)}
+        for i in range((len(sums) - 1) * step + taps):
+            meets = [(row, i - o * step) for o, row in enumerate(sums) if 0 <= i - o * step < taps]
+            if not meets:
                 continue
-            inside = v.mask(v.minus(columns, at))
-            for i, value in enumerate(values):
-                v.store_masked(value, target, v.plus(at, v.mul(y_row, i)), inside)
+            row_h = v.plus(h, v.mul(v.plus(r, i), row_step))
+            line = v.inside(row_h, height, v.at(x, v.mul(row_h, width)), zeros)
+            operand = _operands(v.words(), stride, strip.left, strip.right, v.step(line, 0))
+            near = v.step(w, 0)  # else all would be loaded first, for too few registers
+            for s in range(columns):
+                words = [operand(s * dilation - pad, j) for j in range(strip.vectors)]
+                values = [None if value is None else v.floats(value) for value in words]
+                if all(value is None for value in values):
+                    continue
+                for row, tap in meets:
+                    at = tap * columns + s
+                    weight = weights[at] if weights else v.broadcast(near, at)
+                    for total, value in zip(row, values, strict=True):
+                        if value is not None:
+                            total.set(v.fma(value, weight, total.value))
+
+    if not chunked:
+        add(taps, 0, w)
+        return
+    for start, count, size in ((0, chunks, taps), (v.mul(chunks, taps), fewer, taps - 1)):
+        with v.loop(count if size else 0) as c:
+            r = v.plus(start, v.mul(c, size))
+            add(size, r, v.at(w, v.mul(r, columns)))
 
 
-def _stream(v, value, y, at, columns):
-    """y[at:] = value, as far as that is inside of y[:columns]."""
-    with v.choose(v.smaller(at, v.minus(columns, v.plus(at, v.lanes)))) as (whole, part):
-        with whole:
-            v.store_around_caches(value, y, at)
-        with part:
-            v.store_masked(value, y, at, v.window(v.minus(0, at), v.minus(columns, at)))
+def _operands(v, stride, left, right, line):
+    """(shift, j) -> line[stride * (j*lanes + i) + shift] for i in lanes, or None where that is all zeros."""
+    loaded, split = {}, {}
+
+    def load(k):
+        """line[k*lanes:][:lanes]"""
+        if k not in loaded:
+            known = -left <= k * v.lanes < right
+            loaded[k] = v.load_first(line, k * v.lanes, right - k * v.lanes) if known else None
+        return loaded[k]
+
+    def phase(p, j):
+        """Every stride-th element from p on, in vectors."""
+        if stride == 1:
+            return load(j)
+        if (p, j) not in split:
+            split[p, j] = _join(v, load(2 * j), load(2 * j + 1), range(p, 2 * v.lanes, 2))
+        return split[p, j]
+
+    def operand(shift, j):
+        column, p = divmod(shift, stride)
+        vector, lane = divmod(column, v.lanes)
+        if lane == 0:
+            return phase(p, j + vector)
+        return _join(v, phase(p, j + vector), phase(p, j + vector + 1), range(lane, lane + v.lanes))
+
+    return operand
 
 
-def _add_chunk(v, sums, taps, stride, x, x_row, w):
-    """sums[i][:] += sum_{r < taps} x[i*stride + r][:] * w[r]; every vector of x is loaded once."""
-    weights = [v.broadcast(w, r) for r in range(taps)]
-    line = v.step(x, 0)
-    for h in range((len(sums) - 1) * stride + taps):
-        line = v.step(line, x_row) if h else line
-        meets = [(row, weights[h - i * stride]) for i, row in enumerate(sums) if 0 <= h - i * stride < taps]
-        for j in range(len(sums[0]) if meets else 0):
-            value = v.load(line, j * v.lanes)
-            for row, weight in meets:
-                row[j].set(v.fma(value, weight, row[j].value))
+def _join(v, a, b, lanes):
+    """`shuffle`, where None stands for zeros."""
+    if a is None and b is None:
+        return None
+    return v.shuffle(v.zero() if a is None else a, v.zero() if b is None else b, lanes)
 
 
 @jit.specialise
-def filter_tiles(SIZE, LANES, ROWS, VECTORS, STRIDE, TAPS, COLUMNS, STREAM):
-    """`filter_rows`: ROWS output rows."""
+def filter_tiles(
+    SIZE, LANES, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT, OUT
+):
+    """`filter_columns`."""
 
     def filter_tiles(
-        x, x_slice, x_row, starts, slice_taps, column_taps, chunks, fewer, w, bias, relu, y, y_row, columns
-    ):
-        filter_rows(
-            SIZE, LANES, ROWS, VECTORS, STRIDE, TAPS, COLUMNS, STREAM, x, x_slice, x_row, starts, slice_taps,
-            column_taps, chunks, fewer, w, bias, relu, y, y_row, columns,
+        x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu, y, y_row,
+        tiles, tile_count, more,
+    ):  # fmt: skip
+        filter_columns(
+            SIZE, LANES, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT,
+            OUT, x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu,
+            y, y_row, tiles, tile_count, more,
         )  # fmt: skip
 
     return filter_tiles
 
 
+# --- around the caches -----------------------------------------------------------------------
+
+
+@simd.emitter
+def stream_run(v, source, y, count):
+    """y[:count] = source[:count], whole aligned vectors of y around the caches; count is at least `lanes`."""
+    start, to = v.pointer(source), v.pointer(y)
+    elements = v.quotient(y, v.size)
+    before = v.minus(v.mul(v.quotient(v.plus(elements, v.lanes - 1), v.lanes), v.lanes), elements)
+    v.store(v.load(start), to)
+    whole = v.quotient(v.minus(count, before), v.lanes)
+    with v.loop(whole) as i:
+        at = v.plus(before, v.mul(i, v.lanes))
+        v.store_around_caches(v.load(start, at), to, at)
+    last = v.minus(count, v.lanes)
+    v.store(v.load(start, last), to, last)
+
+
+@jit.specialise
+def stream(SIZE, LANES):
+    """`stream_run`."""
+
+    def stream(source, y, count):
+        if count < LANES:
+            simd.copy_bytes(y, source, count * SIZE)
+        else:
+            stream_run(SIZE, LANES, source, y, count)
+
+    return stream
+
+
 # --- the driver ------------------------------------------------------------------------------
 
-BAND = fields("d h w depths heights columns y first_tile end_tile")  # d, h, w: the first input, with border
-TILE = fields("x y")  # offsets of a tile of rows behind scratch and behind the plane of y
 RECORD = arguments(
-    "size tasks planes channels multiplier band_count bands tiles depth height width x_plane y_plane ahead "
-    "claimed scratch_bytes phase slice slice_step row_step starts slice_taps column_taps chunks fewer filter "
-    "y_row copy_band filter_tiles"
+    "size tasks planes channels multiplier band_count bands tiles height width x_plane y_plane "
+    "row_step slice_step zeros chunks fewer filter w_slice y_row stream scratch_bytes"
 )
 
 
@@ -200,32 +241,25 @@ def driver():
     def driver(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
         bands = carray(pointer(a.bands), a.band_count, BAND)
-        tiles = carray(pointer(a.tiles), 1, TILE)
-        scratch = a.scratch + task * a.scratch_bytes + VECTOR
+        scratch = a.scratch + task * a.scratch_bytes
         total = a.planes * a.band_count
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             plane = unit // a.band_count
             band = bands[unit - plane * a.band_count]
             x = a.x + plane * a.x_plane * a.size
-            y = a.y + plane * a.multiplier * a.y_plane * a.size
-            call(
-                a.copy_band,
-                (
-                    x, a.depth, a.height, a.width, band.d, band.h, band.w, band.depths, band.heights,
-                    scratch, a.phase, a.slice, a.ahead, y + band.y * a.size, a.claimed,
-                ),
-            )  # fmt: skip
             for j in range(a.multiplier):
                 k = plane % a.channels * a.multiplier + j
-                w = a.w + k * a.filter * a.size
-                for i in range(band.first_tile, band.end_tile):
-                    call(
-                        a.filter_tiles,
-                        (
-                            scratch + tiles[i].x * a.size, a.slice_step, a.row_step, a.starts, a.slice_taps,
-                            a.column_taps, a.chunks, a.fewer, w, a.bias + k * a.size, a.relu,
-                            y + (j * a.y_plane + tiles[i].y) * a.size, a.y_row, band.columns,
-                        ),
-                    )  # fmt: skip
+                y = a.y + ((plane * a.multiplier + j) * a.y_plane + band.y) * a.size
+                call(
+                    band.kernel,
+                    (
+                        x + band.x * a.size, a.height, a.width, a.row_step, a.slice_step, a.zeros, a.chunks,
+                        a.fewer, a.w + k * a.filter * a.size, a.w_slice, a.bias + k * a.size, a.relu,
+                        scratch if a.stream else y, a.y_row, a.tiles + band.first_tile * TILE_BYTES,
+                        band.tiles, band.more,
+                    ),
+                )  # fmt: skip
+                if a.stream:
+                    call(a.stream, (scratch, y, band.elements))
 
     return driver

@@ -2,10 +2,9 @@
 
 With one input channel per filter every plane is filtered by itself. A tile of output rows by vectors of
 columns stays in registers over the whole kernel, the weights are broadcast, and each vector of x that is
-loaded feeds every output row that it meets. A band of the plane is copied first, with its zero border,
-into scratch in the first cache, where a stride of 2 splits the columns into even and odd ones. Dilated
-rows are interleaved sets of rows without dilation. Wins on wide maps, kernels too large for
-`cpu.depthwise.channels`, and signals; that one wins on small maps and serves channels_last.
+loaded feeds every output that it meets: shuffles shift it to each kernel column, and split columns for a
+stride of 2. x is read where it lies. Dilated rows are interleaved sets of rows without dilation. Wins on
+wide maps and signals; `cpu.depthwise.channels` wins on small maps and serves channels_last.
 
 Source: the depthwise scheme of Zhang, Lo and Lu, "High performance depthwise and pointwise convolutions on
 mobile devices" (AAAI 2020), turned from channels to columns.
@@ -14,7 +13,6 @@ mobile devices" (AAAI 2020), turned from channels to columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -23,32 +21,31 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit, simd
-from convalgos.cpu.bands import BAND, RECORD, TILE, VECTOR, copy_band, driver, filter_tiles
+from convalgos.cpu.bands import BAND, RECORD, TILE, driver, filter_tiles, stream, strips
 from convalgos.cpu.kernel_plan import KernelPlan
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
-# Registers by vector bytes: of sums, and of the weights of a chunk of kernel rows; the rest holds inputs.
+# Registers that hold sums at most, by vector bytes.
 SUMS = {64: 16, 32: 8, 16: 8}
-WEIGHTS = {64: 8, 32: 5, 16: 5}
-UNROLLED = 8  # kernel columns, and vectors of a copied row: a loop over so few costs more than it saves
-COLUMNS = 2048  # outputs of a long row that are filtered at once
+UNROLLED = 2400  # products in the code of a strip: about a second to compile
+WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
+COLUMNS = 4096  # outputs of a long row that are filtered at once
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
-FETCHED = 4 << 20  # bytes of x and y from which on the next band is fetched ahead: beyond L2
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How planes are cut into bands, and bands into tiles. Sizes are along (O, P, Q), or (D, H, W)."""
+    """How planes are cut into bands, and bands into tiles of rows by strips of columns."""
 
     problem: ConvProblem  # the 3-D view
-    bands: tuple[int, int, int]  # number along each dimension; their sizes differ by one at most
     rows: int  # of a tile
-    vectors: int  # of columns, of a tile
+    vectors: int  # of columns, of a strip
+    band_rows: int  # whole tiles of all sets; the last band of a plane takes what is left too
+    band_columns: int  # whole strips; the last band of a row has what is left
 
     @property
     def lanes(self) -> int:
@@ -70,101 +67,102 @@ class Cut:
     def chunks(self) -> tuple[int, int, int]:
         """(kernel rows of a chunk, chunks of so many, chunks of one less)."""
         r = self.problem.kernel[1]
-        count = -(-r // WEIGHTS[vector_bytes()])
+        most = max(1, UNROLLED // (self.rows * self.vectors * self.problem.kernel[2]))
+        count = -(-r // most)
         taps = -(-r // count)
         return taps, r - count * (taps - 1), count * taps - r
 
-    @property
-    def unrolled(self) -> int:
-        """Columns of a kernel of one chunk of rows that is unrolled, else 0."""
-        columns = self.problem.kernel[2]
-        return columns if self.chunks[0] == self.problem.kernel[1] and columns <= UNROLLED else 0
-
-    @property
-    def band(self) -> tuple[int, ...]:
-        """Outputs of the largest band."""
-        return tuple(-(-n // b) for n, b in zip(self.problem.spatial_out, self.bands, strict=True))
-
-    @property
-    def spans(self) -> tuple[int, ...]:
-        """Input elements under the largest band."""
+    def kernel(self, first: int) -> tuple[tuple[int, ...], int]:
+        """(constants of `filter_tiles`, `more`) of the band of columns that begins at an output."""
         p = self.problem
-        return tuple((n - 1) * s + e for n, s, e in zip(self.band, p.stride, p.kernel_extent, strict=True))
+        taps, _, _ = self.chunks
+        row = p.kernel[2], p.stride[2], p.dilation[2], p.padding[2][0]
+        left, right = (first * p.stride[2], p.spatial[2] - first * p.stride[2])
+        columns = min(self.band_columns, p.spatial_out[2] - first)
+        found = strips(self.vectors, self.lanes, left, right, columns, *row)
+        more = max(0, max(s.number for s in found) - 2)  # the others need no code of their own
+        step = self.vectors * self.lanes
+        spared = more * step
+        left = found[0].left
+        right = max((s.first + (s.number - 1) * step) * p.stride[2] + s.right for s in found)
+        right -= spared * p.stride[2]
+        shape = p.itemsize, self.lanes, self.rows, self.vectors, self.row_stride, taps
+        return (*shape, int(taps < p.kernel[1]), *row, left, right, columns - spared), more
 
     @property
-    def phase(self) -> int:
-        """Elements of a row in scratch that one phase of the stride has: whole vectors.
-
-        The last tile of a row reads beyond, into what it does not use.
-        """
-        p = self.problem
-        columns = self.band[2] + (p.kernel_extent[2] - 1) // p.stride[2]
-        return -(-columns // self.lanes) * self.lanes
+    def row_bands(self) -> int:
+        return max(1, self.problem.spatial_out[1] // self.band_rows)
 
     @property
-    def pitch(self) -> int:
-        """Elements of a row in scratch."""
-        return self.phase * self.problem.stride[2]
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Of one task: the band, and what the tiles read before and beyond it."""
-        depth, height, _ = self.spans
-        beyond = self.phase + self.vectors * self.lanes
-        return VECTOR + -(-(depth * height * self.pitch + beyond) * self.problem.itemsize // 64) * 64
+    def column_bands(self) -> int:
+        return -(-self.problem.spatial_out[2] // self.band_columns)
 
     @property
     def streams(self) -> bool:
-        """Whether a y too large for the caches is stored around them: single rows, which are long."""
-        return self.rows == 1 and self.problem.y_bytes > cache_sizes()[2] // 2
+        """Whether a y too large for the caches is stored around them, from scratch; bands are runs in it."""
+        runs = self.column_bands == 1 or self.band_rows == 1
+        return self.problem.y_bytes > cache_sizes()[2] and runs
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of one task."""
+        if not self.streams:
+            return 0
+        _, rows, columns = self.problem.spatial_out
+        last = rows - (self.row_bands - 1) * self.band_rows  # rows of the largest band
+        return -(-last * min(columns, self.band_columns) * self.problem.itemsize // 64) * 64
 
 
 @lru_cache(256)
 def cut(problem: ConvProblem) -> Cut:
     p = problem.as_3d
     l1, l2, _ = cache_sizes()
-    c = _best_tile(Cut(p, (1, 1, 1), 1, 1))
-    c = _cut_until(c, 2, lambda c: c.band[2] <= COLUMNS)
-    c = _cut_until(c, 1, lambda c: c.scratch_bytes <= l1 // 3)
-    c = _cut_until(c, 2, lambda c: c.scratch_bytes <= l2 // 2)
-    c = _cut_until(c, 0, lambda c: c.scratch_bytes <= l2 // 2)
-    for axis in (1, 2, 0):
-        c = _cut_until(c, axis, lambda c: p.N * p.C * math.prod(c.bands) >= UNITS * jit.thread_count())
-    return _best_tile(c)
+    _, rows_out, columns_out = p.spatial_out
+    lanes = simd.lanes(p.itemsize)
+    whole = Cut(p, 1, 1, rows_out, columns_out)
+    wanted = -(-UNITS * jit.thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
+    most = max(1, rows_out // whole.row_sets // wanted)
+    shapes = (
+        (r, v)
+        for v in range(1, min(8, -(-columns_out // lanes)) + 1)
+        for r in range(1, min(SUMS[vector_bytes()] // v, most) + 1)
+    )
+    c = min((replace(whole, rows=r, vectors=v) for r, v in shapes), key=_plane_cycles)
+    strip, tile = c.vectors * lanes, c.rows * c.row_sets
 
+    def rows_under(rows: int) -> int:  # of x
+        return (rows - 1) * p.stride[1] + p.kernel_extent[1]
 
-def _best_tile(c: Cut) -> Cut:
-    """The same bands with the fastest tile that fits the smallest."""
-    rows = max(1, c.problem.spatial_out[1] // c.bands[1] // c.row_sets)  # of a set
-    sums = SUMS[vector_bytes()]
-    shapes = ((r, v) for v in (1, 2, 4, 8) for r in range(1, min(sums // v, rows) + 1))
-    return min((replace(c, rows=r, vectors=v) for r, v in shapes), key=_plane_cycles)
-
-
-def _cut_until(c: Cut, axis: int, enough: Callable[[Cut], bool]) -> Cut:
-    """More bands along an axis until there are enough, or another would be mostly overlap."""
-    least = max((1, 4 * c.row_sets, 8 * c.lanes)[axis], c.problem.kernel_extent[axis] - 1)  # outputs
-    while not enough(c):
-        o, p, q = (n + (i == axis) for i, n in enumerate(c.bands))
-        if c.problem.spatial_out[axis] // (c.bands[axis] + 1) < least:
-            break
-        c = replace(c, bands=(o, p, q))
-    return c
+    column_bytes = p.itemsize * (rows_under(tile) * p.stride[2] + tile)
+    columns = max(1, l2 // 2 // column_bytes // strip) * strip
+    if rows_out == 1:
+        columns = min(columns, max(1, min(COLUMNS, columns_out // wanted) // strip) * strip)
+    if columns >= columns_out:
+        columns = -(-columns_out // strip) * strip
+    rows = tile
+    row_bytes = p.itemsize * min(columns, columns_out) * (p.stride[2] * p.stride[1] + 1)
+    while (rows + tile) * row_bytes <= l1 // 2 and rows_out // (rows + tile) >= wanted:
+        rows += tile
+    return replace(c, band_rows=rows, band_columns=columns)
 
 
 def _plane_cycles(c: Cut) -> float:
-    """Of a plane on one core. Calibrated on Zen 5, AVX-512: two products, two loads or one store a cycle."""
+    """Of a plane on one core. Calibrated on Zen 5, AVX-512: two products or shuffles, two loads a cycle."""
     t, r, s = c.problem.kernel
-    products = c.rows * c.vectors * r / 2
-    loads = (((c.rows - 1) * c.row_stride + r) * c.vectors * 1.8 + r) / 2  # most cross a cache line
-    loops = 0 if c.unrolled else 12
-    tile = t * s * (max(products, loads) + loops) + 0.8 * c.rows * c.vectors + 4
-    o, p, q = c.band
-    sets = -(-p // c.row_sets // c.rows) * c.row_sets
-    calls = o * sets * (25 + -(-q // (c.vectors * c.lanes)) * tile)
-    depth, height, _ = c.spans
-    copy = depth * height * (8 + 1.7 * c.pitch / c.lanes)
-    return math.prod(c.bands) * (100 + copy + c.problem.gemm_n * calls)
+    taps, many, few = c.chunks
+    stride = c.problem.stride[2]
+    rows = many * ((c.rows - 1) * c.row_stride + taps) + few * ((c.rows - 1) * c.row_stride + taps - 1)
+    total = 0.0
+    row = s, stride, c.problem.dilation[2], c.problem.padding[2][0]
+    for strip in strips(c.vectors, c.lanes, 0, c.problem.spatial[2], c.problem.spatial_out[2], *row):
+        vectors = strip.vectors
+        products = c.rows * vectors * r * s
+        shuffles = rows * vectors * (s - 1 + 2 * (stride - 1))
+        loads = rows * (vectors * stride + 1) * 1.5 + c.rows * r * s
+        tile = t * (products / 2 + 0.2 * shuffles + 0.3 * loads + 2 * rows)
+        total += strip.number * (tile + 20 + 2 * c.rows * vectors)
+    o, p, _ = c.problem.spatial_out
+    return c.problem.gemm_n * o * -(-p // c.row_sets // c.rows) * c.row_sets * total
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -176,64 +174,58 @@ class RowsPlan(KernelPlan):
         p = c.problem
         tasks = jit.thread_count()
         bands, tiles = _tables(c)
-        taps, chunks, fewer = c.chunks
-        slice = c.spans[1] * c.pitch
-        steps = np.arange(p.kernel[2]) * p.dilation[2]  # (S,) columns of the input with its border
-        starts = steps % p.stride[2] * c.phase + steps // p.stride[2]  # (S,) columns of scratch
-        vectors = c.phase // c.lanes
-        fetch = p.x_bytes + p.y_bytes > FETCHED and c.bands[0] == c.bands[2] == p.spatial_out[0] == 1
+        _, chunks, fewer = c.chunks
+        self._zeros = zeros = np.zeros(2 * p.spatial[2], p.dtype)
         values = {
             "size": p.itemsize, "tasks": tasks, "planes": p.N * p.C, "channels": p.C, "multiplier": p.gemm_n,
             "band_count": len(bands), "bands": bands, "tiles": tiles,
-            "depth": p.spatial[0], "height": p.spatial[1], "width": p.spatial[2],
+            "height": p.spatial[1], "width": p.spatial[2],
             "x_plane": math.prod(p.spatial), "y_plane": math.prod(p.spatial_out),
-            "ahead": fetch * math.prod(p.spatial) * p.itemsize // len(bands),
-            "claimed": (fetch and not c.streams) * math.prod(c.band) * p.itemsize,
-            "scratch_bytes": c.scratch_bytes, "phase": c.phase, "slice": slice,
-            "slice_step": p.dilation[0] * slice, "row_step": p.dilation[1] * c.pitch,
-            "starts": starts.astype(np.int64), "slice_taps": p.kernel[0], "column_taps": p.kernel[2],
-            "chunks": chunks, "fewer": fewer, "filter": p.gemm_k, "y_row": c.row_sets * p.spatial_out[2],
-            "copy_band": copy_band(
-                p.itemsize, c.lanes, p.stride[2], vectors if vectors * p.stride[2] <= UNROLLED else 0
-            ),
-            "filter_tiles": filter_tiles(
-                p.itemsize, c.lanes, c.rows, c.vectors, c.row_stride, taps, c.unrolled, int(c.streams)
-            ),
+            "row_step": p.dilation[1], "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2],
+            "zeros": zeros.ctypes.data + p.spatial[2] * p.itemsize, "chunks": chunks, "fewer": fewer,
+            "filter": p.gemm_k, "w_slice": p.kernel[1] * p.kernel[2], "y_row": c.row_sets * p.spatial_out[2],
+            "stream": stream(p.itemsize, c.lanes) if c.streams else 0, "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(K, T, S, R): the weights of a kernel column are neighbours."""
-        t, r, s = self.problem.as_3d.kernel
-        packed = aligned_empty(w.size, w.dtype).reshape(-1, t, s, r)
-        packed[...] = w.reshape(-1, t, r, s).swapaxes(2, 3)
-        return packed
+        """As it is: (K, 1, *kernel)."""
+        return np.array(w, order="C")
 
 
 def _tables(c: Cut) -> tuple[np.ndarray, np.ndarray]:
     """The bands of a plane, and the tiles of all bands, as `BAND` and `TILE`."""
     p = c.problem
-    _, rows_out, columns_out = p.spatial_out
-    slice = c.spans[1] * c.pitch
+    slices_out, rows_out, columns_out = p.spatial_out
+    slice = p.spatial[1] * p.spatial[2]
+    of_columns = [(q, *c.kernel(q)) for q in range(0, columns_out, c.band_columns)]
     bands: list[tuple[int, ...]] = []
-    tiles: list[tuple[int, int]] = []
-    edges = [
-        [(n * i // count, n * (i + 1) // count) for i in range(count)]
-        for n, count in zip(p.spatial_out, c.bands, strict=True)
-    ]
-    for (o0, o1), (p0, p1), (q0, q1) in product(*edges):
+    tiles: list[tuple[int, ...]] = []
+    for band, o in product(range(c.row_bands), range(slices_out)):
+        p0 = band * c.band_rows
+        p1 = p0 + c.band_rows if band < c.row_bands - 1 else rows_out
+        d, t0, t1 = _slices_met(p, o)
         first_tile = len(tiles)
-        for o, first in product(range(o0, o1), range(c.row_sets)):
+        for first in range(c.row_sets):
             rows = range(p0 + first, p1, c.row_sets)
             for i in range(0, len(rows), c.rows):
                 row = rows[min(i, len(rows) - c.rows)]  # the last tile of a set overlaps the one before
-                x = (o - o0) * p.stride[0] * slice + (row - p0) * p.stride[1] * c.pitch
-                tiles.append((x, (o * rows_out + row) * columns_out + q0))
-        d, h, w = (n * s - pad[0] for n, s, pad in zip((o0, p0, q0), p.stride, p.padding, strict=True))
-        depths = (o1 - o0 - 1) * p.stride[0] + p.kernel_extent[0]
-        heights = (p1 - p0 - 1) * p.stride[1] + p.kernel_extent[1]
-        bands.append((d, h, w, depths, heights, q1 - q0, tiles[first_tile][1], first_tile, len(tiles)))
+                h = row * p.stride[1] - p.padding[1][0]
+                tiles.append((d * slice, h, t0, t1 - t0, (row - p0) * columns_out))
+        for q, constants, more in of_columns:
+            y = (o * rows_out + p0) * columns_out + q
+            elements = (p1 - p0) * (min(columns_out, q + c.band_columns) - q)
+            tiles_of_band = first_tile, len(tiles) - first_tile
+            bands.append((q * p.stride[2], y, elements, *tiles_of_band, more, filter_tiles(*constants)))
     return np.array(bands, BAND), np.array(tiles, TILE)
+
+
+def _slices_met(p: ConvProblem, output: int) -> tuple[int, int, int]:
+    """(input slice under the first kernel slice that meets the input, that one, the end of those that do)."""
+    start, dilation = output * p.stride[0] - p.padding[0][0], p.dilation[0]
+    first = min(p.kernel[0], -(min(0, start) // dilation))
+    end = min(p.kernel[0], (p.spatial[0] - 1 - start) // dilation + 1)
+    return start + first * dilation, first, max(first, end)
 
 
 @dataclass(frozen=True)
@@ -276,6 +268,8 @@ def _unsuited(problem: ConvProblem) -> str | None:
         return "reads rows of channels_first maps; cpu.depthwise.channels serves channels_last"
     if problem.stride[-1] > 2:
         return f"splits columns for a stride of at most 2, not {problem.stride[-1]}"
+    if problem.kernel[-1] > WIDEST:
+        return f"unrolls the columns of the kernel, at most {WIDEST} and not {problem.kernel[-1]}"
     return None
 
 

@@ -79,6 +79,20 @@ class Vec:
         self.bits = ir.VectorType(ir.IntType(1), lanes)
         self.suffix = f"v{lanes}f{8 * size}"
 
+    def words(self) -> Vec:
+        """The same vectors as integers, to be loaded and shuffled; `floats` turns them back.
+
+        LLVM slides integers along by one instruction that has the distance in it. For floats it takes an
+        index in a register, of which there are too few.
+        """
+        integers = Vec(self.b, self.lanes, self.size)
+        integers.element = ir.IntType(8 * self.size)
+        integers.type = ir.VectorType(integers.element, self.lanes)
+        return integers
+
+    def floats(self, words: Any) -> Any:
+        return self.b.bitcast(words, self.type)
+
     # integers and pointers
 
     def integer(self, value: Any) -> Any:
@@ -109,6 +123,10 @@ class Vec:
         """The larger of two integers."""
         a, b = self.integer(a), self.integer(b)
         return self.b.select(self.b.icmp_signed(">", a, b), a, b)
+
+    def inside(self, index: Any, count: Any, a: Any, b: Any) -> Any:
+        """a where 0 <= index < count, else b."""
+        return self.b.select(self.b.icmp_unsigned("<", index, self.integer(count)), a, b)
 
     def pointer(self, address: Any) -> Any:
         return self.b.inttoptr(address, ir.PointerType())
@@ -164,6 +182,40 @@ class Vec:
 
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         self.b.store(value, self.at(pointer, offset)).align = self.size
+
+    def load_first(self, pointer: Any, offset: Any, count: int) -> Any:
+        """The first `count` elements, and zeros: a masked load takes several times as long beyond L2."""
+        if count >= self.lanes:
+            return self.load(pointer, offset)
+        parts = self._two_parts(count)
+        part = ir.VectorType(self.element, parts[0][1] - parts[0][0])
+        loads = [self.b.load(self.at(self.at(pointer, offset), first), typ=part) for first, _ in parts]
+        for load in loads:
+            load.align = self.size
+        last = list(range(part.count, 2 * part.count))[-(count - part.count) :] if len(parts) > 1 else []
+        order = [*range(part.count), *last]  # lanes of the loads
+        both = self._pick(loads[0], loads[-1], order + [0] * (2 * part.count - len(order)))
+        return self._pick(
+            both,
+            ir.Constant(both.type, None),
+            [i if i < count else both.type.count for i in range(self.lanes)],
+        )
+
+    def store_first(self, value: Any, pointer: Any, offset: Any, count: int) -> None:
+        """Stores the first `count` elements, as whole vectors: masked stores are slower beyond L2."""
+        for first, end in self._two_parts(min(count, self.lanes)):
+            part = self._pick(value, value, range(first, end))
+            self.b.store(part, self.at(self.at(pointer, offset), first)).align = self.size
+
+    def _two_parts(self, count: int) -> list[tuple[int, int]]:
+        """One range, or two of the same size that overlap, a power of two long, that cover range(count)."""
+        size = 1 << (count.bit_length() - 1)
+        return [(0, size)] if size == count else [(0, size), (count - size, count)]
+
+    def _pick(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Lanes of a (0 ...) and b, in any number."""
+        order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+        return self.b.shuffle_vector(a, b, order)
 
     def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
@@ -225,7 +277,7 @@ class Vec:
         return ir.Constant(self.type, [float(value)] * self.lanes)
 
     def zero(self) -> Any:
-        return self.const(0.0)
+        return ir.Constant(self.type, None)
 
     def add(self, a: Any, b: Any) -> Any:
         return self.b.fadd(a, b)
@@ -273,9 +325,7 @@ class Vec:
 
     def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
         """Lanes of a (0 ...) and b (lanes ...) in a new order."""
-        return self.b.shuffle_vector(
-            a, b, ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), list(lanes))
-        )
+        return self._pick(a, b, lanes)
 
     def transpose(self, rows: Sequence[Any]) -> list[Any]:
         """lanes x lanes transpose, first inside 16-byte blocks (cheap shuffles), then of the blocks."""
