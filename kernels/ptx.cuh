@@ -45,7 +45,29 @@ __device__ inline bfloat16_t narrow<bfloat16_t>(float v) {
 }
 #endif
 
+// The same value, of which the compiler knows nothing: what follows from it is not kept across a loop.
+__device__ inline int forget(int v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+template <typename T>
+__device__ inline T* forget(T* v) {
+    asm volatile("" : "+l"(v));
+    return v;
+}
+
 // --- shared memory -------------------------------------------------------------------------------
+
+// Starts copying 16 aligned bytes from global to shared memory; `wait_for_copies` waits for this thread's.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+__device__ inline void copy_async_16(void* to, const void* from) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
 
 // The block's dynamic shared memory.
 __device__ inline void* dynamic_shared() {

@@ -63,7 +63,12 @@ def test_every_configuration_compiles_into_registers(algorithm):
     for (build, arch), result in zip(pairs, results, strict=True):
         assert result.kernels, f"{build} has no kernels"
         wrong += [f"{build} for {arch}: {warning}" for warning in result.warnings]
-        wrong += [f"{build} for {arch}: {k}" for k in result.kernels if k.spill_bytes or k.stack_bytes]
+        allowed = algorithm.spills(build, arch)
+        wrong += [
+            f"{build} for {arch}: {k}"
+            for k in result.kernels
+            if k.spill_bytes > allowed or k.stack_bytes > allowed
+        ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -20,6 +20,9 @@ INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 ELEMENTS = {"float32": "float", "float64": "double", "float16": "float16_t", "bfloat16": "bfloat16_t"}
 
 
+LONG = 20  # characters of a macro that is code, not tuning
+
+
 class CompileError(RuntimeError):
     """A CUDA source that does not compile; the message shows the compiler's, with the source line."""
 
@@ -41,7 +44,7 @@ class Build:
         return cls(source, tuple(macros.items()))
 
     def __str__(self) -> str:
-        return " ".join((self.source, *(f"{name}={value}" for name, value in self.macros)))
+        return " ".join((self.source, *(f"{n}={v}" for n, v in self.macros if len(str(v)) < LONG)))
 
 
 @cache

@@ -107,6 +107,10 @@ class GpuAlgorithm(Algorithm):
     def builds(self) -> Iterable[Build]:
         """Every module that a plan of this algorithm may launch."""
 
+    def spills(self, build: Build, arch: str) -> int:
+        """Bytes that threads of a build may spill to local memory; overrides say why."""
+        return 0
+
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := why_none() or next(filter(None, map(missing, self.needs)), None):
             return reason

@@ -61,6 +61,7 @@ static int live, live_of_warp[MOST_THREADS / WARP], current, progress;
 static jmp_buf scheduler;
 static ucontext_t unused;
 alignas(128) static unsigned char dynamic[MOST_SHARED];
+static std::vector<std::pair<void*, const void*>> copies[MOST_THREADS];  // started, not waited for
 static std::uint64_t mailbox[MOST_THREADS][WORDS];  // what lanes hand to one another
 
 static void (*body)();

@@ -1,0 +1,355 @@
+"""Winograd's short convolutions on the GPU, F(2, 3) and F(4, 3), in strict float32.
+
+Kernels of three taps, along both of the last two dimensions or along the last alone, are computed from
+(m + 2) / m products per output and dimension instead of 3: F(4x4, 3x3) needs 2.25 instead of 9. `f4x3` does
+it all in one kernel: nothing but x, the transformed filter and y touches memory, and few tiles are made up
+for by splitting the sum over channels. `f4x3_gemm` writes the transformed x and multiplies through cuBLAS:
+with many channels and tiles, the products are most of the work, and larger tiles of them run faster. Wins on
+3x3 of stride 1 wherever strict float32 is asked for; F(2, 3) only where maps are too small for tiles of 4.
+
+Source: Lavin and Gray 2016, arXiv:1509.09308; fused schedules as in Yan et al., PPoPP 2020. The matrices are
+the exact ones of `transforms`, printed into the CUDA source.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.module import Build
+from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.problem import ConvProblem
+from convalgos.transforms import Matrix, amplification, cook_toom, multiply
+
+TAPS = 3
+TILES = FILTERS = 32  # of a block of the fused kernel, as in winograd.cu
+CHANNELS = 8  # of one of its steps
+LEAST_STEPS = 4  # of a part of a split sum
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+STEP = 1.15e-6  # seconds of a step of the fused F(4x4, 3x3), at 1.98 GHz; H200
+PASS_BYTES = 1 << 28  # of V and M of one pass of the gemm form
+PRODUCTS = 0.75  # of the peak that batched products of cuBLAS reach; H200
+
+# --- shapes ----------------------------------------------------------------------------------
+
+CUT = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            *("rows", "columns", "tiles", "channels", "filters", "channel_blocks", "filter_blocks", "splits"),
+            *("first", "count", "v_tile", "v_channel", "m_tile", "m_channel"),
+        )
+    ]
+)
+
+
+class Tiling(NamedTuple):
+    """How the output is cut into tiles of m (x m)."""
+
+    dims: int
+    rows: int  # of tiles in a plane; in one dimension, all rows of the output
+    columns: int
+    tiles: int  # in all
+    points: int
+
+
+def transformed_dims(problem: ConvProblem) -> int:
+    """How many of the last dimensions are transformed: 2, 1, or 0 where the problem does not fit."""
+    p = problem.as_3d
+    if p.kernel[0] != 1 or p.padding[0] != (0, 0):
+        return 0
+    if p.kernel[1:] == (TAPS, TAPS) and p.stride[1:] == (1, 1) == p.dilation[1:]:
+        return 2
+    alone = p.kernel[1:] == (1, TAPS) and p.padding[1] == (0, 0)
+    return 1 if alone and p.stride[2] == p.dilation[2] == 1 else 0
+
+
+def tiling(problem: ConvProblem, m: int) -> Tiling:
+    """The tiles of a problem that fits."""
+    p, dims = problem.as_3d, transformed_dims(problem)
+    rows = ceil_div(p.spatial_out[1], m) if dims == 2 else p.spatial_out[1]
+    columns = ceil_div(p.spatial_out[2], m)
+    return Tiling(dims, rows, columns, p.N * p.spatial_out[0] * rows * columns, (m + TAPS - 1) ** dims)
+
+
+def per_warp(points: int) -> int:
+    """Points of a warp of the fused kernel: its sums fill a good part of the registers."""
+    return {36: 3, 16: 2}.get(points, 1)
+
+
+# --- the transforms as CUDA source -------------------------------------------------------------
+
+
+def statements(matrix: Matrix, source: str, target: str) -> str:
+    """Statements that multiply a vector by a matrix.
+
+    Args:
+        source, target: how element {i} is read and written, such as "d[{i}]".
+    """
+    lines: list[str] = []
+
+    def define(expression: str) -> str:
+        lines.append(f"const float t{len(lines)} = {expression};")
+        return f"t{len(lines) - 1}"
+
+    def axpy(a: Fraction, x: str, y: str | None) -> str:
+        factor = f"{float(a)!r}f"
+        if y is None:
+            return x if a == 1 else define(f"{factor} * {x}")
+        if abs(a) == 1:
+            return define(f"{y} {'+' if a == 1 else '-'} {x}")
+        return define(f"fmaf({factor}, {x}, {y})")
+
+    inputs = [define(source.format(i=i)) for i in range(len(matrix[0]))]
+    for i, value in enumerate(multiply(axpy, matrix, inputs)):
+        lines.append(f"{target.format(i=i)} = {value};")
+    return " ".join(lines)
+
+
+@cache
+def build(m: int, dims: int, fused: bool, layout: str) -> Build:
+    exact = cook_toom(m, TAPS)
+    points = (m + TAPS - 1) ** dims
+    return Build.of(
+        "winograd.cu",
+        FUSED=int(fused),
+        M=m,
+        ALPHA=m + TAPS - 1,
+        DIMS=dims,
+        PER_WARP=per_warp(points),
+        CHANNELS_LAST=int(layout == "channels_last"),
+        INPUT_TRANSFORM=statements(exact.BT, "d[{i} * STEP]", "d[{i} * STEP]"),
+        OUTPUT_TRANSFORM=statements(exact.AT, "p[{i} * FROM]", "o[{i} * TO]"),
+    )
+
+
+def transformed_filter(xp: Any, w: Any, m: int, dims: int) -> Any:
+    """(points, K, C/groups) float32 of a filter (K, C/groups, *kernel), rounded once."""
+    g = xp.asarray(np.array(cook_toom(m, TAPS).G, dtype=np.float64))  # (alpha, 3)
+    w = w.astype(np.float64).reshape(*w.shape[:2], *(TAPS,) * dims)
+    u = xp.matmul(w, g.T)  # the last dimension: (..., alpha)
+    if dims == 2:
+        u = xp.matmul(g, u)  # (K, C/groups, alpha, alpha)
+    u = u.reshape(*u.shape[:2], -1)
+    return xp.ascontiguousarray(xp.moveaxis(u, -1, 0).astype(np.float32))
+
+
+# --- the figures for the selector --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Winograd(GpuAlgorithm):
+    m: int
+    fused: bool = True
+    family: ClassVar[str] = "gpu.winograd"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    capability: ClassVar[tuple[int, int]] = (8, 0)
+    spreads_nan: ClassVar[bool] = True
+
+    @property
+    def variant(self):
+        return f"f{self.m}x{TAPS}" + ("" if self.fused else "_gemm")
+
+    def builds(self):
+        for dims, layout in product((1, 2), ("channels_first", "channels_last")):
+            yield build(self.m, dims, self.fused, layout)
+
+    def spills(self, build, arch):
+        # F(4x4, 3x3): 96 sums and a patch of 36 nearly fill the 168 registers that 384 threads can have. On
+        # sm_90a all fit; elsewhere a few addresses and elements of the patch are loaded again once a step.
+        return {"sm_80": 128, "sm_100a": 512}.get(arch, 0) if self.fused and self.m == 4 else 0
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        if not transformed_dims(problem):
+            return "takes kernels of three taps along the last one or two dimensions, stride 1, no dilation"
+        if not self.fused:
+            if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
+                return "multiplies through CuPy, which CUPY_TF32 tells to round to TF32"
+            return "multiplies one group at a time" if problem.groups > 1 else None
+        if problem.is_empty:
+            return None
+        tiles = tiling(problem, self.m)
+        needed, found = shared_bytes(tiles.points), current().figures.block_shared_bytes
+        if needed > found:
+            return f"needs {needed} bytes of shared memory in a block, but the device has {found}"
+        blocks = ceil_div(tiles.tiles, TILES), ceil_div(problem.gemm_n, FILTERS) * problem.groups
+        return (
+            "needs more blocks than a launch may have" if blocks[0] > GRID_YZ or blocks[1] > GRID_X else None
+        )
+
+    def cost(self, problem, machine):
+        tiles = tiling(problem, self.m)
+        if self.fused:
+            splits = self.splits(problem, machine)
+            return fused_seconds(problem, tiles, splits, machine) + machine.launch * (1 + (splits > 1))
+        return self._gemm_seconds(problem, tiles, machine)
+
+    def _gemm_seconds(self, problem: ConvProblem, tiles: Tiling, machine: GpuMachine) -> float:
+        passes = ceil_div(tiles.tiles, self.tiles_of_a_pass(problem))
+        floats = 4 * tiles.points * tiles.tiles
+        v, m = floats * problem.C, floats * problem.K
+        size = min(v + m, PASS_BYTES)
+        moved = machine.stream(problem.x_bytes + v, size) + machine.stream(m + problem.y_bytes, size)
+        flops = 2 * tiles.points * ceil_div(tiles.tiles, 128) * 128 * ceil_div(problem.K, 64) * 64 * problem.C
+        multiply = max(flops / (machine.peak("float32") * PRODUCTS), machine.stream(v + m, size))
+        return moved + multiply + 3 * passes * machine.launch
+
+    def workspace_bytes(self, problem):
+        if problem.is_empty:
+            return 0
+        if self.fused:
+            splits = self.splits(problem, current().figures)
+            return problem.y_bytes * splits if splits > 1 else 0
+        tiles = tiling(problem, self.m)
+        return 4 * tiles.points * (problem.C + problem.K) * self.tiles_of_a_pass(problem)
+
+    def error_bound(self, problem):
+        # The sum of a point is a random walk, whose errors are as large as its own products; the constant
+        # covers the largest of many outputs and the few operations of the transforms.
+        dims = transformed_dims(problem)
+        return 3 * problem.eps * amplification(self.m, TAPS) ** dims * math.sqrt(problem.w_shape[1] + 8)
+
+    def splits(self, problem: ConvProblem, machine: GpuMachine) -> int:
+        """Parts of the sum over channels: more blocks where there are too few, for more traffic."""
+        tiles, steps = tiling(problem, self.m), ceil_div(problem.w_shape[1], CHANNELS)
+        allowed = [s for s in SPLITS if s == 1 or steps // s >= LEAST_STEPS]
+        return min(allowed, key=lambda s: fused_seconds(problem, tiles, s, machine))
+
+    def tiles_of_a_pass(self, problem: ConvProblem) -> int:
+        """As many as fit PASS_BYTES, in whole vectors."""
+        tiles = tiling(problem, self.m)
+        most = max(TILES, PASS_BYTES // (4 * tiles.points * (problem.C + problem.K)) // TILES * TILES)
+        return ceil_div(min(tiles.tiles, most), 4) * 4
+
+    def plan(self, problem):
+        return FusedPlan(problem, self) if self.fused else GemmPlan(problem, self)
+
+
+def shared_bytes(points: int) -> int:
+    """Of a block of the fused kernel, as laid out in winograd.cu."""
+    stages = 2 * points * CHANNELS * (TILES + 4 + FILTERS)
+    return 4 * max(stages, points * FILTERS * (TILES + 1))
+
+
+def fused_seconds(problem: ConvProblem, tiles: Tiling, splits: int, machine: GpuMachine) -> float:
+    blocks = ceil_div(tiles.tiles, TILES) * ceil_div(problem.gemm_n, FILTERS) * problem.groups * splits
+    steps = ceil_div(ceil_div(problem.w_shape[1], CHANNELS), splits)
+    resident = max(1, machine.sm_shared_bytes // shared_bytes(tiles.points))
+    step = STEP * tiles.points / 36 * (1.98e9 / machine.clock)
+    # Beside its steps a block fills the pipeline and transforms its sums back.
+    seconds = max(waves(blocks, machine), 1) * (steps + 3) * step / min(resident, 1.5)
+    parts = machine.stream(2 * splits * problem.y_bytes) if splits > 1 else 0.0
+    return max(seconds, machine.stream(problem.bytes)) + parts
+
+
+# --- the plans -----------------------------------------------------------------------------------
+
+
+def cut_record(problem: ConvProblem, tiles: Tiling, **more: int) -> np.ndarray:
+    cut = np.zeros(1, CUT)
+    values = {
+        "rows": tiles.rows,
+        "columns": tiles.columns,
+        "tiles": tiles.tiles,
+        "channels": problem.w_shape[1],
+        "filters": problem.gemm_n,
+        "channel_blocks": ceil_div(problem.w_shape[1], CHANNELS),
+        "filter_blocks": ceil_div(problem.gemm_n, FILTERS),
+        **more,
+    }
+    for name, value in values.items():
+        cut[name] = value
+    return cut
+
+
+class FusedPlan(GpuPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Winograd):
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        self._m, self._tiles = algorithm.m, tiling(problem, algorithm.m)
+        splits = algorithm.splits(problem, self.device.figures)
+        points = self._tiles.points
+        self._cut = cut_record(problem, self._tiles, splits=splits)
+        module = build(algorithm.m, self._tiles.dims, True, problem.layout)
+        grid = (
+            ceil_div(problem.gemm_n, FILTERS) * problem.groups,
+            ceil_div(self._tiles.tiles, TILES),
+            splits,
+        )
+        threads = points // per_warp(points) * 32
+        self._fused = self.launch(module, "fused", grid, threads, shared_bytes(points))
+        outputs = math.prod(problem.y_shape)
+        self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
+
+    def prepare_filter(self, w):
+        """(groups, filter blocks, channel blocks, points, CHANNELS, FILTERS), zeros beyond both."""
+        p, xp = self.problem, self.device.xp
+        u = transformed_filter(xp, w, self._m, self._tiles.dims)  # (points, K, C/groups)
+        filters, channels = ceil_div(p.gemm_n, FILTERS), ceil_div(p.w_shape[1], CHANNELS)
+        padded = xp.zeros((len(u), p.groups, filters * FILTERS, channels * CHANNELS), np.float32)
+        padded[:, :, : p.gemm_n, : p.w_shape[1]] = u.reshape(len(u), p.groups, p.gemm_n, p.w_shape[1])
+        blocks = padded.reshape(len(u), p.groups, filters, FILTERS, channels, CHANNELS)
+        return xp.ascontiguousarray(blocks.transpose(1, 2, 4, 0, 5, 3))
+
+    def run(self, x, w, bias, activation, y, workspace):
+        bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
+        if self._reduce is None:
+            self._fused(x, w, bias, y, conv, self._cut)
+        else:
+            self._fused(x, w, NO_BIAS, workspace, conv, self._cut)
+            self._reduce(workspace, bias, y, conv, self._cut)
+
+
+class GemmPlan(GpuPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Winograd):
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        self._m, self._tiles = algorithm.m, tiling(problem, algorithm.m)
+        p, pass_tiles = problem, algorithm.tiles_of_a_pass(problem)
+        self._last = p.layout == "channels_last"
+        module = build(algorithm.m, self._tiles.dims, False, p.layout)
+        self._passes = []
+        for first in range(0, self._tiles.tiles, pass_tiles):
+            count = min(pass_tiles, ceil_div(self._tiles.tiles - first, 4) * 4)
+            strides = (
+                {"v_tile": p.C, "v_channel": 1, "m_tile": p.K, "m_channel": 1}
+                if self._last
+                else {"v_tile": 1, "v_channel": count, "m_tile": 1, "m_channel": count}
+            )
+            cut = cut_record(p, self._tiles, first=first, count=count, **strides)
+            into = self.launch(module, "input", (ceil_div(count * p.C, 128),), 128)
+            out = self.launch(module, "output", (ceil_div(count * p.K, 128),), 128)
+            self._passes.append((cut, count, into, out))
+
+    def prepare_filter(self, w):
+        """(points, K, C), or channels last (points, C, K): the constant factor of the products."""
+        xp = self.device.xp
+        u = transformed_filter(xp, w, self._m, self._tiles.dims)
+        return xp.ascontiguousarray(u.transpose(0, 2, 1)) if self._last else u
+
+    def run(self, x, w, bias, activation, y, workspace):
+        p, points = self.problem, self._tiles.points
+        bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
+        scratch = workspace.view(np.float32)
+        for cut, count, into, out in self._passes:
+            v = scratch[: points * p.C * count]
+            m = scratch[v.size : v.size + points * p.K * count]
+            into(x, v, conv, cut)
+            if self._last:
+                v, m = v.reshape(points, count, p.C), m.reshape(points, count, p.K)
+                self.device.xp.matmul(v, w, out=m)
+            else:
+                v, m = v.reshape(points, p.C, count), m.reshape(points, p.K, count)
+                self.device.xp.matmul(w, v, out=m)
+            out(m, bias, y, conv, cut)
+
+
+ALGORITHMS = (Winograd(2), Winograd(4), Winograd(2, fused=False), Winograd(4, fused=False))

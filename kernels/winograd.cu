@@ -1,0 +1,284 @@
+// Winograd's short convolutions F(M, 3), in one and two dimensions, in float32 throughout.
+//
+// An output tile of M (x M) comes from POINTS products of transformed x and w, each summed over channels:
+// y = AT [sum_c U * V] A. Two ways:
+//   fused   one kernel: a block transforms the patches of TILES tiles, multiplies them with the filters of a
+//           block point by point, a warp to PER_WARP points, and transforms the sums back. Long sums over
+//           channels may be split over gridDim.z; `reduce` adds the parts.
+//   gemm    `input` writes V, a batched product of matrices makes M, `output` transforms it back.
+//
+// Macros: M, ALPHA = M + 2, DIMS, PER_WARP, CHANNELS_LAST; INPUT_TRANSFORM, in place on d[i * STEP], and
+// OUTPUT_TRANSFORM from p[i * FROM] to o[j * TO], printed from the exact matrices.
+#include "common.cuh"
+
+constexpr int ROWS = DIMS == 2 ? ALPHA : 1;  // of a patch
+constexpr int OUT_ROWS = DIMS == 2 ? M : 1;  // of a tile
+constexpr int POINTS = ROWS * ALPHA;
+
+struct Cut {
+    small_t rows, columns;     // of tiles in a plane
+    small_t tiles;             // in all
+    small_t channels, filters;  // of a group
+    small_t channel_blocks, filter_blocks;
+    small_t splits;
+    // gemm: the first tile of this pass and its tiles; from tile to tile and from channel to channel
+    small_t first, count;
+    small_t v_tile, v_channel, m_tile, m_channel;
+};
+
+// Where a tile lies: image, and the first input of its patch. In one dimension each row is for itself.
+struct Place {
+    small_t image, depth, row, column;  // of the output
+    small_t d, h, w;                    // of the input
+};
+
+__device__ inline Place place_of(small_t tile, const Conv& p, const Cut& cut) {
+    Place at;
+    at.column = tile % cut.columns * M;
+    tile /= cut.columns;
+    at.row = tile % cut.rows * OUT_ROWS;
+    tile /= cut.rows;
+    at.depth = tile % p.out[0];
+    at.image = tile / p.out[0];
+    at.d = at.depth * p.stride[0];
+    at.h = DIMS == 2 ? at.row - p.pad[1] : at.row * p.stride[1];
+    at.w = at.column - p.pad[2];
+    return at;
+}
+
+template <int STEP>
+__device__ inline void input_1d(float* d) {
+    INPUT_TRANSFORM
+}
+
+template <int FROM, int TO>
+__device__ inline void output_1d(const float* p, float* o) {
+    OUTPUT_TRANSFORM
+}
+
+// A patch of one channel: its first input, which may lie in the padding, and that one's row and column.
+struct Patch {
+    const float* from;
+    small_t h, w;
+};
+
+__device__ inline Patch patch_of(const float* x, const Place& at, index_t channel, const Conv& p) {
+    const index_t pixel = (index_t(at.d) * p.size[1] + at.h) * p.size[2] + at.w;
+    return {x + at.image * p.x_image + channel * p.x_channel + pixel * p.x_pixel, at.h, at.w};
+}
+
+// Zeros outside of x.
+__device__ inline void load_patch(float* d, const Patch& patch, const Conv& p) {
+    // Places are worked out anew, row by row: known at once and for all steps, they would fill the registers.
+    const small_t h = forget(patch.h), w = forget(patch.w), pixel = CHANNELS_LAST ? p.x_pixel : 1;
+    const float* row = patch.from;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const bool there = inside(h + i, p.size[1]);
+#pragma unroll
+        for (int j = 0; j < ALPHA; j++)
+            d[i * ALPHA + j] = there && inside(w + j, p.size[2]) ? row[j * forget(pixel)] : 0.f;
+        row = forget(row + p.size[2] * pixel);
+    }
+}
+
+__device__ inline void transform_patch(float* d) {
+#if DIMS == 2
+#pragma unroll
+    for (int j = 0; j < ALPHA; j++) input_1d<ALPHA>(d + j);
+#endif
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) input_1d<1>(d + i * ALPHA);
+}
+
+// From the sums of all points to the outputs of a tile, bias and ReLU included; y at its image and filter.
+__device__ inline void store_tile(const float* sums, float* y, const Place& at, const Conv& p, float bias, small_t relu) {
+    float half[OUT_ROWS * ALPHA], out[OUT_ROWS * M];
+#if DIMS == 2
+#pragma unroll
+    for (int j = 0; j < ALPHA; j++) output_1d<ALPHA, ALPHA>(sums + j, half + j);
+#else
+#pragma unroll
+    for (int j = 0; j < ALPHA; j++) half[j] = sums[j];
+#endif
+#pragma unroll
+    for (int i = 0; i < OUT_ROWS; i++) output_1d<1, 1>(half + i * ALPHA, out + i * M);
+    const index_t row = index_t(at.depth) * p.out[1] + at.row;
+    float* to = y + (row * p.out[2] + at.column) * p.y_pixel;
+#pragma unroll
+    for (int i = 0; i < OUT_ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < M; j++)
+            if (at.row + i < p.out[1] && at.column + j < p.out[2])
+                to[(i * p.out[2] + j) * p.y_pixel] = finished(out[i * M + j], bias, relu);
+}
+
+#if FUSED
+
+constexpr int TILES = 32, FILTERS = 32, CHANNELS = 8;  // of a block, and of a step
+constexpr int THREADS = POINTS / PER_WARP * 32;
+constexpr int V_ROW = TILES + 4, M_ROW = TILES + 1;  // off the banks of the row before
+constexpr int V_SIZE = POINTS * CHANNELS * V_ROW, U_SIZE = POINTS * CHANNELS * FILTERS;
+constexpr int PATCHES = ceil_div(TILES * CHANNELS, THREADS);  // of a thread in a step
+constexpr int WIDE_K = 8, WIDE_T = 4;                         // filters and tiles of a lane
+
+// u (groups, filter_blocks, channel_blocks, POINTS, CHANNELS, FILTERS), zeros beyond filters and channels.
+// y (splits, ...) of partial sums where there are several, which take neither bias nor ReLU.
+// Shared: max(2 * (V_SIZE + U_SIZE), POINTS * FILTERS * M_ROW) floats.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+fused(const float* __restrict__ x, const float* __restrict__ u, const float* __restrict__ bias,
+      float* __restrict__ y, const Conv p, const Cut cut) {
+    float* const shared = static_cast<float*>(dynamic_shared());
+    float* const v_tile = shared;
+    float* const u_tile = shared + 2 * V_SIZE;
+    const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
+    const small_t filter_block = blockIdx.x % cut.filter_blocks, group = blockIdx.x / cut.filter_blocks;
+    const small_t first_tile = blockIdx.y * TILES;
+    const small_t begin = index_t(cut.channel_blocks) * blockIdx.z / cut.splits;
+    const small_t end = index_t(cut.channel_blocks) * (blockIdx.z + 1) / cut.splits;
+
+    Patch patches[PATCHES];
+    small_t left[PATCHES], v_at[PATCHES];  // channels from the patch's own on; place within a step
+#pragma unroll
+    for (int i = 0; i < PATCHES; i++) {
+        const small_t task = tid + i * THREADS;
+        const small_t channel = CHANNELS_LAST ? task % CHANNELS : task / TILES;
+        const small_t tile = CHANNELS_LAST ? task / CHANNELS : task % TILES;
+        const bool exists = task < TILES * CHANNELS && first_tile + tile < cut.tiles;
+        const small_t first = begin * CHANNELS + channel;
+        patches[i] = patch_of(x, place_of(first_tile + tile, p, cut), index_t(group) * cut.channels + first, p);
+        left[i] = exists ? cut.channels - first : 0;
+        v_at[i] = channel * V_ROW + tile;
+    }
+    const index_t u_block = (index_t(group) * cut.filter_blocks + filter_block) * cut.channel_blocks + begin;
+    const float* u_from = u + u_block * U_SIZE + tid * 4;
+
+    float d[PATCHES][POINTS];
+    auto fetch = [&](int buffer) {
+        static_assert(U_SIZE % (THREADS * 4) == 0, "all threads copy as much of u");
+#pragma unroll
+        for (int i = 0; i < U_SIZE; i += THREADS * 4)
+            copy_async_16(u_tile + buffer * U_SIZE + forget(tid) * 4 + i, u_from + i);
+        u_from += U_SIZE;
+#pragma unroll
+        for (int i = 0; i < PATCHES; i++) {
+            if (left[i] > 0) {
+                load_patch(d[i], patches[i], p);
+            } else {
+#pragma unroll
+                for (int j = 0; j < POINTS; j++) d[i][j] = 0.f;
+            }
+            left[i] -= CHANNELS;
+            patches[i].from += index_t(CHANNELS) * p.x_channel;
+        }
+    };
+
+    const small_t lane_k = lane / 8 * WIDE_K, lane_t = lane % 8 * WIDE_T;
+    float sums[PER_WARP][WIDE_K][WIDE_T] = {};
+    fetch(0);
+    for (small_t block = begin; block < end; block++) {
+        const int buffer = (block - begin) & 1;
+#pragma unroll
+        for (int i = 0; i < PATCHES; i++) {
+            if (tid + i * THREADS >= TILES * CHANNELS) continue;
+            transform_patch(d[i]);
+#pragma unroll
+            for (int j = 0; j < POINTS; j++) v_tile[buffer * V_SIZE + j * CHANNELS * V_ROW + v_at[i]] = d[i][j];
+        }
+        wait_for_copies();
+        __syncthreads();
+        if (block + 1 < end) fetch(buffer ^ 1);
+        const float* u_at = u_tile + buffer * U_SIZE + warp * PER_WARP * CHANNELS * FILTERS + lane_k;
+        const float* v_from = v_tile + buffer * V_SIZE + warp * PER_WARP * CHANNELS * V_ROW + lane_t;
+#pragma unroll
+        for (int c = 0; c < CHANNELS; c++)
+#pragma unroll
+            for (int j = 0; j < PER_WARP; j++) {
+                Pack<float, 4> a[WIDE_K / 4];
+#pragma unroll
+                for (int k = 0; k < WIDE_K / 4; k++) a[k] = load_pack<4>(u_at + (j * CHANNELS + c) * FILTERS + k * 4);
+                const Pack<float, 4> b = load_pack<4>(v_from + (j * CHANNELS + c) * V_ROW);
+#pragma unroll
+                for (int k = 0; k < WIDE_K; k++)
+#pragma unroll
+                    for (int t = 0; t < WIDE_T; t++) sums[j][k][t] += a[k / 4].v[k % 4] * b.v[t];
+            }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < PER_WARP; j++)
+#pragma unroll
+        for (int k = 0; k < WIDE_K; k++)
+#pragma unroll
+            for (int t = 0; t < WIDE_T; t++)
+                shared[((warp * PER_WARP + j) * FILTERS + lane_k + k) * M_ROW + lane_t + t] = sums[j][k][t];
+    __syncthreads();
+    float* y_part = y + index_t(blockIdx.z) * p.images * p.y_image;
+    for (small_t task = tid; task < FILTERS * TILES; task += THREADS) {
+        const small_t k = CHANNELS_LAST ? task % FILTERS : task / TILES;
+        const small_t tile = CHANNELS_LAST ? task / FILTERS : task % TILES;
+        const small_t filter = filter_block * FILTERS + k;
+        if (filter >= cut.filters || first_tile + tile >= cut.tiles) continue;
+        float point[POINTS];
+#pragma unroll
+        for (int j = 0; j < POINTS; j++) point[j] = shared[(j * FILTERS + k) * M_ROW + tile];
+        const Place to = place_of(first_tile + tile, p, cut);
+        const index_t all = index_t(group) * cut.filters + filter;
+        const bool whole = cut.splits == 1;
+        const float b = bias && whole ? bias[all] : 0.f;
+        store_tile(point, y_part + to.image * p.y_image + all * p.y_channel, to, p, b, whole && p.relu);
+    }
+}
+
+// y = sum of the parts, in their order, then bias and ReLU.
+extern "C" __global__ void __launch_bounds__(256)
+reduce(const float* __restrict__ parts, const float* __restrict__ bias, float* __restrict__ y, const Conv p, const Cut cut) {
+    const index_t size = index_t(p.images) * p.y_image;
+    const index_t i = index_t(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= size) return;
+    float sum = 0.f;
+    for (small_t part = 0; part < cut.splits; part++) sum += parts[part * size + i];
+    const small_t filter = CHANNELS_LAST ? i % p.filters : i / p.y_channel % p.filters;
+    y[i] = finished(sum, bias ? bias[filter] : 0.f, p.relu);
+}
+
+#else  // through a product of matrices
+
+constexpr int THREADS = 128;
+
+// v (POINTS, channels x tiles in either order).
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+input(const float* __restrict__ x, float* __restrict__ v, const Conv p, const Cut cut) {
+    const index_t id = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    const small_t channel = CHANNELS_LAST ? id % cut.channels : id / cut.count;
+    const small_t tile = CHANNELS_LAST ? id / cut.channels : id % cut.count;
+    if (channel >= cut.channels || tile >= cut.count) return;
+    // The last pass is filled up with tiles that do not exist: they repeat the last one.
+    const Place at = place_of(least(cut.first + tile, cut.tiles - 1), p, cut);
+    float d[POINTS];
+    load_patch(d, patch_of(x, at, channel, p), p);
+    transform_patch(d);
+    float* to = v + index_t(channel) * cut.v_channel + index_t(tile) * cut.v_tile;
+    const index_t plane = index_t(cut.channels) * cut.count;
+#pragma unroll
+    for (int j = 0; j < POINTS; j++) to[j * plane] = d[j];
+}
+
+// m (POINTS, filters x tiles in either order).
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+output(const float* __restrict__ m, const float* __restrict__ bias, float* __restrict__ y, const Conv p, const Cut cut) {
+    const index_t id = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    const small_t filter = CHANNELS_LAST ? id % cut.filters : id / cut.count;
+    const small_t tile = CHANNELS_LAST ? id / cut.filters : id % cut.count;
+    if (filter >= cut.filters || tile >= cut.count || cut.first + tile >= cut.tiles) return;
+    const float* from = m + index_t(filter) * cut.m_channel + index_t(tile) * cut.m_tile;
+    const index_t plane = index_t(cut.filters) * cut.count;
+    float point[POINTS];
+#pragma unroll
+    for (int j = 0; j < POINTS; j++) point[j] = from[j * plane];
+    const Place at = place_of(cut.first + tile, p, cut);
+    float* to = y + at.image * p.y_image + index_t(filter) * p.y_channel;
+    store_tile(point, to, at, p, bias ? bias[filter] : 0.f, p.relu);
+}
+
+#endif
