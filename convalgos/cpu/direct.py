@@ -31,7 +31,6 @@ PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for s
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
 BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends
-CLAIMED = 96  # taps; sums of more leave time for the stores of the block before
 OVERLAP = 0.3  # of the time of sums or memory, whichever is shorter, that shows beside the other
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ RECORD = arguments(
     "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
-    "y_n y_k y_pixel stream claims sum_panel store_run"
+    "y_n y_k y_pixel stream sum_panel store_run"
 )
 
 
@@ -280,14 +279,9 @@ def driver():
 
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 w = a.w + (group * a.panels + panel) * a.taps * a.panel * a.size
+                call(a.sum_panel, (source, table, pixels, a.offsets, a.taps, a.chunk, w, sums))
                 k = group * a.filters + panel * a.panel
                 filters = min(a.panel, a.filters - panel * a.panel)
-                for i in range(images if a.claims else 0):
-                    y = a.y + ((n0 + i) * a.y_n + k * a.y_k + (o0 * a.p + p0) * a.q + q0) * a.size
-                    for j in range(filters):
-                        row = y + j * a.y_k * a.size
-                        simd.fetch_bytes(4, 16, 1, row, slices * rows * columns * a.size)
-                call(a.sum_panel, (source, table, pixels, a.offsets, a.taps, a.chunk, w, sums))
                 # runs of pixels that are neighbours in y: whole rows and slices join
                 run = columns
                 if columns == a.q:
@@ -348,7 +342,7 @@ class DirectPlan(KernelPlan):
             "step_h": p.stride[1] if cut.copied and p.kernel[1] == 1 else 1,
             "input_bytes": cut.input_elements * size, "scratch_stride": cut.scratch_bytes,
             "y_n": p.K * pixels_out, "y_k": 1 if last else pixels_out, "y_pixel": p.K if last else 1,
-            "stream": int(panels.streams(p)), "claims": int(_claims(cut)),
+            "stream": int(panels.streams(p)),
             "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
@@ -369,16 +363,6 @@ class DirectPlan(KernelPlan):
         if p.layout == "channels_last":
             w = w.swapaxes(2, 3)
         return panels.pack(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
-
-
-def _claims(cut: Blocking) -> bool:
-    """Whether the lines of y that a block will write are asked for before it is summed.
-
-    With few taps y is a large part of the traffic, and stores to lines out of the caches would wait.
-    """
-    p = cut.problem
-    near = panels.streams(p) or p.layout == "channels_last" or p.y_bytes < cache_sizes()[1]
-    return not near and p.gemm_k <= CLAIMED
 
 
 def _pixel_table(cut: Blocking) -> np.ndarray:
