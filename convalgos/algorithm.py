@@ -105,6 +105,17 @@ class Algorithm(ABC):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         """Predicted seconds of one run, more than 0. Not asked for empty problems, which all cost nothing."""
 
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        """A lower bound of `cost`, found in less time; infinite where the algorithm cannot serve.
+
+        A choice then need not ask for the cost, nor for `why_not`, where something else is faster than this.
+        """
+        return 0.0
+
+    def granule(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Outputs that are computed together, per spatial dimension: maps are filled up to multiples."""
+        return (1,) * problem.ndim
+
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         """Predicted seconds to prepare the filter."""
         return PREPARE_CALL + problem.w_bytes / PACKING

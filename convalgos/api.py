@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos import measure, race, select
+from convalgos import measure, quick, race, select
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
 from convalgos.arrays import as_cupy, as_numpy, device_of, like, writable_view
 from convalgos.constraints import Constraints
@@ -165,6 +165,8 @@ def plan(
         return replay(problem, device, constraints)
     if effort != "estimate" and not problem.is_empty:
         return _measured(problem, device, constraints, effort, time_budget, selector)
+    if selector is None and device == "cpu":
+        return quick.plan(problem, device, constraints)
     return select.explained(select.rank(problem, device, constraints, selector=selector), device)
 
 

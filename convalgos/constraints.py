@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from convalgos.algorithm import Algorithm
@@ -55,7 +56,7 @@ class Constraints:
         object.__setattr__(self, "allow", None if self.allow is None else _names("allow", self.allow))
         object.__setattr__(self, "deny", _names("deny", self.deny or ()))
 
-    @property
+    @cached_property
     def active(self) -> tuple[str, ...]:
         """Names of the limits that are set."""
         default = Constraints()

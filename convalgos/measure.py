@@ -198,7 +198,9 @@ def table(
     """
     judge = judge or Judge(ranking.problem)
     deadline = time.perf_counter() + (float("inf") if time_budget is None else time_budget)
-    tolerable = max([harmless, *(within * c.seconds for c in ranking.candidates[:1])])
+    predicted = {c.id: c.seconds if c.predicted is None else c.predicted for c in ranking.candidates}
+    least = min(predicted.values(), default=0.0)
+    tolerable = max(harmless, within * least)
     y = np.empty(ranking.problem.array_shape(ranking.problem.y_shape), judge.x.dtype)
     trials: list[_Trial] = []
     rejected, failed = list(ranking.rejected), []
@@ -208,10 +210,8 @@ def table(
         if trials and time.perf_counter() > deadline:
             reason = f"not timed: time_budget={time_budget} s was spent"
             rejected.append(Rejection(candidate.id, reason))
-        elif candidate.seconds > tolerable:
-            reason = (
-                f"not timed: predicted {candidate.seconds:.2g} s, {ranking.candidates[0].seconds:.2g} best"
-            )
+        elif predicted[candidate.id] > tolerable:
+            reason = f"not timed: predicted {predicted[candidate.id]:.2g} s, {least:.2g} best"
             rejected.append(Rejection(candidate.id, reason))
         else:
             try:

@@ -52,6 +52,11 @@ def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
     return tuple(sorted(found, key=lambda a: a.id))
 
 
+def algorithms_on(device: str) -> tuple[Algorithm, ...]:
+    """Those for "cpu" or for "cuda:N"."""
+    return algorithms("cpu" if device == "cpu" else "gpu")
+
+
 def find_algorithm(algorithm_id: str) -> Algorithm:
     """The algorithm of an id.
 
@@ -88,9 +93,13 @@ def working_on(device: str) -> AbstractContextManager[Any]:
     return nullcontext() if device == "cpu" else gpu.use(gpu.named(device))
 
 
-@cache
 def store(device: str = "cpu") -> Store:
     """What was measured on this machine, or on one of its GPUs."""
+    return _store(device)
+
+
+@cache
+def _store(device: str) -> Store:
     if device == "cpu":
         return Store(machine_figures.fingerprint(current_machine().threads))
     return Store(figures(device).fingerprint)
@@ -101,7 +110,7 @@ def store(device: str = "cpu") -> Store:
 
 def analytic(problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine) -> list[float]:
     """The ranker that is used where no other is asked for: the cost model of each algorithm."""
-    return [_cost(c.algorithm, problem, machine) for c in candidates]
+    return [cost(c.algorithm, problem, machine) for c in candidates]
 
 
 _rankers: dict[str, Ranker] = {"analytic": analytic}
@@ -161,7 +170,8 @@ def predict(
 
 
 @lru_cache(4096)
-def _cost(algorithm: Algorithm, problem: ConvProblem, machine: Machine) -> float:
+def cost(algorithm: Algorithm, problem: ConvProblem, machine: Machine) -> float:
+    """Seconds of a run by the cost model; nothing for an empty problem."""
     return 0.0 if problem.is_empty else algorithm.cost(algorithm.computed(problem), machine)
 
 
@@ -211,12 +221,12 @@ def survey(problem: ConvProblem, device: str, machine: Machine) -> tuple[list[Ca
     """The algorithms that can serve a problem, with what their models say, and the others with the reason."""
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
-    for algorithm in algorithms("cpu" if device == "cpu" else "gpu"):
+    for algorithm in algorithms_on(device):
         computed = algorithm.computed(problem)
         if reason := algorithm.why_not(computed):
             rejected.append(Rejection(algorithm.id, reason))
             continue
-        seconds = _cost(algorithm, problem, machine)
+        seconds = cost(algorithm, problem, machine)
         prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
         limits = needs(algorithm, problem)
         candidates.append(Candidate(algorithm, seconds, *limits, predicted=seconds, prepare=prepare))
@@ -299,12 +309,12 @@ def _scaled(
 ) -> list[Candidate]:
     """Predictions corrected by how wrong they are on a near problem that was measured."""
     ratios = {
-        c.id: entry[c.id].median_s / cost
+        c.id: entry[c.id].median_s / there
         for c in candidates
         if c.id in entry
         and entry[c.id].failure is None
         and c.algorithm.why_not(c.algorithm.computed(near)) is None
-        and (cost := _cost(c.algorithm, near, machine))
+        and (there := cost(c.algorithm, near, machine))
     }
     usual = _usual(list(ratios.values()))
     return [replace(c, seconds=c.seconds * ratios.get(c.id, usual)) for c in candidates]
@@ -342,8 +352,7 @@ def explained(ranking: Ranking, device: str = "cpu") -> Plan:
         reasons = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected)
         raise Unsupported(f"no algorithm can serve {problem}: {reasons or 'there is none'}")
     first, *others = ranking.candidates
-    with working_on(device):
-        plan = first.algorithm.serve(problem)
+    plan = planned(first.algorithm, problem, device)
     plan.explanation = lambda: str(ranking)
     if isinstance(plan, GpuPlan):
         smaller = tuple(c for c in others if c.workspace_bytes < first.workspace_bytes)
@@ -364,6 +373,19 @@ def serve(
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {'; '.join(broken.values())}")
     plan.explanation = f"{algorithm.id} was asked for by name\n{problem}"
     return plan
+
+
+def planned(algorithm: Algorithm, problem: ConvProblem, device: str) -> Plan:
+    """The plan of an algorithm, made for a device."""
+    with working_on(device):
+        return algorithm.serve(problem)
+
+
+def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) -> bool:
+    """Whether an algorithm is within the limits on a problem."""
+    if not constraints.active:
+        return True
+    return not constraints.violations(algorithm, *needs(algorithm, problem))
 
 
 def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:

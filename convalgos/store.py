@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,13 +23,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.machine import cache_folder, set_aside, write_atomic
 from convalgos.problem import ConvProblem
 
+FRESH = 0.02  # seconds for which a file is not looked at again: a choice takes less than a look
 FORMAT = 1  # of the file; raise it when a field changes its meaning
 LONGEST = 300  # characters of the reason of a failure
 LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are not, whatever their spread
@@ -68,6 +70,30 @@ class Measured:
         noise = math.hypot(self.noise, other.noise)
         low, high = sorted((self.median_s, other.median_s))
         return high <= low * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))
+
+
+class Family(NamedTuple):
+    """All of a problem but its batch and the size of its map."""
+
+    C: int
+    w_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    mode: str
+    layout: str
+    dtype: str
+    direction: str
+    compute_dtype: str | None
+
+    def problem(self, batch: int, sizes: tuple[int, ...]) -> ConvProblem:
+        """The problem of a shape; ValueError where the kernel does not fit it."""
+        return ConvProblem(
+            (batch, self.C, *sizes), self.w_shape, self.stride, self.padding, self.dilation, self.groups,
+            mode=self.mode, layout=self.layout, dtype=self.dtype, direction=self.direction,
+            compute_dtype=self.compute_dtype,
+        )  # fmt: skip
 
 
 Entry = dict[str, Measured]  # id -> what is known
@@ -237,14 +263,20 @@ class Store:
         self.fingerprint = fingerprint
         self._seen: Any = None  # path, time and size of the file that was read
         self._entries: Entries = {}
-        self._families: dict[tuple, list[ConvProblem]] = {}
+        self._until, self._where = 0.0, ""  # the next look at the file, and the folder of the last one
+        self._changes = 0  # of the entries, since this process began
+        self._families: dict[Family, list[ConvProblem]] = {}
 
     @property
     def path(self) -> Path:
         return folder() / f"{self.fingerprint}.json"
 
     def entries(self) -> Entries:
-        """All that is known; not to be changed."""
+        """All that is known; not to be changed. What others wrote is seen after FRESH seconds."""
+        now, where = time.monotonic(), os.environ.get("CONVALGOS_WISDOM", "")
+        if now < self._until and where == self._where:
+            return self._entries
+        self._until, self._where = now + FRESH, where
         path = self.path
         try:
             status = os.stat(path)
@@ -260,6 +292,12 @@ class Store:
             self._keep(found, seen)
         return self._entries
 
+    @property
+    def stamp(self) -> int:
+        """Equal as long as nothing new is known."""
+        self.entries()
+        return self._changes
+
     def lookup(self, problem: ConvProblem) -> Entry:
         """What is known of a problem: empty where nothing is."""
         entries = self.entries()
@@ -270,7 +308,7 @@ class Store:
         entries = self.entries()
         close = [
             (distance, str(other), other)
-            for other in self._families.get(_family(problem), ())
+            for other in self._families.get(family(problem), ())
             if (distance := _distance(problem, other)) is not None
         ]
         if not close:
@@ -301,14 +339,16 @@ class Store:
             entries = read(path)
             result = change(entries)
             write_atomic(path, dump(self.fingerprint, entries))
+        self._until, self._seen = 0.0, None
         return result
 
     def _keep(self, entries: Entries, seen: Any) -> None:
         self._entries, self._seen = entries, seen
+        self._changes += 1
         self._families = {}
         for text in entries:
             other = ConvProblem.parse(text)
-            self._families.setdefault(_family(other), []).append(other)
+            self._families.setdefault(family(other), []).append(other)
 
 
 def read(path: Path) -> Entries:
@@ -331,10 +371,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _family(p: ConvProblem) -> tuple:
-    """All of a problem but its batch and the size of its map."""
-    return (p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype,
-            p.direction, p.compute_dtype)  # fmt: skip
+def family(p: ConvProblem) -> Family:
+    """The layer that a problem is a shape of."""
+    return Family(
+        p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype, p.direction,
+        p.compute_dtype,
+    )  # fmt: skip
 
 
 def _distance(a: ConvProblem, b: ConvProblem) -> float | None:

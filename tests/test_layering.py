@@ -21,7 +21,7 @@ LAYERS = (
     {"algorithms"},
     {"ranking", "constraints"},
     {"select"},
-    {"measure"},
+    {"measure", "quick"},
     {"race"},
     {"api"},
     {

@@ -123,6 +123,21 @@ def seconds(cut: Cut, engine: str, machine: Machine) -> float:
     return computed + streamed + calls * (CALL + 2 * machine.launch)
 
 
+def least_seconds(p: ConvProblem, engine: str, machine: Machine) -> float:
+    """A lower bound of `seconds`, for whatever blocks: each output is in a block of every channel it sums."""
+    outputs = p.N * math.prod(p.spatial_out)
+    parts = (min(r, s // math.gcd(s, d)) for r, s, d in zip(p.kernel, p.stride, p.dilation, strict=True))
+    phases = math.prod(parts)
+    elements = outputs * (p.C * phases + p.K)  # transformed there and back
+    rate = FFT_RATE[engine, p.itemsize] * (1 if machine.vector_bytes >= 64 or engine != "fftw" else 2)
+    if sum(r > s for r, s in zip(p.kernel_extent, p.stride, strict=True)) > 1:
+        rate *= SEVERAL[p.itemsize]
+    levels = max(1.0, math.log2(min(SMALLEST, outputs / p.N)) - p.ndim)
+    flops = 2.5 * elements * levels / rate + 4 * outputs * p.K * p.w_shape[1] * phases / PRODUCT_RATE
+    streamed = 2 * elements * p.itemsize / machine.cache_bandwidth
+    return flops / machine.peak(p.dtype) + streamed + machine.stream(p.x_bytes + p.y_bytes) + CALL
+
+
 def _transform_seconds(cut: Cut, engine: str, peak: float, machine: Machine) -> float:
     """Of one transform on one thread: 2.5 n log2(n) flops."""
     size = math.prod(cut.lengths)
@@ -299,6 +314,9 @@ class Fft(Algorithm):
 
     def prepare_cost(self, problem, machine):
         return 0.0 if problem.is_empty else PREPARE_CALL + self.cut(problem).filter_bytes / PREPARE
+
+    def least(self, problem, machine):
+        return 0.0 if problem.is_empty else least_seconds(problem, self.engine, machine)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else schedule(self.cut(problem)).workspace_bytes

@@ -28,7 +28,7 @@ from convalgos.cpu import box_filters, jit, schedule, simd
 from convalgos.cpu.boxes import BoxPlan
 from convalgos.cpu.schedule import Schedule
 from convalgos.cpu.tile_spectra import filter_tiles, input_tiles, output_tiles
-from convalgos.cpu.tiles import axis
+from convalgos.cpu.tiles import axis, plane_taps
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 
@@ -97,15 +97,22 @@ class SpectralSchedule(Schedule):
 
     def seconds(self, machine):
         blocks = self.slots / self.box[1] * self.channel_blocks * self.phases + self.filter_blocks
+        return super().seconds(machine) + self._transforms(self.busy_tiles * self.threads, blocks, machine)
+
+    def least_seconds(self, machine):
+        tiles = self.problem.groups * math.prod(self.grid) * self.row_tiles
+        blocks = self.channel_blocks * self.phases + self.filter_blocks
+        return super().least_seconds(machine) + self._transforms(tiles, blocks, machine)
+
+    def _transforms(self, tiles, blocks, machine):
+        """Seconds to transform tiles of some blocks of channels."""
         operations = OPERATIONS * 2 * self.points * math.log2(2 * self.points) * blocks * self.lanes
-        tiles = self.busy_tiles * self.threads
-        return super().seconds(machine) + tiles * 2 * operations / machine.peak(self.problem.dtype)
+        return tiles * 2 * operations / machine.peak(self.problem.dtype)
 
 
 def form(problem: ConvProblem, t: int) -> tuple[int, int] | str:
     """Outputs of a tile along rows and columns of a plane, or why it cannot be cut into tiles of t inputs."""
-    p = problem.as_3d
-    taps = [axis(p, dimension, 1).taps for dimension in (1, 2)]
+    taps = plane_taps(problem)
     if max(taps) > 1 and max(taps) <= t // 2 + 1:
         return tuple(1 if n == 1 else t - n + 1 for n in taps)  # type: ignore[return-value]
     size = "x".join(map(str, problem.kernel))
@@ -120,10 +127,15 @@ def form(problem: ConvProblem, t: int) -> tuple[int, int] | str:
 @lru_cache(512)
 def spectral_schedule(problem: ConvProblem, t: int, threads: int) -> SpectralSchedule:
     """The schedule of a problem that `form` accepts."""
+    return schedule.best(whole(problem, t, threads))
+
+
+def whole(problem: ConvProblem, t: int, threads: int) -> SpectralSchedule:
+    """All tiles of a problem in one box."""
     p, outputs = problem.as_3d, form(problem, t)
     assert not isinstance(outputs, str), outputs
     rows, columns = (axis(p, d + 1, outputs[d]) for d in range(2))
-    return schedule.best(SpectralSchedule(p, rows, columns, (1, 1, 1, 1), True, threads))
+    return SpectralSchedule(p, rows, columns, (1, 1, 1, 1), True, threads)
 
 
 # --- kernels: products ---------------------------------------------------------------------------
@@ -227,7 +239,7 @@ class FftTiles(Algorithm):
         found = form(problem, self.t)
         if isinstance(found, str) or problem.is_empty:
             return found if isinstance(found, str) else None
-        if self._schedule(problem).dims == 2 and self.t > MOST_2D:
+        if min(found) > 1 and self.t > MOST_2D:
             return f"tiles of {self.t} inputs are for one dimension; {MOST_2D} by {MOST_2D} are the largest"
         scratch = self._schedule(problem).scratch_bytes
         if scratch > max(SCRATCH, problem.bytes):
@@ -236,6 +248,16 @@ class FftTiles(Algorithm):
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def least(self, problem, machine):
+        taps = plane_taps(problem)
+        tiled = max(taps) <= self.t // 2 + 1 and max(taps) > 1 and (min(taps) == 1 or self.t <= MOST_2D)
+        if problem.is_empty or not tiled:
+            return math.inf
+        return whole(problem, self.t, machine.threads).least_seconds(machine)
+
+    def granule(self, problem):
+        return whole(problem, self.t, 1).granule[3 - problem.ndim :]
 
     def prepare_cost(self, problem, machine):
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

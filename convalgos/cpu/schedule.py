@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from convalgos.cpu import jit, simd
-from convalgos.cpu.tiles import Axis, axis
+from convalgos.cpu.tiles import Axis, axis, plane_taps
 from convalgos.machine import Machine, cache_sizes
 from convalgos.problem import ConvProblem
 
@@ -353,6 +353,26 @@ class Schedule:
         launches = (3 * self.boxes if self.team else 1) * machine.launch
         return products + transforms + machine.stream(p.x_bytes + 2 * p.y_bytes) + launches
 
+    def least_seconds(self, machine: Machine) -> float:
+        """A lower bound of `seconds`, whatever the boxes are."""
+        p = self.problem
+        tiles = p.groups * math.prod(self.grid) * self.row_tiles
+        values = self.points * self.parts
+        inputs = self.channel_blocks * 2 * values * self.phases
+        outputs = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
+        moved = tiles * (inputs + outputs) * self.lanes * p.itemsize
+        products = tiles * self.product_flops / (machine.peak(p.dtype) * self.product_speed)
+        return (
+            products
+            + moved / (machine.cache_bandwidth * TRANSFORM)
+            + machine.stream(p.x_bytes + 2 * p.y_bytes)
+        )
+
+    @property
+    def granule(self) -> tuple[int, ...]:
+        """Outputs of a tile in each dimension of the 3-D view, all lattices together."""
+        return (1, *(a.outputs * a.lattices for a in (self.rows, self.columns)))
+
     @property
     def prepare_seconds(self) -> float:
         """Predicted time to transform the filter."""
@@ -404,8 +424,7 @@ def _lines(count: int) -> int:
 
 def form(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
     """Whether rows and columns of a plane are transformed by F(m, r), or why neither can be."""
-    p = problem.as_3d
-    taps = [axis(p, dimension, 1).taps for dimension in (1, 2)]
+    taps = plane_taps(problem)
     if set(taps) <= {1, r} and r in taps:
         return taps[0] == r, taps[1] == r
     size = "x".join(map(str, problem.kernel))

@@ -14,6 +14,7 @@ Strides and offsets count elements; x, y, source and target are addresses.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -81,6 +82,13 @@ def axis(problem: ConvProblem, dimension: int, outputs: int) -> Axis:
         taps=-(-taps // phases),
         outputs=outputs,
     )
+
+
+@lru_cache(512)
+def plane_taps(problem: ConvProblem) -> tuple[int, int]:
+    """Taps of a phase along the rows and columns of the plane of a problem."""
+    p = problem.as_3d
+    return axis(p, 1, 1).taps, axis(p, 2, 1).taps
 
 
 @jit.helper

@@ -25,6 +25,7 @@ from convalgos.algorithm import Algorithm
 from convalgos.cpu import box_filters, jit, panels, schedule, simd
 from convalgos.cpu.boxes import BoxPlan
 from convalgos.cpu.schedule import Schedule
+from convalgos.cpu.tiles import plane_taps
 from convalgos.problem import ConvProblem
 from convalgos.transforms import Matrix, amplification, cook_toom, multiply_2d
 
@@ -155,6 +156,15 @@ class Winograd(Algorithm):
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def least(self, problem, machine):
+        taps = plane_taps(problem)
+        if problem.is_empty or self.r not in taps or not set(taps) <= {1, self.r}:
+            return math.inf
+        return schedule.whole(problem, self.m, self.r, machine.threads).least_seconds(machine)
+
+    def granule(self, problem):
+        return schedule.whole(problem, self.m, self.r, 1).granule[3 - problem.ndim :]
 
     def prepare_cost(self, problem, machine):
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

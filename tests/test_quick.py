@@ -1,0 +1,169 @@
+"""Choosing for ever new shapes: the same picks as the full ranking, or those of the class of a shape."""
+
+import math
+import random
+
+import pytest
+
+import convalgos as ca
+from convalgos import quick, select
+from convalgos.constraints import Constraints
+from convalgos.store import Measured, family
+from convalgos.suites import suites
+
+FREE = Constraints()
+SUITE = [layer.problem for layers in suites().values() for layer in layers]
+
+
+def shapes(count, text="c32 k64 r5 s5 p2"):
+    rng = random.Random(1)
+    rest = ca.ConvProblem.parse(f"n1 h9 w9 {text}")
+    return [
+        rest.replace(x_shape=(rng.randint(1, 8), rest.C, rng.randint(10, 90), rng.randint(10, 90)))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def fresh(wisdom):
+    quick._ranked.clear()
+    quick._options.cache_clear()
+
+
+# --- one shape -------------------------------------------------------------------------------
+
+
+def test_a_bound_is_one():
+    machine = select.current_machine()
+    for problem in SUITE + shapes(20):
+        for a in select.algorithms("cpu"):
+            if a.why_not(problem) is None:
+                assert a.least(problem, machine) <= a.cost(problem, machine) * (1 + 1e-9), (
+                    a.id,
+                    str(problem),
+                )
+            else:
+                assert a.least(problem, machine) >= 0
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [FREE, Constraints(strict_nan=True), Constraints(workspace_limit=1 << 18), Constraints(expected_calls=1)],
+    ids=["free", "strict_nan", "workspace", "once"],
+)
+def test_the_choice_is_that_of_the_full_ranking(constraints):
+    for problem in SUITE[::3] + shapes(5):
+        first = [c.algorithm for c in select.rank(problem, "cpu", constraints).candidates[:1]]
+        assert [o.algorithm for o in quick.choose(problem, "cpu", constraints)[:1]] == first
+
+
+def test_few_candidates_are_asked_for_their_cost(monkeypatch):
+    asked = []
+    cost = select.cost
+    monkeypatch.setattr(select, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    problem = ca.ConvProblem.parse("n8 c128 h28 w28 k128 r3 s3 p1")
+    quick.choose(problem, "cpu", FREE)
+    assert not any(i.startswith("cpu.fft.") for i in asked)
+    assert len(asked) < len(select.rank(problem).candidates)
+
+
+def test_nothing_serves():
+    backward = ca.ConvProblem.parse("n1 c4 w9 k4 s3 backward_data")
+    assert quick.choose(backward, "cpu", FREE) == []
+    with pytest.raises(ca.Unsupported, match="not backward_data"):
+        ca.plan(backward)
+
+
+# --- many shapes -----------------------------------------------------------------------------
+
+
+def test_the_first_shapes_are_exact_and_repeat():
+    problems = shapes(quick.EXACT)
+    picks = [ca.plan(p).algorithm for p in problems]
+    assert picks == [ca.explain(p).candidates[0].id for p in problems]
+    shapes_later = shapes(20)[quick.EXACT :]
+    later = [ca.plan(p).algorithm for p in shapes_later]
+    assert picks == [ca.plan(p).algorithm for p in problems]
+    assert later == [ca.plan(p).algorithm for p in shapes_later]
+
+
+def test_a_class_does_not_depend_on_what_came_before():
+    problems = shapes(40)
+
+    def picks(order):
+        quick._ranked.clear()
+        quick._options.cache_clear()
+        for p in shapes(quick.EXACT, "c32 k64 r5 s5 p1"):
+            quick.like(p, "cpu", FREE, None)
+        for p in order[: quick.EXACT]:
+            quick.like(p, "cpu", FREE, None)
+        return {str(p): quick.like(p, "cpu", FREE, None)[0].id for p in order}
+
+    forward, backward = picks(problems), picks(problems[::-1])
+    ends = {str(p) for p in problems[: quick.EXACT] + problems[-quick.EXACT :]}
+    assert {k: v for k, v in forward.items() if k not in ends} == {
+        k: v for k, v in backward.items() if k not in ends
+    }
+
+
+def test_1000_shapes_take_few_searches_and_lose_little(monkeypatch):
+    searched = []
+    choose = quick.choose
+    monkeypatch.setattr(quick, "choose", lambda p, *a, **k: searched.append(p) or choose(p, *a, **k))
+    machine, lost = select.current_machine(), []
+    for i, p in enumerate(shapes(1000)):
+        algorithm, _ = quick.like(p, "cpu", FREE, None)
+        if i % 25 == 24:
+            best = choose(p, "cpu", FREE)[0].seconds
+            lost.append(math.log(select.cost(algorithm, p, machine) / best))
+    assert len(searched) <= 20
+    assert math.exp(sum(lost) / len(lost)) < 1.05
+    assert max(lost) < math.log(1.5)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(quick, "LAYERS", 3)
+    for c in range(1, 8):
+        quick.like(ca.ConvProblem.parse(f"n1 c{c} w9 k4 s3"), "cpu", FREE, None)
+    assert len(quick._ranked) == 3
+    assert ca.api._plan_for.cache_info().maxsize == ca.api.CACHED_PLANS
+    assert quick._options.cache_info().maxsize == quick.CLASSES
+
+
+def test_a_kernel_larger_than_the_shape_of_a_class():
+    layer = family(ca.ConvProblem.parse("n1 c4 w100 k4 s70"))
+    assert quick._options(layer, (1, 64), "cpu", FREE, 0) is None
+    for w in range(71, 110, 3):  # 64 stands for them all
+        assert ca.plan(ca.ConvProblem.parse(f"n1 c4 w{w} k4 s70")).problem.spatial == (w,)
+
+
+def test_a_near_shape_that_was_measured_decides(wisdom):
+    known, near, far = shapes(3)
+    near = known.replace(x_shape=(known.N, known.C, known.spatial[0] + 1, known.spatial[1]))
+    select.store().record(known, {"cpu.im2col.own": Measured((1e-9,) * 5)})
+    assert ca.plan(near).algorithm == "cpu.im2col.own"
+    assert f"cpu.im2col.own by what suits {known}, scaled" in ca.plan(near).explain()
+    assert ca.plan(known).algorithm == "cpu.im2col.own"
+    assert ca.plan(far).algorithm != "cpu.im2col.own"
+    ca.wisdom.forget()
+    assert ca.plan(near).algorithm != "cpu.im2col.own"
+
+
+def test_limits_have_classes_of_their_own():
+    for p in shapes(12):
+        ca.plan(p)
+        plan = ca.plan(p, strict_nan=True)
+        assert not any(word in plan.algorithm for word in ("fft", "winograd"))
+        small = ca.plan(p, workspace_limit=1_000_000)
+        assert small.workspace_bytes <= 1_000_000
+
+
+def test_a_granule_divides_what_is_computed():
+    problem = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
+    granules = {a.id: a.granule(problem) for a in select.algorithms("cpu") if a.why_not(problem) is None}
+    assert granules["cpu.winograd.f4x3"] == (4, 4) and granules["cpu.fft_tiles.t16"] == (14, 14)
+    assert granules["cpu.direct"] == (1, 1)
+    line = ca.ConvProblem.parse("n1 c16 w40 k16 s3 dilation2")
+    assert select.find_algorithm("cpu.winograd.f4x3").granule(line) == (8,)
+    volume = ca.ConvProblem.parse("n1 c16 d4 h12 w12 k16 t3 r3 s3")
+    assert select.find_algorithm("cpu.winograd.f2x3").granule(volume) == (1, 2, 2)
