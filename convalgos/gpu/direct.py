@@ -23,13 +23,13 @@ import numpy as np
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.taps import NOWHERE, tap_table
 from convalgos.problem import ConvProblem
 
 TILE_K = 8  # taps of a step, as in direct.cu
 ARITHMETIC = (
     0.6  # of the peak that a block of full tiles reaches: other instructions, waiting for x; estimate
 )
-NOWHERE = 1 << 29  # place of the taps that fill up the last step: outside of every input
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -70,25 +70,6 @@ def build(tile: Tile, dtype: str, layout: str) -> Build:
         THREAD_N=tile.thread_n,
         CHANNELS_LAST=int(layout == "channels_last"),
     )
-
-
-def tap_table(problem: ConvProblem) -> np.ndarray:
-    """(taps, 4) int32 (offset in x, d, h, w) of each tap of a group, filled up to whole steps.
-
-    Taps run in the order of memory: channels first over (C/groups, kernel), last over (kernel, C/groups).
-    """
-    p = problem.as_3d
-    last = p.layout == "channels_last"
-    channel = 1 if last else math.prod(p.spatial)
-    pixel = p.C if last else 1
-    c, d, h, w = np.indices(p.w_shape[1:], dtype=np.int64)  # each (C/groups, T, R, S)
-    d, h, w = (i * step for i, step in zip((d, h, w), p.dilation, strict=True))
-    _, rows, columns = p.spatial
-    offset = c * channel + ((d * rows + h) * columns + w) * pixel
-    table = np.stack([offset, d, h, w], axis=-1)  # (C/groups, T, R, S, 4)
-    table = (np.moveaxis(table, 0, 3) if last else table).reshape(-1, 4)
-    fill = np.tile([0, NOWHERE, NOWHERE, NOWHERE], (-len(table) % TILE_K, 1))
-    return np.concatenate([table, fill]).astype(np.int32)
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -152,7 +133,7 @@ def _compute(problem: ConvProblem, tile: Tile, machine: GpuMachine) -> float:
 class DirectPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Direct, tile: Tile):
         super().__init__(problem, algorithm)
-        table = tap_table(problem)  # (taps, 4)
+        table = tap_table(problem, TILE_K)  # (taps, 4)
         self._padded = ceil_div(problem.gemm_n, tile.n) * tile.n
         self._taps = self.device.xp.asarray(table)
         self._cut = np.array([(self._padded // tile.n, len(table), self._padded, 0)], CUT)

@@ -9,7 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.algorithm import ACTIVATIONS, Algorithm, Plan, PreparedFilter, Unsupported, finish, missing
+from convalgos.algorithm import (
+    ACTIVATIONS,
+    Algorithm,
+    Plan,
+    PreparedFilter,
+    Unsupported,
+    finish,
+    missing,
+)
 from convalgos.arrays import like
 from convalgos.gpu.device import Device, GpuMachine, current, why_none
 from convalgos.gpu.module import Build
@@ -231,15 +239,13 @@ class GpuPlan(Plan):
         """`run` with a workspace, or the plan that needs less of it."""
         if self._instead is None:
             try:
-                workspace = self.workspace()
+                return self.run(x, data[0], bias, activation, y, self.workspace())
             except self.device.out_of_memory as error:
                 self._instead = self._less_memory(error)
-            else:
-                return self.run(x, data[0], bias, activation, y, workspace)
         self._instead(x, data[1], bias=bias, out=y, activation=activation)
 
     def workspace(self) -> Any:
-        """Scratch for one call: (workspace_bytes,) uint8, or None."""
+        """Scratch for one call: (workspace_bytes,) uint8, or None; overridden where a library allocates."""
         return self.device.xp.empty(self.workspace_bytes, np.uint8) if self.workspace_bytes else None
 
     def _less_memory(self, error: Exception) -> Plan:

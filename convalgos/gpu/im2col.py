@@ -1,0 +1,164 @@
+"""Explicit patches and a product of matrices by cuBLAS: the method that most libraries began with.
+
+Each output pixel's inputs are written out as a column (im2col), so that the convolution is one product per
+group. The patches are R*S times as large as x, and go through memory twice; passes keep them within a limit.
+1x1 kernels of stride 1 need no patches: x is the matrix. Wins on these, in strict float32; elsewhere it is
+the baseline.
+
+Source: Chellapilla, Puri and Simard 2006; Jia, "Learning semantic image representations", 2014 (Caffe).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+
+from convalgos.algorithm import finish
+from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.module import ELEMENTS, Build
+from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.taps import tap_table
+from convalgos.problem import ConvProblem
+
+PASS_BYTES = 1 << 28  # of the matrices of one pass
+PRODUCTS = 0.85  # of the peak that products of cuBLAS reach where tiles are full; H200
+THREADS = 256  # of a block, as in im2col.cu
+
+# --- shapes ----------------------------------------------------------------------------------
+
+CUT = np.dtype([("size", np.int64), *((name, np.int32) for name in ("first", "count", "taps", "spare"))])
+
+
+def is_product(problem: ConvProblem) -> bool:
+    """Whether x itself is the matrix of patches."""
+    plain = all(s == 1 for s in problem.stride) and all(pads == (0, 0) for pads in problem.padding)
+    return problem.is_pointwise and plain and problem.groups == 1
+
+
+def pixels_of_a_pass(problem: ConvProblem) -> int:
+    """As many as fit PASS_BYTES, with a row of the product for each."""
+    row = problem.itemsize * (problem.gemm_k * problem.groups + problem.K)
+    return min(problem.gemm_m, max(1, PASS_BYTES // row))
+
+
+def build(dtype: str, layout: str) -> Build:
+    return Build.of("im2col.cu", element_t=ELEMENTS[dtype], CHANNELS_LAST=int(layout == "channels_last"))
+
+
+# --- the figures for the selector --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Im2col(GpuAlgorithm):
+    family: ClassVar[str] = "gpu.im2col"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+
+    def builds(self):
+        for dtype, layout in product(self.dtypes, ("channels_first", "channels_last")):
+            yield build(dtype, layout)
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
+            return "multiplies through CuPy, which CUPY_TF32 tells to round to TF32"
+        return None
+
+    def cost(self, problem, machine):
+        p = problem
+        multiply = _multiply_seconds(p, machine)
+        if is_product(p):
+            return max(multiply, machine.stream(p.bytes)) + 2 * machine.launch + machine.stream(p.y_bytes)
+        passes = ceil_div(p.gemm_m, pixels_of_a_pass(p))
+        patches = p.itemsize * p.gemm_m * p.gemm_k * p.groups
+        footprint = patches / passes
+        moved = machine.stream(p.x_bytes + 2 * patches, footprint) + machine.stream(3 * p.y_bytes, footprint)
+        return multiply + moved + 3 * passes * machine.launch
+
+    def workspace_bytes(self, problem):
+        if problem.is_empty or is_product(problem):
+            return 0
+        row = problem.itemsize * (problem.gemm_k * problem.groups + problem.K)
+        return row * pixels_of_a_pass(problem)
+
+    def error_bound(self, problem):
+        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
+        return problem.eps * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+
+    def plan(self, problem):
+        return ProductPlan(problem, self) if is_product(problem) else PatchPlan(problem, self)
+
+
+def _multiply_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
+    """Tiles of 128 x 64 that fill all multiprocessors in waves."""
+    tiles = ceil_div(problem.gemm_m, 128) * ceil_div(problem.gemm_n, 64) * problem.groups
+    busy = ceil_div(tiles, machine.multiprocessors) * machine.multiprocessors
+    return 2 * 128 * 64 * busy * problem.gemm_k / (machine.peak(problem.dtype) * PRODUCTS)
+
+
+# --- the plans -----------------------------------------------------------------------------------
+
+
+class ProductPlan(GpuPlan):
+    """1x1: y = w @ x for every image, or x @ w for all pixels."""
+
+    def prepare_filter(self, w):
+        """(K, C), or channels last (C, K)."""
+        w = w.reshape(w.shape[:2])
+        return self.device.xp.array(w.T if self.problem.layout == "channels_last" else w, order="C")
+
+    def run(self, x, w, bias, activation, y, workspace):
+        p = self.problem
+        if p.layout == "channels_last":
+            self.device.xp.matmul(x.reshape(-1, p.C), w, out=y.reshape(-1, p.K))
+        else:
+            self.device.xp.matmul(w, x.reshape(p.N, p.C, -1), out=y.reshape(p.N, p.K, -1))
+        finish(y, bias, activation, p)
+
+
+class PatchPlan(GpuPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Im2col):
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        p, module = problem, build(problem.dtype, problem.layout)
+        self._last = p.layout == "channels_last"
+        self._taps = self.device.xp.asarray(tap_table(p))
+        self._passes = []
+        most = pixels_of_a_pass(p)
+        for first in range(0, p.gemm_m, most):
+            count = min(most, p.gemm_m - first)
+            size = count * p.gemm_k * p.groups
+            cut = np.array([(size, first, count, p.gemm_k, 0)], CUT)
+            patches = self.launch(module, "patches", (ceil_div(size, THREADS),), THREADS)
+            output = self.launch(module, "output", (ceil_div(count * p.K, THREADS),), THREADS)
+            self._passes.append((cut, count, patches, output))
+
+    def prepare_filter(self, w):
+        """(groups, K/groups, taps), or channels last (groups, taps, K/groups); taps as in the table."""
+        p = self.problem
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
+        w = w.transpose(0, 3, 2, 1).reshape(p.groups, p.gemm_k, p.gemm_n) if self._last else w
+        return self.device.xp.array(w.reshape(p.groups, w.shape[1], -1), order="C")
+
+    def run(self, x, w, bias, activation, y, workspace):
+        p, xp = self.problem, self.device.xp
+        bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
+        scratch = workspace.view(y.dtype)
+        for cut, count, patches, output in self._passes:
+            taps, sums = count * p.gemm_k * p.groups, count * p.K
+            matrix, result = scratch[:taps], scratch[taps : taps + sums]
+            patches(x, matrix, self._taps, conv, cut)
+            if self._last:
+                matrix = matrix.reshape(p.groups, count, p.gemm_k)
+                xp.matmul(matrix, w, out=result.reshape(p.groups, count, p.gemm_n))
+            else:
+                matrix = matrix.reshape(p.groups, p.gemm_k, count)
+                xp.matmul(w, matrix, out=result.reshape(p.groups, p.gemm_n, count))
+            output(result, bias, y, conv, cut)
+
+
+ALGORITHMS = (Im2col(),)
