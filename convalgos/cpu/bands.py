@@ -204,13 +204,15 @@ def stream_run(v, source, y, count):
     start, to = v.pointer(source), v.pointer(y)
     elements = v.quotient(y, v.size)
     before = v.minus(v.mul(v.quotient(v.plus(elements, v.lanes - 1), v.lanes), v.lanes), elements)
-    v.store(v.load(start), to)
     whole = v.quotient(v.minus(count, before), v.lanes)
+    behind = v.plus(before, v.mul(whole, v.lanes))
+    # the ends must not touch the lines between them: those would be fetched first
+    v.store_masked(v.load(start), to, 0, v.mask(before))
     with v.loop(whole) as i:
         at = v.plus(before, v.mul(i, v.lanes))
         v.store_around_caches(v.load(start, at), to, at)
-    last = v.minus(count, v.lanes)
-    v.store(v.load(start, last), to, last)
+    inside = v.mask(v.minus(count, behind))
+    v.store_masked(v.load_masked(start, behind, inside), to, behind, inside)
 
 
 @jit.specialise

@@ -22,13 +22,14 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, simd
-from convalgos.cpu.bands import BAND, RECORD, TILE, driver, filter_tiles, stream, strips
+from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_tiles, stream, strips
 from convalgos.cpu.kernel_plan import KernelPlan
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
 # Registers that hold sums at most, by vector bytes.
 SUMS = {64: 16, 32: 8, 16: 8}
+SPLIT_ROWS = {1: 7, 2: 4, 3: 4, 4: 3}  # of a tile at most, by its vectors, where a stride splits columns
 UNROLLED = 2400  # products in the code of a strip: about a second to compile
 WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
 COLUMNS = 4096  # outputs of a long row that are filtered at once
@@ -124,8 +125,10 @@ def cut(problem: ConvProblem) -> Cut:
     most = max(1, rows_out // whole.row_sets // wanted)
     shapes = (
         (r, v)
-        for v in range(1, min(8, -(-columns_out // lanes)) + 1)
+        for v, split_rows in SPLIT_ROWS.items()
+        if v <= -(-columns_out // lanes)
         for r in range(1, min(SUMS[vector_bytes()] // v, most) + 1)
+        if p.stride[2] == 1 or r <= split_rows
     )
     c = min((replace(whole, rows=r, vectors=v) for r, v in shapes), key=_plane_cycles)
     strip, tile = c.vectors * lanes, c.rows * c.row_sets
@@ -157,12 +160,15 @@ def _plane_cycles(c: Cut) -> float:
     for strip in strips(c.vectors, c.lanes, 0, c.problem.spatial[2], c.problem.spatial_out[2], *row):
         vectors = strip.vectors
         products = c.rows * vectors * r * s
-        shuffles = rows * vectors * (s - 1 + 2 * (stride - 1))
-        loads = rows * (vectors * stride + 1) * 1.5 + c.rows * r * s
-        tile = t * (products / 2 + 0.2 * shuffles + 0.3 * loads + 2 * rows)
-        total += strip.number * (tile + 20 + 2 * c.rows * vectors)
+        shuffles = rows * vectors * (s - 1 + 2 * (stride - 1)) * (0.1 if stride == 1 else 0.35)
+        kept = c.rows * vectors + r * s + stride * vectors + 3 <= REGISTERS[vector_bytes()]
+        loads = 0.15 * rows * (vectors + 1) + 0.3 * (1 if kept else c.rows) * r * s
+        in_parts = 2 * (rows + c.rows) if strip.columns < vectors * c.lanes else 0
+        tile = t * (products / 2 + shuffles + loads + 2 * rows) + in_parts + c.rows * vectors + 8
+        total += strip.number * tile
     o, p, _ = c.problem.spatial_out
-    return c.problem.gemm_n * o * -(-p // c.row_sets // c.rows) * c.row_sets * total
+    tiles = o * -(-p // c.row_sets // c.rows) * c.row_sets
+    return c.problem.gemm_n * (tiles * total + 30 * o * c.row_bands * c.column_bands)
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -247,8 +253,10 @@ class Rows(Algorithm):
         # a cached store reads its line first, which shows where y is too large for the caches
         large = p.y_bytes > machine.l3_bytes / 2 and not c.streams
         memory = machine.stream(p.x_bytes + p.y_bytes * (2 if large else 1), p.bytes)
+        if c.streams:
+            return machine.launch + compute + memory
         # what lies beyond the caches is fetched while what is near is filtered
-        return machine.launch + max(compute + p.bytes / machine.cache_bandwidth, memory)
+        return machine.launch + max(compute + p.bytes / machine.cache_bandwidth / 2, memory)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
