@@ -5,6 +5,7 @@
 (1, 4, 8, 8)
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "ConvProblem",
     "Unsupported",
     "algorithms",
+    "capture",
     "conv",
     "explain",
     "find",
@@ -32,4 +34,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("signal", "wisdom"):  # signal imports SciPy: only when asked for
         return import_module(f"convalgos.{name}")
+    if name == "capture":
+        return import_module("convalgos.recorder").capture
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")
+
+
+if _capture := os.environ.get("CONVALGOS_CAPTURE"):
+    import_module("convalgos.recorder").capture_program(_capture)

@@ -45,6 +45,15 @@ class Unsupported(RuntimeError):
     """The problem is valid, but this algorithm, device or machine cannot serve it; the message says why."""
 
 
+watchers: list[Callable[[ConvProblem], None]] = []  # called with the problem of every watched run
+
+
+def tell(problem: ConvProblem) -> None:
+    """Let the watchers know of a run."""
+    for watch in watchers:
+        watch(problem)
+
+
 @cache
 def missing(module: str) -> str | None:
     """How to get an optional module that is not installed, or None if it is there."""
@@ -166,6 +175,7 @@ class Plan(ABC):
     """
 
     explanation: str | Callable[[], str] = ""  # set by the selector: why this algorithm
+    watched = False  # whether its runs are those of a program, which `convalgos.recorder` counts
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         self.problem = problem
@@ -210,6 +220,8 @@ class Plan(ABC):
                 self(as_numpy("x", x), w, bias=bias, out=writable_view("out", out), activation=activation)
                 return out
             return like(self(as_numpy("x", x), w, bias=bias, activation=activation), x)
+        if watchers and self.watched:
+            tell(self.problem)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r} must be None or 'relu'")
         if x.shape != self._x_shape or x.dtype != self._dtype or not x.flags.c_contiguous:

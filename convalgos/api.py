@@ -160,14 +160,17 @@ def plan(
         weights_constant,
     )  # fmt: skip
     if algorithm != "auto":
-        return select.serve(select.find_algorithm(algorithm), problem, constraints, device)
-    if on_miss == "error":
-        return replay(problem, device, constraints)
-    if effort != "estimate" and not problem.is_empty:
-        return _measured(problem, device, constraints, effort, time_budget, selector)
-    if selector is None and device == "cpu":
-        return quick.plan(problem, device, constraints)
-    return select.explained(select.rank(problem, device, constraints, selector=selector), device)
+        made = select.serve(select.find_algorithm(algorithm), problem, constraints, device)
+    elif on_miss == "error":
+        made = replay(problem, device, constraints)
+    elif effort != "estimate" and not problem.is_empty:
+        made = _measured(problem, device, constraints, effort, time_budget, selector)
+    elif selector is None and device == "cpu":
+        made = quick.plan(problem, device, constraints)
+    else:
+        made = select.explained(select.rank(problem, device, constraints, selector=selector), device)
+    made.watched = True
+    return made
 
 
 def find(
@@ -203,10 +206,10 @@ def find(
     ranking = select.rank(problem, device, Constraints(**limits))
     if effort == "exhaustive":
         table = measure.table(ranking, time_budget=time_budget)
-        _remember(problem, measure.entry(table))
+        remember(problem, measure.entry(table))
         return table
     found = race.race(problem, ranking.candidates, time_budget=time_budget)
-    _remember(problem, found)
+    remember(problem, found)
     return measure.known_table(ranking, found)
 
 
@@ -292,12 +295,13 @@ def _measured(
             runs_budget=None if calls is None else calls * best,
         )
     if found:
-        _remember(problem, found)
+        remember(problem, found)
     decided = select.rank(problem, device, constraints, measured_only=True)
     return select.explained(decided if decided.candidates else ranking)
 
 
-def _remember(problem: ConvProblem, found: Entry) -> None:
+def remember(problem: ConvProblem, found: Entry) -> None:
+    """Add to the wisdom what was measured, and let `conv` choose by it."""
     select.store().record(problem, found)
     forget_plans()
 

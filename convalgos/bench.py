@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos import measure, select
+from convalgos import measure, recorder, select
 from convalgos.arrays import as_numpy
 from convalgos.machine import Machine
 from convalgos.measure import Row, Table, Timing
@@ -136,10 +136,11 @@ class Results:
 
 
 def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...], dict[str, str]]:
-    """The layers of a suite, a table, a model or a problem, and the nodes of a model that are skipped.
+    """The layers of a suite, table, model, capture or problem, and the nodes of a model that are skipped.
 
     Args:
-        target: "all", the name of a suite, a path that ends in .csv or .onnx, or the text of a problem.
+        target: "all", the name of a suite, a path that ends in .csv, .onnx or .txt (see
+            `recorder`), or the text of a problem.
         batch: the size of the batch dimension, in place of what the target says.
 
     Raises:
@@ -155,6 +156,11 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
         layers = read_table(Path(target))
     elif suffix == ".onnx":
         return read_model(Path(target), batch)
+    elif suffix == ".txt":
+        layers = tuple(
+            Layer("", f"captured_{i}", problem, count)
+            for i, (problem, count) in enumerate(recorder.read(target).most_common(), 1)
+        )
     elif " " in target:
         layers = (Layer("", "problem", ConvProblem.parse(target)),)
     else:
@@ -162,7 +168,8 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
         close = difflib.get_close_matches(target.lower(), known)
         hint = f"; did you mean {' or '.join(close)}?" if close else "."
         raise ValueError(
-            f"{target!r} is not a suite, a .csv or .onnx file, or a problem like 'c64 h56 w56 k64 r3 s3 p1'"
+            f"{target!r} is not a suite, a .csv, .onnx or .txt file, or a problem like "
+            "'c64 h56 w56 k64 r3 s3 p1'"
             f"{hint} The suites are {', '.join(known)}"
         )
     if batch is not None:

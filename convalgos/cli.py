@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from convalgos import api, bench, measure, peers, report, select
+from convalgos import api, bench, constants, measure, peers, report, select
 from convalgos.algorithm import Unsupported
 from convalgos.commands import COMMANDS
 from convalgos.machine import write_atomic
@@ -170,13 +170,17 @@ def find_command(problem: tuple[str, ...], rounds: int) -> None:
 
 
 @main.command("info")
-def info_command() -> None:
+@click.option("--constants", "with_constants", is_flag=True, help="Also those of the cost models.")
+def info_command(with_constants: bool) -> None:
     """Show versions, the machine's figures and where they came from, and what each algorithm needs."""
     from convalgos.cpu import jit  # imports Numba
 
+    console = Console()
     report.show_info(
-        select.current_machine(), jit.thread_layer(), bench.versions(), api.algorithms(), Console()
+        select.current_machine(), jit.thread_layer(), bench.versions(), api.algorithms(), console
     )
+    if with_constants:
+        report.show_constants(constants.constants(), console)
 
 
 for command in COMMANDS:

@@ -1,14 +1,18 @@
-"""The commands about choosing: `convalgos wisdom ...` and `convalgos select ...`."""
+"""The commands about choosing: `convalgos tune`, `capture`, `wisdom ...` and `select ...`."""
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from convalgos import evaluate, evaluate_report, recorded, report, select, wisdom
+from convalgos import bench, evaluate, evaluate_report, recorded, recorder, report, select, tune, wisdom
 from convalgos.machine import write_atomic
 from convalgos.problem import ConvProblem
 from convalgos.progress import bar, teller
@@ -116,4 +120,81 @@ def compact_command(table: Path, path: Path) -> None:
     click.echo(f"{len(found.layers)} layers of {found.machine.name} in {path}")
 
 
-COMMANDS: tuple[click.Command, ...] = (wisdom_group, select_group)
+@click.command("tune")
+@click.argument("target", nargs=-1, metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]")
+@click.option("--machine", "figures", is_flag=True, help="Measure this machine's peak and bandwidths again.")
+@click.option(
+    "--effort",
+    type=click.Choice(tune.EFFORTS),
+    default="exhaustive",
+    show_default=True,
+    help="Time and check all candidates, or race the promising ones.",
+)
+@click.option("--budget", type=click.FloatRange(0), metavar="SECONDS", help="Time for each problem.")
+@click.option("--batch", type=click.IntRange(1), help="Batch size in place of the layers' own.")
+@click.option("--again", is_flag=True, help="Time what is known already, too.")
+def tune_command(
+    target: tuple[str, ...], figures: bool, effort: str, budget: float | None, batch: int | None, again: bool
+) -> None:
+    """Time the candidates of every layer and remember the result, for all later choices.
+
+    What is known is passed over: a tuning that was interrupted goes on where it stopped.
+    """
+    if not (target or figures):
+        raise ValueError("name what to tune, or --machine")
+    if figures:
+        with bar() as progress:
+            task = progress.add_task("", total=1)
+            found, warnings = tune.tune_machine(teller(progress, task, 0))
+        report.show_machine(found, Console())
+        for line in warnings:
+            click.echo(f"warning: {line}", err=True)
+    if not target:
+        return
+    layers, _ = bench.read_target(" ".join(target), batch)
+    problems = list(dict.fromkeys(layer.problem for layer in layers))
+    names = {layer.problem: layer.name for layer in reversed(layers)}
+    open_ = [p for p in problems if again or not tune.is_known(p, effort)]
+    done = []
+    try:
+        with bar() as progress:
+            task = progress.add_task("", total=len(open_))
+            for i, problem in enumerate(open_):
+                tell = teller(progress, task, i, names[problem])
+                done.append(tune.tune(problem, effort=effort, time_budget=budget, progress=tell))
+    finally:
+        for t in done:
+            if t.gain is not None:
+                click.echo(f"{names[t.problem]}: {t.after} instead of {t.before}, {t.gain:.2f}x faster")
+        known = len(problems) - len(open_)
+        click.echo(f"{len(done)} of {len(open_)} problems tuned, {known} known before")
+
+
+@click.command("capture", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("captured.txt"),
+    show_default=True,
+    help="Counts are added to those in this file.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def capture_command(output: Path, command: tuple[str, ...]) -> None:
+    """Run a COMMAND, and note which problems its Python processes run, for `convalgos tune captured.txt`.
+
+    The exit status is that of the command.
+    """
+    before = recorder.read(output) if output.exists() else Counter()
+    environment = {**os.environ, recorder.VARIABLE: str(output.absolute())}
+    try:
+        status = subprocess.run(command, env=environment).returncode
+    except FileNotFoundError:
+        raise ValueError(f"{command[0]!r} is no program that can be run") from None
+    found = recorder.read(output) if output.exists() else Counter()
+    runs = found.total() - before.total()
+    click.echo(f"{runs} runs; {len(found)} problems in {output}" if runs else "nothing was run", err=True)
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+COMMANDS: tuple[click.Command, ...] = (wisdom_group, select_group, tune_command, capture_command)

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 
 FORMAT = 1  # of the stored file; raise it when a field changes its meaning
+LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
+SLOWEST_LAUNCH = 2e-4  # seconds; a Numba workqueue takes half of it
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,24 @@ def cache_sizes() -> tuple[int, int, int]:
         if kind != "Instruction" and size[-1:] in "KM" and size[:-1].isdigit():
             sizes[level] = int(size[:-1]) << (10 if size[-1] == "K" else 20)
     return sizes[1], sizes[2], sizes[3]
+
+
+def doubts(machine: Machine) -> list[str]:
+    """What cannot be true of any machine, and comes from measuring beside other programs."""
+    found = []
+    if machine.cache_bandwidth < machine.bandwidth:
+        found.append(
+            f"cache_bandwidth {machine.cache_bandwidth / 1e9:.1f} GB/s is less than that of memory, "
+            f"{machine.bandwidth / 1e9:.1f} GB/s"
+        )
+    if not LEAST_DOUBLE < machine.peak_float64 / machine.peak_float32 < MOST_DOUBLE:
+        found.append(
+            f"peak_float64 {machine.peak_float64 / 1e9:.0f} GFLOP/s is not about half of peak_float32, "
+            f"{machine.peak_float32 / 1e9:.0f} GFLOP/s"
+        )
+    if machine.launch > SLOWEST_LAUNCH:
+        found.append(f"launch {machine.launch * 1e6:.0f} us is longer than a parallel region takes to start")
+    return found
 
 
 def fingerprint(threads: int) -> str:

@@ -14,7 +14,9 @@ from rich.text import Text
 
 from convalgos.algorithm import Algorithm, missing
 from convalgos.bench import LayerResult, Results, geometric_mean
+from convalgos.constants import Constant
 from convalgos.machine import Machine, cache_folder
+from convalgos.store import folder as wisdom_folder
 
 PEER_HEADINGS = {
     "torch.channels_first": "torch\nfirst",
@@ -194,21 +196,37 @@ def show_info(
 ) -> None:
     """What a maintainer would ask for in a bug report."""
     print_table(_pairs("versions", [(name, version, "") for name, version in versions.items()]), console)
-    figures = [
-        (f.name, _figure(f.name, getattr(machine, f.name)), MACHINE_SOURCES.get(f.name, machine.source))
-        for f in fields(machine)
-        if f.name != "source"
-    ]
-    figures += [
+    show_machine(machine, console)
+    others = [
         ("threading layer", thread_layer, "Numba"),
         ("cache folder", str(cache_folder()), "CONVALGOS_CACHE_DIR or the system"),
+        ("wisdom folder", str(wisdom_folder()), "CONVALGOS_WISDOM or the cache folder"),
     ]
-    print_table(_pairs("machine", figures), console)
+    print_table(_pairs("kept", others), console)
     rows = [
         (a.id, ", ".join(a.dtypes), "; ".join(filter(None, map(missing, a.needs))) or "ready")
         for a in algorithms
     ]
     print_table(_pairs("algorithms", rows), console)
+
+
+def show_machine(machine: Machine, console: Console) -> None:
+    """The figures that cost models read, and where each came from."""
+    figures = [
+        (f.name, _figure(f.name, getattr(machine, f.name)), MACHINE_SOURCES.get(f.name, machine.source))
+        for f in fields(machine)
+        if f.name != "source"
+    ]
+    print_table(_pairs("machine", figures), console)
+
+
+def show_constants(found: list[Constant], console: Console) -> None:
+    """The constants of the cost models, by file."""
+    table = Table("file", "constant", "value", "what it is, and where it was found", box=box.SIMPLE_HEAD,
+                  pad_edge=False, header_style="bold")  # fmt: skip
+    for constant in found:
+        table.add_row(constant.file, constant.name, constant.value, constant.comment)
+    print_table(table, console)
 
 
 def _pairs(title: str, rows: list[tuple[str, str, str]]) -> Table:

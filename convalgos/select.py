@@ -9,6 +9,7 @@ on this problem or on a near one; ties are broken in a fixed order, so that pick
 from __future__ import annotations
 
 import pkgutil
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -79,6 +80,12 @@ def current_machine() -> Machine:
     stored = machine_figures.load(threads)
     if stored is None:
         stored = calibrate.measure(threads)
+        if machine_figures.doubts(stored):
+            stored, _ = calibrate.repeated(threads)
+        if doubts := machine_figures.doubts(stored):
+            stored = replace(stored, source="measured beside other programs")
+            told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
+            warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
         machine_figures.save(stored)
     return stored
 

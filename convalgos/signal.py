@@ -307,5 +307,7 @@ def _plan(
     for candidate in select.rank(problem).candidates:
         family = candidate.algorithm.family
         if family != "cpu.reference" and (wanted is None or family in wanted):
-            return select.serve(candidate.algorithm, problem)
+            plan = select.serve(candidate.algorithm, problem)
+            plan.watched = True
+            return plan
     return None

@@ -333,7 +333,7 @@ class Store:
             What `change` returned.
         """
         path = self.path
-        with _locked(path):
+        with locked(path):
             for left in path.parent.glob(f"{path.name}-*.part"):  # by a process that was killed
                 left.unlink(missing_ok=True)
             entries = read(path)
@@ -363,7 +363,7 @@ def read(path: Path) -> Entries:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock beside a file. The system lets it go when its holder dies, however it does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(path.name + ".lock"), "a") as file:

@@ -71,5 +71,25 @@ def test_every_test_of_algorithms_takes_it(run):
 def test_the_guide_s_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in re.findall(r"`make (\w+)`", GUIDE))
-    for path in re.findall(r"`((?:convalgos|tests|kernels)/[\w/.]*)`", GUIDE):
+    for path in re.findall(r"`((?:convalgos|tests|kernels|asv_bench)/[\w/.]*)`", GUIDE):
         assert (ROOT / path).exists() or path == "convalgos/cpu/taps.py", path
+
+
+def test_the_selector_is_judged(tmp_path):
+    (example,) = re.findall(r"```py\n(.*?)```", GUIDE, re.S)
+    (name,) = re.findall(r"Saved as `(\w+\.py)`", GUIDE)
+    (tmp_path / name).write_text(example)
+    (command,) = [line for line in GUIDE.splitlines() if line.startswith("convalgos select evaluate")]
+    words = [str(ROOT / w) if w.startswith("asv_bench/") else w for w in command.split()[1:]]
+    done = subprocess.run(
+        [sys.executable, "-m", "convalgos", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ *analytic +1\d\d ", done.stdout, re.M) and re.search(
+        r"^ *shy +1\d\d ", done.stdout, re.M
+    )
+    assert "Picks of shy" in (tmp_path / "picks.html").read_text()
+    use = "import shy, convalgos as ca; p = ca.ConvProblem.parse('n1 c8 h9 w9 k8 r3 s3')\n"
+    use += "print(ca.plan(p, selector='shy').explain())"
+    shown = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True)
+    assert shown.returncode == 0 and "->cpu." in shown.stdout, shown.stderr

@@ -56,14 +56,19 @@ def test_commands_exist(words):
     else:
         assert program == "convalgos"
         command, *rest = arguments
-        shown = convalgos(command, "--help")
+        if command in ("wisdom", "select"):
+            command, rest = f"{command} {rest[0]}", rest[1:]
+        shown = convalgos(*command.split(), "--help")
         for option in (word for word in rest if word.startswith("--")):
             assert option in shown
         if command in ("explain", "find", "info"):
             assert "cpu.direct" in convalgos(*arguments)
-        elif rest:
+        elif command.startswith("select"):
+            assert all((ROOT / word).exists() for word in rest if "/" in word)
+        elif command in ("bench", "tune"):
             target = rest[: next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))]
-            assert target[0] in suites() or target == ["model.onnx"] or ConvProblem.parse(" ".join(target))
+            known = not target or target[0] in ("all", *suites()) or target == ["model.onnx"]
+            assert known or ConvProblem.parse(" ".join(target))
 
 
 def test_the_table_names_algorithms_there_are():

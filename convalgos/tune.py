@@ -1,0 +1,94 @@
+"""Fill the wisdom: time every candidate of many problems, and measure the machine again.
+
+What is done is kept after each problem, and known problems are passed over, so that a tuning that was
+interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from convalgos import api, machine, measure, race, select
+from convalgos.constraints import Constraints
+from convalgos.cpu import calibrate
+from convalgos.machine import Machine
+from convalgos.measure import Progress, silent
+from convalgos.problem import ConvProblem
+
+EFFORTS = ("measure", "exhaustive")
+BUSY = "measured beside other programs"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One problem. `gain` is the time of the former pick over that of the new one, where both were timed."""
+
+    problem: ConvProblem
+    before: str | None  # what "auto" picked; None where nothing serves
+    after: str | None
+    gain: float | None
+
+
+def is_known(problem: ConvProblem, effort: str) -> bool:
+    """Whether a problem was tuned before: with "exhaustive", whether its results were checked, too."""
+    measured = [m for m in select.store().lookup(problem).values() if m.failure is None]
+    return bool(measured) and (effort == "measure" or any(m.error is not None for m in measured))
+
+
+def tune(
+    problem: ConvProblem,
+    *,
+    effort: str = "exhaustive",
+    time_budget: float | None = None,
+    progress: Progress = silent,
+) -> Tuned:
+    """Time the candidates of a problem and remember the result.
+
+    Args:
+        effort: "exhaustive" times and checks all that are not hopeless; "measure" races the promising ones.
+        time_budget: seconds that it may take.
+    """
+    ranking = select.rank(problem)
+    if not ranking.candidates or problem.is_empty:
+        return Tuned(problem, None, None, None)
+    if effort == "exhaustive":
+        found = measure.entry(measure.table(ranking, time_budget=time_budget, progress=progress))
+    else:
+        found = race.race(problem, ranking.candidates, time_budget=time_budget, progress=progress)
+    api.remember(problem, found)
+    before = ranking.candidates[0].id
+    decided = select.rank(problem, "cpu", Constraints(), measured_only=True)
+    if not decided.candidates:
+        return Tuned(problem, before, None, None)
+    after = decided.candidates[0]
+    timed = next((c.measured for c in decided.candidates if c.id == before), None)
+    gain = timed / after.measured if timed and after.measured and before != after.id else None
+    return Tuned(problem, before, after.id, gain)
+
+
+def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
+    """Measure the figures of this machine again and keep them.
+
+    Returns:
+        The figures, and what is wrong with them: where other programs ran, no two passes may agree. Of such a
+        figure the better one of now and before is kept, since programs only make it worse.
+    """
+    threads = calibrate.thread_count()
+    found, disagreeing = calibrate.repeated(threads, progress=progress)
+    stored = machine.load(threads)
+    warnings = [f"{name} differs from pass to pass: other programs are running" for name in disagreeing]
+    if stored is not None:
+        kept: dict[str, Any] = {n: _better(n, getattr(found, n), getattr(stored, n)) for n in disagreeing}
+        found = replace(found, **kept)
+    doubts = machine.doubts(found)
+    if disagreeing or doubts:
+        found = replace(found, source=BUSY)
+    machine.save(found)
+    select.current_machine.cache_clear()
+    api.forget_plans()
+    return found, warnings + doubts
+
+
+def _better(name: str, now: float, before: float) -> float:
+    return min(now, before) if name == "launch" else max(now, before)

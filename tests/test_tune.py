@@ -1,0 +1,189 @@
+"""Tuning: what it leaves in the wisdom, what it passes over, and figures of the machine to be believed."""
+
+import dataclasses
+
+import pytest
+from click.testing import CliRunner
+
+import convalgos as ca
+from convalgos import constants, machine, select, tune
+from convalgos.cli import main
+from convalgos.cpu import calibrate
+from convalgos.machine import Machine
+
+SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
+FIGURES = Machine("test", 2, 64, 1 << 15, 1 << 20, 1 << 25, 5e11, 2.5e11, 5e10, 2e11, 2e-6)
+
+
+def run(*arguments, status=0):
+    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
+    assert result.exit_code == status, result.output
+    return result
+
+
+@pytest.fixture
+def captured(wisdom, tmp_path):
+    path = tmp_path / "captured.txt"
+    path.write_text(f"5 {SMALL}\n2 n1 c2 w30 k2 s5\n1 n1 c0 w9 k2 s5\n")
+    return path
+
+
+# --- problems --------------------------------------------------------------------------------
+
+
+def test_tuning_fills_the_wisdom_and_goes_on_where_it_stopped(captured, monkeypatch):
+    tuned = []
+    true_tune = tune.tune
+
+    def interrupted(problem, **more):
+        if len(tuned) == 1:
+            raise KeyboardInterrupt
+        tuned.append(problem)
+        return true_tune(problem, **more)
+
+    monkeypatch.setattr(tune, "tune", interrupted)
+    assert "1 of 3 problems tuned" in run("tune", captured, status=130).stdout
+    assert tuned == [SMALL]
+    known = select.store().lookup(SMALL)
+    assert {c.id for c in ca.explain(SMALL).candidates} == known.keys()
+    assert all(m.error < 1e-3 for m in known.values())
+    monkeypatch.setattr(tune, "tune", true_tune)
+    assert "2 of 2 problems tuned, 1 known before" in run("tune", captured).stdout
+    assert select.store().lookup(SMALL) == known
+    assert "3 of 3" in run("tune", captured, "--again", "--effort", "measure").stdout
+    assert select.store().lookup(SMALL) != known
+
+
+def test_a_race_is_not_known_to_be_right(wisdom):
+    result = tune.tune(SMALL, effort="measure", time_budget=1.0)
+    assert result.after in select.store().lookup(SMALL)
+    assert tune.is_known(SMALL, "measure") and not tune.is_known(SMALL, "exhaustive")
+    tune.tune(SMALL)
+    assert tune.is_known(SMALL, "exhaustive")
+    nothing = tune.tune(ca.ConvProblem.parse("n1 c4 w9 k4 s3 backward_data"))
+    assert (nothing.before, nothing.after) == (None, None)
+
+
+def test_what_to_tune_must_be_named():
+    assert "name what to tune, or --machine" in run("tune", status=2).stderr
+    assert "'resnet5' is not a suite" in run("tune", "resnet5", status=2).stderr
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Figures that the passes of a measurement find, one after the other."""
+
+    def give(*found):
+        left = list(found)
+        monkeypatch.setattr(calibrate, "measure", lambda threads: left.pop(0))
+        monkeypatch.setattr(calibrate, "PAUSE", 0.0)
+        monkeypatch.setattr(calibrate.time, "sleep", lambda seconds: None)
+        return left
+
+    return give
+
+
+def figures(**changes):
+    return dataclasses.replace(FIGURES, **changes)
+
+
+def test_passes_end_when_two_agree_on_the_best(passes):
+    left = passes(figures(cache_bandwidth=6.6e9), figures(launch=9e-6), figures(), figures())
+    found, disagreeing = calibrate.repeated(2)
+    assert found == FIGURES and disagreeing == ()
+    assert len(left) == 1
+
+
+def test_figures_on_which_no_two_passes_agree_are_named(passes):
+    passes(*(figures(bandwidth=5e10 * 0.8**i, launch=2e-6 * 2**i) for i in range(calibrate.PASSES)))
+    found, disagreeing = calibrate.repeated(2)
+    assert disagreeing == ("bandwidth", "launch")
+    assert (found.bandwidth, found.launch) == (5e10, 2e-6)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    select.current_machine()
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(calibrate, "thread_count", lambda: 2)
+    yield tmp_path
+    select.current_machine.cache_clear()
+
+
+def test_a_busy_machine_does_not_store_nonsense(folder, passes):
+    machine.save(FIGURES)
+    passes(*(figures(cache_bandwidth=6.6e9 * 0.8**i) for i in range(calibrate.PASSES)))
+    result = run("tune", "--machine")
+    assert "warning: cache_bandwidth differs from pass to pass: other programs are running" in result.stderr
+    kept = machine.load(2)
+    assert kept.cache_bandwidth == FIGURES.cache_bandwidth  # that of before was better
+    assert kept.source == tune.BUSY and tune.BUSY in result.stdout
+
+
+def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
+    machine.save(figures(peak_float32=6e11))
+    passes(figures(), figures())
+    result = run("tune", "--machine")
+    assert machine.load(2) == FIGURES and result.stderr == ""
+    assert "500 GFLOP/s" in result.stdout
+
+
+def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
+    select.current_machine.cache_clear()
+    passes(figures(cache_bandwidth=6.6e9), figures(), figures())
+    assert select.current_machine() == FIGURES == machine.load(2)
+    machine._path(2).unlink()
+    select.current_machine.cache_clear()
+    passes(*[figures(cache_bandwidth=6.6e9)] * 9)
+    with pytest.warns(UserWarning, match=r"6\.6 GB/s is less than that of memory, .* tune --machine"):
+        assert select.current_machine().source == tune.BUSY
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cache_bandwidth": 4e10}, "cache_bandwidth 40.0 GB/s is less than that of memory, 50.0 GB/s"),
+        ({"peak_float64": 5e11}, "peak_float64 500 GFLOP/s is not about half"),
+        ({"launch": 1e-3}, "launch 1000 us"),
+    ],
+)
+def test_doubts(changes, told):
+    assert machine.doubts(FIGURES) == []
+    (doubt,) = machine.doubts(figures(**changes))
+    assert doubt.startswith(told)
+
+
+# --- constants -------------------------------------------------------------------------------
+
+
+def test_constants_are_read_with_their_comments():
+    source = '''"""Doc."""
+import math
+PLAIN = 3
+OWN = 1 << 4  # of its own
+# Found on Zen 5
+# and AVX-512.
+FIRST = 0.5  # the first
+SECOND = {4: 0.25}  # the second
+
+ALONE = (1, 2)  # after an empty line
+COMPUTED = math.pi  # not a number that is written here
+lower = 3  # no constant
+'''
+    found = {c.name: (c.value, c.comment) for c in constants.in_source("cpu/x.py", source)}
+    assert found == {
+        "OWN": ("1 << 4", "of its own"),
+        "FIRST": ("0.5", "the first; Found on Zen 5 and AVX-512."),
+        "SECOND": ("{4: 0.25}", "the second; Found on Zen 5 and AVX-512."),
+        "ALONE": ("(1, 2)", "after an empty line"),
+    }
+
+
+def test_info_shows_the_constants_of_the_cost_models():
+    text = run("info", "--constants").stdout
+    assert "cpu/schedule.py" in text and "SPILL" in text and "Calibrated on Zen 5 with AVX-512" in text
+    assert "SPILL" not in run("info").stdout
+    assert "wisdom folder" in text
