@@ -11,7 +11,6 @@ from typing import Any
 
 from convalgos import api, machine, measure, race, select
 from convalgos.constraints import Constraints
-from convalgos.cpu import calibrate
 from convalgos.machine import Machine
 from convalgos.measure import Progress, silent
 from convalgos.problem import ConvProblem
@@ -74,6 +73,8 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
         The figures, and what is wrong with them: where other programs ran, no two passes may agree. Of such a
         figure the better one of now and before is kept, since programs only make it worse.
     """
+    from convalgos.cpu import calibrate  # imports Numba
+
     threads = calibrate.thread_count()
     found, disagreeing = calibrate.repeated(threads, progress=progress)
     stored = machine.load(threads)

@@ -253,7 +253,7 @@ def test_info_says_what_is_missing(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "resnet5"], "'resnet5' is not a suite, a .csv or .onnx file, or a problem like"),
+        (["bench", "resnet5"], "'resnet5' is not a suite, a .csv, .onnx or .txt file, or a problem like"),
         (["bench", "resnet5"], "did you mean resnet50"),
         (["bench", "nowhere.csv"], "nowhere.csv: No such file or directory"),
         (["bench", "nowhere.onnx"], "nowhere.onnx: No such file or directory"),
