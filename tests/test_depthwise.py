@@ -45,6 +45,9 @@ n2 c5 h8 w19 k15 r3 s2 p1 stride2 groups5
 n2 c7 w33 k7 s4 p3:0 groups7                     # causal
 n1 c2 w5001 k2 s4 p3:0 groups2                   # a row in several bands
 n1 c3 w70 k3 s3 p8 dilation8 stride2 groups3
+n1 c2 w37 k2 s9 p150:300 groups2                 # strips that begin behind the row
+n1 c2 h3 w70 k2 r2 s3 p0,400 dilation1,190 stride1,2 groups2
+n1 c1 w100 k1 s17 p16
 n1 c2 w300 k2 s65 p32 groups2
 n2 c3 d5 h6 w7 k3 t3 r3 s3 p1 groups3
 n1 c2 d9 h8 w20 k4 t2 r3 s3 p1:2,0:1,2 stride2,1,2 dilation3,2,1 groups2

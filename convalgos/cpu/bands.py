@@ -30,7 +30,7 @@ class Strip(NamedTuple):
     number: int
     vectors: int  # of outputs
     left: int  # elements of the row of x before the first output's, or more than are read
-    right: int  # and from there on
+    right: int  # and from there on; less than 0 where the row ends before
     columns: int  # of y that are stored
 
 
@@ -52,7 +52,7 @@ def strips(
     for q in range(0, columns, vectors * lanes):
         wide = min(vectors, -(-(columns - q) // lanes))
         x = q * stride
-        read = min(before, left + x), max(0, min(wide * lanes * stride + behind, right - x))
+        read = min(before, left + x), min(wide * lanes * stride + behind, right - x)
         strip = Strip(q, 1, wide, *read, min(wide * lanes, columns - q))
         if found and found[-1][2:] == strip[2:]:
             strip = strip._replace(first=found[-1].first, number=found.pop().number + 1)
