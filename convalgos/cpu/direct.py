@@ -31,7 +31,11 @@ PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for s
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
 BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends
-OVERLAP = 0.3  # of the time of sums or memory, whichever is shorter, that shows beside the other
+FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
+# Calibrated on Zen 5 with AVX-512.
+CALL = 3.5e-6  # seconds of Python and tables around a run
+COPYING = 2.2  # times the bytes over the bandwidth of the caches, to copy rows with their border
+SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hide
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ def blocking(problem: ConvProblem) -> Blocking:
         images = 1
         block = _cut(pixels, (o, q_rows, q), simd.lanes(p.itemsize))
     chosen = _balanced(Blocking(p, images, block, copied, rows, vectors, 1))
-    if math.prod(chosen.blocks) * p.groups >= 8 * threads:
+    if math.prod(chosen.blocks) * p.groups >= FEW * threads:
         return chosen
     # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
     options = [chosen]
@@ -408,16 +412,20 @@ class Direct(Algorithm):
     def cost(self, problem, machine):
         cut = blocking(problem)
         p = cut.problem
-        written = p.y_bytes * (1 if panels.streams(p) else 2)  # a cached store reads its line first
-        copied = (
-            p.x_bytes * math.prod(cut.spans) / math.prod(cut.block) / math.prod(p.stride) if cut.copied else 0
-        )
-        compute = panels.seconds(p, machine) + 2 * copied / machine.cache_bandwidth
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
-        balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
-        memory = machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
-        both = balance * compute, memory
-        return machine.launch + max(both) + OVERLAP * min(both)
+        if tasks < FEW * machine.threads:
+            balance = _busiest(cut, machine.threads) * machine.threads / (p.gemm_m * p.groups)
+        else:
+            balance = -(-tasks // machine.threads) * machine.threads / tasks
+        # elements that are copied: the input of every block, once for each part of its filters
+        copied = tasks * cut.images * p.w_shape[1] * math.prod(cut.spans) if cut.copied else 0
+        copies = COPYING * 2 * copied * p.itemsize / machine.cache_bandwidth
+        written = p.y_bytes * (1 if panels.streams(p) else 2)  # a cached store reads its line first
+        memory = SHOWN * machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
+        return CALL + machine.launch + balance * panels.seconds(p, machine) + copies + memory
+
+    def least(self, problem, machine):
+        return 0.0 if problem.is_empty else panels.SUMS * problem.flops / machine.peak(problem.dtype)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes

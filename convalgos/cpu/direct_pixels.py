@@ -22,15 +22,18 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_empty
-from convalgos.cpu import jit, panels, phases, simd
+from convalgos.cpu import jit, phases, simd
 from convalgos.cpu.kernel_plan import KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+# Calibrated on Zen 5 with AVX-512.
+CALL = 3.8e-6  # seconds of Python and tables around a run
 LATENCY = 9  # sums that keep the arithmetic units busy
-ROW = 2e-8  # seconds to copy a row of the input to scratch, beside its bytes
+TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
+ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes
 STREAMED = 0.5  # of L3: a larger y is stored around the caches
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -514,22 +517,26 @@ class DirectPixels(Algorithm):
     def cost(self, problem, machine):
         cut = blocking(problem)
         p = cut.problem
-        # small tiles wait for their sums, and for their loads, most of which cross a cache line
+        # small tiles wait for their sums, or for their loads, most of which cross a cache line
         sums, loads = cut.rows * cut.vectors, 1.8 * cut.vectors + cut.rows
-        waits = max(1 + 2 / sums, LATENCY / sums, loads / sums)
+        waits = max(1.0, LATENCY / sums, loads / sums) + TILE_TAPS / p.gemm_k
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
-        compute = balance * p.flops * filled * waits / (machine.peak(p.dtype) * panels.EFFICIENCY)
+        compute = balance * p.flops * filled * waits / machine.peak(p.dtype)
         rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
-        copied = rows * (
-            ROW / machine.threads + 2 * cut.kept * cut.phase * p.itemsize / machine.cache_bandwidth
-        )
-        # copies wait for x, and stores around the caches for memory: neither hides behind the sums
+        row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
+        copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
+        # copies wait for x where it comes from memory, and stores around the caches for memory
         beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
-        memory = (p.x_bytes * beyond + p.y_bytes * cut.streams / 2) / machine.bandwidth
-        stored = p.y_bytes * (1 if cut.staged else 0.5) / machine.cache_bandwidth
-        return machine.launch + compute + copied + memory + stored
+        memory = (2 * p.x_bytes * beyond + 0.8 * p.y_bytes * cut.streams) / machine.bandwidth
+        stored = 0.0 if cut.streams else p.y_bytes / machine.cache_bandwidth
+        return CALL + machine.launch + compute + copied + memory + stored
+
+    def least(self, problem, machine):
+        if problem.is_empty or problem.layout != "channels_first":
+            return 0.0
+        return problem.flops / machine.peak(problem.dtype)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes

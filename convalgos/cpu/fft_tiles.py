@@ -37,13 +37,16 @@ SCRATCH = 64 << 20  # bytes that a problem smaller than this may take
 ROWS = {64: 8, 32: 3, 16: 3}  # of the micro-kernel, with three registers of sums each; vector bytes -> rows
 
 # Calibrated on Zen 5 with AVX-512.
-PRODUCT = 0.95  # of the peak, inside the micro-kernel
+PRODUCT = 1.15  # of the peak, inside the micro-kernel, whose waits the effort counts in full
+READ = 4  # tiles computed in the time that the filters of a box take from L3 where too few hide it
 TILE_TAPS = 5  # taps computed in the time that a tile of the micro-kernel begins and ends
 LATENCY = 2.7  # rows that keep the arithmetic units busy
 SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
 TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
 MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
-OPERATIONS = 1.8  # of a transform, over points * log2(points), with what the fused ones lose
+TRANSFORM = 0.8  # of the bandwidth of the caches
+SHOWN = 0.64  # of the time in which x and y are moved, which the rest does not hide
+OPERATIONS = 1.4  # of a transform, over points * log2(points), with what the fused ones lose
 
 # --- shapes --------------------------------------------------------------------------------------
 
@@ -53,6 +56,8 @@ class SpectralSchedule(Schedule):
 
     targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
     team_targets: ClassVar = (4, 8, 16, 24, 32)
+    transform_speed: ClassVar = TRANSFORM
+    shown: ClassVar = SHOWN
 
     @property
     def parts(self):
@@ -78,8 +83,8 @@ class SpectralSchedule(Schedule):
 
     @property
     def effort(self):
-        sums = self.busy_tiles * self.slowdown + schedule.WAIT * self.boxes / self.threads
-        return sums + MEMORY * self.fetches
+        computed = self.busy_tiles * self.slowdown + schedule.WAIT * self.boxes / self.threads
+        return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     @property
     def slowdown(self):

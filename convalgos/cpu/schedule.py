@@ -30,10 +30,16 @@ MEMORY = 5  # tiles computed by a thread in the time that they come from memory,
 KEPT = 0.65  # of L3 is what a loop can use again and again
 SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
-PRODUCT = 0.96  # of the peak, inside the micro-kernel
+PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
+READ = 6  # tiles computed in the time that the filters of a box take from L3 where too few hide it
+PRODUCT_CALL = 1.5e-8  # seconds around each product of a point,
+ROW_CALL = 9e-9  # each row of pixels that is gathered or scattered,
+CALL = 1.5e-6  # and all of it
+LAUNCH = 2.1  # parallel regions' worth of time that starting one from Python takes
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
-TRANSFORM = 0.9  # of the bandwidth of the caches
+TRANSFORM = 1.1  # of the bandwidth of the caches
+SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
 PREPARE_CALL = 4e-5  # seconds to transform any filter,
 PREPARE = 10e9  # and bytes of it, when transformed, in a second
 
@@ -63,6 +69,8 @@ class Schedule:
 
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
+    transform_speed: ClassVar[float] = TRANSFORM
+    shown: ClassVar[float] = SHOWN
 
     def cut_into(self: S, cuts: tuple[int, int, int, int], team: bool) -> S:
         """The same problem in other boxes. What does not depend on these is not computed again."""
@@ -296,8 +304,13 @@ class Schedule:
     @property
     def effort(self) -> float:
         """The time of the busiest thread, counted in tiles."""
-        rounds = self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
-        return self.busy_tiles * self.slowdown + WAIT * rounds + MEMORY * self.fetches
+        computed = self.busy_tiles * self.slowdown + WAIT * self.rounds
+        return max(computed, READ * self.rounds) + MEMORY * self.fetches
+
+    @property
+    def rounds(self) -> float:
+        """Boxes of the busiest thread."""
+        return self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
 
     @property
     def fetches(self) -> int:
@@ -343,15 +356,22 @@ class Schedule:
         writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
         return (reads + writes) * self.lanes * self.problem.itemsize
 
+    @property
+    def calls(self) -> float:
+        """Seconds of the busiest thread around its products and rows of pixels."""
+        n, o, h, _ = self.box
+        gathered = self.channel_blocks * self.slots * -(-h // self.strip) * self.rows.span(self.strip)
+        scattered = self.filter_blocks * o * h * self.rows.outputs * self.rows.lattices
+        products = self.points * self.panels
+        return self.rounds * (PRODUCT_CALL * products + ROW_CALL * n * (gathered + scattered))
+
     def seconds(self, machine: Machine) -> float:
         """Predicted time of one run."""
-        p = self.problem
-        speed = machine.peak(p.dtype) * self.product_speed
+        speed = machine.peak(self.problem.dtype) * self.product_speed
         products = self.effort * self.threads * self.product_flops / speed
-        transformed = self.busy_tiles * self.threads * self.transform_bytes
-        transforms = transformed / (machine.cache_bandwidth * TRANSFORM)
-        launches = (3 * self.boxes if self.team else 1) * machine.launch
-        return products + transforms + machine.stream(p.x_bytes + 2 * p.y_bytes) + launches
+        moved = self.busy_tiles * self.threads * self.transform_bytes
+        launches = LAUNCH * (3 * self.boxes if self.team else 1) * machine.launch
+        return CALL + launches + products + self.calls + self._moving(moved, machine)
 
     def least_seconds(self, machine: Machine) -> float:
         """A lower bound of `seconds`, whatever the boxes are."""
@@ -362,11 +382,13 @@ class Schedule:
         outputs = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
         moved = tiles * (inputs + outputs) * self.lanes * p.itemsize
         products = tiles * self.product_flops / (machine.peak(p.dtype) * self.product_speed)
-        return (
-            products
-            + moved / (machine.cache_bandwidth * TRANSFORM)
-            + machine.stream(p.x_bytes + 2 * p.y_bytes)
-        )
+        return products + self._moving(moved, machine)
+
+    def _moving(self, transformed: float, machine: Machine) -> float:
+        """Seconds to move the bytes of the transforms, and those of x and y."""
+        p = self.problem
+        outer = self.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
+        return transformed / (machine.cache_bandwidth * self.transform_speed) + outer
 
     @property
     def granule(self) -> tuple[int, ...]:
