@@ -12,7 +12,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from convalgos import bench, evaluate, evaluate_report, recorded, recorder, report, select, tune, wisdom
+from convalgos import (
+    bench,
+    evaluate,
+    evaluate_report,
+    learned,
+    recorded,
+    recorder,
+    report,
+    select,
+    tune,
+    wisdom,
+)
 from convalgos.machine import write_atomic
 from convalgos.problem import ConvProblem
 from convalgos.progress import bar, teller
@@ -90,14 +101,17 @@ def evaluate_command(
 ) -> None:
     """Tell how far the picks of selectors are from the fastest candidate on every layer of TABLES.
 
+    By default the cost models ("analytic"), their learned correction ("learned"), and what --load registers.
     The fastest is chosen on one half of the samples and scored on the other; ties count as right. A selector
     that learns is judged on each network by what it learned from the others.
     """
+    if "learned" not in select.rankers():
+        select.register("learned", learned.Learned())
     before = set(select.rankers())
     if load is not None:
         runpy.run_path(str(load))
     new = [name for name in select.rankers() if name not in before]
-    chosen = list(dict.fromkeys(names or ("analytic", *new)))
+    chosen = list(dict.fromkeys(names or ("analytic", "learned", *new)))
     read = [recorded.read(path) for path in tables]
     found = evaluate.cases(read)
     evaluations = [evaluate.evaluate(name, select.find_ranker(name), found) for name in chosen]

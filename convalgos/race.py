@@ -21,7 +21,7 @@ from convalgos.ranking import Candidate
 from convalgos.store import Entry, Measured
 from convalgos.version import __version__
 
-WITHIN = 2.0  # times the best prediction; slower ones cannot win unless a model is wrong by as much
+WITHIN = 1.5  # times the best prediction; slower ones cannot win unless a model is wrong by as much
 ABANDON = 2.0  # times the incumbent, after which a candidate is not run again
 COLD = 2.0  # a first call may take this much longer than the next ones
 CLEAR = 1.2  # times the best, behind which a candidate leaves a later round

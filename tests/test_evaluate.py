@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import convalgos as ca
 from convalgos import evaluate, evaluate_report, recorded, select
 from convalgos.cli import main
 from convalgos.evaluate import Case
+from convalgos.learned import Learned
 from convalgos.ranking import Candidate
 from convalgos.recorded import Recorded, RecordedLayer
 from convalgos.store import Measured
@@ -124,6 +126,60 @@ def test_the_errors_of_the_models():
     assert error.scatter == pytest.approx(math.sqrt(2))
 
 
+# --- the learned correction --------------------------------------------------------------------
+
+
+def mistaken(found, wrong):
+    """The same cases, predicted right but for a factor of each id."""
+    return [
+        Case(
+            c.layer,
+            c.machine,
+            tuple(replace(k, predicted=c.seconds(k.id) / wrong.get(k.id, 1.0)) for k in c.candidates),
+            (),
+        )
+        for c in found
+    ]
+
+
+def test_what_a_model_is_off_by_is_learned():
+    found = [
+        case(f"net{i}", cpu__direct=flat(1.0 + i % 3), cpu__im2col__own=flat(1.2 + i % 3 / 2))
+        for i in range(60)
+    ]
+    found = mistaken(found, {OWN: 2.0, DIRECT: 0.8})
+    fitted = Learned().fit(found)
+    one = found[0]
+    seconds = dict(
+        zip(
+            (c.id for c in one.candidates),
+            fitted(one.layer.problem, one.candidates, one.machine),
+            strict=True,
+        )
+    )
+    assert seconds[OWN] == pytest.approx(one.seconds(OWN), rel=0.1)
+    assert seconds[DIRECT] == pytest.approx(one.seconds(DIRECT), rel=0.1)
+    assert (
+        evaluate.evaluate("learned", Learned(), found).mean
+        < evaluate.evaluate("analytic", always(OWN), found).mean
+    )
+    assert evaluate.evaluate("learned", Learned(), found).right == 1.0
+
+
+def test_what_was_never_seen_is_not_corrected():
+    one = case(cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0))
+    assert Learned()(one.layer.problem, one.candidates, one.machine) == [1.0, 2.0]
+    fitted = Learned().fit(mistaken([case(cpu__direct=flat(1.0))] * 30, {DIRECT: 2.0}))
+    assert fitted(one.layer.problem, one.candidates, one.machine)[1] == 2.0
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
+    found = evaluate.cases([recorded.read(path)])
+    plain = evaluate.evaluate("analytic", select.analytic, found)
+    assert evaluate.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
+
+
 def test_nothing_to_judge():
     with pytest.raises(ValueError, match="no layer with a candidate"):
         evaluate.evaluate("x", always(OWN), [])
@@ -228,7 +284,7 @@ def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_p
     only = run("select", "evaluate", bench_json, "--selector", "slowest").stdout
     assert "analytic" not in only
     missing = run("select", "evaluate", bench_json, "--selector", "none", status=2)
-    assert "selector='none' must be one of analytic, slowest" in missing.stderr
+    assert "selector='none' must be one of analytic, learned, slowest" in missing.stderr
 
 
 def test_the_command_that_compacts(bench_json, tmp_path):

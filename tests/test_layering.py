@@ -32,6 +32,7 @@ LAYERS = (
         "wisdom",
         "recorded",
         "recorder",
+        "learned",
         "evaluate",
         "evaluate_report",
         "progress",
