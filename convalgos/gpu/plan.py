@@ -17,6 +17,8 @@ from convalgos.algorithm import (
     Unsupported,
     finish,
     missing,
+    tell,
+    watchers,
 )
 from convalgos.arrays import like
 from convalgos.gpu.device import Device, GpuMachine, current, why_none
@@ -187,6 +189,8 @@ class GpuPlan(Plan):
         self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
     ) -> Any:
         """y = activation(conv(x, w) + bias), as `Plan.__call__` says, on arrays of the plan's device."""
+        if watchers and self.watched:
+            tell(self.problem)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r} must be None or 'relu'")
         with self.device.active():
