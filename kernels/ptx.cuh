@@ -45,6 +45,39 @@ __device__ inline bfloat16_t narrow<bfloat16_t>(float v) {
 }
 #endif
 
+// --- tensor cores ---------------------------------------------------------------------------------
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+// sums (16, 8) += a (16, k) * b (k, 8) over a warp; k is 16 for 16-bit elements and 8 for TF32. Of lane l,
+// sums are rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next; a[i] is word l % 4 + i / 2 * 4 of row
+// l / 4 + i % 2 * 8, b[i] word l % 4 + i * 4 of column l / 4.
+#define MMA(SHAPE_AND_TYPES)                                                                             \
+    asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                                     \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                      \
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
+__device__ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], float16_t) {
+    MMA("m16n8k16.row.col.f32.f16.f16.f32");
+}
+
+__device__ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], bfloat16_t) {
+    MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+}
+
+__device__ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], float) {
+    MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+}
+#undef MMA
+
+// The bits of the nearest number of TF32's 10 explicit bits.
+__device__ inline unsigned round_tf32(float v) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(v));
+    return rounded;
+}
+#endif
+
 // The same value, of which the compiler knows nothing: what follows from it is not kept across a loop.
 __device__ inline int forget(int v) {
     asm volatile("" : "+r"(v));
@@ -64,6 +97,13 @@ __device__ inline T* forget(T* v) {
 __device__ inline void copy_async_16(void* to, const void* from) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+// The same, or zeros; then nothing is read.
+__device__ inline void copy_async_16_or_zeros(void* to, const void* from, bool copies) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    const int bytes = copies ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }

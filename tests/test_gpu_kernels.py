@@ -84,6 +84,7 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
             layers, ("channels_first", "channels_last"), ("float32", "float16", "bfloat16")
         )
     ]
+    problems += [p.replace(compute_dtype="tf32") for p in problems if p.dtype == "float32"]
     problems += [p for dtype in ("float32", "float64") for p, _ in table_problems(algorithm, dtype)]
     declared, served = set(algorithm.builds()), 0
     with use(RecordingDevice(figures)):

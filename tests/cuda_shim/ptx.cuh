@@ -53,9 +53,57 @@ T forget(T v) {
 // Bytes arrive when they are waited for, as on the device: a kernel that does not wait reads old ones.
 inline void copy_async_16(void* to, const void* from) { shim::copies[shim::current].push_back({to, from}); }
 
+inline void copy_async_16_or_zeros(void* to, const void* from, bool copies) {
+    static const unsigned char zeros[16] = {};
+    shim::copies[shim::current].push_back({to, copies ? from : zeros});
+}
+
 inline void wait_for_copies() {
     for (const auto& copy : shim::copies[shim::current]) std::memcpy(copy.first, copy.second, 16);
     shim::copies[shim::current].clear();
+}
+
+inline unsigned round_tf32(float v) {
+    const unsigned bits = __float_as_uint(v);
+    return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+}
+
+// The elements of a word, as numbers.
+inline int elements(unsigned word, float16_t, float* to) {
+    to[0] = widen(float16_t{(unsigned short)word}), to[1] = widen(float16_t{(unsigned short)(word >> 16)});
+    return 2;
+}
+
+inline int elements(unsigned word, bfloat16_t, float* to) {
+    to[0] = widen(bfloat16_t{(unsigned short)word}), to[1] = widen(bfloat16_t{(unsigned short)(word >> 16)});
+    return 2;
+}
+
+inline int elements(unsigned word, float, float* to) {
+    to[0] = __uint_as_float(word & 0xffffe000u);  // the device does not look at the last bits
+    return 1;
+}
+
+// A product of fragments over a warp, laid out as kernels/ptx.cuh says.
+template <typename T>
+inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], T type) {
+    struct Fragments {
+        unsigned a[4], b[2];
+    } mine;
+    std::memcpy(mine.a, a, sizeof a);
+    std::memcpy(mine.b, b, sizeof b);
+    Fragments all[32];
+    shim::gather(mine, all);
+    const int lane = shim::current % 32;
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int word = 0; word < 8; word++) {
+            float of_a[2], of_b[2];
+            const int count = elements(all[row % 8 * 4 + word % 4].a[row / 8 + word / 4 * 2], type, of_a);
+            elements(all[column * 4 + word % 4].b[word / 4], type, of_b);
+            for (int e = 0; e < count; e++) sums[i] += of_a[e] * of_b[e];
+        }
+    }
 }
 
 inline void* dynamic_shared() { return shim::dynamic; }

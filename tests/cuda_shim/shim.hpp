@@ -170,6 +170,16 @@ T exchange(T value, int lane) {  // what that lane of the warp gave
     return found;
 }
 
+template <typename T>
+void gather(const T& value, T (&all)[WARP]) {  // what all lanes of the warp gave
+    const int warp = current / WARP;
+    static_assert(sizeof(T) <= sizeof(mailbox[0]), "fits the mailbox");
+    std::memcpy(mailbox[current], &value, sizeof(T));
+    wait(warp_barriers[warp], live_of_warp[warp]);
+    for (int lane = 0; lane < WARP; lane++) std::memcpy(&all[lane], mailbox[warp * WARP + lane], sizeof(T));
+    wait(warp_barriers[warp], live_of_warp[warp]);
+}
+
 }  // namespace shim
 
 inline void __syncthreads() { shim::wait(shim::block_barrier, shim::live); }

@@ -1,0 +1,217 @@
+"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, and TF32 in three products.
+
+The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction. Sums are
+float32 in every case. `half` multiplies 16-bit elements exactly; `tf32` rounds float32 elements to 10 bits of
+significand, and serves only where that is asked for; `3xtf32` splits each element into two such parts and
+comes close to float32 at a third of the speed, for those who ask for TF32 with a small `max_rel_error`. Wins
+on dense layers of these types in both layouts, which it reads and writes without a transpose.
+
+Source: Markidis et al. 2018, arXiv:1803.04014 (splitting); Ootomo and Yokota 2022, arXiv:2203.03341; NVIDIA's
+PTX ISA, mma.sync.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.module import ELEMENTS, Build
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.taps import NOWHERE, tap_table
+from convalgos.problem import ConvProblem
+
+ROW_BYTES = 128  # of taps of a step, for each pixel and filter, as in implicit_gemm.cu
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+LEAST_STEPS = 4  # of a part of a split sum
+COPIED, GATHERED = 0.5, 0.25  # of the tensor peak where 16 bytes of x lie together, and where not; estimates
+MATHS = {"half": 0, "tf32": 1, "3xtf32": 2}
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Pixels and filters of a block."""
+
+    pixels: int
+    filters: int
+
+    @property
+    def threads(self) -> int:
+        return 128 if self == (64, 64) else 256
+
+    @property
+    def shared_bytes(self) -> int:
+        """Two stages of rows, each off the banks of the row before."""
+        return 2 * (self.pixels + self.filters) * (ROW_BYTES + 16)
+
+
+TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64))
+CUT = np.dtype([(name, np.int32) for name in ("filter_tiles", "taps", "filters_padded", "splits")])
+
+
+def step(problem: ConvProblem) -> int:
+    """Taps of a step."""
+    return ROW_BYTES // problem.itemsize
+
+
+def steps(problem: ConvProblem) -> int:
+    return ceil_div(problem.gemm_k, step(problem))
+
+
+def blocks(problem: ConvProblem, tile: Tile) -> int:
+    tiles = ceil_div(problem.gemm_m, tile.pixels) * ceil_div(problem.gemm_n, tile.filters)
+    return tiles * problem.groups
+
+
+def is_copied(problem: ConvProblem) -> bool:
+    """Whether whole 16 bytes of x lie together."""
+    return problem.layout == "channels_last" and problem.w_shape[1] * problem.itemsize % 16 == 0
+
+
+def build(math_: str, dtype: str, tile: Tile, layout: str, copied: bool) -> Build:
+    return Build.of(
+        "implicit_gemm.cu",
+        element_t=ELEMENTS[dtype],
+        MATH=MATHS[math_],
+        TILE_P=tile.pixels,
+        TILE_F=tile.filters,
+        CHANNELS_LAST=int(layout == "channels_last"),
+        VECTOR=int(copied),
+    )
+
+
+# --- the figures for the selector --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImplicitGemm(GpuAlgorithm):
+    math: str  # a key of MATHS
+    family: ClassVar[str] = "gpu.implicit_gemm"
+    capability: ClassVar[tuple[int, int]] = (8, 0)
+
+    @property
+    def variant(self):
+        return self.math
+
+    @property
+    def dtypes(self):
+        return ("float16", "bfloat16") if self.math == "half" else ("float32",)
+
+    @property
+    def computes(self):
+        asked = "float32" if self.math == "half" else "tf32"
+        return dict.fromkeys(self.dtypes, (asked,))
+
+    def builds(self):
+        for dtype in self.dtypes:
+            for layout, copied in (
+                ("channels_first", False),
+                ("channels_last", False),
+                ("channels_last", True),
+            ):
+                for tile in self.tiles(layout, copied):
+                    yield build(self.math, dtype, tile, layout, copied)
+
+    def tiles(self, layout: str, copied: bool) -> tuple[Tile, ...]:
+        """Few channels that do not lie in whole 16 bytes are rare channels last: one tile serves them."""
+        if layout == "channels_last" and not copied:
+            return (TILES[1],)
+        return TILES[1:] if self.math == "3xtf32" else TILES
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        if problem.is_empty:
+            return None
+        machine = current().figures
+        tile, _ = self.geometry(problem, machine)
+        if tile.shared_bytes > machine.block_shared_bytes:
+            return f"needs {tile.shared_bytes} bytes of shared memory in a block, more than the device has"
+        if blocks(problem, tile) > GRID_X:
+            return "needs more blocks than a launch may have"
+        reach = max(e + p for e, ps in zip(problem.spatial, problem.padding, strict=True) for p in ps)
+        if max(reach, *problem.kernel_extent) >= NOWHERE:
+            return f"counts positions up to {NOWHERE}, but the input or the kernel reaches {reach}"
+        return None
+
+    def geometry(self, problem: ConvProblem, machine: GpuMachine) -> tuple[Tile, int]:
+        """The tile, and the parts of the sum, that are the fastest by prediction."""
+        allowed = [s for s in SPLITS if s == 1 or steps(problem) // s >= LEAST_STEPS]
+        tiles = self.tiles(problem.layout, is_copied(problem))
+        fitting = [t for t in tiles if t.shared_bytes <= machine.block_shared_bytes] or tiles[-1:]
+        return min(product(fitting, allowed), key=lambda g: self._seconds(problem, g[0], g[1], machine))
+
+    def _seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
+        busy = max(waves(blocks(problem, tile) * splits, machine), 1)
+        flops = 2 * tile.pixels * tile.filters * step(problem) * (ceil_div(steps(problem), splits) + 3)
+        if self.math == "3xtf32":
+            flops *= 3
+        kind = "float16" if self.math == "half" else "tf32"
+        share = (COPIED if is_copied(problem) else GATHERED) * (1 if tile.filters == 128 else 0.85)
+        rate = machine.tensor_peak(kind) * share / machine.multiprocessors
+        again = ceil_div(problem.gemm_n, tile.filters) - 1  # times that x is read once more, from L2
+        moved = machine.stream(problem.bytes) + again * problem.x_bytes / (3 * machine.bandwidth)
+        parts = machine.stream(8 * splits * math.prod(problem.y_shape)) if splits > 1 else 0.0
+        return max(busy * flops / rate, moved) + parts + (splits > 1) * machine.launch
+
+    def cost(self, problem, machine):
+        return self._seconds(problem, *self.geometry(problem, machine), machine) + machine.launch
+
+    def workspace_bytes(self, problem):
+        """The parts of a split sum, in float32."""
+        if problem.is_empty:
+            return 0
+        _, splits = self.geometry(problem, current().figures)
+        return 4 * splits * math.prod(problem.y_shape) if splits > 1 else 0
+
+    def error_bound(self, problem):
+        # Sums of gemm_k products: a random walk, at twice the error of rounding since tensor cores cut sums
+        # off. TF32 rounds both factors to 2^-11; their errors average, 4 covers the largest of many outputs.
+        sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
+        rounding = {"half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20}[self.math]
+        return sums + rounding
+
+    def plan(self, problem):
+        return ImplicitGemmPlan(problem, self, *self.geometry(problem, current().figures))
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+class ImplicitGemmPlan(GpuPlan):
+    def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: Tile, splits: int):
+        outputs = math.prod(problem.y_shape)
+        super().__init__(problem, algorithm, 4 * splits * outputs if splits > 1 else 0)
+        table = tap_table(problem, step(problem))  # (taps, 4)
+        self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
+        self._taps = self.device.xp.asarray(table)
+        self._cut = np.array([(self._padded // tile.filters, len(table), self._padded, splits)], CUT)
+        module = build(algorithm.math, problem.dtype, tile, problem.layout, is_copied(problem))
+        grid = (blocks(problem, tile), splits)
+        self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, tile.shared_bytes)
+        self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
+
+    def prepare_filter(self, w):
+        """(groups, filters_padded, taps), zeros beyond the filters and the taps."""
+        p = self.problem
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
+        w = w.transpose(0, 1, 3, 2) if p.layout == "channels_last" else w
+        packed = self.device.xp.zeros((p.groups, self._padded, len(self._taps)), w.dtype)
+        packed[:, : p.gemm_n, : p.gemm_k] = w.reshape(p.groups, p.gemm_n, p.gemm_k)
+        return packed
+
+    def run(self, x, w, bias, activation, y, workspace):
+        bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
+        if self._reduce is None:
+            self._kernel(x, w, bias, y, NO_BIAS, self._taps, conv, self._cut)
+        else:
+            self._kernel(x, w, NO_BIAS, y, workspace, self._taps, conv, self._cut)
+            self._reduce(workspace, bias, y, conv, self._cut)
+
+
+ALGORITHMS = tuple(ImplicitGemm(name) for name in MATHS)

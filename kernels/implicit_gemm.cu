@@ -1,0 +1,244 @@
+// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, and TF32 in three products.
+//
+// A block computes TILE_P pixels x TILE_F filters of one group. Both operands lie in shared memory as rows of
+// 32 words of taps (16-bit elements two to a word), so that all types share the same indexing; rows of 36
+// words keep the eight rows of a fragment on banks of their own. The sums' pairs of neighbouring columns are
+// filters channels last, and pixels channels first, where the operands change places: y is written in its own
+// layout either way.
+//
+// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
+// whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
+#include "common.cuh"
+
+constexpr int WORDS = 32, ROW = WORDS + 4;      // of a row of taps in shared memory
+constexpr int EACH = 4 / sizeof(element_t);     // elements of a word
+constexpr int CHUNK = 16 / sizeof(element_t);   // elements of 16 bytes, the unit of copies
+constexpr int STEP = WORDS * EACH;              // taps of a step
+constexpr int TILE_A = CHANNELS_LAST ? TILE_P : TILE_F, TILE_B = CHANNELS_LAST ? TILE_F : TILE_P;
+constexpr int WARP_A = TILE_P * TILE_F == 128 * 128 ? 64 : 32, WARP_B = 32;  // rows and columns of a warp
+constexpr int WARPS_A = TILE_A / WARP_A;
+constexpr int THREADS = WARPS_A * (TILE_B / WARP_B) * 32;
+constexpr int ROWS_A = WARP_A / 16, COLUMNS_B = WARP_B / 8;  // products of a warp
+constexpr int STAGE = (TILE_P + TILE_F) * ROW;               // words of a stage in shared memory
+constexpr int X_CHUNKS = TILE_P * WORDS / 4 / THREADS, W_CHUNKS = TILE_F * WORDS / 4 / THREADS;  // of a thread
+constexpr small_t OUTSIDE = -(1 << 30);  // row of a pixel that does not exist
+
+struct Tap {
+    small_t offset;   // in x, from the first input of a pixel
+    small_t d, h, w;  // in the dilated kernel; outside of every input for taps that fill up a step
+};
+
+struct Cut {
+    small_t filter_tiles;    // of a group
+    small_t taps;            // of a group, whole steps
+    small_t filters_padded;  // of a group
+    small_t splits;          // of the sum
+};
+
+struct Pixel {
+    const element_t* first;  // its input under the kernel's first tap, which may lie in the padding
+    small_t d, h, w;
+};
+
+__device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if MATH == 0
+    mma(sums, a, b, element_t());
+#else
+    unsigned a_high[4], b_high[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a_high[i] = round_tf32(__uint_as_float(a[i]));
+#pragma unroll
+    for (int i = 0; i < 2; i++) b_high[i] = round_tf32(__uint_as_float(b[i]));
+#if MATH == 2
+    unsigned a_low[4], b_low[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a_low[i] = round_tf32(__uint_as_float(a[i]) - __uint_as_float(a_high[i]));
+#pragma unroll
+    for (int i = 0; i < 2; i++) b_low[i] = round_tf32(__uint_as_float(b[i]) - __uint_as_float(b_high[i]));
+    mma(sums, a_low, b_high, float());
+    mma(sums, a_high, b_low, float());
+#endif
+    mma(sums, a_high, b_high, float());
+#endif
+}
+
+// COUNT sums of neighbouring outputs from a pixel and a filter of the group on: to y, or to a part of the sum.
+template <int COUNT>
+__device__ inline void store_sums(const float* sums, small_t pixel, small_t filter, small_t group,
+                                  const element_t* bias, element_t* y, float* part, const Conv& p) {
+    const small_t filters = p.filters / p.groups, out_pixels = p.out[0] * p.out[1] * p.out[2];
+    if (pixel >= p.images * out_pixels || filter >= filters) return;
+    const small_t all = group * filters + filter;
+    const index_t at = pixel / out_pixels * p.y_image + index_t(all) * p.y_channel +
+                       index_t(pixel % out_pixels) * p.y_pixel;
+    Pack<float, COUNT> values;
+    Pack<element_t, COUNT> pack;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        values.v[i] = sums[i];
+        const float shift = bias ? widen(bias[CHANNELS_LAST ? all + i : all]) : 0.f;
+        pack.v[i] = narrow<element_t>(finished(sums[i], shift, p.relu));
+    }
+    if (part)
+        store_pack<COUNT>(part + at, values);
+    else
+        store_pack<COUNT>(y + at, pack);
+}
+
+// x as the problem says; w (groups, filters_padded, taps); taps (taps,). y, or where the sum is split
+// parts (splits, ...) in y's layout, which take neither bias nor ReLU. Shared: 2 stages.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
+              element_t* __restrict__ y, float* __restrict__ parts, const Tap* __restrict__ taps, const Conv p,
+              const Cut cut) {
+    unsigned* const shared = static_cast<unsigned*>(dynamic_shared());
+    const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
+    const small_t filter_tile = blockIdx.x % cut.filter_tiles;
+    const small_t group = blockIdx.x / cut.filter_tiles % p.groups;
+    const small_t first_pixel = blockIdx.x / cut.filter_tiles / p.groups * TILE_P;
+    const small_t filters = p.filters / p.groups;
+    const small_t out_pixels = p.out[0] * p.out[1] * p.out[2];
+    const small_t all_pixels = p.images * out_pixels;
+    const small_t steps = cut.taps / STEP;
+    const small_t begin = index_t(steps) * blockIdx.y / cut.splits, end = index_t(steps) * (blockIdx.y + 1) / cut.splits;
+
+    // Neighbouring threads copy neighbours in memory: channels last along taps, channels first along pixels.
+    constexpr int LANES_K = CHANNELS_LAST ? WORDS / 4 : most(1, THREADS / TILE_P);
+    constexpr int PIXELS = CHANNELS_LAST ? X_CHUNKS : 1;  // of a thread
+    constexpr int PER_PIXEL = X_CHUNKS / PIXELS;
+    static_assert(CHANNELS_LAST || THREADS >= TILE_P, "a thread copies taps of one pixel");
+    const small_t chunk_k = CHANNELS_LAST ? tid % LANES_K : tid / TILE_P;
+    const small_t chunk_row = CHANNELS_LAST ? tid / LANES_K : tid % TILE_P;
+    const element_t* x_group = x + index_t(group) * (p.channels / p.groups) * p.x_channel;
+    Pixel pixels[PIXELS];
+#pragma unroll
+    for (int i = 0; i < PIXELS; i++) {
+        const small_t m = first_pixel + chunk_row + i * (THREADS / LANES_K);
+        const small_t image = m / out_pixels, at = m % out_pixels;
+        pixels[i].d = at / (p.out[1] * p.out[2]) * p.stride[0] - p.pad[0];
+        pixels[i].h = at / p.out[2] % p.out[1] * p.stride[1] - p.pad[1];
+        pixels[i].w = at % p.out[2] * p.stride[2] - p.pad[2];
+        const index_t row = index_t(pixels[i].d) * p.size[1] + pixels[i].h;
+        pixels[i].first = x_group + image * p.x_image + (row * p.size[2] + pixels[i].w) * p.x_pixel;
+        if (m >= all_pixels) pixels[i].d = OUTSIDE;
+    }
+    auto there = [&](const Pixel& at, const Tap& tap) {
+        return inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) && inside(at.w + tap.w, p.size[2]);
+    };
+    const element_t* w_tile = w + (index_t(group) * cut.filters_padded + filter_tile * TILE_F) * cut.taps;
+
+#if !VECTOR
+    Pack<element_t, CHUNK> held[PIXELS][PER_PIXEL];  // on the way from global to shared memory
+#endif
+    auto fetch = [&](small_t step, int buffer) {
+        unsigned* x_to = shared + buffer * STAGE;
+        unsigned* w_to = x_to + TILE_P * ROW;
+#pragma unroll
+        for (int i = 0; i < W_CHUNKS; i++) {
+            const small_t chunk = tid + i * THREADS, row = chunk / (WORDS / 4), k = chunk % (WORDS / 4);
+            copy_async_16(w_to + row * ROW + k * 4, w_tile + index_t(row) * cut.taps + step * STEP + k * CHUNK);
+        }
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++)
+#pragma unroll
+            for (int j = 0; j < PER_PIXEL; j++) {
+                const small_t k = chunk_k + j * LANES_K;
+                const Tap* from = taps + step * STEP + k * CHUNK;
+#if VECTOR
+                const Tap tap = *from;
+                const bool in = there(pixels[i], tap);
+                unsigned* to = x_to + (chunk_row + i * (THREADS / LANES_K)) * ROW + k * 4;
+                copy_async_16_or_zeros(to, in ? pixels[i].first + tap.offset : x, in);
+#else
+#pragma unroll
+                for (int e = 0; e < CHUNK; e++) {
+                    const Tap tap = from[e];
+                    held[i][j].v[e] = there(pixels[i], tap) ? pixels[i].first[tap.offset] : element_t();
+                }
+#endif
+            }
+    };
+    auto keep = [&](int buffer) {
+#if !VECTOR
+#pragma unroll
+        for (int i = 0; i < PIXELS; i++)
+#pragma unroll
+            for (int j = 0; j < PER_PIXEL; j++) {
+                unsigned* row = shared + buffer * STAGE + (chunk_row + i * (THREADS / LANES_K)) * ROW;
+                store_pack<CHUNK>(reinterpret_cast<element_t*>(row + (chunk_k + j * LANES_K) * 4), held[i][j]);
+            }
+#endif
+        wait_for_copies();
+        __syncthreads();
+    };
+
+    const small_t warp_a = warp % WARPS_A * WARP_A, warp_b = warp / WARPS_A * WARP_B;
+    const small_t quad = lane / 4, within = lane % 4;  // row of a fragment, and word of its row
+    float sums[ROWS_A][COLUMNS_B][4] = {};
+    auto accumulate = [&](int buffer) {
+        const unsigned* x_from = shared + buffer * STAGE;
+        const unsigned* w_from = x_from + TILE_P * ROW;
+        const unsigned* a_from = (CHANNELS_LAST ? x_from : w_from) + (warp_a + quad) * ROW + within;
+        const unsigned* b_from = (CHANNELS_LAST ? w_from : x_from) + (warp_b + quad) * ROW + within;
+#pragma unroll
+        for (int k = 0; k < WORDS; k += 8) {
+            unsigned a[ROWS_A][4], b[COLUMNS_B][2];
+#pragma unroll
+            for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) a[i][e] = a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4];
+#pragma unroll
+            for (int j = 0; j < COLUMNS_B; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) b[j][e] = b_from[j * 8 * ROW + k + e * 4];
+#pragma unroll
+            for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS_B; j++) multiply(sums[i][j], a[i], b[j]);
+        }
+    };
+
+    fetch(begin, 0);
+    keep(0);
+    int buffer = 0;
+    for (small_t step = begin + 1; step < end; step++) {
+        fetch(step, buffer ^ 1);
+        accumulate(buffer);
+        buffer ^= 1;
+        keep(buffer);
+    }
+    accumulate(buffer);
+
+    float* part = cut.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
+    const bool paired = CHANNELS_LAST ? p.filters % 2 == 0 && filters % 2 == 0 : out_pixels % 2 == 0;
+#pragma unroll
+    for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS_B; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const small_t a = warp_a + i * 16 + half * 8 + quad, b = warp_b + j * 8 + within * 2;
+                const small_t pixel = first_pixel + (CHANNELS_LAST ? a : b);
+                const small_t filter = filter_tile * TILE_F + (CHANNELS_LAST ? b : a);
+                const float* pair = sums[i][j] + half * 2;
+                if (paired) {
+                    store_sums<2>(pair, pixel, filter, group, bias, y, part, p);
+                } else {
+                    store_sums<1>(pair, pixel, filter, group, bias, y, part, p);
+                    store_sums<1>(pair + 1, pixel + !CHANNELS_LAST, filter + CHANNELS_LAST, group, bias, y, part, p);
+                }
+            }
+}
+
+// y = sum of the parts, in their order, then bias and ReLU.
+extern "C" __global__ void __launch_bounds__(256)
+reduce(const float* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ y, const Conv p,
+       const Cut cut) {
+    const index_t size = index_t(p.images) * p.y_image;
+    const index_t i = index_t(blockIdx.x) * 256 + threadIdx.x;
+    if (i >= size) return;
+    float sum = 0.f;
+    for (small_t part = 0; part < cut.splits; part++) sum += parts[part * size + i];
+    const small_t filter = CHANNELS_LAST ? i % p.filters : i / p.y_channel % p.filters;
+    y[i] = narrow<element_t>(finished(sum, bias ? widen(bias[filter]) : 0.f, p.relu));
+}

@@ -1,0 +1,110 @@
+"""Tensor-core kernels on emulated mma: every build, both layouts, split sums, TF32 only on request."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from cuda_shim import device as shim
+from helpers import PROBLEMS, Guarded, example
+
+from convalgos.algorithm import numpy_dtype
+from convalgos.gpu import implicit_gemm
+from convalgos.gpu.device import use
+from convalgos.gpu.implicit_gemm import ImplicitGemm, ImplicitGemmPlan
+from convalgos.problem import ConvProblem
+
+pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
+MOST_PRODUCTS = 3e6  # of a problem of the table: emulated tensor cores are slow
+LAYOUTS = ("channels_first", "channels_last")
+AWKWARD = [
+    "n2 c16 h9 w7 k20 r3 s3 p1:0,2 stride2",  # 16 bytes of channels lie together
+    "n1 c24 h7 w9 k69 r3 s3 p2 dilation2 groups3",
+    "n3 c5 d3 h4 w5 k3 t2 r2 s3 p1",
+    "n1 c7 w33 k9 s4 p3:0",
+]
+
+
+def checked(problem: ConvProblem, plan, kind: str) -> None:
+    """Runs a plan with bias and ReLU; x and w are given as the type of the problem holds them."""
+    wide = problem.replace(dtype="float32", layout="channels_first", compute_dtype=None)
+    last, dtype = problem.layout == "channels_last", numpy_dtype(problem.dtype)
+    x, w, bias, y = example(wide, kind)
+    answer = np.maximum(y + bias.astype(np.float64).reshape(-1, *(1,) * problem.ndim), 0)
+    out = Guarded(problem.array_shape(problem.y_shape), dtype)
+    x = np.ascontiguousarray(np.moveaxis(x, 1, -1) if last else x).astype(dtype)
+    plan(x, plan.prepare(w.astype(dtype)), bias=bias.astype(dtype), out=out.array, activation="relu")
+    assert out.intact(), f"{problem}: wrote outside y"
+    found = (np.moveaxis(out.array, -1, 1) if last else out.array).astype(np.float64)
+    if kind == "integers":  # exact in every type, but for the rounding of y
+        assert np.array_equal(found, answer.astype(dtype).astype(np.float64)), f"{problem}: not exact"
+        return
+    typical = float(np.sqrt(problem.gemm_k * np.mean(x.astype(np.float64) ** 2) * np.mean(w**2)))
+    error = np.abs(found - answer).max(initial=0) / max(typical, np.abs(answer).max(initial=0))
+    bound = ImplicitGemm(plan.algorithm.rpartition(".")[2]).error_bound(problem)
+    assert error <= bound, f"{problem}: error {error:.1e}, bound {bound:.1e}"
+
+
+@pytest.fixture(autouse=True)
+def aligned(monkeypatch):
+    monkeypatch.setattr(Guarded, "BAND", 1024)
+
+
+@pytest.mark.parametrize("algorithm", implicit_gemm.ALGORITHMS, ids=lambda a: a.id)
+def test_every_build_computes(algorithm):
+    """All tiles, whole and split sums, on integers (exact) and on reals."""
+    shim.compile_all(algorithm.builds())
+    launched = set()
+    with use(shim.ShimDevice()):
+        for text, layout, dtype in product(AWKWARD, LAYOUTS, algorithm.dtypes):
+            compute = "float32" if algorithm.math == "half" else "tf32"
+            problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, compute_dtype=compute)
+            assert algorithm.why_not(problem) is None
+            tiles = algorithm.tiles(layout, implicit_gemm.is_copied(problem))
+            for tile, splits in product(tiles, (1, 2)):
+                if splits > implicit_gemm.steps(problem):
+                    continue
+                plan = ImplicitGemmPlan(problem, algorithm, tile, splits)
+                launched.add(plan.launches[0].build)
+                checked(problem, plan, "integers")
+                if dtype == "float32":
+                    checked(problem, plan, "reals")
+    missed = set(algorithm.builds()) - launched
+    assert not missed, f"no problem runs {', '.join(map(str, missed))}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_table_of_awkward_problems(layout):
+    served = 0
+    with use(shim.ShimDevice()):
+        for text in PROBLEMS:
+            problem = ConvProblem.parse(text).replace(layout=layout, compute_dtype="tf32")
+            if problem.is_empty or problem.flops > 2 * MOST_PRODUCTS or problem.mode == "convolution":
+                continue
+            served += 1
+            checked(problem, ImplicitGemm("tf32").serve(problem), "integers")
+    assert served > 30
+
+
+def test_three_products_are_nearly_float32():
+    problem = ConvProblem.parse("n1 c40 h9 w8 k24 r3 s3 p1").replace(compute_dtype="tf32")
+    x, w, _, y = example(problem.replace(compute_dtype=None), "reals")
+    errors = {}
+    with use(shim.ShimDevice()):
+        for name in ("tf32", "3xtf32"):
+            errors[name] = np.abs(ImplicitGemm(name).serve(problem)(x, w) - y).max() / np.abs(y).max()
+    assert 1e-5 < errors["tf32"] < 2e-3
+    assert errors["3xtf32"] < 2e-6
+
+
+def test_float32_is_never_rounded_to_tf32():
+    problem = ConvProblem.parse("n1 c40 h9 w8 k24 r3 s3 p1")
+    with use(shim.ShimDevice()):
+        for name in ("tf32", "3xtf32"):
+            assert "float32 in tf32, not in float32" in ImplicitGemm(name).why_not(problem)
+
+
+def test_small_problems_split_their_sums():
+    small = ConvProblem.parse("n1 c512 h7 w7 k512 r3 s3 p1 float16")
+    large = ConvProblem.parse("n64 c256 h56 w56 k256 r3 s3 p1 float16")
+    assert ImplicitGemm("half").geometry(small, shim.H200)[1] > 1
+    assert ImplicitGemm("half").geometry(large, shim.H200) == (implicit_gemm.TILES[0], 1)
