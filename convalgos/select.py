@@ -101,14 +101,16 @@ def working_on(device: str) -> AbstractContextManager[Any]:
 
 
 def store(device: str = "cpu") -> Store:
-    """What was measured on this machine, or on one of its GPUs."""
-    return _store(device)
+    """What was measured on this machine with as many threads as now, or on one of its GPUs."""
+    from convalgos.cpu import calibrate  # imports Numba
+
+    return _store(device, calibrate.thread_count() if device == "cpu" else 0)
 
 
 @cache
-def _store(device: str) -> Store:
+def _store(device: str, threads: int) -> Store:
     if device == "cpu":
-        return Store(machine_figures.fingerprint(current_machine().threads))
+        return Store(machine_figures.fingerprint(threads))
     return Store(figures(device).fingerprint)
 
 

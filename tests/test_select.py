@@ -103,6 +103,22 @@ def test_ties_within_the_noise_are_resolved_in_a_fixed_order(wisdom):
     assert ids(ca.explain(PROBLEM))[0] == first
 
 
+def test_another_number_of_threads_is_another_machine(wisdom):
+    numba = pytest.importorskip("numba", reason="sets the threads")
+    threads = numba.get_num_threads()
+    if threads == 1:
+        pytest.skip("there is one thread only")
+    record(cpu__im2col__own=1e-9)
+    numba.set_num_threads(1)
+    try:
+        assert select.store().lookup(PROBLEM) == {}
+        record(cpu__direct=1e-9)
+    finally:
+        numba.set_num_threads(threads)
+    assert select.store().lookup(PROBLEM).keys() == {"cpu.im2col.own"}
+    assert len(list(wisdom.glob("*.json"))) == 2
+
+
 def test_conv_goes_by_what_was_measured_since(wisdom, monkeypatch):
     seen, planned = [], select.planned
     monkeypatch.setattr(select, "planned", lambda a, p, device: seen.append(a.id) or planned(a, p, device))
