@@ -150,9 +150,22 @@ def bench_command(
 
 @main.command("explain")
 @click.argument("problem", nargs=-1, required=True)
-def explain_command(problem: tuple[str, ...]) -> None:
-    """Show the ranking of a problem as the selector sees it, and why the others are rejected."""
-    click.echo(str(api.explain(ConvProblem.parse(" ".join(problem)))))
+@click.option(
+    "--workspace-limit", type=click.IntRange(0), metavar="BYTES", help="Scratch that a call may take."
+)
+@click.option("--max-rel-error", type=click.FloatRange(0), help="Largest error bound, relative to max|y|.")
+@click.option("--deterministic", is_flag=True, help="The same bits on every run.")
+@click.option("--strict-nan", is_flag=True, help="A NaN stays in its footprint: no Winograd, no FFT.")
+@click.option("--allow", multiple=True, metavar="FAMILY", help="Only this family or id; may be repeated.")
+@click.option("--deny", multiple=True, metavar="FAMILY", help="Not this family or id; may be repeated.")
+@click.option("--expected-calls", type=click.IntRange(1), help="Runs that share the preparing of the filter.")
+def explain_command(problem: tuple[str, ...], allow: tuple[str, ...], **limits: Any) -> None:
+    """Show the ranking of a problem as the selector sees it, and why the others are rejected.
+
+    With limits it also shows what each of them costs: the time of the pick / without this limit.
+    """
+    limits["allow"] = allow or None
+    click.echo(str(api.explain(ConvProblem.parse(" ".join(problem)), **limits)))
 
 
 @main.command("find")

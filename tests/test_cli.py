@@ -1,6 +1,7 @@
 """The command line: what it runs, what it saves, what it says when it cannot, and its exit status."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -218,6 +219,15 @@ def test_explain_prints_the_ranking():
     assert "->" in text and "cpu.reference" in text
 
 
+def test_explain_tells_what_limits_cost():
+    words = ["n1", "c16", "h12", "w12", "k16", "r3", "s3", "p1"]
+    text = run("explain", *words, "--strict-nan", "--deny", "cpu.direct", "--deny", "cpu.fft").stdout
+    assert "beyond its footprint" in text and "is denied by deny=cpu.fft" in text
+    assert re.search(r"^  strict_nan: \d+\.\d\dx$", text, re.M) and re.search(r"^  deny: \d", text, re.M)
+    assert run("explain", *words, "--allow", "cpu.im2col.own").stdout.count("->cpu.im2col.own ") == 1
+    assert "deny='cpu.magic' must be" in run("explain", *words, "--deny", "cpu.magic", status=2).stderr
+
+
 def test_find_prints_the_measured_table():
     text = run("find", "n1 c4 w9 k4 s3", "--rounds", "1").stdout
     assert text.startswith("n1 c4 w9 k4 s3\n")
@@ -285,7 +295,7 @@ def test_a_wrong_table_is_named_with_its_line_and_column(table):
 
 
 def test_unsupported_is_an_error_of_one_line(monkeypatch):
-    def unsupported(problem):
+    def unsupported(problem, **limits):
         raise Unsupported("not\nhere")
 
     monkeypatch.setattr(api, "explain", unsupported)
