@@ -613,6 +613,15 @@ def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
 
 
 @emitter
+def store_whole_square(v, x, x_stride, bias, relu, y, y_stride):
+    """`store_square` of lanes x lanes: without masks, which are slow where y is beyond L2."""
+    row = v.step(v.pointer(y), 0)
+    for i, value in enumerate(_finished_square(v, x, x_stride, bias, relu)):
+        row = v.step(row, y_stride) if i else row
+        v.store(value, row)
+
+
+@emitter
 def stream_square(v, x, x_stride, bias, relu, y, y_stride):
     """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
     to = v.pointer(y)

@@ -111,8 +111,11 @@ def copy_pixels(v, x, x_stride, channels, pixels, target):
     """target[j][i] = x[j * x_stride + i] for i < channels <= lanes, j < pixels; lanes beyond become 0."""
     source, to = v.pointer(x), v.pointer(target)
     inside = v.mask(channels)
-    with v.loop(pixels) as j:
-        v.store(v.load_masked(source, v.mul(j, x_stride), inside), to, v.mul(j, v.lanes))
+    with v.choose(v.minus(channels, v.lanes)) as (whole, part):  # masks are slow where x is beyond L2
+        with whole, v.loop(pixels) as j:
+            v.store(v.load(source, v.mul(j, x_stride)), to, v.mul(j, v.lanes))
+        with part, v.loop(pixels) as j:
+            v.store(v.load_masked(source, v.mul(j, x_stride), inside), to, v.mul(j, v.lanes))
 
 
 @simd.emitter
@@ -131,9 +134,15 @@ def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
     add = v.load_masked(v.pointer(bias), 0, v.mask(channels))
     low = v.floor(relu)
     inside = v.mask(channels)
-    with v.loop(pixels) as j:
-        value = v.at_least(v.add(v.load(read, v.mul(j, v.lanes)), add), low)
-        v.store_masked(value, to, v.mul(j, y_stride), inside)
+
+    def finished(j):
+        return v.at_least(v.add(v.load(read, v.mul(j, v.lanes)), add), low)
+
+    with v.choose(v.minus(channels, v.lanes)) as (whole, part):  # masks are slow where y is beyond L2
+        with whole, v.loop(pixels) as j:
+            v.store(finished(j), to, v.mul(j, y_stride))
+        with part, v.loop(pixels) as j:
+            v.store_masked(finished(j), to, v.mul(j, y_stride), inside)
 
 
 @jit.specialise
@@ -201,6 +210,19 @@ def scatter(SIZE, LANES):
     def kernel(source, bias, relu, channel_stride, pixel_stride, channels, pixels, y):
         if channel_stride == 1:
             finish_pixels(SIZE, LANES, source, bias, relu, channels, pixels, y, pixel_stride)
+        elif channels == LANES and pixels >= LANES:
+            for start in range(0, pixels, LANES):
+                first = min(start, pixels - LANES)  # the last square overlaps the one before
+                simd.store_whole_square(
+                    SIZE,
+                    LANES,
+                    source + first * LANES * SIZE,
+                    LANES,
+                    bias,
+                    relu,
+                    y + first * SIZE,
+                    channel_stride,
+                )
         else:
             for first in range(0, pixels, LANES):
                 simd.store_square(

@@ -194,6 +194,7 @@ ALGORITHMS = (
     Winograd(5),  # maps of 5, 10 and 14
     Winograd(6),
     Winograd(4, 2),  # 3x3 with stride 2
+    Winograd(5, 2),  # the same to maps of 5, 10 and 14
     Winograd(5, 4),  # 7x7 with stride 2
     Winograd(2, 5),
     Winograd(4, 5),
