@@ -23,7 +23,7 @@ import numpy as np
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, simd
 from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_tiles, stream, strips
-from convalgos.cpu.kernel_plan import KernelPlan
+from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -254,9 +254,9 @@ class Rows(Algorithm):
         large = p.y_bytes > machine.l3_bytes / 2 and not c.streams
         memory = machine.stream(p.x_bytes + p.y_bytes * (2 if large else 1), p.bytes)
         if c.streams:
-            return machine.launch + compute + memory
+            return CALL + machine.launch + compute + memory
         # what lies beyond the caches is fetched while what is near is filtered
-        return machine.launch + max(compute + p.bytes / machine.cache_bandwidth / 2, memory)
+        return CALL + machine.launch + max(compute + p.bytes / machine.cache_bandwidth / 2, memory)
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes

@@ -24,7 +24,7 @@ from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd, tiles
 from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
-from convalgos.cpu.kernel_plan import KernelPlan
+from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -320,7 +320,8 @@ class Channels(Algorithm):
         compute = p.N * c.blocks * _block_cycles(c) / cycles
         written = p.y_bytes * (2 if p.y_bytes > machine.l3_bytes / 2 else 1)  # a store reads its line first
         memory = machine.stream(p.x_bytes + written, p.bytes)
-        return machine.launch + compute + memory / (2 if c.fetch else 1)  # half is hidden behind the sums
+        memory /= 2 if c.fetch else 1  # half is hidden behind the sums
+        return CALL + machine.launch + compute + memory
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes

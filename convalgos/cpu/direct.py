@@ -22,7 +22,7 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, panels, simd
-from convalgos.cpu.kernel_plan import KernelPlan, arguments
+from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
@@ -33,7 +33,6 @@ COLUMNS = 256  # of a block of a longer row
 BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends
 FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
 # Calibrated on Zen 5 with AVX-512.
-CALL = 3.5e-6  # seconds of Python and tables around a run
 COPYING = 2.2  # times the bytes over the bandwidth of the caches, to copy rows with their border
 SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hide
 

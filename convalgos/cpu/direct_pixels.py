@@ -23,14 +23,13 @@ import numpy as np
 from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit, phases, simd
-from convalgos.cpu.kernel_plan import KernelPlan, arguments
+from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
 # Calibrated on Zen 5 with AVX-512.
-CALL = 3.8e-6  # seconds of Python and tables around a run
 LATENCY = 9  # sums that keep the arithmetic units busy
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes

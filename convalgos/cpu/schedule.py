@@ -17,6 +17,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from convalgos.cpu import jit, simd
+from convalgos.cpu.kernel_plan import CALL
 from convalgos.cpu.tiles import Axis, axis, plane_taps
 from convalgos.machine import Machine, cache_sizes
 from convalgos.problem import ConvProblem
@@ -33,9 +34,8 @@ TEAM = 1.08  # slower by this where threads wait for each other, and for each ot
 PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
 READ = 6  # tiles computed in the time that the filters of a box take from L3 where too few hide it
 PRODUCT_CALL = 1.5e-8  # seconds around each product of a point,
-ROW_CALL = 9e-9  # each row of pixels that is gathered or scattered,
-CALL = 1.5e-6  # and all of it
-LAUNCH = 2.1  # parallel regions' worth of time that starting one from Python takes
+ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
+LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team starts from Python
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 1.1  # of the bandwidth of the caches
@@ -370,7 +370,7 @@ class Schedule:
         speed = machine.peak(self.problem.dtype) * self.product_speed
         products = self.effort * self.threads * self.product_flops / speed
         moved = self.busy_tiles * self.threads * self.transform_bytes
-        launches = LAUNCH * (3 * self.boxes if self.team else 1) * machine.launch
+        launches = machine.launch * (3 * LAUNCH * self.boxes if self.team else 1)
         return CALL + launches + products + self.calls + self._moving(moved, machine)
 
     def least_seconds(self, machine: Machine) -> float:
