@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SUITE ?= resnet50
 
-.PHONY: bench test clean
+.PHONY: bench test gpu-check clean
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.bench
@@ -15,6 +15,10 @@ test: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed.
+gpu-check:
+	$(PYTHON) -m convalgos.gpu_check
 
 # The stamp of an extra is as new as its last installation; a changed pyproject.toml installs it again.
 $(VENV)/.bench $(VENV)/.test: $(VENV)/.%: pyproject.toml | $(BIN)/python

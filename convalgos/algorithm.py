@@ -37,6 +37,7 @@ EXTRAS = {  # module -> how to get it
     "onnx": "pip install 'convalgos[bench]'",
     "onnxruntime": "pip install 'convalgos[bench]'",
     "scipy": "pip install scipy",
+    "ml_dtypes": "pip install ml_dtypes",
     "torch": "pip install 'convalgos[torch]'",
 }
 

@@ -51,8 +51,10 @@ def cache_folder() -> Path:
     """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it."""
     if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
         return Path(chosen)
-    import platformdirs
-
+    try:
+        import platformdirs
+    except ImportError:  # a machine with NumPy and CuPy alone
+        return Path.home() / ".cache" / "convalgos"
     return Path(platformdirs.user_cache_dir("convalgos", appauthor=False))
 
 

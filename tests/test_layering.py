@@ -35,6 +35,7 @@ LAYERS = (
         "learned",
         "evaluate",
         "evaluate_report",
+        "gpu_check",
         "progress",
         "constants",
         "tune",

@@ -122,7 +122,8 @@ class GpuAlgorithm(Algorithm):
         return 0
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        if reason := why_none() or next(filter(None, map(missing, self.needs)), None):
+        needed = (*self.needs, "ml_dtypes") if problem.dtype == "bfloat16" else self.needs
+        if reason := why_none() or next(filter(None, map(missing, needed)), None):
             return reason
         if problem.direction not in self.directions:
             return f"computes {' and '.join(self.directions)} only, not {problem.direction}"
