@@ -121,7 +121,7 @@ RECORD = arguments(
     "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
     "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
     "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
-    "slice_step row_step w_block w_vector w_slice w_row scratch_bytes sums gather place"
+    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place"
 )
 
 
@@ -170,7 +170,9 @@ def driver():
             group = min(block * a.vectors * a.block_groups, a.last_group)
             x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
             y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
-            source, target, ahead, claim = x, y, 0, 0
+            source, target = x, y
+            # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
+            ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
             if not a.in_place:
                 gather_band(a, band, group, x, scratch)
                 source = scratch - band.x * a.from_pixel * a.size

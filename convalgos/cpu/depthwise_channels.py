@@ -30,6 +30,7 @@ from convalgos.problem import ConvProblem
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
 UNROLLED = 8000  # products in the code of all kernels of a plan: about 5 s to compile
 WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
@@ -96,8 +97,16 @@ class Cut:
 
     @property
     def fetch(self) -> bool:
-        """Whether the kernels ask for the lines of the next planes; on small maps, that little in a row."""
-        return not self.in_place and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+        """Whether the kernels ask for lines of x and y ahead.
+
+        In place those of rows further down, which lie alike; of the next planes on small maps, that little
+        in a row.
+        """
+        p = self.problem
+        if self.in_place:
+            alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
+            return alike and p.x_bytes > cache_sizes()[2] // 4
+        return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
     @cached_property
     def columns(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -228,6 +237,7 @@ class ChannelsPlan(KernelPlan):
             "to_vector": to_vector, "to_slice": to_slice, "to_pixel": to_pixel,
             "from_next": p.stride[1] * from_row, "to_next": to_row,
             "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
+            "rows_ahead": p.kernel[1] + AHEAD,
             "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
             "scratch_bytes": c.scratch_bytes, "sums": c.vectors * slices * from_slice,
             "columns": np.array(
