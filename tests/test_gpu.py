@@ -15,7 +15,7 @@ from convalgos.algorithm import Unsupported, numpy_dtype
 from convalgos.arrays import as_numpy
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
-from convalgos.gpu.module import Build
+from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import conv_record
 from convalgos.select import algorithms
 
@@ -36,6 +36,7 @@ def on_the_shim(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @each_algorithm
 def test_answers(algorithm, dtype):
+    shim.compile_all(b for b in algorithm.builds() if dict(b.macros).get("element_t") == ELEMENTS[dtype])
     failures, served = [], 0
     for problem, reason in table_problems(algorithm, dtype):
         if reason is not None:

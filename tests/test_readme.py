@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers import cpu_algorithms
 
 from convalgos.problem import ConvProblem
+from convalgos.select import algorithms
 from convalgos.suites import suites
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def test_commands_exist(words):
 
 
 def test_the_table_names_algorithms_there_are():
-    ids = {a.id for a in cpu_algorithms()}
+    ids = {a.id for a in algorithms()}
     table = [line for line in README.splitlines() if line.startswith("| `")]
     assert len(table) >= 5
     for line in table:

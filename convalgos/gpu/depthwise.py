@@ -113,7 +113,7 @@ class Depthwise(GpuAlgorithm):
     def builds(self):
         for dtype, stride in product(self.dtypes, STRIDES):
             for row, vector in product(ROWS, (16 // DTYPES[dtype], 1)):
-                if stride == 1 or row.height > 1:
+                if row.height > 1 or (stride == 1 and vector > 1):
                     yield row_build(row, dtype, stride, vector)
             for tile in STAGED_TILES:
                 yield straight_build("staged", dtype, tile, stride, 1)
@@ -171,8 +171,8 @@ def _forms(p: ConvProblem, machine: GpuMachine) -> Iterator[Form]:
     whole = 16 // p.itemsize  # elements of the widest load
     left = p.padding[2][0]
     row = Row(p.kernel[1], left, p.kernel[2] - 1 - left)
-    if row in ROWS and (p.stride[2] == 1 or row.height > 1):
-        vector = whole if p.spatial[2] % whole == 0 else 1
+    vector = whole if p.spatial[2] % whole == 0 else 1
+    if row in ROWS and (row.height > 1 or (p.stride[2] == 1 and vector > 1)):
         yield _rows(p, row_build(row, p.dtype, p.stride[2], vector), machine)
     for tile in STAGED_TILES:
         yield from _staged(p, tile, machine)
