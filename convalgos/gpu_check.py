@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -157,7 +158,7 @@ class EventTimer:
             burst()
             graph = self._stream.end_capture()
         except Exception:  # products of cuBLAS and transforms of cuFFT cannot be captured through CuPy
-            if self._stream.is_capturing():
+            with suppress(Exception):  # a capture that failed ends with an error
                 self._stream.end_capture()
             self._stream = self._cuda.Stream(non_blocking=True)
             return burst

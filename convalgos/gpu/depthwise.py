@@ -28,7 +28,8 @@ ROW_PAD = 4  # taps of a row of weights are filled up to a multiple of it
 STRAIGHT_THREADS = 128  # of a block of the forms that use no shared memory
 STAGED_THREADS = 256  # at most
 STAGED_BYTES = 96 << 10  # of shared memory, so that two blocks share a multiprocessor
-STRAIGHT, STAGED = 0.35, 0.5  # of the peak that a form reaches where arithmetic binds it; estimates
+STRAIGHT = 0.35  # of the peak that forms without shared memory reach where arithmetic binds them; estimate
+STAGED = 0.25  # of the peak that windows over shared memory reach; H200, an earlier kernel
 
 # --- shapes ----------------------------------------------------------------------------------
 

@@ -25,9 +25,8 @@ from convalgos.problem import ConvProblem
 
 MULTIPLY_ROWS, MULTIPLY_FILTERS = 2, 4  # of a thread, as in fft.cu
 TILE_FACTORS = (2, 4, 8)  # times the kernel's reach: lengths of tiles that are tried
-TRANSFORM_PASSES = (
-    2.5  # times that a transform of one dimension goes over its data in memory; cuFFT, estimate
-)
+TRANSFORM_PASSES = 2.5  # times that a transform of one dimension goes over its data; cuFFT, estimate
+KERNELS = 9  # that a run launches: three of ours, and two or three for each transform; estimate
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -146,7 +145,7 @@ class Fft(GpuAlgorithm):
         return min(tried, key=lambda t: _seconds(problem, t, machine))
 
     def cost(self, problem, machine):
-        return _seconds(problem, self.tiling(problem, machine), machine) + 5 * machine.launch
+        return _seconds(problem, self.tiling(problem, machine), machine) + KERNELS * machine.launch
 
     def prepare_cost(self, problem, machine):
         tiles = self.tiling(problem, machine)

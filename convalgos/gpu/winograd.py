@@ -34,9 +34,9 @@ TILES = FILTERS = 32  # of a block of the fused kernel, as in winograd.cu
 CHANNELS = 8  # of one of its steps
 LEAST_STEPS = 4  # of a part of a split sum
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-STEP = 1.15e-6  # seconds of a step of the fused F(4x4, 3x3), at 1.98 GHz; H200
+STEP = 2.75e-6  # seconds of a step of a fused F(4x4, 3x3) of this shape, at 1.98 GHz; H200, an earlier kernel
 PASS_BYTES = 1 << 28  # of V and M of one pass of the gemm form
-PRODUCTS = 0.75  # of the peak that batched products of cuBLAS reach; H200
+PRODUCTS = 0.55  # of the peak that batched products of cuBLAS reach; H200
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ def fused_seconds(problem: ConvProblem, tiles: Tiling, splits: int, machine: Gpu
     resident = max(1, machine.sm_shared_bytes // shared_bytes(tiles.points))
     step = STEP * tiles.points / 36 * (1.98e9 / machine.clock)
     # Beside its steps a block fills the pipeline and transforms its sums back.
-    seconds = max(waves(blocks, machine), 1) * (steps + 3) * step / min(resident, 1.5)
+    seconds = max(waves(blocks, machine), 1) * (steps + 2) * step / min(resident, 1.25)
     parts = machine.stream(2 * splits * problem.y_bytes) if splits > 1 else 0.0
     return max(seconds, machine.stream(problem.bytes)) + parts
 
