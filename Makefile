@@ -14,7 +14,7 @@ test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	OMP_WAIT_POLICY=passive $(BIN)/pytest -n auto --maxprocesses 4
 
 # On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed.
 gpu-check:

@@ -528,7 +528,7 @@ class DirectPixels(Algorithm):
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
         # copies wait for x where it comes from memory, and stores around the caches for memory
         beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
-        memory = (2 * p.x_bytes * beyond + 0.8 * p.y_bytes * cut.streams) / machine.bandwidth
+        memory = (2 * p.x_bytes * beyond + 0.6 * p.y_bytes * cut.streams) / machine.bandwidth
         stored = 0.0 if cut.streams else p.y_bytes / machine.cache_bandwidth
         return CALL + machine.launch + compute + copied + memory + stored
 

@@ -43,6 +43,7 @@ TILE_TAPS = 5  # taps computed in the time that a tile of the micro-kernel begin
 LATENCY = 2.7  # rows that keep the arithmetic units busy
 SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
 TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
+KEPT = 0.65  # of L3 is what filters, x and y can fill that are used again and again
 MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
 TRANSFORM = 0.8  # of the bandwidth of the caches
 SHOWN = 0.64  # of the time in which x and y are moved, which the rest does not hide
@@ -80,6 +81,14 @@ class SpectralSchedule(Schedule):
     @property
     def short_phases(self):
         return 0, 0  # the last tap makes the filter at every point
+
+    @property
+    def fetches(self):
+        p, room = self.problem, KEPT * cache_sizes()[2]
+        filters = p.groups * self.u_bytes
+        if filters + p.x_bytes + p.y_bytes < room:
+            return 0  # still there from the last run
+        return self.boxes if filters > room else p.groups
 
     @property
     def effort(self):

@@ -28,7 +28,7 @@ UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of row
 MANY = 64  # boxes of a thread, from which on all threads have as good as the same work
 WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
 MEMORY = 5  # tiles computed by a thread in the time that they come from memory, which all threads share
-KEPT = 0.65  # of L3 is what a loop can use again and again
+KEPT = 0.5  # of L3 is what filters can fill that every box finds there again
 SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
@@ -315,11 +315,7 @@ class Schedule:
     @property
     def fetches(self) -> int:
         """How often the filter of a group comes from memory, in all groups."""
-        p, l3 = self.problem, cache_sizes()[2]
-        filters = p.groups * self.u_bytes
-        if filters + p.x_bytes + p.y_bytes < KEPT * l3:
-            return 0  # still there from the last run
-        return self.boxes if filters > KEPT * l3 else p.groups
+        return self.boxes if self.problem.groups * self.u_bytes > KEPT * cache_sizes()[2] else 0
 
     @property
     def slowdown(self) -> float:
