@@ -16,7 +16,7 @@ from convalgos.arrays import aligned_empty, as_numpy
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import conv_record
+from convalgos.gpu.records import conv_record
 from convalgos.select import algorithms
 
 GPU = algorithms("gpu")

@@ -10,7 +10,7 @@ from helpers import example
 from convalgos.algorithm import numpy_dtype
 from convalgos.gpu import depthwise
 from convalgos.gpu.device import use
-from convalgos.gpu.plan import divisor
+from convalgos.gpu.records import divisor
 from convalgos.problem import ConvProblem
 
 PROBLEMS = [

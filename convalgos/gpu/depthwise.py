@@ -22,7 +22,8 @@ import numpy as np
 
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import DIVISOR, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, divisor, waves
+from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.records import DIVISOR, divisor
 from convalgos.problem import DTYPES, ConvProblem
 
 SQUARE = (3, 5, 7)  # kernels of the forms `rows` and `last`

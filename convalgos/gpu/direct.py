@@ -23,7 +23,8 @@ import numpy as np
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.judge import appoint
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import DIVISOR, GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, divisor, waves
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.records import DIVISOR, divisor
 from convalgos.gpu.taps import NOWHERE, tap_table
 from convalgos.problem import ConvProblem
 

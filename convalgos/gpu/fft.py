@@ -20,7 +20,8 @@ import numpy as np
 
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, Launch, ceil_div, conv_record
+from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, Launch, ceil_div
+from convalgos.gpu.records import conv_record
 from convalgos.problem import ConvProblem
 
 MULTIPLY_ROWS, MULTIPLY_FILTERS = 2, 4  # of a thread, as in fft.cu

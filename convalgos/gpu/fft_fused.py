@@ -33,7 +33,8 @@ from convalgos.gpu.fft_chain import (
     spectral_error,
     tiling,
 )
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, conv_record
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan
+from convalgos.gpu.records import conv_record
 from convalgos.problem import ConvProblem
 
 CHANNELS = 8  # of a group, at most

@@ -33,7 +33,8 @@ from convalgos.gpu.fft_chain import (
     tiling,
 )
 from convalgos.gpu.module import Build
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, conv_record
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.records import conv_record
 from convalgos.problem import ConvProblem
 
 RADIX = 32  # points of a column

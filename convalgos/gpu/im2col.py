@@ -20,17 +20,10 @@ import numpy as np
 
 from convalgos.algorithm import finish
 from convalgos.gpu.device import current
+from convalgos.gpu.machine import GpuMachine
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import (
-    CUBLAS,
-    DIVISOR,
-    NO_BIAS,
-    GpuAlgorithm,
-    GpuPlan,
-    ceil_div,
-    divisor,
-    multiply_seconds,
-)
+from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.records import DIVISOR, divisor
 from convalgos.gpu.taps import tap_table
 from convalgos.problem import ConvProblem
 
@@ -38,6 +31,14 @@ PASS_BYTES = 1 << 28  # of the matrices of one pass
 THREADS = 256  # of a block, as in im2col.cu
 ITEMS = 8  # elements of the patches of a thread
 COUNTED = 2**31  # threads are numbered below it
+CUBLAS = "it multiplies by cuBLAS, which CuPy keeps out of graphs"
+# Fitted to batched products of cuBLAS on an H200: what they reach of the peak in tiles of 128 by this, what
+# start and end take (rows of the common side, and shares of a wave of tiles), and seconds in which CuPy
+# starts a product.
+PRODUCTS = {128: 0.86, 64: 0.78, 32: 0.64}
+PRODUCT_ROWS = 20
+PRODUCT_WAVES = 0.5
+PRODUCT_CALL = 35e-6
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -74,6 +75,19 @@ def build(dtype: str, layout: str) -> Build:
 
 
 # --- the figures for the selector --------------------------------------------------------------
+
+
+def multiply_seconds(matrices: int, m: int, n: int, k: int, dtype: str, machine: GpuMachine) -> float:
+    """Seconds of `matrices` products (m, k) @ (k, n) by cuBLAS, in tiles that all multiprocessors share."""
+    rate = machine.peak(dtype) / machine.multiprocessors
+    side = 128 if m > 64 else 64
+
+    def seconds(width: int) -> float:
+        tiles = matrices * ceil_div(m, side) * ceil_div(n, width)
+        tile = 2 * side * width * (k + PRODUCT_ROWS) / (rate * PRODUCTS[width])
+        return (waves(tiles, machine) + PRODUCT_WAVES) * tile
+
+    return max(PRODUCT_CALL, min(map(seconds, PRODUCTS)))
 
 
 @dataclass(frozen=True)

@@ -26,81 +26,14 @@ from convalgos.gpu.captured import Captured
 from convalgos.gpu.device import Device, GpuMachine, current, why_none
 from convalgos.gpu.fallback import Fallback, GpuFilter
 from convalgos.gpu.module import Build
+from convalgos.gpu.records import conv_record
 from convalgos.problem import DTYPES, ConvProblem
 
 VECTOR_BYTES = 16  # of the widest loads: arrays that start elsewhere are copied
 NO_BIAS = None  # launched as a null pointer
-CUBLAS = "it multiplies by cuBLAS, which CuPy keeps out of graphs"  # the reason of plans that do
 GRID_X = 2**31 - 1  # blocks along x that CUDA launches
 GRID_YZ = 65535
 IMAGE_ELEMENTS = 2**31  # kernels count within an image in 32 bits
-
-# The argument that kernels call `Conv` (common.cuh); sizes of the 3-D view, strides in elements.
-CONV = np.dtype(
-    [
-        ("x_image", np.int64),
-        ("y_image", np.int64),
-        ("x_channel", np.int32),
-        ("y_channel", np.int32),
-        ("x_pixel", np.int32),
-        ("y_pixel", np.int32),
-        ("images", np.int32),
-        ("channels", np.int32),
-        ("filters", np.int32),
-        ("groups", np.int32),
-        ("size", np.int32, 3),
-        ("kernel", np.int32, 3),
-        ("out", np.int32, 3),
-        ("stride", np.int32, 3),
-        ("dilation", np.int32, 3),
-        ("pad", np.int32, 3),
-        ("relu", np.int32),
-        ("spare", np.int32),
-    ]
-)
-
-
-# The `Divisor` of common.cuh.
-DIVISOR = np.dtype([(name, np.uint32) for name in ("by", "factor", "shift")])
-
-
-def divisor(by: int) -> tuple[int, int, int]:
-    """A number from 1 to 2**31 as kernels divide by it: n // by = 2n * factor >> 32 + shift for n < 2**31.
-
-    Source: Granlund and Montgomery 1994, "Division by invariant integers using multiplication".
-    """
-    shift = (by - 1).bit_length()
-    return by, ceil_div(1 << (31 + shift), by), shift
-
-
-def conv_record(problem: ConvProblem, relu: bool) -> np.ndarray:
-    """(1,) The sizes of a problem as kernels read them, by value."""
-    p = problem.as_3d
-    last = p.layout == "channels_last"
-    pixels, outputs = int(np.prod(p.spatial)), int(np.prod(p.spatial_out))
-    record = np.zeros(1, CONV)
-    values = {
-        "x_image": p.C * pixels,
-        "y_image": p.K * outputs,
-        "x_channel": 1 if last else pixels,
-        "y_channel": 1 if last else outputs,
-        "x_pixel": p.C if last else 1,
-        "y_pixel": p.K if last else 1,
-        "images": p.N,
-        "channels": p.C,
-        "filters": p.K,
-        "groups": p.groups,
-        "size": p.spatial,
-        "kernel": p.kernel,
-        "out": p.spatial_out,
-        "stride": p.stride,
-        "dilation": p.dilation,
-        "pad": [low for low, _ in p.padding],
-        "relu": relu,
-    }
-    for name, value in values.items():
-        record[name] = value
-    return record
 
 
 class Launch(NamedTuple):
@@ -429,25 +362,3 @@ def ceil_div(n: int, d: int) -> int:
 def waves(blocks: int, machine: GpuMachine) -> int:
     """Blocks that the busiest multiprocessor computes."""
     return ceil_div(blocks, machine.multiprocessors)
-
-
-# Fitted to batched products of cuBLAS on an H200: what they reach of the peak in tiles of 128 by this, what
-# start and end take (rows of the common side, and shares of a wave of tiles), and seconds in which CuPy
-# starts a product.
-PRODUCTS = {128: 0.86, 64: 0.78, 32: 0.64}
-PRODUCT_ROWS = 20
-PRODUCT_WAVES = 0.5
-PRODUCT_CALL = 35e-6
-
-
-def multiply_seconds(matrices: int, m: int, n: int, k: int, dtype: str, machine: GpuMachine) -> float:
-    """Seconds of `matrices` products (m, k) @ (k, n) by cuBLAS, in tiles that all multiprocessors share."""
-    rate = machine.peak(dtype) / machine.multiprocessors
-    side = 128 if m > 64 else 64
-
-    def seconds(width: int) -> float:
-        tiles = matrices * ceil_div(m, side) * ceil_div(n, width)
-        tile = 2 * side * width * (k + PRODUCT_ROWS) / (rate * PRODUCTS[width])
-        return (waves(tiles, machine) + PRODUCT_WAVES) * tile
-
-    return max(PRODUCT_CALL, min(map(seconds, PRODUCTS)))

@@ -15,7 +15,8 @@ import numpy as np
 
 from convalgos.gpu.machine import GpuMachine
 from convalgos.gpu.module import Build
-from convalgos.gpu.plan import DIVISOR, GpuPlan, Launch, ceil_div, divisor, waves
+from convalgos.gpu.plan import GpuPlan, Launch, ceil_div, waves
+from convalgos.gpu.records import DIVISOR, divisor
 
 DEPTH = 8  # of a step, as in products.cu
 FOUR = 4  # columns are loaded and stored so many at a time

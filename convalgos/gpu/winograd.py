@@ -25,19 +25,10 @@ import numpy as np
 
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import Build
-from convalgos.gpu.plan import (
-    DIVISOR,
-    GRID_X,
-    GRID_YZ,
-    NO_BIAS,
-    GpuAlgorithm,
-    GpuPlan,
-    ceil_div,
-    divisor,
-    waves,
-)
+from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
 from convalgos.gpu.products import BUILD as PRODUCTS
 from convalgos.gpu.products import FOUR, Products
+from convalgos.gpu.records import DIVISOR, divisor
 from convalgos.problem import ConvProblem
 from convalgos.transforms import Matrix, amplification, cook_toom, multiply
 
