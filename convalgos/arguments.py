@@ -9,6 +9,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+LAYOUTS = ("channels_first", "channels_last")
+MODES = ("cross_correlation", "convolution")
+DIRECTIONS = ("forward", "backward_data", "backward_weights")
+DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
+COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 NAMED_PADDING = ("valid", "same", "full")
 
 Shape = tuple[int, ...]

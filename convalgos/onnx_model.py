@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from convalgos.algorithm import Unsupported, missing
-from convalgos.problem import ConvProblem, Pads, Shape
+from convalgos.arguments import Pads, Shape
+from convalgos.problem import ConvProblem
 from convalgos.suites import Layer
 
 DTYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}  # onnx.TensorProto.DataType

@@ -11,20 +11,14 @@ three spatial dimensions. `layout` says in which order x and y lie in memory.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from convalgos import arguments
-from convalgos.arguments import NAMED_PADDING, Pads, Shape
+from convalgos import arguments, problem_text
+from convalgos.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, Shape
 from convalgos.kept import kept
 
-LAYOUTS = ("channels_first", "channels_last")
-MODES = ("cross_correlation", "convolution")
-DIRECTIONS = ("forward", "backward_data", "backward_weights")
-DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
 EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
-COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 ARRAYS = {  # direction -> what a run reads first and second, and what it writes
     "forward": ("x", "w", "y"),
     "backward_data": ("dy", "w", "dx"),
@@ -332,30 +326,7 @@ class ConvProblem:
     # --- text --------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        words = [f"n{self.N}", f"c{self.C}"]
-        words += [f"{a}{v}" for a, v in zip("dhw"[-self.ndim :], self.spatial, strict=True)]
-        words += [f"k{self.K}"]
-        words += [f"{a}{v}" for a, v in zip("trs"[-self.ndim :], self.kernel, strict=True)]
-        if any(p != (0, 0) for p in self.padding):
-            words.append("p" + _print_pads(self.padding))
-        for name in ("stride", "dilation"):
-            values = getattr(self, name)
-            if any(v != 1 for v in values):
-                words.append(name + _print_ints(values))
-        if self.groups != 1:
-            words.append(f"groups{self.groups}")
-        words += [
-            word
-            for word, default in (
-                (self.mode, MODES[0]),
-                (self.layout, LAYOUTS[0]),
-                (self.direction, DIRECTIONS[0]),
-                (self.dtype, "float32"),
-                (f"compute_{self.compute_dtype}", f"compute_{arguments.default_compute(self.dtype)}"),
-            )
-            if word != default
-        ]
-        return " ".join(words)
+        return problem_text.written(self)
 
     @classmethod
     def parse(cls, text: str) -> ConvProblem:
@@ -369,60 +340,7 @@ class ConvProblem:
         Raises:
             ValueError: says which word is not understood, given twice or missing.
         """
-        sizes: dict[str, int] = {}
-        options: dict[str, Any] = {}
-
-        def once(where: dict[str, Any], key: str, value: Any, word: str) -> None:
-            if key in where:
-                raise ValueError(f"problem {text!r}: {word!r} gives {key} a second time")
-            where[key] = value
-
-        if not isinstance(text, str):
-            raise ValueError(f"text={text!r} must be a string, such as 'n8 c64 h56 w56 k64 r3 s3 p1'")
-        for word in text.lower().split():
-            named = next((k for k, v in _WORDS.items() if word in v), None)
-            if named:
-                once(options, named, word.removeprefix("compute_"), word)
-            elif m := re.fullmatch(r"([ncdhwktrs])(\d+)", word):
-                once(sizes, m[1], int(m[2]), word)
-            elif m := re.fullmatch(r"groups(\d+)", word):
-                once(options, "groups", int(m[1]), word)
-            elif m := re.fullmatch(rf"(stride|dilation)({_INTS})", word):
-                once(options, m[1], _read_ints(m[2]), word)
-            elif m := re.fullmatch(rf"p(?:adding)?(valid|same|full|{_PADS})", word):
-                once(options, "padding", _read_pads(m[1]), word)
-            else:
-                raise ValueError(
-                    f"problem {text!r}: {word!r} is not understood; an example is "
-                    "'n8 c64 h56 w56 k64 r3 s3 p1 stride2 dilation1 groups1 channels_last float32'"
-                )
-        ndim = 3 if {"d", "t"} & sizes.keys() else 2 if {"h", "r"} & sizes.keys() else 1
-        axes, taps = "dhw"[-ndim:], "trs"[-ndim:]
-        if absent := [a for a in ("c", *axes, "k", *taps) if a not in sizes]:
-            raise ValueError(f"problem {text!r}: missing size {', '.join(absent)} of a {ndim}-D problem")
-        groups = options.get("groups", 1)
-        if groups < 1 or sizes["c"] % groups:
-            raise ValueError(f"problem {text!r}: groups={groups} must divide c={sizes['c']}")
-        for name in ("stride", "dilation", "padding"):
-            given = options.get(name)
-            if isinstance(given, tuple) and len(given) == 1:
-                options[name] = given * ndim
-        return cls(
-            (sizes.get("n", 1), sizes["c"], *(sizes[a] for a in axes)),
-            (sizes["k"], sizes["c"] // groups, *(sizes[a] for a in taps)),
-            **options,
-        )
-
-
-_INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
-_PADS = r"\d+(?::\d+)?(?:[,x]\d+(?::\d+)?)*"  # the same, of numbers or low:high
-_WORDS = {
-    "mode": MODES,
-    "layout": LAYOUTS,
-    "direction": DIRECTIONS,
-    "dtype": tuple(DTYPES),
-    "compute_dtype": tuple(f"compute_{d}" for d in COMPUTE_DTYPES),
-}
+        return cls(**problem_text.read(text))
 
 
 # --- transposed convolution ---------------------------------------------------------------
@@ -459,26 +377,3 @@ def transposed_spatial(
     if min(spatial) < 0 or any(n and not size for n, size in zip(spatial, sizes, strict=True)):
         raise ValueError(f"padding={padding!r} leaves no output of an input of sizes {sizes}")
     return spatial
-
-
-# --- words of the text form ------------------------------------------------------------------
-
-
-def _read_ints(text: str) -> Shape:
-    return tuple(int(v) for v in re.split("[,x]", text))
-
-
-def _read_pads(text: str) -> Any:
-    if text in NAMED_PADDING:
-        return text
-    pads = [tuple(int(v) for v in part.split(":")) for part in re.split("[,x]", text)]
-    return tuple(p[0] if len(p) == 1 else p for p in pads)
-
-
-def _print_ints(values: Shape) -> str:
-    return str(values[0]) if len(set(values)) == 1 else ",".join(map(str, values))
-
-
-def _print_pads(pads: Pads) -> str:
-    parts = [str(low) if low == high else f"{low}:{high}" for low, high in pads]
-    return parts[0] if len(set(parts)) == 1 else ",".join(parts)

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
     {"kept", "arguments"},
+    {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
     {"algorithm", "store", "profiles"},
     {"transposed", "stand_in"},
