@@ -24,6 +24,7 @@ LAYERS = (
     {"toolkit"},
     {"algorithms"},
     {"ranking", "constraints", "site"},
+    {"ordering"},
     {"select"},
     {"measure", "quick"},
     {"race"},
