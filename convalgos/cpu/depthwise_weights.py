@@ -27,6 +27,7 @@ from convalgos.cpu.simd import call, carray, pointer, zero_bytes
 from convalgos.cpu.tiles import gather
 from convalgos.problem import ConvProblem
 
+MOST_STRIDE = 4  # along rows, that is split with vectors
 CHAINS = 4  # sums of a dot product, which hide each other's latency
 BAND = 128  # outputs of the rows that all taps read before the next ones
 MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
@@ -37,8 +38,8 @@ RECORD = arguments(
     "size lanes images channels multiplier tasks units taps tap_tiles o p q block_o block_p block_q "
     "blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "slices rows pitch plane spare length offsets kernel_d kernel_h kernel_w dilation_d dilation_h "
-    "dilation_w x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q scratch_stride copy_row correlate dot_rows filters "
-    "band is_gathered x_pixels x_plane y_plane gather"
+    "dilation_w x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q scratch_stride copy_row split_row correlate dot_rows "
+    "filters band is_gathered x_pixels x_plane y_plane gather"
 )
 
 
@@ -108,23 +109,28 @@ def correlate(SIZE, LANES, TAPS):
 
 
 @jit.specialise
-def copy_row(SIZE, LANES):
-    """Elements first, first + step, ... of a row of `size` to target; zeros where they lie outside."""
+def copy_row(SIZE, LANES, STRIDE):
+    """A row of `size` from `first` on, zeros outside of it, to STRIDE phases: `width` elements of each.
 
-    def copy_row(row, size, first, step, count, width, target):
-        if step == 1:
-            before = min(count, max(0, -first))
-            inside = min(count, size - first) - before
-            if inside > 0:
-                split_row(SIZE, LANES, 1, 1, row + (first + before) * SIZE, before, inside, target, width)
-            else:
-                zero_row(SIZE, LANES, target, width)
-            return
-        zero_row(SIZE, LANES, target, width)
-        low = (max(0, -first) + step - 1) // step
-        high = min(count, (size - 1 - first) // step + 1)
-        for i in range(low, high):
-            simd.copy_bytes(target + i * SIZE, row + (first + i * step) * SIZE, SIZE)
+    STRIDE 0 is any stride: a few elements at a time.
+    """
+
+    def copy_row(row, size, first, stride, width, target, step):
+        before = max(0, -first)
+        inside = min(size - first, width * stride) - before
+        if inside <= 0:
+            for phase in range(stride):
+                zero_row(SIZE, LANES, target + phase * step * SIZE, width)
+        elif STRIDE:
+            source = row + (first + before) * SIZE
+            split_row(SIZE, LANES, STRIDE, STRIDE, source, before, inside, target, width, step)
+        else:
+            for phase in range(stride):
+                to = target + phase * step * SIZE
+                zero_row(SIZE, LANES, to, width)
+                low = (max(0, before - phase) + stride - 1) // stride
+                for i in range(low, (before + inside - 1 - phase) // stride + 1):
+                    simd.copy_bytes(to + i * SIZE, row + (first + phase + i * stride) * SIZE, SIZE)
 
     return copy_row
 
@@ -170,19 +176,20 @@ def planes_driver():
                     q0 = block % a.blocks_q * a.block_q
                     p0 = block // a.blocks_q % a.blocks_p * a.block_p
                     o0 = block // (a.blocks_q * a.blocks_p) * a.block_o
-                    for phase in range(a.stride_d * a.stride_h * a.stride_w):
-                        to = xs + phase * a.plane * a.size
-                        w0 = q0 * a.stride_w - a.pad_w + phase % a.stride_w
+                    for phase in range(a.stride_d * a.stride_h):
+                        to = xs + phase * a.stride_w * a.plane * a.size
                         for i in range(a.slices):
-                            d = (o0 + i) * a.stride_d - a.pad_d + phase // (a.stride_w * a.stride_h)
+                            d = (o0 + i) * a.stride_d - a.pad_d + phase // a.stride_h
                             for j in range(a.rows):
-                                h = (p0 + j) * a.stride_h - a.pad_h + phase // a.stride_w % a.stride_h
+                                h = (p0 + j) * a.stride_h - a.pad_h + phase % a.stride_h
                                 there = d >= 0 and d < a.depth and h >= 0 and h < a.height
                                 row = a.x + (n * a.x_n + c * a.x_c + d * a.x_d + h * a.x_h) * a.size
                                 size = a.width if there else 0
-                                call(a.copy_row, (row, size, w0, a.stride_w, a.pitch, width, to))
+                                w0 = q0 * a.stride_w - a.pad_w
+                                call(a.split_row, (row, size, w0, a.stride_w, width, to, a.plane))
                                 to += a.pitch * a.size
-                        zero_bytes(to, a.spare * a.size)
+                        for j in range(a.stride_w):
+                            zero_bytes(to + j * a.plane * a.size, a.spare * a.size)
                     for m in range(a.multiplier):
                         to = dys
                         for i in range(a.block_o):
@@ -191,7 +198,7 @@ def planes_driver():
                                 at = n * a.y_n + (c * a.multiplier + m) * a.y_k + (o0 + i) * a.y_o
                                 row = a.w + (at + (p0 + j) * a.y_p + q0) * a.size
                                 size = min(a.block_q, a.q - q0) if there else 0
-                                call(a.copy_row, (row, size, 0, 1, a.pitch, width, to))
+                                call(a.copy_row, (row, size, 0, 1, width, to, 0))
                                 to += a.pitch * a.size
                         zero_bytes(to, a.spare * a.size)
                         vectors = (a.length + a.lanes - 1) // a.lanes
@@ -294,7 +301,8 @@ class DepthwiseWeightsPlan(KernelPlan):
             "filters": p.K, "tasks": tasks, "units": cut.units, "taps": taps, "tap_tiles": cut.tap_tiles,
             "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane,
             "spare": cut.spare, "length": cut.length, "offsets": cut.offsets(),
-            "scratch_stride": cut.task_bytes, "copy_row": copy_row(size, lanes),
+            "scratch_stride": cut.task_bytes, "copy_row": copy_row(size, lanes, 1),
+            "split_row": copy_row(size, lanes, p.stride[2] if p.stride[2] <= MOST_STRIDE else 0),
             "correlate": 0 if cut.by_channel else correlate(size, lanes, -(-taps // cut.tap_tiles)),
             "dot_rows": dot_rows(size, lanes) if cut.by_channel else 0,
             "gather": gather(size, lanes) if cut.is_gathered else 0, "is_gathered": int(cut.is_gathered),

@@ -10,10 +10,11 @@ from convalgos.cpu import jit, simd
 
 
 @simd.emitter
-def split_row(v, STRIDE, KEPT, x, before, inside, target, phase):
+def split_row(v, STRIDE, KEPT, x, before, inside, target, count, step):
     """`before` zeros, x[:inside], zeros, in STRIDE phases of which the first KEPT are written.
 
-    A phase has whole vectors: `phase` is their elements, from one to the next. Inside is at least 1.
+    A phase is `count` elements, whole vectors that hold all of x, and begins `step` behind the one before.
+    Inside is at least 1.
     """
     width = STRIDE * v.lanes
     first = v.quotient(before, width)
@@ -29,13 +30,13 @@ def split_row(v, STRIDE, KEPT, x, before, inside, target, phase):
         (first, second, masked),
         (second, last, lambda at: v.load(source, at)),  # masks would double the time of these
         (v.larger(second, last), behind, masked),
-        (behind, v.quotient(phase, v.lanes), lambda at: v.zero()),
+        (behind, v.quotient(count, v.lanes), lambda at: v.zero()),
     ):
         with v.loop(v.minus(stop, start)) as i:
             at = v.plus(start, i)
             row = [load(v.plus(v.mul(at, width), j * v.lanes)) for j in range(STRIDE)]
             for j in range(KEPT):
-                place = v.plus(v.mul(at, v.lanes), v.mul(phase, j))
+                place = v.plus(v.mul(at, v.lanes), v.mul(step, j))
                 v.store(_phase(v, row, j), v.pointer(target), place)
 
 
@@ -72,7 +73,7 @@ def copy_row(SIZE, LANES, STRIDE, KEPT):
 
     def copy_row(x, before, inside, target, phase):
         if inside > 0:
-            split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase)
+            split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase, phase)
         else:
             zero_row(SIZE, LANES, target, phase * KEPT)
 
