@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from convalgos.cpu.jit import TOOLKIT
+
 PACKAGE = Path(__file__).parents[1] / "convalgos"
 
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
@@ -120,6 +122,12 @@ def lists_algorithms(path: Path) -> bool:
     return any(isinstance(t, ast.Name) and t.id == "ALGORITHMS" for t in targets)
 
 
+def is_operation(node: ast.AST) -> bool:
+    """Whether it is a function that is compiled into the kernels that call it."""
+    decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+    return any(d.rpartition(".")[2] in ("emitter", "helper", "intrinsic") for d in decorators)
+
+
 def layer_name(module: str) -> str:
     if module.split(".")[0] in ("cpu", "gpu"):
         return "algorithms" if lists_algorithms(modules()[module]) else "toolkit"
@@ -174,6 +182,20 @@ def test_the_toolkit_stands_in_order():
         m for m, path in modules().items() if any(n.split(".")[0] == "llvmlite" for n in imported(path))
     }
     assert writers == {"cpu.simd"}
+
+
+def test_what_kernels_take_from_other_files_is_in_their_key():
+    """Numba sees no change in an imported file: a kernel kept on disk would go on with the old operation."""
+    files = set((PACKAGE / "cpu").glob("*.py"))
+    shared = set()
+    for path in files:
+        defined = {node.name for node in tree(path).body if is_operation(node)}
+        for other in files - {path}:
+            taken = {f"convalgos.cpu.{path.stem}.{name}" for name in defined} & imported(other)
+            by_module = any(re.search(rf"\b{path.stem}\.{name}\b", other.read_text()) for name in defined)
+            if taken or by_module:
+                shared.add(path.name)
+    assert {"simd.py", "tiles.py"} <= shared <= set(TOOLKIT)
 
 
 # --- what is loaded, and what is missing -----------------------------------------------------

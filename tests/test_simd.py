@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convalgos.cpu import jit, simd
+from convalgos.cpu import jit, simd, squares
 
 SIZES = {"float32": 4, "float64": 8}
 
@@ -19,7 +19,7 @@ def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
 @jit.specialise
 def load_square_kernel(SIZE, LANES):
     def kernel(x, x_stride, rows, columns, target, target_stride):
-        simd.load_square(SIZE, LANES, x, x_stride, rows, columns, target, target_stride)
+        squares.load_square(SIZE, LANES, x, x_stride, rows, columns, target, target_stride)
 
     return kernel
 
@@ -27,7 +27,7 @@ def load_square_kernel(SIZE, LANES):
 @jit.specialise
 def store_square_kernel(SIZE, LANES):
     def kernel(x, x_stride, bias, relu, rows, columns, y, y_stride):
-        simd.store_square(SIZE, LANES, x, x_stride, bias, relu, rows, columns, y, y_stride)
+        squares.store_square(SIZE, LANES, x, x_stride, bias, relu, rows, columns, y, y_stride)
 
     return kernel
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.arrays import aligned_zeros
-from convalgos.cpu import jit, panels, simd
+from convalgos.cpu import jit, panels, simd, squares
 from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
@@ -145,10 +145,12 @@ def pack_run(SIZE, LANES):
             source, target = dy + k * y_k * SIZE, packed + k * SIZE
             whole = pixels // LANES * LANES if count == LANES else 0
             for i in range(0, whole, LANES):
-                simd.load_whole_square(SIZE, LANES, source + i * SIZE, y_k, target + i * width * SIZE, width)
+                squares.load_whole_square(
+                    SIZE, LANES, source + i * SIZE, y_k, target + i * width * SIZE, width
+                )
             for i in range(whole, pixels, LANES):
                 columns = min(LANES, pixels - i)
-                simd.load_square(
+                squares.load_square(
                     SIZE, LANES, source + i * SIZE, y_k, count, columns, target + i * width * SIZE, width
                 )
 

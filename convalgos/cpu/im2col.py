@@ -218,7 +218,7 @@ class Im2colPlan(Plan):
         # threads are others: then one thread makes the patches. MKL shares our threads.
         tasks = self._tasks = 1 if self._gemm == "blas" else jit.thread_count()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        rows, vectors = simd.tile_for(p.gemm_n, size)
+        rows, vectors = panels.tile_for(p.gemm_n, size)
         self._panel = vectors * lanes
         self._fill = fill_channels_last() if self._last else fill_channels_first(size)
         out = math.prod(p.spatial_out)
@@ -317,7 +317,7 @@ class Im2colPlan(Plan):
 
 def _sums_bytes(problem: ConvProblem) -> int:
     """Scratch of a task of our own product: the pixel table, and sums with spare rows."""
-    rows, vectors = simd.tile_for(problem.gemm_n, problem.itemsize)
+    rows, vectors = panels.tile_for(problem.gemm_n, problem.itemsize)
     lanes = simd.lanes(problem.itemsize)
     return (PIXELS + 16) * 8 + (PIXELS + rows + lanes) * vectors * lanes * problem.itemsize
 

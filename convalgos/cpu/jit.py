@@ -36,6 +36,7 @@ OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
 TOOLKIT = (
     "jit.py",
     "simd.py",
+    "squares.py",
     "kernel_plan.py",
     "tiles.py",
     "blocks.py",

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from convalgos.arrays import aligned_zeros
-from convalgos.cpu import jit, simd
+from convalgos.cpu import jit, simd, squares
 from convalgos.cpu.simd import carray, pointer
 from convalgos.machine import Machine, cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
@@ -28,8 +28,19 @@ PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 
 @lru_cache(1024)
 def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
-    """`simd.tile_for`, kept: every choice asks for it several times."""
-    return simd.tile_for(filters, dtype_bytes)
+    """(rows, vectors) of the micro-kernel for a number of filters: large tiles, but few lanes of padding.
+
+    A tile of few registers waits for its loads and sums: 8 registers give 0.8 of the speed of 24.
+    """
+    table = simd.TILES[vector_bytes()]
+    needed = -(-filters // simd.lanes(dtype_bytes))  # vectors
+
+    def seconds(vectors: int) -> float:
+        registers = table[vectors] * vectors
+        return -(-needed // vectors) * vectors * (registers + 3) / registers
+
+    vectors = min(table, key=lambda v: (seconds(v), -v))
+    return table[vectors], vectors
 
 
 def chunk(taps: int) -> int:
@@ -55,7 +66,7 @@ def pack_panels(SIZE, LANES):
                 source = a.w + (item // panels * a.filters + k) * a.taps * SIZE
                 for start in range(0, a.taps, LANES):
                     tap = max(0, min(start, a.taps - LANES))
-                    simd.load_square(
+                    squares.load_square(
                         SIZE,
                         LANES,
                         source + tap * SIZE,
@@ -149,6 +160,13 @@ def streams(problem: ConvProblem) -> bool:
     return not last and plane % vector_bytes() == 0 and problem.y_bytes > cache_sizes()[2] // 2
 
 
+@simd.emitter
+def store_row(v, x, bias, relu, columns, y):
+    """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
+    value = v.add(v.load(v.pointer(x)), v.load(v.pointer(bias)))
+    v.store_masked(v.at_least(value, v.floor(relu)), v.pointer(y), 0, v.mask(columns))
+
+
 @jit.specialise
 def store_run(SIZE, LANES):
     """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout.
@@ -164,9 +182,7 @@ def store_run(SIZE, LANES):
             if y_pixel != 1:
                 for i in range(pixels):
                     from_ = source + i * width * SIZE
-                    simd.store_row(
-                        SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE
-                    )
+                    store_row(SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE)
                 continue
             whole = stream and count == LANES
             piece = -(target // SIZE) % LANES if whole else 0  # pixels up to the first aligned one
@@ -176,9 +192,9 @@ def store_run(SIZE, LANES):
                 from_ = source + i * width * SIZE
                 to = target + i * SIZE
                 if whole and columns == LANES:
-                    simd.stream_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
+                    squares.stream_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
                 else:
-                    simd.store_square(
+                    squares.store_square(
                         SIZE, LANES, from_, width, bias + k * SIZE, relu, count, columns, to, y_k
                     )
                 i += columns

@@ -47,22 +47,6 @@ def lanes(dtype_bytes: int) -> int:
     return vector_bytes() // dtype_bytes
 
 
-def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
-    """(rows, vectors) of the micro-kernel for a number of filters: large tiles, but few lanes of padding.
-
-    A tile of few registers waits for its loads and sums: 8 registers give 0.8 of the speed of 24.
-    """
-    table = TILES[vector_bytes()]
-    needed = -(-filters // lanes(dtype_bytes))  # vectors
-
-    def seconds(vectors: int) -> float:
-        registers = table[vectors] * vectors
-        return -(-needed // vectors) * vectors * (registers + 3) / registers
-
-    vectors = min(table, key=lambda v: (seconds(v), -v))
-    return table[vectors], vectors
-
-
 class Vec:
     """Writes instructions on vectors. Values are LLVM values; plain ints stand for constants.
 
@@ -154,14 +138,7 @@ class Vec:
 
     def table64(self, address: Any, index: Any) -> Any:
         """Entry of an int64 table."""
-        return self._entry(address, index, 64)
-
-    def table32(self, address: Any, index: Any) -> Any:
-        """Entry of an int32 table."""
-        return self.b.sext(self._entry(address, index, 32), ir.IntType(64))
-
-    def _entry(self, address: Any, index: Any, bits: int) -> Any:
-        element = ir.IntType(bits)
+        element = ir.IntType(64)
         table = self.b.inttoptr(address, ir.PointerType())
         return self.b.load(self.b.gep(table, [self.integer(index)], source_etype=element), typ=element)
 
@@ -194,8 +171,8 @@ class Vec:
             load.align = self.size
         last = list(range(part.count, 2 * part.count))[-(count - part.count) :] if len(parts) > 1 else []
         order = [*range(part.count), *last]  # lanes of the loads
-        both = self._pick(loads[0], loads[-1], order + [0] * (2 * part.count - len(order)))
-        return self._pick(
+        both = self.shuffle(loads[0], loads[-1], order + [0] * (2 * part.count - len(order)))
+        return self.shuffle(
             both,
             ir.Constant(both.type, None),
             [i if i < count else both.type.count for i in range(self.lanes)],
@@ -204,18 +181,13 @@ class Vec:
     def store_first(self, value: Any, pointer: Any, offset: Any, count: int) -> None:
         """Stores the first `count` elements, as whole vectors: masked stores are slower beyond L2."""
         for first, end in self._two_parts(min(count, self.lanes)):
-            part = self._pick(value, value, range(first, end))
+            part = self.shuffle(value, value, range(first, end))
             self.b.store(part, self.at(self.at(pointer, offset), first)).align = self.size
 
     def _two_parts(self, count: int) -> list[tuple[int, int]]:
         """One range, or two of the same size that overlap, a power of two long, that cover range(count)."""
         size = 1 << (count.bit_length() - 1)
         return [(0, size)] if size == count else [(0, size), (count - size, count)]
-
-    def _pick(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-        """Lanes of a (0 ...) and b, in any number."""
-        order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
-        return self.b.shuffle_vector(a, b, order)
 
     def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
@@ -317,58 +289,16 @@ class Vec:
         """max(x, low), where a NaN in x stays."""
         return self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
 
-    # registers and order
+    # order and registers
+
+    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Lanes of a (0 ...) and b (behind those of a), in any order and number."""
+        order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+        return self.b.shuffle_vector(a, b, order)
 
     def register(self, initial: Any) -> _Register:
         """A variable that loops may update; it becomes a vector register."""
         return _Register(self, initial)
-
-    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
-        """Lanes of a (0 ...) and b (lanes ...) in a new order."""
-        return self._pick(a, b, lanes)
-
-    def transpose(self, rows: Sequence[Any]) -> list[Any]:
-        """lanes x lanes transpose, first inside 16-byte blocks (cheap shuffles), then of the blocks."""
-        block = 16 // self.size  # elements of a block
-        rows = list(rows)
-        for first in range(0, self.lanes, block):
-            rows[first : first + block] = self._transpose_blocks(rows[first : first + block])
-        columns: list[Any] = [None] * self.lanes
-        for j in range(block):
-            for c, column in enumerate(self._transpose_lanes(rows[j::block], block)):
-                columns[c * block + j] = column
-        return columns
-
-    def _transpose_blocks(self, r: list[Any]) -> list[Any]:
-        """Transposes each 16-byte block of 2 or 4 rows in place."""
-        n = self.lanes
-        starts = range(0, n, len(r))
-
-        def pick(a: Any, b: Any, order: Sequence[tuple[int, int]]) -> Any:
-            return self.shuffle(a, b, [s + source * n + e for s in starts for source, e in order])
-
-        if len(r) == 2:
-            return [pick(r[0], r[1], [(0, e), (1, e)]) for e in (0, 1)]
-        low = [pick(r[i], r[i + 1], [(0, 0), (1, 0), (0, 1), (1, 1)]) for i in (0, 2)]
-        high = [pick(r[i], r[i + 1], [(0, 2), (1, 2), (0, 3), (1, 3)]) for i in (0, 2)]
-        halves = ([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 2), (0, 3), (1, 2), (1, 3)])
-        return [pick(a, b, half) for a, b in (low, high) for half in halves]
-
-    def _transpose_lanes(self, r: list[Any], block: int) -> list[Any]:
-        """Transposes a square of 16-byte blocks: even blocks and odd blocks of pairs, recursively."""
-        if len(r) == 1:
-            return r
-        n = self.lanes
-
-        def pick(a: Any, b: Any, first: int) -> Any:
-            blocks = range(first * block, n, 2 * block)
-            return self.shuffle(a, b, [s + i + e for s in (0, n) for i in blocks for e in range(block)])
-
-        pairs = list(zip(r[0::2], r[1::2], strict=True))
-        result: list[Any] = [None] * len(r)
-        for parity in (0, 1):
-            result[parity::2] = self._transpose_lanes([pick(a, b, parity) for a, b in pairs], block)
-        return result
 
 
 class _Register:
@@ -550,112 +480,3 @@ def _tile(
     for row, target in zip(sums, outputs, strict=True):
         for j, total in enumerate(row):
             v.store(total.value, target, j * v.lanes)
-
-
-# --- between channel order and pixel order ---------------------------------------------------
-
-
-@emitter
-def load_square(v, x, x_stride, rows, columns, target, target_stride):
-    """target[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; lanes beyond rows become 0.
-
-    Turns a row of pixels of `lanes` channels into pixels of `lanes` channels. Writes whole vectors for all
-    `lanes` pixels: target needs room for them.
-    """
-    source, to = v.pointer(x), v.pointer(target)
-    inside = v.mask(columns)
-    last = v.b.sub(rows, v.integer(1))
-    read = []
-    for i in range(v.lanes):
-        valid = v.b.icmp_signed("<", v.integer(i), rows)
-        row = v.b.select(valid, v.integer(i), last)
-        value = v.load_masked(source, v.mul(row, x_stride), inside)
-        read.append(v.b.select(valid, value, v.zero()))
-    for j, value in enumerate(v.transpose(read)):
-        v.store(value, to, v.mul(target_stride, j))
-
-
-@emitter
-def load_whole_square(v, x, x_stride, target, target_stride):
-    """`load_square` of lanes x lanes, in half its time."""
-    row, to = v.step(v.pointer(x), 0), v.pointer(target)
-    read = []
-    for i in range(v.lanes):
-        row = v.step(row, x_stride) if i else row
-        read.append(v.load(row))
-    for j, value in enumerate(v.transpose(read)):
-        v.store(value, to, v.mul(target_stride, j))
-
-
-@emitter
-def place_square(v, x, x_stride, rows, columns, y, y_stride):
-    """y[i][j] = x[j][i] for i < rows <= lanes, j < columns <= lanes: `store_square` of finished values."""
-    _store_rows(v, _turned(v, x, x_stride), rows, columns, y, y_stride)
-
-
-@emitter
-def place_whole_square(v, x, x_stride, y, y_stride):
-    """`place_square` of lanes x lanes, in half its time."""
-    row = v.step(v.pointer(y), 0)
-    for i, value in enumerate(_turned(v, x, x_stride)):
-        row = v.step(row, y_stride) if i else row
-        v.store(value, row)
-
-
-@emitter
-def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
-    """y[i][j] = x[j][i] + bias[i] for i < rows <= lanes, j < columns <= lanes, at least 0 with relu.
-
-    Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
-    of bias, which holds `lanes` elements; writes nothing outside.
-    """
-    _store_rows(v, _finished_square(v, x, x_stride, bias, relu), rows, columns, y, y_stride)
-
-
-@emitter
-def store_whole_square(v, x, x_stride, bias, relu, y, y_stride):
-    """`store_square` of lanes x lanes: without masks, which are slow where y is beyond L2."""
-    row = v.step(v.pointer(y), 0)
-    for i, value in enumerate(_finished_square(v, x, x_stride, bias, relu)):
-        row = v.step(row, y_stride) if i else row
-        v.store(value, row)
-
-
-@emitter
-def stream_square(v, x, x_stride, bias, relu, y, y_stride):
-    """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
-    to = v.pointer(y)
-    for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):
-        v.store_around_caches(row, to, v.mul(y_stride, i))
-
-
-def _store_rows(v: Vec, values: Sequence[Any], rows: Any, columns: Any, y: Any, y_stride: Any) -> None:
-    """The first `rows` of `lanes` rows, and their first `columns`."""
-    to = v.pointer(y)
-    inside = v.mask(columns)
-    last = v.minus(rows, 1)
-    for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
-        v.store_masked(values[i], to, v.mul(v.smaller(i, last), y_stride), inside)
-
-
-def _turned(v: Vec, x: Any, x_stride: Any) -> list[Any]:
-    """`lanes` pixels turned into rows."""
-    source = v.pointer(x)
-    return v.transpose([v.load(source, v.mul(x_stride, j)) for j in range(v.lanes)])
-
-
-def _finished_square(v: Vec, x: Any, x_stride: Any, bias: Any, relu: Any) -> list[Any]:
-    """`lanes` pixels with bias and activation, turned into rows."""
-    source = v.pointer(x)
-    add = v.load(v.pointer(bias))
-    low = v.floor(relu)
-    return v.transpose(
-        [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
-    )
-
-
-@emitter
-def store_row(v, x, bias, relu, columns, y):
-    """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
-    value = v.add(v.load(v.pointer(x)), v.load(v.pointer(bias)))
-    v.store_masked(v.at_least(value, v.floor(relu)), v.pointer(y), 0, v.mask(columns))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.cpu import jit, simd, tiles
+from convalgos.cpu import jit, simd, squares, tiles
 from convalgos.cpu.kernel_plan import arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 
@@ -155,7 +155,7 @@ def forward(SIZE, LANES):
                     for first in range(before, inside, STRIP):
                         pixels = min(STRIP, inside - first)
                         for w in range(0, pixels, LANES):
-                            simd.load_square(
+                            squares.load_square(
                                 SIZE, LANES, source + (first + w) * step * SIZE, step,
                                 min(LANES, pixels - w), count, strip + w * SIZE, STRIP,
                             )  # fmt: skip
@@ -255,7 +255,7 @@ def backward(SIZE, LANES):
                     else:
                         for w in range(0, width, LANES):
                             pixels = min(LANES, width - w)
-                            simd.load_square(
+                            squares.load_square(
                                 SIZE, LANES, row + w * SIZE, between, count, pixels, strip, LANES
                             )
                             tiles.finish_pixels(

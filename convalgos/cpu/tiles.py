@@ -19,7 +19,7 @@ from math import gcd
 
 import numpy as np
 
-from convalgos.cpu import jit, simd
+from convalgos.cpu import jit, simd, squares
 from convalgos.cpu.simd import carray, pointer
 from convalgos.problem import ConvProblem
 
@@ -180,12 +180,12 @@ def gather(SIZE, LANES):
         elif channels == LANES and pixels >= LANES:
             for start in range(0, pixels, LANES):
                 first = min(start, pixels - LANES)  # the last square overlaps the one before
-                simd.load_whole_square(
+                squares.load_whole_square(
                     SIZE, LANES, x + first * SIZE, channel_stride, target + first * LANES * SIZE, LANES
                 )
         else:
             for first in range(0, pixels, LANES):
-                simd.load_square(
+                squares.load_square(
                     SIZE, LANES, x + first * SIZE, channel_stride, channels, min(LANES, pixels - first),
                     target + first * LANES * SIZE, LANES,
                 )  # fmt: skip
@@ -207,12 +207,12 @@ def place(SIZE, LANES):
         elif channels == LANES and pixels >= LANES:
             for start in range(0, pixels, LANES):
                 first = min(start, pixels - LANES)  # the last square overlaps the one before
-                simd.place_whole_square(
+                squares.place_whole_square(
                     SIZE, LANES, source + first * LANES * SIZE, LANES, y + first * SIZE, channel_stride
                 )
         else:
             for first in range(0, pixels, LANES):
-                simd.place_square(
+                squares.place_square(
                     SIZE, LANES, source + first * LANES * SIZE, LANES,
                     channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
                 )  # fmt: skip
@@ -234,7 +234,7 @@ def scatter(SIZE, LANES):
         elif channels == LANES and pixels >= LANES:
             for start in range(0, pixels, LANES):
                 first = min(start, pixels - LANES)  # the last square overlaps the one before
-                simd.store_whole_square(
+                squares.store_whole_square(
                     SIZE,
                     LANES,
                     source + first * LANES * SIZE,
@@ -246,7 +246,7 @@ def scatter(SIZE, LANES):
                 )
         else:
             for first in range(0, pixels, LANES):
-                simd.store_square(
+                squares.store_square(
                     SIZE, LANES, source + first * LANES * SIZE, LANES, bias, relu,
                     channels, min(LANES, pixels - first), y + first * SIZE, channel_stride,
                 )  # fmt: skip
