@@ -8,7 +8,7 @@ import pytest
 from helpers import check, example
 
 from convalgos import ConvProblem
-from convalgos.cpu import direct, direct_pixels, jit
+from convalgos.cpu import direct, jit, pixel_blocks
 from convalgos.cpu.direct_pixels import DirectPixels
 
 
@@ -44,10 +44,10 @@ def test_blocking_of_long_rows_is_quick_to_find():
     ],
 )
 def test_stores_around_the_caches_are_right(text, dtype, monkeypatch):
-    monkeypatch.setattr(direct_pixels, "STREAMED", 0.0)
-    direct_pixels.blocking.cache_clear()
+    monkeypatch.setattr(pixel_blocks, "STREAMED", 0.0)
+    pixel_blocks.blocking.cache_clear()
     check(DirectPixels(), ConvProblem.parse(f"{text} {dtype}"))
-    direct_pixels.blocking.cache_clear()
+    pixel_blocks.blocking.cache_clear()
 
 
 def test_both_forms_agree():
