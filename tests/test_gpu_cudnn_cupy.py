@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from cuda_shim import cupy_stand_in as stand_in
 from cuda_shim import device as shim
+from cupy_devices import two_devices
 from fake_cudnn import PLANS, Front
 from helpers import example
 
 import convalgos as ca
 from convalgos import algorithm as contract
-from convalgos import api
 from convalgos.algorithm import finish
 from convalgos.cpu.reference import backward_data, backward_weights
-from convalgos.gpu import cuda, cudnn_plans, cudnn_run, device, judge
+from convalgos.gpu import cudnn_plans, cudnn_run, judge
 from convalgos.problem import ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -27,21 +27,15 @@ def front(monkeypatch):
     made = Front(PLANS[4:], raw=True)
     made.captured = lambda: stand_in.get_current_stream().is_capturing()
     monkeypatch.setitem(sys.modules, "cudnn", made)
-    monkeypatch.setattr(cuda, "text", lambda build: build)  # the stand-in compiles builds
-    monkeypatch.setattr(device, "_devices", {})
-    stand_in.install(monkeypatch)
-    for user in (device, contract, sys.modules["convalgos.gpu.plan"]):
+    for user in (contract, sys.modules["convalgos.gpu.plan"]):
         monkeypatch.setattr(user, "missing", lambda name: None)
-    caches = (device._why_no_cuda, cuda._architectures, cuda._record_type)
-    for cached in caches:
-        cached.cache_clear()
-    yield made
-    for cached in (*caches, cudnn_plans.listing, cudnn_run.planner):
+    with two_devices(monkeypatch):
+        yield made
+    for cached in (cudnn_plans.listing, cudnn_run.planner):
         cached.cache_clear()
     cudnn_plans._notes.clear()
     cudnn_run._free.clear()
     judge.forget()
-    api.forget_plans()
 
 
 def data(layout):

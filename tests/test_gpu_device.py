@@ -5,16 +5,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from cuda_shim import cupy_stand_in as stand_in
 from cuda_shim import device as shim
+from cupy_devices import PROBLEM, launches, on, served, two_devices
 from helpers import example
 
 import convalgos as ca
-from convalgos import api
 from convalgos.algorithm import Unsupported
 from convalgos.gpu import cuda, cufft, device, tensor_maps
 from convalgos.gpu.direct import ALGORITHMS, TILE_K
@@ -23,37 +22,13 @@ from convalgos.gpu.taps import tap_table
 from convalgos.machine import cache_folder
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
-PROBLEM = ca.ConvProblem.parse("n1 c3 h6 w7 k4 r3 s3 p1")
 SPLIT = ca.ConvProblem.parse("n1 c64 h5 w5 k8 r3 s3 p1")  # whose sums Winograd splits, in a workspace
 
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch):
-    """CuPy on two devices, and no plans or devices of other tests."""
-    monkeypatch.setattr(cuda, "text", lambda build: build)  # the stand-in compiles builds
-    monkeypatch.setattr(device, "_devices", {})
-    stand_in.install(monkeypatch)
-    monkeypatch.setattr(device, "missing", lambda name: None)
-    for cached in (device._why_no_cuda, cuda._architectures, cuda._record_type, cuda.lacks):
-        cached.cache_clear()
-    api.forget_plans()
-    yield
-    for cached in (device._why_no_cuda, cuda._architectures, cuda._record_type, cuda.lacks):
-        cached.cache_clear()
-    api.forget_plans()
-
-
-def served(problem, name="cuda:0", algorithm="gpu.direct"):
-    return ca.plan(problem, device=name, algorithm=algorithm)
-
-
-def on(index, *arrays):
-    with stand_in.Device(index):
-        return tuple(stand_in.asarray(a) for a in arrays)
-
-
-def launches():
-    return [entry for entry in stand_in.log if entry[0] not in ("synchronize", "graph", "upload")]
+    with two_devices(monkeypatch):
+        yield
 
 
 def test_figures_and_the_plans_of_a_device():
@@ -333,269 +308,6 @@ def test_filters_are_kept_only_for_plans_that_may_need_them():
     assert plan.prepare(w).original is None
     plan.next_plan = lambda: served(SPLIT)
     assert plan.prepare(w).original is not None
-
-
-# --- graphs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["gpu.direct", "gpu.winograd.f2x3", "gpu.winograd.f4x3"])
-def test_graphs_replay_a_call(algorithm):
-    x, w, bias, y = example(SPLIT, "integers")
-    plan = served(SPLIT, algorithm=algorithm)
-    x, w, bias = on(0, x, w, bias)
-    stand_in.log.clear()
-    replay = plan.capture(x, plan.prepare(w), bias=bias, activation="relu")
-    answer = np.maximum(y + bias.array[:, None, None], 0)
-    stand_in.log.clear()
-    other = stand_in.Stream(non_blocking=True)
-    for stream in (stand_in.Stream.null, other):
-        replay.y.array.fill(np.nan)
-        noise = [stand_in.empty(plan.workspace_bytes, np.uint8) for _ in range(3)]  # memory that others take
-        with stream:
-            assert replay() is replay.y
-        assert np.allclose(replay.y.array, answer, atol=1e-3)
-        assert all((taken.array == 0xFF).all() for taken in noise), "the graph writes where others work"
-    x.array[...] = -x.array  # the graph reads where x lies
-    assert np.allclose(replay().array, np.maximum(bias.array[:, None, None] - y, 0), atol=1e-3)
-    assert [entry[0::2] for entry in stand_in.log] == [("graph", 0), ("graph", other.ptr), ("graph", 0)]
-
-
-def test_graphs_are_ordered_with_the_stream_they_were_made_on():
-    x, w, _, _ = example(PROBLEM, "integers")
-    x, w = on(0, x, w)
-    plan, caller = served(PROBLEM), stand_in.Stream(non_blocking=True)
-    stand_in.log.clear()
-    stand_in.waits.clear()
-    with caller:
-        plan.capture(x, w)
-    (_, _, inner), *_ = launches()
-    assert inner != caller.ptr and stand_in.waits == [(inner, caller.ptr), (caller.ptr, inner)]
-
-
-def test_graphs_need_arrays_that_are_read_where_they_lie():
-    square = ca.ConvProblem.parse("n1 c3 h6 w8 k3 r3 s3 p1")
-    x, w, _, y = example(square, "integers")
-    plan = served(square)
-    x, w, y = on(0, x, w, y)
-    odd = stand_in.empty((x.size + 1,), np.float32)[1:].reshape(x.shape)
-    with pytest.raises(ValueError, match="x must be contiguous and start at a multiple of 16 bytes"):
-        plan.capture(odd, w)
-    with pytest.raises(ValueError, match="x must be contiguous"):
-        plan.capture(stand_in.empty((1, 3, 6, 16), np.float32)[..., ::2], w)
-    with pytest.raises(ValueError, match="out must be contiguous"):
-        plan.capture(x, w, out=odd)
-    with pytest.raises(ValueError, match="out overlaps x or bias"):
-        plan.capture(x, w, out=x)
-    with pytest.raises(ValueError, match="activation='tanh'"):
-        plan.capture(x, w, activation="tanh")
-    with pytest.raises(TypeError, match="x has dtype float64"):
-        plan.capture(stand_in.zeros(x.shape), w)
-
-
-def test_plans_that_no_graph_can_hold_say_so():
-    problem = ca.ConvProblem.parse("n1 c8 h5 w5 k8 r1 s1")
-    x, w, _, _ = example(problem, "integers")
-    x, w = on(0, x, w)
-    with pytest.raises(
-        Unsupported, match=r"gpu\.im2col cannot be captured in a graph: it multiplies by cuBLAS"
-    ):
-        served(problem, algorithm="gpu.im2col").capture(x, w)
-    empty = ca.ConvProblem.parse("n0 c3 h5 w5 k4 r3 s3")
-    x, w, _, _ = example(empty, "integers")
-    x, w = on(0, x, w)
-    with pytest.raises(Unsupported, match="an empty problem"):
-        served(empty).capture(x, w)
-
-
-def test_no_graph_is_made_within_a_graph():
-    x, w, _, _ = example(PROBLEM, "integers")
-    x, w = on(0, x, w)
-    plan, stream = served(PROBLEM), stand_in.Stream(non_blocking=True)
-    with stream:
-        stream.begin_capture()
-        with pytest.raises(Unsupported, match="graphs cannot be made within a graph"):
-            plan.capture(x, w)
-        stream.end_capture()
-
-
-def test_a_capture_that_fails_ends(monkeypatch):
-    x, w, _, y = example(PROBLEM, "integers")
-    x, w = on(0, x, w)
-    plan = served(PROBLEM)
-    run, calls = plan.run, []
-
-    def broken(*arguments):
-        calls.append(stand_in.get_current_stream())
-        if calls[-1].graph is not None:
-            raise RuntimeError("not while capturing")
-        run(*arguments)
-
-    monkeypatch.setattr(plan, "run", broken)
-    with pytest.raises(RuntimeError, match="not while capturing"):
-        plan.capture(x, w)
-    assert calls[-1].graph is None and stand_in.get_current_stream().ptr == 0
-    assert np.array_equal(plan(x, w).array, y)
-
-
-# --- other libraries -----------------------------------------------------------------------------
-
-
-class Tensor:
-    """As much of a torch tensor as the library asks for."""
-
-    is_cuda = True
-
-    def __init__(self, array, index=0, asked=None):
-        self.viewed, self.index = array, index
-        self.asked = [] if asked is None else asked  # streams that were handed to __dlpack__
-        self.shape = array.shape
-        self.dtype = f"torch.{array.dtype}"
-        self.device = SimpleNamespace(index=index)
-        self.nbytes, self.data_ptr = array.nbytes, lambda: array.ctypes.data
-        self.requires_grad, self.is_neg = True, lambda: False
-
-    def get_device(self):
-        return self.index
-
-    def stride(self):
-        return tuple(s // self.viewed.itemsize for s in self.viewed.strides)
-
-    def detach(self):
-        made = Tensor(self.viewed, self.index, self.asked)
-        made.requires_grad = False
-        return made
-
-    def movedim(self, source, destination):
-        return Tensor(np.moveaxis(self.viewed, source, destination), self.index, self.asked)
-
-    def new_empty(self, shape):
-        raw = np.full(int(np.prod(shape)) * 4 + 256, 0xFF, np.uint8)
-        start = -raw.ctypes.data % 256
-        made = raw[start : start + raw.size - 256].view(np.float32).reshape(shape)
-        return Tensor(made, self.index)
-
-    def __dlpack_device__(self):
-        return 2, self.index
-
-    def __dlpack__(self, *, stream=None, max_version=None, copy=None):
-        if self.requires_grad:
-            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        assert stand_in.get_device() == self.index, "Can't export tensors on a different CUDA device index."
-        self.asked.append(stream)
-        return stand_in.Capsule(self.viewed, self.index)
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    """A torch whose current stream is not CuPy's."""
-    module = ModuleType("torch")
-    streams = [4096, 8192]
-    module.Tensor, module.bfloat16, module.int16 = Tensor, "torch.bfloat16", "torch.int16"
-    module.cuda = SimpleNamespace(
-        current_stream=lambda where: SimpleNamespace(cuda_stream=streams[where.index]),
-    )
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-def aligned(array):
-    """A copy in float32 that starts where torch's allocator would have it."""
-    made = Tensor(array.astype(np.float32)).new_empty(array.shape).viewed
-    made[...] = array
-    return made
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_tensors_come_and_go_on_torchs_stream(torch, index):
-    x, w, bias, y = (aligned(a) for a in example(PROBLEM, "integers"))
-    name, stream = f"cuda:{index}", (4096, 8192)[index]
-    plan = served(PROBLEM, name)
-    prepared = plan.prepare(Tensor(w, index))
-    stand_in.log.clear()
-    inputs = Tensor(x, index), prepared
-    found = plan(*inputs, bias=Tensor(bias, index))
-    assert type(found) is Tensor and found.index == index
-    assert np.array_equal(found.viewed, y + bias[:, None, None])
-    out = Tensor(np.full_like(y, np.nan), index)
-    assert plan(*inputs, out=out) is out and np.array_equal(out.viewed, y)
-    assert {entry[1:] for entry in launches()} == {(index, stream)}
-    assert not inputs[0].asked  # torch's stream is current: nobody waits for anybody
-    assert stand_in.get_current_stream().ptr == 0 and stand_in.get_device() == 0
-    replay = plan.capture(*inputs)
-    assert replay() is replay.y and type(replay.y) is Tensor and np.array_equal(replay.y.viewed, y)
-    assert stand_in.log[-1] == ("graph", index, stream)
-
-
-def test_conv_keeps_tensors_on_torchs_stream_in_both_layouts(torch):
-    x, w, _, y = (aligned(a) for a in example(PROBLEM, "integers"))
-    found = ca.conv(Tensor(x), Tensor(w), padding=1, algorithm="gpu.direct")
-    assert type(found) is Tensor and np.array_equal(found.viewed, y)
-    last = aligned(np.moveaxis(x, 1, -1))
-    view, out = Tensor(np.moveaxis(last, -1, 1)), Tensor(np.moveaxis(aligned(np.moveaxis(y, 1, -1)), -1, 1))
-    out.viewed.fill(np.nan)
-    kinds = {"padding": 1, "layout": "channels_last", "algorithm": "gpu.direct"}
-    found = ca.conv(view, Tensor(w), **kinds)
-    assert type(found) is Tensor and np.array_equal(found.viewed, y)
-    assert found.viewed.strides == out.viewed.strides
-    assert ca.conv(view, Tensor(w), out=out, **kinds) is out and np.array_equal(out.viewed, y)
-    assert {stream for _, _, stream in launches()} == {4096}
-
-
-def test_gradients_of_tensors_are_computed_on_torchs_stream(torch, monkeypatch):
-    """Plans of this test compute nothing: what counts is the stream that is current."""
-    dy, w = (aligned(a) for a in (np.ones((1, 4, 6, 7)), np.ones((4, 3, 3, 3))))
-    current = []
-
-    def plan_for(*arguments):
-        current.append((stand_in.get_device(), stand_in.get_current_stream().ptr))
-        return lambda x, w, **named: x
-
-    monkeypatch.setattr(api, "plan_for", plan_for)
-    ca.conv_backward_data(Tensor(dy, 1), Tensor(w, 1), (1, 3, 8, 9))
-    ca.conv_backward_data(dy=Tensor(dy), w=Tensor(w), x_shape=(1, 3, 8, 9))
-    assert current == [(1, 8192), (0, 4096)]
-
-
-def test_tensors_beside_cupy_arrays_are_ordered_with_cupys_stream(torch):
-    x, w, _, y = (aligned(a) for a in example(PROBLEM, "integers"))
-    plan, weights = served(PROBLEM), Tensor(w)
-    (x,) = on(0, x)
-    stream = stand_in.Stream(non_blocking=True)
-    with stream:
-        assert np.array_equal(plan(x, weights).array, y)
-    assert weights.asked == [stream.ptr] and launches()[-1][2] == stream.ptr
-    weights.is_neg = lambda: True
-    with pytest.raises(TypeError, match=r"w has its negative bit set: give w\.resolve_neg\(\)"):
-        plan(x, weights)
-
-
-class Foreign:
-    """An array of a library that speaks DLPack, or, of an older one, that has the interface of Numba."""
-
-    def __init__(self, array, index=0, dlpack=True):
-        self.viewed, self.index, self.asked = array, index, []
-        if dlpack:
-            self.__dlpack__, self.__dlpack_device__ = self._dlpack, lambda: (2, index)
-        else:
-            self.__cuda_array_interface__ = {"shape": array.shape}
-
-    def _dlpack(self, *, stream=None, **_):
-        self.asked.append(stream)
-        return stand_in.Capsule(self.viewed, self.index)
-
-
-@pytest.mark.parametrize("dlpack", [True, False])
-def test_arrays_of_other_libraries_come_in(dlpack):
-    x, w, _, y = (aligned(a) for a in example(PROBLEM, "integers"))
-    plan, out = served(PROBLEM), Foreign(np.full_like(y, np.nan), dlpack=dlpack)
-    given = Foreign(x, dlpack=dlpack), Foreign(w, dlpack=dlpack)
-    assert isinstance(plan(*given), stand_in.ndarray)
-    assert plan(*given, out=out) is out and np.array_equal(out.viewed, y)
-    found = ca.conv(*given, padding=1, algorithm="gpu.direct")
-    assert np.array_equal(found.array, y)
-    assert not dlpack or set(given[0].asked) == {1}  # the default stream, as DLPack calls it
-    with pytest.raises(TypeError, match=r"w=Foreign must be"):
-        ca.conv(x, given[1], padding=1)
 
 
 # --- transforms ------------------------------------------------------------------------------------
