@@ -2,84 +2,39 @@
 
 import sys
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cuda_shim import device as shim
-from fake_cudnn import PLANS, Engine, Front
-from helpers import example
+from cudnn_on_the_shim import CUDNN, PROBLEM, Device, data, installing, needs_shim, offered, right
+from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
 from convalgos import algorithm as contract
 from convalgos import select
 from convalgos.algorithm import Unsupported, finish
-from convalgos.cpu.reference import backward_data, backward_weights, reference
+from convalgos.cpu.reference import backward_data, backward_weights
 from convalgos.gpu import cudnn as module
-from convalgos.gpu import cudnn_plans, cudnn_run, judge
+from convalgos.gpu import cudnn_plans, cudnn_run
 from convalgos.gpu.device import use
 from convalgos.problem import DIRECTIONS, ConvProblem
 from convalgos.store import IDS, Measured
 
-(CUDNN,) = module.ALGORITHMS
-PROBLEM = ConvProblem.parse("n3 c6 h7 w8 k4 r3 s3 p1:0,2 stride2,1 groups2")
 STRICT = "eng6"  # the first strict plan of the stand-in that fits the usual limit
-needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
-
-
-class Device(shim.ShimDevice):
-    """The stand-in for a GPU, with streams."""
-
-    number, captured = 7, False
-
-    def stream(self):
-        return self.number
-
-    def capturing(self):
-        return self.captured
 
 
 @pytest.fixture
 def install(monkeypatch):
-    """Puts a front end in the place of the real one."""
-
-    def put(*plans, **settings):
-        front = Front(plans or PLANS, **settings)
-        monkeypatch.setitem(sys.modules, "cudnn", front)
-        return front
-
-    for user in (contract, sys.modules["convalgos.gpu.plan"]):
-        monkeypatch.setattr(user, "missing", lambda name: None)
-    with use(Device()):
-        put()
+    with installing(monkeypatch) as put:
         yield put
-    for cached in (cudnn_plans.listing, cudnn_run.planner):
-        cached.cache_clear()
-    cudnn_plans._notes.clear()
-    cudnn_run._free.clear()
-    judge.forget()
 
 
 @pytest.fixture
 def trusting(monkeypatch):
     """For tests of what does not depend on the check."""
     monkeypatch.setattr(module, "judge", lambda *given, **also: None)
-
-
-def data(problem):
-    """(x, w, bias, y in float64 before bias) in the problem's layout."""
-    x, w, bias, y = example(problem.replace(layout="channels_first"), "integers")
-    if problem.layout == "channels_last":
-        x, y = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, y))
-    return x, w, bias, y
-
-
-def right(problem, y, bias, activation):
-    answer = y.astype(np.float32)
-    finish(answer, bias, activation, problem)
-    return answer
 
 
 # --- graphs ------------------------------------------------------------------------------------
@@ -169,10 +124,6 @@ def test_gradients(install, trusting, direction, text, layout):
 
 
 # --- what is offered -----------------------------------------------------------------------------
-
-
-def offered(problem, **settings):
-    return [a.offer.name for a in CUDNN.variants(problem)]
 
 
 def test_float32_is_strict_and_nothing_is_less_precise_than_asked(install):
@@ -311,118 +262,11 @@ def test_measuring_times_the_plans(install, trusting, wisdom):
     assert len([i for i in known if i.startswith("gpu.cudnn.eng")]) >= 3
 
 
-# --- the check -----------------------------------------------------------------------------------------
-
-
-@needs_shim
-def test_a_plan_that_is_right_is_trusted_after_one_check(install):
-    front = install(raw=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        CUDNN.serve(PROBLEM)
-        runs = sum(handle.calls for handle in front.handles)
-        CUDNN.serve(PROBLEM.replace(x_shape=(9, *PROBLEM.x_shape[1:])))
-        CUDNN.serve(PROBLEM)
-    assert runs == sum(handle.calls for handle in front.handles) == 1
-
-
-@needs_shim
-@pytest.mark.parametrize(
-    "text", [str(PROBLEM), f"{PROBLEM} compute_tf32", f"{PROBLEM} float16", "n1 c2 w9 k1 s3"]
-)
-def test_a_plan_that_is_wrong_is_not_used(install, text):
-    problem = ConvProblem.parse(text)
-    install(Engine("eng20_k2=6", wrong=True), Engine("eng1"))
-    with pytest.warns(
-        RuntimeWarning, match=r"cuDNN 91900 eng20_k2=6 is not used for .*: its error is [12]\."
-    ):
-        plan = CUDNN.serve(problem)
-    assert plan.offer.name == "eng1"
-    assert offered(problem) == ["eng1"], "it is remembered"
-    with pytest.raises(Unsupported, match="cuDNN has no plan"):
-        replace(CUDNN, offer=replace(plan.offer, name="eng20_k2=6")).serve(problem)
-
-
-@needs_shim
-@pytest.mark.parametrize("direction", ["backward_data", "backward_weights"])
-@pytest.mark.parametrize("words", ["", "compute_tf32", "float16", "bfloat16 channels_last"])
-def test_gradients_are_checked_by_what_defines_them(install, direction, words):
-    problem = ConvProblem.parse(f"{PROBLEM} {words}").replace(direction=direction)
-    install(Engine("eng20_k2=6", wrong=True), Engine("eng1"))
-    with pytest.warns(RuntimeWarning, match="eng20_k2=6 is not used for .*: <result, r> is off by"):
-        plan = CUDNN.serve(problem)
-    assert plan.offer.name == "eng1"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        install(raw=True, version=92800)
-        cudnn_plans.listing.cache_clear()
-        CUDNN.serve(problem)
-
-
-@needs_shim
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_one_wrong_row_is_found(install, direction, dtype):
-    problem = ConvProblem.parse(f"n4 c8 h14 w14 k8 r3 s3 p1 {dtype}").replace(direction=direction)
-    compute = {"forward": reference, "backward_data": backward_data, "backward_weights": backward_weights}
-    wrong = None
-
-    def run(first, second, bias, result):
-        result[...] = compute[direction](problem, first, second)
-        if wrong is not None:
-            result[-1, 3, 1] = wrong
-
-    device, bound = Device(), CUDNN.error_bound(problem)
-    assert judge.judge(device, "right", problem, bound, run) is None
-    for wrong in (0, np.inf, np.nan):
-        with pytest.warns(RuntimeWarning, match=f"wrong by {wrong} is not used"):
-            assert judge.judge(device, f"wrong by {wrong}", problem, bound, run) is not None
-
-
 def test_gradients_on_a_gpu_are_computed_by_it(install, trusting):
     for direction in DIRECTIONS[1:]:
         problem = PROBLEM.replace(direction=direction)
         assert ca.plan(problem, "cuda:0").algorithm == "gpu.cudnn"
         assert "gpu.cudnn.eng1" in {a.id for a in select.variants(problem, "cuda:0")}
-
-
-@needs_shim
-def test_where_all_are_wrong_another_algorithm_serves(install):
-    install(Engine("eng20", wrong=True))
-    machine = select.figures("cuda:0")
-    with pytest.warns(RuntimeWarning, match="eng20 is not used"):
-        ranking = ca.explain(PROBLEM, device="cuda:0", allow=["gpu.cudnn", "gpu.direct"])
-        first = sorted(ranking.candidates, key=lambda c: c.id != "gpu.cudnn")
-        plan = select.explained(replace(ranking, candidates=tuple(first)), "cuda:0")
-    assert plan.algorithm == "gpu.direct" and machine is not None
-    assert CUDNN.why_not(PROBLEM) == "cuDNN has no plan for it"
-
-
-@needs_shim
-def test_a_relu_that_drops_nan_is_not_used(install):
-    front = install(replace(PLANS[4], drops_nan=True))
-    x, w, bias, y = data(PROBLEM)
-    plan = CUDNN.serve(PROBLEM)
-    with pytest.warns(RuntimeWarning, match="with bias with relu is not used .* turns NaN into a number"):
-        found = plan(x, w, bias=bias, activation="relu")
-    assert np.array_equal(found, right(PROBLEM, y, bias, "relu"))
-    x = x.copy()
-    x[0] = np.nan
-    assert np.isnan(plan(x, w, bias=bias, activation="relu")[0]).any()
-    assert np.array_equal(plan(x, w, bias=bias)[1], right(PROBLEM, y, bias, None)[1])
-    assert {g.built.fused for g in front.graphs if g.built and "add" in g.output.steps}, "bias is fused alone"
-
-
-@needs_shim
-def test_what_cannot_be_checked_is_not_used(install, monkeypatch):
-    monkeypatch.setattr(judge, "_judges", [])
-    with pytest.warns(RuntimeWarning, match="it cannot be checked"), pytest.raises(Unsupported):
-        CUDNN.serve(PROBLEM)
-    judge.forget()
-    monkeypatch.setattr(judge, "_compare", lambda *given: (_ for _ in ()).throw(MemoryError("3 GB")))
-    with pytest.raises(Unsupported, match="no memory to check it"):
-        CUDNN.serve(PROBLEM)
-    assert judge._verdicts == {}, "there may be memory another time"
 
 
 # --- running -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cuda_shim import cupy_stand_in as stand_in
 from cuda_shim import device as shim
+from cudnn_on_the_shim import forget
 from cupy_devices import two_devices
 from fake_cudnn import PLANS, Front
 from helpers import example
@@ -15,7 +16,6 @@ import convalgos as ca
 from convalgos import algorithm as contract
 from convalgos.algorithm import finish
 from convalgos.cpu.reference import backward_data, backward_weights
-from convalgos.gpu import cudnn_plans, cudnn_run, judge
 from convalgos.problem import ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -31,11 +31,7 @@ def front(monkeypatch):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with two_devices(monkeypatch):
         yield made
-    for cached in (cudnn_plans.listing, cudnn_run.planner):
-        cached.cache_clear()
-    cudnn_plans._notes.clear()
-    cudnn_run._free.clear()
-    judge.forget()
+    forget()
 
 
 def data(layout):
