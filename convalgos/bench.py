@@ -1,7 +1,8 @@
 """The main job: every algorithm on every layer, the pick, the oracle and the peers, as data.
 
 `read_target` turns what the user names into layers, `run_layer` measures one of them, and `Results` is what
-there is to show (`convalgos.report`) and to keep (`as_json`).
+there is to show (`convalgos.report`) and to keep (`as_json`). Of whole training steps, measured by
+`convalgos.training`, it is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from convalgos.onnx_model import read_model
 from convalgos.peers import Peer
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Ranking
-from convalgos.site import site
+from convalgos.site import Site, site
 from convalgos.suites import Layer, read_table, suites
 
 PEER_ERROR = 1e-2  # a peer further off than this did not compute the same problem
@@ -57,6 +58,31 @@ class PeerResult:
     timing: Timing | None
     error: float | None
     why_not: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "median_s": self.timing.median if self.timing else None,
+            "samples_s": list(self.timing.samples) if self.timing else [],
+            "error": self.error,
+            "why_not": self.why_not,
+        }
+
+
+class Measured(Protocol):
+    """What is found out about a layer by one measurement or another."""
+
+    @property
+    def layer(self) -> Layer: ...
+
+    def complaints(self) -> list[str]:
+        """One line for everything that was wrong or failed, which nothing should."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `json.dumps`: null for what there is not, and for an error that is not finite."""
+
+
+M = TypeVar("M", bound=Measured)
 
 
 @dataclass(frozen=True)
@@ -107,35 +133,52 @@ class LayerResult:
         theirs = self.peer_seconds(name)
         return theirs / self.seconds if theirs and self.seconds else None
 
+    def complaints(self) -> list[str]:
+        """One line for every candidate that gave a wrong result or failed."""
+        name, lines = self.layer.name, []
+        for row in self.wrong:
+            lines.append(over_bound(name, row.algorithm, row.error, row.error_bound))
+        for failure in self.table.failed:
+            lines.append(f"{name}: {failure.id} failed: {failure.why_not.splitlines()[0]}")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        return layer_as_json(self.layer) | {
+            "pick": self.pick,
+            "oracle": self.oracle.algorithm if self.oracle else None,
+            "regret": self.regret,
+            "candidates": [
+                {
+                    "algorithm": row.algorithm,
+                    "median_s": row.median_s,
+                    "samples_s": list(row.samples_s),
+                    "workspace_bytes": row.workspace_bytes,
+                    "error": finite(row.error),
+                    "error_bound": row.error_bound,
+                    "host_s": row.host_s,
+                }
+                for row in self.table.rows
+            ],
+            "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in self.table.rejected],
+            "failed": [{"algorithm": r.id, "why_not": r.why_not} for r in self.table.failed],
+            "peers": [peer.as_json() for peer in self.peers],
+        }
+
 
 @dataclass
-class Results:
+class Results(Generic[M]):
     """A bench as it grows."""
 
     command: str
     machine: Machine | GpuMachine
     versions: dict[str, str]
     skipped: dict[str, str] = field(default_factory=dict)  # node of the model -> why it is not a layer
-    layers: list[LayerResult] = field(default_factory=list)
+    layers: list[M] = field(default_factory=list)
     started: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
 
     def complaints(self) -> list[str]:
-        """One line for every candidate that gave a wrong result or failed."""
-        return [
-            line
-            for result in self.layers
-            for line in (
-                *(
-                    f"{result.layer.name}: {row.algorithm} has error {row.error:.1e}, over its bound "
-                    f"{row.error_bound:.1e}"
-                    for row in result.wrong
-                ),
-                *(
-                    f"{result.layer.name}: {failure.id} failed: {failure.why_not.splitlines()[0]}"
-                    for failure in result.table.failed
-                ),
-            )
-        ]
+        """Those of all layers."""
+        return [line for result in self.layers for line in result.complaints()]
 
 
 # --- what to measure -------------------------------------------------------------------------
@@ -247,29 +290,49 @@ def run_layer(
 
 
 def _try_peer(peer: Peer, judge: measure.Judge) -> tuple[PeerResult, Callable[[], object] | None]:
-    """What a first call tells of a peer, with the call to time where it was not so long that it will do."""
-    problem = judge.problem
-    threads = select.current_machine().threads if judge.site.name == "cpu" else 1
-    reason = peer.why_not(problem)
-    if reason is None:
-        try:
-            with judge.site.working():
-                call = peer.call(problem, judge.x, judge.w, threads)
-            start = time.perf_counter()
-            y = host_array(call())
-            took = time.perf_counter() - start
-        except Exception as failure:  # of another library: whatever it raises, our bench goes on
-            reason = f"{type(failure).__name__}: {failure}"
-        else:
-            if problem.layout == "channels_last" and problem.arrays[2] != "dw":
-                y = np.moveaxis(y, 1, -1)
-            error = judge.error(y)
-            if error <= PEER_ERROR and took > measure.SINGLE_CALL:
-                return PeerResult(peer.name, Timing((took,)), error), None
-            if error <= PEER_ERROR:
-                return PeerResult(peer.name, None, error), call
-            reason = f"its result is {error:.1e} off"
-    return PeerResult(peer.name, None, None, reason), None
+    """What a first call tells of a peer, with the call to time; see `try_call`."""
+    if reason := peer.why_not(judge.problem):
+        return PeerResult(peer.name, None, None, reason), None
+    threads = peer_threads(judge.site)
+    return try_call(peer.name, lambda: peer.call(judge.problem, judge.x, judge.w, threads), judge)
+
+
+def peer_threads(where: Site) -> int:
+    """How many threads a peer may have."""
+    return select.current_machine().threads if where.name == "cpu" else 1
+
+
+def try_call(
+    name: str, build: Callable[[], Callable[[], Any]], *judges: measure.Judge
+) -> tuple[PeerResult, Callable[[], object] | None]:
+    """What a first call of a peer tells, with the call to time where it was not so long that it will do.
+
+    Args:
+        build: makes the call, which returns a result for each judge, channels first; of several a tuple.
+    """
+    try:
+        with judges[0].site.working():
+            call = build()
+        start = time.perf_counter()
+        given = call()
+        results = [host_array(result) for result in (given if isinstance(given, tuple) else (given,))]
+        took = time.perf_counter() - start
+    except Exception as failure:  # of another library: whatever it raises, our bench goes on
+        return PeerResult(name, None, None, f"{type(failure).__name__}: {failure}"), None
+    errors = [_error_of_peer(judge, result) for judge, result in zip(judges, results, strict=True)]
+    error = max(errors)
+    if not error <= PEER_ERROR:
+        return PeerResult(name, None, None, f"its result is {error:.1e} off"), None
+    if took > measure.SINGLE_CALL:
+        return PeerResult(name, Timing((took,)), error), None
+    return PeerResult(name, None, error), call
+
+
+def _error_of_peer(judge: measure.Judge, result: np.ndarray) -> float:
+    """`Judge.error` of an array that has its channels first."""
+    if judge.problem.layout == "channels_last" and judge.problem.arrays[2] != "dw":
+        result = np.moveaxis(result, 1, -1)
+    return judge.error(result)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
@@ -294,7 +357,7 @@ def versions() -> dict[str, str]:
 # --- to keep ---------------------------------------------------------------------------------
 
 
-def as_json(results: Results) -> dict[str, Any]:
+def as_json(results: Results[Any]) -> dict[str, Any]:
     """All of it, for `json.dumps`: null for what there is not, and for an error that is not finite."""
     return {
         "command": results.command,
@@ -302,42 +365,26 @@ def as_json(results: Results) -> dict[str, Any]:
         "machine": asdict(results.machine),
         "versions": results.versions,
         "skipped": [{"name": name, "why_not": why_not} for name, why_not in results.skipped.items()],
-        "layers": [_layer_as_json(result) for result in results.layers],
+        "layers": [result.as_json() for result in results.layers],
     }
 
 
-def _layer_as_json(result: LayerResult) -> dict[str, Any]:
+def layer_as_json(layer: Layer) -> dict[str, Any]:
+    """What every measurement tells of a layer."""
     return {
-        "suite": result.layer.suite,
-        "name": result.layer.name,
-        "count": result.layer.count,
-        "problem": str(result.problem),
-        "flops": result.problem.flops,
-        "pick": result.pick,
-        "oracle": result.oracle.algorithm if result.oracle else None,
-        "regret": result.regret,
-        "candidates": [
-            {
-                "algorithm": row.algorithm,
-                "median_s": row.median_s,
-                "samples_s": list(row.samples_s),
-                "workspace_bytes": row.workspace_bytes,
-                "error": row.error if math.isfinite(row.error) else None,
-                "error_bound": row.error_bound,
-                "host_s": row.host_s,
-            }
-            for row in result.table.rows
-        ],
-        "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in result.table.rejected],
-        "failed": [{"algorithm": r.id, "why_not": r.why_not} for r in result.table.failed],
-        "peers": [
-            {
-                "name": peer.name,
-                "median_s": peer.timing.median if peer.timing else None,
-                "samples_s": list(peer.timing.samples) if peer.timing else [],
-                "error": peer.error,
-                "why_not": peer.why_not,
-            }
-            for peer in result.peers
-        ],
+        "suite": layer.suite,
+        "name": layer.name,
+        "count": layer.count,
+        "problem": str(layer.problem),
+        "flops": layer.problem.flops,
     }
+
+
+def finite(error: float) -> float | None:
+    """An error, or its bound, as JSON has it."""
+    return error if math.isfinite(error) else None
+
+
+def over_bound(layer: str, algorithm: str, error: float, bound: float) -> str:
+    """The complaint about a wrong result."""
+    return f"{layer}: {algorithm} has error {error:.1e}, over its bound {bound:.1e}"

@@ -36,8 +36,13 @@ DEVICE = click.option(
 
 def changing(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options that change layers: dtype, compute_dtype, layout and direction."""
+    direction = click.option("--direction", type=click.Choice(DIRECTIONS), help="The pass, not forward.")
+    return changing_elements(direction(command))
+
+
+def changing_elements(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds those of all three passes: dtype, compute_dtype and layout."""
     for option in (
-        click.option("--direction", type=click.Choice(DIRECTIONS), help="The pass, not forward."),
         click.option("--layout", type=click.Choice(LAYOUTS), help="Memory layout, not channels_first."),
         click.option("--compute-dtype", type=click.Choice(COMPUTE_DTYPES), help="What products are made in."),
         click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Element type, not the layers' own."),

@@ -139,11 +139,18 @@ class Table:
 
 
 class Judge:
-    """Knows the float64 answer of a problem on its `random_arrays`, whole or at sampled outputs."""
+    """Knows the float64 answer of a problem on given arrays, whole or at sampled outputs.
 
-    def __init__(self, problem: ConvProblem, site: Site = CPU):
+    Args:
+        site: where the candidates run.
+        arrays: what they read first and second; the problem's `random_arrays` by default.
+    """
+
+    def __init__(
+        self, problem: ConvProblem, site: Site = CPU, arrays: tuple[np.ndarray, np.ndarray] | None = None
+    ):
         self.problem, self.site = problem, site
-        self.x, self.w = random_arrays(problem)
+        self.x, self.w = arrays or random_arrays(problem)
         first, second = problem.logical(0, self.x), problem.logical(1, self.w)
         taps = problem.gemm_k // max(1, problem.w_shape[1])
         self._where: np.ndarray | None = None

@@ -8,9 +8,10 @@ the best of all plans that it proposes, and torch's pick is that of its own benc
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from convalgos.algorithm import Unsupported, flipped, missing
 from convalgos.arrays import like
 from convalgos.gpu import device as gpu
 from convalgos.measure import runner
-from convalgos.problem import ConvProblem
+from convalgos.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.site import site
 
 TOO_LONG = 15.0  # seconds
@@ -30,6 +31,7 @@ THIN = 4  # channels or filters per group, below which a problem runs at the thi
 
 Call = Callable[[], Any]  # returns y or a gradient, channels first, as the peer's kind of array
 Build = Callable[[ConvProblem, np.ndarray, np.ndarray, int], Call]
+Backward = Callable[[ConvProblem, np.ndarray, np.ndarray, np.ndarray, int], Call]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Peer:
 
     `build(problem, x, w, threads)` gives the call to time, from logical x (N, C, *spatial), and w
     (K, C/groups, *kernel) with any flip done; for gradients from what `problem.arrays` says.
+    `backward(problem, x, w, dy, threads)` gives that of both gradients, (dx, dw), of a forward problem.
     """
 
     name: str  # "package", or "package.variant"
@@ -45,7 +48,7 @@ class Peer:
     refuses: Callable[[ConvProblem], str | None] = lambda problem: None
     needs: tuple[str, ...] = ()  # modules beside the package
     direct: bool = True  # its time grows as the flops do
-    gradients: bool = False  # whether it computes the backward passes, too
+    backward: Backward | None = None  # of those that compute gradients
 
     @property
     def package(self) -> str:
@@ -57,7 +60,7 @@ class Peer:
 
     def why_not(self, problem: ConvProblem) -> str | None:
         """Why the peer is not run on a problem, in one sentence, or None."""
-        if problem.direction != "forward" and not self.gradients:
+        if problem.direction != "forward" and self.backward is None:
             return f"compared on forward problems only, not on {problem.direction}"
         if problem.direction == "backward_weights" and problem.mode == "convolution":
             return "has no gradient of a flipped filter"
@@ -69,18 +72,41 @@ class Peer:
             return f"not timed: a direct convolution would take about {problem.flops / rate:.0f} s"
         return self.refuses(problem)
 
+    def why_not_trained(self, problem: ConvProblem) -> str | None:
+        """Why the peer has no training step of a forward problem, in one sentence, or None."""
+        reasons = (self.why_not(problem.replace(direction=direction)) for direction in DIRECTIONS)
+        return next(filter(None, reasons), None)
+
     def call(self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
         """The call to time, from x in the problem's layout and w."""
         first, second, _ = problem.arrays
-        x, w = (
-            np.ascontiguousarray(np.moveaxis(a, -1, 1))
-            if problem.layout == "channels_last" and name != "w"
-            else a
-            for a, name in ((x, first), (w, second))
-        )
-        if problem.mode == "convolution" and second == "w":
-            w = np.ascontiguousarray(flipped(w))
+        x, w = _theirs(problem, {first: x, second: w})
         return self.build(problem, x, w, threads)
+
+    def call_backward(
+        self, problem: ConvProblem, x: np.ndarray, w: np.ndarray, dy: np.ndarray, threads: int
+    ) -> Call:
+        """The call of both gradients, (dx, dw), of a forward problem; arrays in its layout.
+
+        Raises:
+            Unsupported: it computes no gradients.
+        """
+        if self.backward is None:
+            raise Unsupported(f"{self.name} computes no gradients")
+        x, w, dy = _theirs(problem, {"x": x, "w": w, "dy": dy})
+        return self.backward(problem, x, w, dy, threads)
+
+
+def _theirs(problem: ConvProblem, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Arrays by their names as peers take them: channels first, and the filter not to be flipped."""
+    found = []
+    for name, array in arrays.items():
+        if name != "w" and problem.layout == "channels_last":
+            array = np.ascontiguousarray(np.moveaxis(array, -1, 1))
+        elif name == "w" and problem.mode == "convolution":
+            array = np.ascontiguousarray(flipped(array))
+        found.append(array)
+    return found
 
 
 def choose(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
@@ -121,17 +147,7 @@ def _torch(
     import torch
     from torch.nn import functional
 
-    a_tensor = torch.empty(0)
-    x_tensor, w_tensor = like(x, a_tensor), like(w, a_tensor)
-    if device:
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = problem.compute_dtype == "tf32"
-        x_tensor, w_tensor = x_tensor.to(device), w_tensor.to(device)
-    else:
-        torch.set_num_threads(threads)
-    if channels_last:
-        memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[problem.ndim]
-        x_tensor, w_tensor = (t.to(memory_format=memory_format) for t in (x_tensor, w_tensor))
+    x_tensor, w_tensor = _tensors(problem, (x, w), threads, channels_last, device)
     if problem.direction != "forward":
         return _torch_gradient(problem, x_tensor, w_tensor)
     conv = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[problem.ndim]
@@ -148,12 +164,45 @@ def _torch(
     return call
 
 
+def _torch_backward(
+    problem: ConvProblem,
+    x: np.ndarray,
+    w: np.ndarray,
+    dy: np.ndarray,
+    threads: int,
+    *,
+    channels_last: bool,
+    device: str = "",
+) -> Call:
+    """Both gradients in one call, as autograd asks for them."""
+    x_tensor, w_tensor, dy_tensor = _tensors(problem, (x, w, dy), threads, channels_last, device)
+    return _aten_backward(problem, dy_tensor, x_tensor, w_tensor, (True, True))
+
+
+def _tensors(
+    problem: ConvProblem, arrays: Sequence[np.ndarray], threads: int, channels_last: bool, device: str
+) -> list[Any]:
+    """Arrays as torch takes them, with its threads and its cuDNN set as the problem asks for."""
+    import torch
+
+    found = [like(array, torch.empty(0)) for array in arrays]
+    if device:
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = problem.compute_dtype == "tf32"
+        found = [t.to(device) for t in found]
+    else:
+        torch.set_num_threads(threads)
+    if channels_last:
+        memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[problem.ndim]
+        found = [t.to(memory_format=memory_format) for t in found]
+    return found
+
+
 def _torch_gradient(problem: ConvProblem, first: Any, second: Any) -> Call:
     """What autograd calls for one of the gradients, of tensors in the order of `problem.arrays`."""
     import torch
 
     p, of_filter = problem, problem.direction == "backward_weights"
-    low = [low for low, _ in p.padding]
     # The array that is not there gives the shape of the gradient.
     dy, x, w = (second, first, None) if of_filter else (first, None, second)
     x = dy.new_empty(1).expand(p.x_shape) if x is None else x
@@ -163,13 +212,22 @@ def _torch_gradient(problem: ConvProblem, first: Any, second: Any) -> Call:
     else:
         kept = torch.channels_last if p.ndim == 2 else torch.channels_last_3d
         x, w = x.contiguous(memory_format=kept), w.contiguous(memory_format=kept)
+    backward = _aten_backward(p, dy, x, w, (not of_filter, of_filter))
+    return lambda: backward()[int(of_filter)]
+
+
+def _aten_backward(problem: ConvProblem, dy: Any, x: Any, w: Any, wanted: tuple[bool, bool]) -> Call:
+    """(dx, dw) of those that are wanted."""
+    import torch
+
+    p = problem
+    low = [low for low, _ in p.padding]
 
     @torch.inference_mode()
     def call():
-        wanted = [not of_filter, of_filter, False]
         return torch.ops.aten.convolution_backward(
-            dy, x, w, None, p.stride, low, p.dilation, False, [0] * p.ndim, p.groups, wanted
-        )[int(of_filter)]
+            dy, x, w, None, p.stride, low, p.dilation, False, [0] * p.ndim, p.groups, [*wanted, False]
+        )[:2]
 
     return call
 
@@ -177,14 +235,6 @@ def _torch_gradient(problem: ConvProblem, first: Any, second: Any) -> Call:
 def _no_uneven_gradients(problem: ConvProblem) -> str | None:
     uneven = problem.direction != "forward" and any(low != high for low, high in problem.padding)
     return "torch pads both sides alike in its gradients" if uneven else None
-
-
-def _torch_channels_first(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
-    return _torch(problem, x, w, threads, channels_last=False)
-
-
-def _torch_channels_last(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
-    return _torch(problem, x, w, threads, channels_last=True)
 
 
 def _only_planes(problem: ConvProblem) -> str | None:
@@ -268,33 +318,35 @@ def _only_single_planes(problem: ConvProblem) -> str | None:
 # --- on a GPU --------------------------------------------------------------------------------
 
 
-def _torch_on_gpu(channels_last: bool) -> Build:
+def _on_gpu(function: Callable[..., Call], channels_last: bool) -> Callable[..., Call]:
     """With torch's own search for the best of cuDNN, and TF32 only where the problem asks for it."""
 
-    def build(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
-        device = gpu.current().name
-        return _torch(problem, x, w, threads, channels_last=channels_last, device=device)
+    def build(*arguments: Any) -> Call:
+        return function(*arguments, channels_last=channels_last, device=gpu.current().name)
 
     return build
 
 
 def _cudnn(layout: str) -> Build:
-    """The fastest of all its plans in one sample of each, y allocated once."""
+    """The fastest of all its plans in one sample of each, the result allocated once."""
 
     def build(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
         here = site(gpu.current().name)
         problem = problem.replace(layout=layout, mode="cross_correlation")
         last = layout == "channels_last"
-        arrays = here.put(np.ascontiguousarray(np.moveaxis(x, 1, -1)) if last else x), here.put(w)
+        first, second = (
+            here.put(np.ascontiguousarray(np.moveaxis(a, 1, -1)) if last and name != "w" else a)
+            for a, name in zip((x, w), problem.arrays[:2], strict=True)
+        )
         y = here.empty(problem.array_shapes[2], x.dtype)
         calls = {}
-        first = select.find_algorithm("gpu.cudnn")
-        for algorithm in (first, *first.variants(problem)):
+        usual = select.find_algorithm("gpu.cudnn")
+        for algorithm in (usual, *usual.variants(problem)):
             with suppress(Unsupported):  # a plan that is known to be wrong, or takes too much workspace
-                call = runner(algorithm.serve(problem), *arrays, y)
+                call = runner(algorithm.serve(problem), first, second, y)
                 here.ready(call)
                 calls[here.seconds(call)] = call
-        best, logical = calls[min(calls)], y.transpose(0, -1, *range(1, y.ndim - 1)) if last else y
+        best, logical = calls[min(calls)], problem.logical(2, y)
 
         def run() -> Any:
             best()
@@ -305,19 +357,49 @@ def _cudnn(layout: str) -> Build:
     return build
 
 
+def _cudnn_backward(layout: str) -> Backward:
+    """One gradient after the other."""
+    build = _cudnn(layout)
+
+    def both(problem: ConvProblem, x: np.ndarray, w: np.ndarray, dy: np.ndarray, threads: int) -> Call:
+        data = build(problem.replace(direction="backward_data"), dy, w, threads)
+        weights = build(problem.replace(direction="backward_weights"), x, dy, threads)
+        return lambda: (data(), weights())
+
+    return both
+
+
 def _cudnn_refuses(layout: str) -> Callable[[ConvProblem], str | None]:
     return lambda problem: select.find_algorithm("gpu.cudnn").why_not(problem.replace(layout=layout))
 
 
+_REFUSES = {"channels_first": _no_uneven_gradients, "channels_last": _only_planes}  # of torch, by layout
+
 PEERS = (
-    Peer("torch.channels_first", _torch_channels_first, _no_uneven_gradients, gradients=True),
-    Peer("torch.channels_last", _torch_channels_last, _only_planes, gradients=True),
+    *(
+        Peer(
+            f"torch.{layout}",
+            partial(_torch, channels_last=layout == "channels_last"),
+            refuses,
+            backward=partial(_torch_backward, channels_last=layout == "channels_last"),
+        )
+        for layout, refuses in _REFUSES.items()
+    ),
     Peer("onnxruntime", _onnxruntime, needs=("onnx",)),
     Peer("scipy", _scipy, _only_single_planes, direct=False),
 )
 GPU_PEERS = (
-    Peer("cudnn.channels_first", _cudnn("channels_first"), _cudnn_refuses("channels_first")),
-    Peer("cudnn.channels_last", _cudnn("channels_last"), _cudnn_refuses("channels_last")),
-    Peer("torch.channels_first", _torch_on_gpu(channels_last=False), _no_uneven_gradients, gradients=True),
-    Peer("torch.channels_last", _torch_on_gpu(channels_last=True), _only_planes, gradients=True),
+    *(
+        Peer(f"cudnn.{layout}", _cudnn(layout), _cudnn_refuses(layout), backward=_cudnn_backward(layout))
+        for layout in LAYOUTS
+    ),
+    *(
+        Peer(
+            f"torch.{layout}",
+            _on_gpu(_torch, layout == "channels_last"),
+            refuses,
+            backward=_on_gpu(_torch_backward, layout == "channels_last"),
+        )
+        for layout, refuses in _REFUSES.items()
+    ),
 )

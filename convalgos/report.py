@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from convalgos.bench import LayerResult, Results, geometric_mean
+from convalgos.bench import LayerResult, Measured, Results, geometric_mean
 from convalgos.constants import Constant
 from convalgos.gpu.device import GpuMachine
 from convalgos.machine import Machine
@@ -43,9 +43,14 @@ NOTABLE_REGRET = 1.1
 
 def show(results: Results, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
-    if results.layers:
-        print_table(layer_table(results), console)
-    for line in footer(results):
+    print_all(layer_table(results) if results.layers else None, footer(results), console)
+
+
+def print_all(table: Table | None, lines: list[Text], console: Console) -> None:
+    """A table, and lines below it."""
+    if table is not None:
+        print_table(table, console)
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
@@ -72,7 +77,7 @@ def layer_table(results: Results) -> Table:
             *_pick(result, results.machine),
             *([_host(result)] if hosts else []),
             *_oracle(result),
-            *(_ratio(result.ratio(name)) for name in peers),
+            *(ratio(result.ratio(name)) for name in peers),
         )
     return table
 
@@ -81,22 +86,27 @@ def footer(results: Results) -> list[Text]:
     """Means over the layers, the machine, and what went wrong."""
     lines = []
     regrets = {layer_name(results, r): r.regret for r in results.layers}
-    lines += _mean("regret", regrets, "worst", max)
+    lines += mean("regret", regrets, "worst", max)
     for name in timed_peers(results):
         ratios = {layer_name(results, r): r.ratio(name) for r in results.layers}
-        lines += _mean(name, ratios, "least", min)
+        lines += mean(name, ratios, "least", min)
     if lines:
         lines.insert(0, "geometric means: regret, and time of each peer / of the pick")
     lines += _whole_network(results)
-    lines.append(results.machine.summary)
+    unserved = [layer_name(results, r) for r in results.layers if r.pick is None]
+    return [Text(line) for line in lines] + closing(results, unserved)
+
+
+def closing(results: Results[Any], unserved: list[str]) -> list[Text]:
+    """What was measured on, what was left out or not served, and what went wrong."""
+    lines = [results.machine.summary]
     lines.append(", ".join(f"{name} {version}" for name, version in results.versions.items()))
     lines += [f"skipped {name}: {why_not}" for name, why_not in results.skipped.items()]
-    unserved = [layer_name(results, r) for r in results.layers if r.pick is None]
     lines += [f"{name}: no algorithm can serve it (convalgos explain says why)" for name in unserved]
     return [Text(line) for line in lines] + [Text(c, style="bold red") for c in results.complaints()]
 
 
-def _mean(what: str, by_layer: dict[str, float | None], extreme: str, choose: Any) -> list[str]:
+def mean(what: str, by_layer: dict[str, float | None], extreme: str, choose: Any) -> list[str]:
     """A line with a geometric mean and the layer at its bad end, or none."""
     there = {name: value for name, value in by_layer.items() if value}
     if not there:
@@ -112,7 +122,7 @@ def timed_peers(results: Results) -> list[str]:
     return [name for name in names if any(r.peer_seconds(name) for r in results.layers)]
 
 
-def layer_name(results: Results, result: LayerResult) -> str:
+def layer_name(results: Results[Any], result: Measured) -> str:
     """Its name, with its suite where there are several, and its count where the model says so."""
     layer = result.layer
     several = len({r.layer.suite for r in results.layers}) > 1
@@ -151,9 +161,9 @@ def _oracle(result: LayerResult) -> tuple[str | Text, ...]:
     )
 
 
-def _ratio(ratio: float | None) -> Text | str:
+def ratio(value: float | None) -> Text | str:
     """A peer's time / ours: green where we are faster."""
-    return Text(f"{ratio:.2f}", style="green" if ratio >= 1 else "yellow") if ratio else "n/a"
+    return Text(f"{value:.2f}", style="green" if value >= 1 else "yellow") if value else "n/a"
 
 
 def _whole_network(results: Results) -> list[str]:

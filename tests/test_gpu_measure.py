@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from cuda_shim import device as shim
 from fake_cudnn import PLANS, Front
 
 import convalgos as ca
-from convalgos import algorithm, api, measure, peers, race, recorded, select
+from convalgos import algorithm, api, measure, peers, race, recorded, select, training
 from convalgos.arrays import host_array
 from convalgos.cli import main
 from convalgos.gpu import calibrate, clock, cudnn_plans, cudnn_run, device, judge, nvrtc
@@ -272,6 +273,23 @@ def test_a_bench_of_a_gpu_has_its_figures_its_peers_and_the_time_of_the_host(cud
         "cudnn.channels_last",
     }
     assert recorded.read(path).machine == cudnn.figures
+
+
+@needs_shim
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_a_training_step_of_a_gpu_beside_cudnn(cudnn, wisdom, tmp_path, layout, monkeypatch):
+    path = tmp_path / "out.json"
+    monkeypatch.setattr(training, "CHANGING", replace(training.CHANGING, allow=("gpu.direct",)))
+    text = run(
+        "training", PROBLEM, *GPU, "--peers", "cudnn", "--rounds", "1", "--layout", layout, "--json", path
+    )
+    assert "H200, 132 multiprocessors, sm_90a" in text.stdout and "cudnn" in text.stdout
+    (layer,) = json.loads(path.read_text())["layers"]
+    assert [p["algorithm"] for p in layer["passes"]] == ["gpu.direct"] * 3
+    assert all(p["error"] < 1e-5 and p["median_s"] for p in layer["passes"])
+    assert [p["name"] for p in layer["peers"]] == ["cudnn.channels_first", "cudnn.channels_last"]
+    assert all(p[part]["error"] < 1e-5 for p in layer["peers"] for part in ("forward", "backward"))
+    assert all(p["ratio"] > 0 for p in layer["peers"])
 
 
 @needs_shim

@@ -1,0 +1,261 @@
+"""The commands that measure networks: `convalgos bench`, `training` and `report`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from convalgos import (
+    bench,
+    bench_file,
+    measure,
+    peers,
+    report,
+    report_page,
+    report_training,
+    select,
+    training,
+)
+from convalgos.algorithm import Unsupported, missing
+from convalgos.commands import DEVICE, changing, changing_elements
+from convalgos.machine import write_atomic
+from convalgos.progress import bar, teller
+from convalgos.site import site
+from convalgos.suites import Layer
+
+WRONG, INTERRUPTED = 1, 130  # exit statuses beside 0 and 2
+
+Run = Callable[[Layer, measure.Progress], Any]  # measures a layer
+
+
+def measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the argument and the options that say what to measure, beside what, for how long, and where."""
+    for option in (
+        DEVICE,
+        click.option(
+            "--batch",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Batch size in place of the layers' own; 1 where a model leaves it open.",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing."
+        ),
+        click.option(
+            "--layers", "pattern", metavar="GLOB", help="Only layers whose name, or suite/name, matches."
+        ),
+        click.option(
+            "--peers",
+            "peer_names",
+            metavar="LIST",
+            help="Libraries to compare with, like torch,onnxruntime, or none; all installed by default.",
+        ),
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Save everything measured; the file is complete after every layer.",
+        ),
+        click.argument(
+            "target", nargs=-1, metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("bench")
+@measuring
+@changing
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with charts and sortable tables that needs nothing else.",
+)
+@click.option(
+    "--algorithm", "only", multiple=True, metavar="ID", help="Run this algorithm only (repeatable)."
+)
+def bench_command(
+    target: tuple[str, ...],
+    json_path: Path | None,
+    html_path: Path | None,
+    peer_names: str | None,
+    only: tuple[str, ...],
+    pattern: str | None,
+    rounds: int,
+    batch: int | None,
+    device: str,
+    **changes: str | None,
+) -> None:
+    """Run every algorithm on every layer of a network, beside other libraries.
+
+    The layers come from an embedded suite (resnet50 by default, "all" for every one), a table in the format
+    of the suites, the Conv nodes of an ONNX model, or one problem. Each result is checked against the
+    float64 reference; the exit status is 1 if one is over its error bound.
+
+    The table shows what auto picks, its median time (± half the spread between quartiles), effective
+    GFLOP/s (those of the direct convolution), the oracle (the fastest measured, where that is another),
+    the regret (time of the pick / of the oracle), and for each peer its time / the time of the pick.
+
+    With --device cuda the times are those of the GPU, and the host's time per call stands beside that of the
+    pick; peers are cuDNN's best plan in either layout, and torch.
+    """
+    layers, skipped = read_layers(target, batch, pattern, changes)
+    for algorithm in only:
+        select.find_algorithm(algorithm)
+    chosen = peers.choose(peer_names, device)
+    if html_path is not None and (reason := missing("plotly")):
+        raise Unsupported(f"--html {reason}")
+    results = _results(device, skipped)
+
+    def run(layer: Layer, progress: measure.Progress) -> bench.LayerResult:
+        return bench.run_layer(layer, chosen, only=only, rounds=rounds, device=device, progress=progress)
+
+    def show() -> None:
+        report.show(results, Console())
+        if html_path is not None:
+            write_atomic(html_path, report_page.html(results))
+
+    _measure(target, layers, run, results, json_path, show)
+    if all(result.pick is None for result in results.layers):
+        raise Unsupported("no algorithm can serve any of these layers")
+    if results.complaints():
+        sys.exit(WRONG)
+
+
+@click.command("training")
+@measuring
+@changing_elements
+def training_command(
+    target: tuple[str, ...],
+    json_path: Path | None,
+    peer_names: str | None,
+    pattern: str | None,
+    rounds: int,
+    batch: int | None,
+    device: str,
+    **changes: str | None,
+) -> None:
+    """Run a whole training step of every layer of a network, beside other libraries.
+
+    A step is the forward pass and both gradients, each by what auto picks where every call brings another
+    filter: preparing it is a part of each run. The first layer of a network, whose input needs no gradient,
+    counts like the others. Layers come from where those of bench do, and results are checked as there; a
+    gradient among them stands for its layer.
+
+    The table shows for each layer the median times of the forward pass, of dx and of dw, what was picked,
+    the step (± half the spread between quartiles), and for each peer the time of its forward pass and of
+    the call by which autograd computes both gradients / that of ours; below it the whole network, each
+    layer as often as that has it. Peers are torch in both layouts, and on a GPU cuDNN.
+    """
+    layers, skipped = read_layers(target, batch, pattern, changes)
+    layers = training.steps_of(layers)
+    chosen = training.choose_peers(peer_names, device)
+    results: bench.Results[training.StepResult] = _results(device, skipped)
+
+    def run(layer: Layer, progress: measure.Progress) -> training.StepResult:
+        return training.run_step(layer, chosen, rounds=rounds, device=device, progress=progress)
+
+    _measure(target, layers, run, results, json_path, lambda: report_training.show(results, Console()))
+    if all(p.algorithm is None for result in results.layers for p in result.passes):
+        raise Unsupported("no algorithm can serve any of these layers")
+    if results.complaints():
+        sys.exit(WRONG)
+
+
+@click.command("report")
+@click.argument("table", type=click.Path(dir_okay=False, path_type=Path), metavar="TABLE.json")
+@click.argument(
+    "page", type=click.Path(dir_okay=False, path_type=Path), metavar="[PAGE.html]", required=False
+)
+def report_command(table: Path, page: Path | None) -> None:
+    """Show again what `bench --json` wrote, or make the page of `bench --html` from it."""
+    results = bench_file.read(table)
+    if page is None:
+        report.show(results, Console())
+    else:
+        write_atomic(page, report_page.html(results))
+
+
+COMMANDS: tuple[click.Command, ...] = (bench_command, training_command, report_command)
+
+
+# --- what bench and training share -----------------------------------------------------------
+
+
+def read_layers(
+    target: tuple[str, ...], batch: int | None, pattern: str | None, changes: dict[str, str | None]
+) -> tuple[tuple[Layer, ...], dict[str, str]]:
+    """The layers to measure, and the nodes of a model that are skipped; see `bench.read_target`."""
+    layers, skipped = bench.read_target(" ".join(target) or "resnet50", batch)
+    return bench.changed(_matching(layers, pattern), **changes), skipped
+
+
+def _matching(layers: tuple[Layer, ...], pattern: str | None) -> tuple[Layer, ...]:
+    if pattern is None:
+        return layers
+    matching = tuple(
+        la for la in layers if fnmatch(la.name, pattern) or fnmatch(f"{la.suite}/{la.name}", pattern)
+    )
+    if layers and not matching:
+        names = ", ".join(layer.name for layer in layers[:20])
+        raise ValueError(f"--layers {pattern!r} matches none of {names}" + ", ..." * (len(layers) > 20))
+    return matching
+
+
+def _results(device: str, skipped: dict[str, str]) -> bench.Results[Any]:
+    """With no layer yet."""
+    return bench.Results(
+        command=shlex.join(["convalgos", *sys.argv[1:]]),
+        machine=select.figures(device),
+        versions=bench.versions() | site(device).versions(),
+        skipped=skipped,
+    )
+
+
+def _measure(
+    target: tuple[str, ...],
+    layers: tuple[Layer, ...],
+    run: Run,
+    results: bench.Results[Any],
+    json_path: Path | None,
+    show: Callable[[], None],
+) -> None:
+    """Add what is found on every layer to the results, save them after each, and show them in the end.
+
+    Where it is interrupted, it shows what there is by then, and ends with the status of that.
+    """
+    if not layers:
+        show()
+        raise ValueError(f"{' '.join(target)} has no convolution to run")
+    interrupted = False
+    try:
+        _save(results, json_path)
+        with bar() as progress:
+            task = progress.add_task("", total=len(layers))
+            for i, layer in enumerate(layers):
+                results.layers.append(run(layer, teller(progress, task, i, layer.name)))
+                _save(results, json_path)
+    except KeyboardInterrupt:
+        interrupted = True
+        _save(results, json_path)  # it may have come between a layer and its being saved
+    show()
+    if interrupted:
+        click.echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _save(results: bench.Results[Any], path: Path | None) -> None:
+    if path is not None:
+        write_atomic(path, json.dumps(bench.as_json(results), indent=1) + "\n")
