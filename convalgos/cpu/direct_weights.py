@@ -3,10 +3,10 @@
 dw[filter][row] = sum over pixels of dy[filter][pixel] * x[pixel + offset[row]], rows over (C/groups, T, R,
 S): the product of a direct convolution in which pixels and taps have changed places. Blocks of dy are turned
 into panels of filters, as a filter is when it is prepared; x is read as there, in place or from a copy with
-its zero border. Rows and filters are dealt to the threads, each of which sums all pixels by itself, in their
-order; where there are few of them, the pixels are cut into parts, as many as the problem needs and not the
-machine: so the bits do not depend on the number of threads. A 1x1 without stride may exchange x and dy, to
-turn the smaller.
+its zero border, once for all panels of a thread, whose sums stay in L2. Rows and filters are dealt to the
+threads, each of which sums all pixels by itself, in their order; where there are few of them, the pixels are
+cut into parts, as many as the problem needs and not the machine: so the bits do not depend on the number of
+threads. A 1x1 without stride may exchange x and dy, to turn the smaller.
 
 Source: the update pass of Georganas et al. 2018, arXiv:1808.05567, without its layouts of blocks.
 """
@@ -33,20 +33,22 @@ PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows tha
 UNITS = 64  # pieces of dw to deal to threads, below which the pixels are cut into parts
 PARTS = 8  # of the pixels, at most,
 PART_BLOCKS = 12  # and blocks of a part, at least
-EVEN = 4  # units for each thread, from which on they need not be dealt evenly
+EVEN = 8  # units for each thread, from which on they need not be dealt evenly
 # Calibrated on Zen 5 with AVX-512.
 TURNING = 0.45  # cycles of a thread for each element of dy that goes into a panel
-COPYING = 2.2  # times the bytes over the bandwidth of the caches, to copy rows of x with their border
+COPYING = 1.0  # and for each element of x that is copied with its border,
+READING = 0.3  # or read in place; estimates
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Cut(PanelBlocks):
-    """Blocks of pixels, rows and filters. `problem` has x and dy exchanged where `exchanged`."""
+    """Blocks of pixels, rows and panels. `problem` has x and dy exchanged where `exchanged`."""
 
     exchanged: bool
-    row_blocks: int  # into which the rows of a group are cut
+    row_blocks: int  # into which the rows of a group are cut,
+    panel_blocks: int  # and its panels
     parts: int  # into which the blocks of pixels are cut
 
     @property
@@ -55,8 +57,13 @@ class Cut(PanelBlocks):
         return -(-self.problem.gemm_k // self.row_blocks)
 
     @property
+    def most_panels(self) -> int:
+        """Of a block of panels."""
+        return -(-self.panels // self.panel_blocks)
+
+    @property
     def units(self) -> int:
-        return self.parts * self.problem.groups * self.row_blocks * self.panels
+        return self.parts * self.problem.groups * self.row_blocks * self.panel_blocks
 
     @property
     def packed_elements(self) -> int:
@@ -64,18 +71,32 @@ class Cut(PanelBlocks):
         return (self.pixels + simd.lanes(self.problem.itemsize)) * self.panel
 
     @property
-    def sum_elements(self) -> int:
+    def panel_sums(self) -> int:
+        """Elements of the sums of a panel."""
         return (self.most_rows + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
 
     @property
     def task_bytes(self) -> int:
-        elements = self.input_elements + self.packed_elements + self.sum_elements
+        elements = self.input_elements + self.packed_elements + self.most_panels * self.panel_sums
         return -(-elements * self.problem.itemsize // 64) * 64
 
     @property
     def part_bytes(self) -> int:
         """Of all parts of dw, before they are added up."""
         return self.parts * self.problem.w_bytes if self.parts > 1 else 0
+
+    @property
+    def reads(self) -> float:
+        """Cycles of all threads in which x is read or copied and dy is turned, for all units."""
+        p = self.problem
+        turned = TURNING * self.row_blocks * self.panels * self.panel
+        read = (COPYING if self.copied else READING) * self.panel_blocks * p.w_shape[1] * self.halo
+        return p.groups * p.gemm_m * (turned + read)
+
+    @property
+    def halo(self) -> float:
+        """Elements of x for each pixel of a block and channel."""
+        return math.prod(self.spans) / math.prod(self.block)
 
 
 @lru_cache(256)
@@ -90,25 +111,45 @@ def cutting(problem: ConvProblem) -> Cut:
     o, q_rows, q = p.spatial_out
     images = max(1, min(p.N, pixels // (o * q_rows * q)))
     block = (o, q_rows, q) if images > 1 else cut_map(pixels, (o, q_rows, q), simd.lanes(size))
-    cut = Cut(p, images, block, copied, min(rows, p.gemm_k), vectors, exchanged, 1, 1)
-
-    # The sums of a block of rows, and their channels of x where these are copied, lie in a part of L2 each.
-    most = max(rows, l2 // 4 // (cut.panel * size))
-    if copied and p.layout == "channels_first":
-        channels = max(1, l2 // 3 // (cut.images * cut.strides[1] * size))
-        most = min(most, max(rows, channels * math.prod(p.kernel)))
-    row_blocks = -(-p.gemm_k // most)
+    cut = Cut(p, images, block, copied, min(rows, p.gemm_k), vectors, exchanged, 1, 1, 1)
     # The parts are part of the answer's last bits: neither threads nor caches have a say.
     pieces = p.groups * cut.panels * -(-p.gemm_k // (4 * cut.rows))
     parts = max(1, min(PARTS, p.gemm_m // (PART_BLOCKS * PIXELS))) if pieces < UNITS else 1
-    parts = min(parts, math.prod(cut.blocks))
-    fixed = p.groups * cut.panels * parts
-    for count in range(row_blocks, max(row_blocks, p.gemm_k // (2 * cut.rows)) + 1):
+    cut = replace(cut, parts=min(parts, math.prod(cut.blocks)))
+
+    # The rows of x of a unit, where they are copied, lie in a part of L2.
+    most = p.gemm_k
+    if copied and p.layout == "channels_first":
+        channels = max(1, l2 // 3 // (cut.images * cut.strides[1] * size))
+        most = max(cut.rows, channels * math.prod(p.kernel))
+    found = (_dealt(cut, count, most, threads, l2) for count in _counts(cut.panels))
+    return min((c for c in found if c), key=lambda c: (_uneven(c, threads), c.reads))
+
+
+def _counts(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
+    return sorted({n for e in range(most.bit_length()) for n in (1 << e, 3 << e) if n < most} | {most})
+
+
+def _dealt(cut: Cut, panel_blocks: int, most_rows: int, threads: int, l2: int) -> Cut:
+    """So many blocks of panels, and of rows as few as fit into L2 with their sums and can be dealt evenly."""
+    p = cut.problem
+    width = -(-cut.panels // panel_blocks) * cut.panel * p.itemsize  # bytes of the sums of a row
+    most = min(most_rows, max(2 * cut.rows, l2 // width))
+    first = -(-p.gemm_k // most)
+    fixed = p.groups * panel_blocks * cut.parts
+    for count in range(first, max(first, p.gemm_k // (2 * cut.rows)) + 1):
         units = fixed * count
         if units % threads == 0 or units >= EVEN * threads:
-            row_blocks = count
+            first = count
             break
-    return replace(cut, row_blocks=row_blocks, parts=parts)
+    return replace(cut, row_blocks=first, panel_blocks=panel_blocks)
+
+
+def _uneven(cut: Cut, threads: int) -> float:
+    """Time of the busiest thread over that of the average one, if that matters."""
+    uneven = -(-cut.units // threads) * threads / cut.units
+    return uneven if uneven > 1.05 else 1.0
 
 
 def _view(problem: ConvProblem) -> tuple[ConvProblem, bool]:
@@ -124,10 +165,10 @@ def _view(problem: ConvProblem) -> tuple[ConvProblem, bool]:
 
 RECORD = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
-    "rows row_blocks taps panel panels parts tasks pixel_table table_length row_table copied last "
-    "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
-    "span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes scratch_stride "
-    "y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run"
+    "rows row_blocks taps panel panels panel_blocks parts tasks pixel_table table_length row_table "
+    "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
+    "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
+    "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run"
 )
 
 
@@ -187,7 +228,7 @@ def add_panel(SIZE, LANES, ROWS, VECTORS):
 
 @jit.specialise
 def driver():
-    """Parts x groups x blocks of rows x panels, in this order, dealt to the tasks in equal runs."""
+    """Parts x groups x blocks of rows x blocks of panels, in this order, dealt to the tasks in equal runs."""
 
     def driver(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
@@ -195,18 +236,18 @@ def driver():
         packed = block_x + a.input_bytes
         sums = packed + a.packed_bytes
         blocks = (a.n + a.images - 1) // a.images * a.blocks_o * a.blocks_p * a.blocks_q
-        total = a.parts * a.groups * a.row_blocks * a.panels
+        total = a.parts * a.groups * a.row_blocks * a.panel_blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            panel = item % a.panels
-            row_block = item // a.panels % a.row_blocks
-            group = item // (a.panels * a.row_blocks) % a.groups
-            part = item // (a.panels * a.row_blocks * a.groups)
+            panel_block = item % a.panel_blocks
+            row_block = item // a.panel_blocks % a.row_blocks
+            group = item // (a.panel_blocks * a.row_blocks) % a.groups
+            part = item // (a.panel_blocks * a.row_blocks * a.groups)
             row = a.rows * row_block // a.row_blocks
             rows = a.rows * (row_block + 1) // a.row_blocks - row
-            k = group * a.filters + panel * a.panel
-            filters = min(a.panel, a.filters - panel * a.panel)
+            panel = a.panels * panel_block // a.panel_blocks
+            panels = a.panels * (panel_block + 1) // a.panel_blocks - panel
             first_c, end_c = row // a.taps, (row + rows - 1) // a.taps + 1  # channels that the rows read
-            zero_bytes(sums, a.sum_bytes)
+            zero_bytes(sums, panels * a.sum_bytes)
             for block in range(blocks * part // a.parts, blocks * (part + 1) // a.parts):
                 q0 = block % a.blocks_q * a.block_q
                 p0 = block // a.blocks_q % a.blocks_p * a.block_p
@@ -252,25 +293,32 @@ def driver():
                     if lines == a.p:
                         run *= slices
                 per_image = slices * lines * columns
-                for i in range(images):
-                    done = 0
-                    while done < per_image:
-                        o = o0 + done // (lines * columns)
-                        p = p0 + done // columns % lines
-                        pixel = (o * a.p + p) * a.q + q0
-                        dy = a.w + ((n0 + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
-                        to = packed + (i * per_image + done) * a.panel * a.size
-                        call(a.pack_run, (dy, a.y_k, a.y_pixel, run, filters, to, a.panel))
-                        done += run
                 offsets = a.pixel_table + short * a.table_length * 8
                 pixels = images * per_image
-                call(a.add_panel, (x, a.row_table + row * 8, rows, offsets, pixels, packed, sums))
-            place = group * a.dw_group + panel * a.panel * a.dw_filter + row * a.dw_row
-            target = a.y + (part * a.dw_elements + place) * a.size
-            call(
-                a.store_run,
-                (sums, a.panel, rows, filters, a.bias, 0, 0, target, a.dw_filter, a.dw_row),
-            )
+                for j in range(panels):
+                    k = group * a.filters + (panel + j) * a.panel
+                    filters = min(a.panel, a.filters - (panel + j) * a.panel)
+                    for i in range(images):
+                        done = 0
+                        while done < per_image:
+                            o = o0 + done // (lines * columns)
+                            p = p0 + done // columns % lines
+                            pixel = (o * a.p + p) * a.q + q0
+                            dy = a.w + ((n0 + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
+                            to = packed + (i * per_image + done) * a.panel * a.size
+                            call(a.pack_run, (dy, a.y_k, a.y_pixel, run, filters, to, a.panel))
+                            done += run
+                    target = sums + j * a.sum_bytes
+                    call(a.add_panel, (x, a.row_table + row * 8, rows, offsets, pixels, packed, target))
+            for j in range(panels):
+                filters = min(a.panel, a.filters - (panel + j) * a.panel)
+                place = group * a.dw_group + (panel + j) * a.panel * a.dw_filter + row * a.dw_row
+                target = a.y + (part * a.dw_elements + place) * a.size
+                from_ = sums + j * a.sum_bytes
+                call(
+                    a.store_run,
+                    (from_, a.panel, rows, filters, a.bias, 0, 0, target, a.dw_filter, a.dw_row),
+                )
 
     return driver
 
@@ -289,10 +337,11 @@ class DirectWeightsPlan(KernelPlan):
         dw_filter, dw_row = (1, p.gemm_n) if cut.exchanged else (p.gemm_k, 1)
         values = cut.fields() | {
             "rows": p.gemm_k, "row_blocks": cut.row_blocks, "parts": cut.parts,
-            "taps": math.prod(p.kernel), "panel": cut.panel, "panels": cut.panels, "tasks": tasks,
+            "taps": math.prod(p.kernel), "panel": cut.panel, "panels": cut.panels,
+            "panel_blocks": cut.panel_blocks, "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
             "row_table": np.concatenate([row_table, spare]), "last": int(p.layout == "channels_last"),
-            "packed_bytes": cut.packed_elements * size, "sum_bytes": cut.sum_elements * size,
+            "packed_bytes": cut.packed_elements * size, "sum_bytes": cut.panel_sums * size,
             "scratch_stride": cut.task_bytes, "dw_group": p.gemm_n * p.gemm_k, "dw_filter": dw_filter,
             "dw_row": dw_row, "dw_elements": math.prod(p.w_shape), "pack_run": pack_run(size, lanes),
             "add_panel": add_panel(size, lanes, cut.rows, cut.vectors),
@@ -339,13 +388,9 @@ class DirectWeights(Algorithm):
         p = cut.problem
         threads = machine.threads
         balance = -(-cut.units // threads) * threads / cut.units
-        reads = p.groups * p.gemm_m * cut.row_blocks  # of pixels, by all blocks of rows
-        turned = TURNING * reads * cut.panels * cut.panel
-        cycles = turned * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)  # of all threads, in seconds
-        copied = cut.panels * cut.row_blocks * p.x_bytes * 1.2 if cut.copied else 0
-        copies = COPYING * 2 * copied / machine.cache_bandwidth
+        cycles = cut.reads * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)  # of all threads, in seconds
         moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
-        sums = panels.seconds(p, machine) + cycles + copies
+        sums = panels.seconds(p, machine) + cycles
         parts = 2 * cut.part_bytes / machine.cache_bandwidth
         return CALL + machine.launch + max(balance * sums, moved) + parts
 
