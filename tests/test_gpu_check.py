@@ -32,7 +32,7 @@ from convalgos.gpu_check.results import Result
 from convalgos.gpu_check.targets import Reached
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.gpu_check.worker import Here
-from convalgos.select import algorithms
+from convalgos.select import algorithms, facing
 from convalgos.suites import Layer, suites
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -65,7 +65,11 @@ def stand_in(monkeypatch):
 def only(monkeypatch):
     """Of all algorithms these two."""
     chosen = tuple(a for a in algorithms("gpu") if a.id in OURS)
-    monkeypatch.setattr(checks.select, "algorithms_on", lambda device, direction="forward": chosen)
+
+    def algorithms_on(device, direction="forward"):
+        return tuple(facing(a, direction) for a in chosen)
+
+    monkeypatch.setattr(checks.select, "algorithms_on", algorithms_on)
 
 
 def run(chosen, folder, *arguments):
@@ -252,6 +256,48 @@ def test_the_most_telling_layers_are_timed_first():
     assert every <= timed
 
 
+def test_gradients_are_timed_after_what_targets_name_and_checked_before():
+    layers = [layer for found in suites().values() for layer in found]
+    ordered, gradients = cases.by_importance(layers), cases.gradients(layers)
+    assert gradients == [case for case in ordered if case.problem.direction != "forward"]
+    begin = ordered.index(gradients[0])
+    wanted = (cases.is_winograd, cases.is_depthwise, cases.is_dense)
+    assert begin >= sum(any(is_kind(la.problem) for is_kind in wanted) for la in layers)
+    assert all(case.problem.direction == "forward" for case in ordered[:begin])
+    dense = {c for c in gradients if not cases.is_depthwise(c.problem)}
+    assert {case.suite for case in dense} == {"resnet50", "vgg16"}
+    kinds = {(c.type, c.problem.layout, c.problem.direction) for c in dense}
+    types = [("float32", "channels_first")]
+    types += [(t, layout) for t in ("float16", "tf32") for layout in ca.problem.LAYOUTS]
+    assert kinds == {(*kind, d) for kind in types for d in ca.problem.DIRECTIONS[1:]}
+    thin = {(c.name, c.problem.direction) for c in gradients if cases.is_depthwise(c.problem)}
+    names = [la.name for la in layers if cases.is_depthwise(la.problem)]
+    assert thin == {(name, direction) for name in names for direction in ca.problem.DIRECTIONS[1:]}
+
+
+@needs_shim
+def test_gradients_stand_apart_from_the_forward_pass(stand_in, only, tmp_path, monkeypatch):
+    dense = Layer("vgg16", "conv5", ca.ConvProblem.parse("n1 c16 h4 w5 k16 r3 s3 p1"))
+    monkeypatch.setattr(command, "suites", lambda: {"net": (LAYER, dense)})
+    status, record = run(stand_in, tmp_path)
+    assert status == 0
+    problems = [la["problem"] for la in record["layers"]]
+    for direction in ca.problem.DIRECTIONS[1:]:
+        assert str(dense.problem.replace(direction=direction)) in problems
+    assert not any("backward" in text and "c16" not in text for text in problems)
+    for la in record["layers"]:
+        assert all(0 <= c["error"] <= c["error_bound"] for c in la["candidates"]), la["problem"]
+    text = (tmp_path / "gpu-h200-132sm.md").read_text()
+    forward, gradients = text.split("| gradient |")
+    assert f"`{dense.problem}`" in forward and "backward" not in forward
+    assert f"`{dense.problem} backward_data`" in gradients and f"`{dense.problem}`" not in gradients
+    assert "| algorithm of a gradient |" in gradients
+    checked = {c["problem"] for c in record["checks"] if c["case"].startswith("awkward")}
+    assert {d for d in ca.problem.DIRECTIONS[1:] if any(d in text for text in checked)} == {
+        "backward_data", "backward_weights"
+    }  # fmt: skip
+
+
 @needs_shim
 def test_a_stray_output_between_the_places_is_found_and_the_right_one_is_blamed(stand_in, only, monkeypatch):
     monkeypatch.setattr(truth, "WHOLE", 0)
@@ -341,6 +387,7 @@ def test_targets_are_geometric_means_over_their_layers():
         layer(narrow, 10, 8, dtype="float16", layout="channels_last"),
         layer("n8 c64 h56 w56 k64 r31 s31 p15 groups64", 10, 120, "gpu.depthwise"),
         layer("n8 c512 w4096 k512 s4 p3:0 groups512", 40, 200, "gpu.depthwise"),
+        layer(wide, 10, 20, direction="backward_data"),
     ]  # fmt: skip
     signals = [layer("n1 c4 w64 k4 s64 p63:0 groups4", 10, 1, "gpu.fft.whole", {"cupy.fft": 50e-6})]
     calls = [HostTime("p", "gpu.direct", 6e-6, 2e-6), HostTime("p", "gpu.cudnn", 20e-6, None)]
@@ -360,6 +407,8 @@ def test_targets_are_geometric_means_over_their_layers():
     assert found["long causal 1-D, 1k to 128k, beside cupy.fft"].reached == pytest.approx(5)
     assert found["host time of a call, our own"].met and not found["host time of a call, cuDNN"].met
     assert found["host time of a captured call"].reached == pytest.approx(2)
+    assert found["dx of dense layers, channels first, float32: the pick"].reached == pytest.approx(2)
+    assert found["dw of dense layers, channels first, float32: the pick"].reached is None
     assert found["tf32, channels first: the pick"] == Reached("tf32, channels first: the pick", 1.3, None, 0)
 
 

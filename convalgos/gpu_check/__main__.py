@@ -30,6 +30,7 @@ SPARE = 10.0  # of these, for what is under way when they are spent, and for the
 COMPILING = 120.0  # seconds, after which plans compile what they need themselves
 CUDNN = 50.0  # seconds for its plans, which take long to be made
 SANITIZING = 60.0
+GRADIENTS = 60.0  # seconds for those of large layers
 SIGNALS = 40.0
 EVERY = 5.0  # seconds after which the report is brought up to date
 
@@ -67,10 +68,17 @@ def phases(
     yield Phase("plans in use", run(checks.behave, cases=used, until=until))
     checked = cases.of_layers(layers)
     yield Phase("layers", run(checks.check, cases=checked, thorough=False, until=until, whose="ours"))
+    turned = cases.of_texts("awkward", cases.AWKWARD[::2], DIRECTIONS[1:])
+    ours = run(checks.check, cases=turned, thorough=True, until=until, whose="ours")
+    yield Phase("gradients of awkward problems", ours)
+    last = min(until, time.monotonic() + GRADIENTS)
+    checked = cases.gradients(layers)
+    ours = run(checks.check, cases=checked, thorough=False, until=last, whose="ours")
+    yield Phase("gradients of layers", ours, needed=False)
     last = min(until, time.monotonic() + CUDNN)
     turned = cases.of_texts("awkward", cases.AWKWARD[::2], DIRECTIONS)
     theirs = run(checks.check, cases=turned, thorough=True, until=last, whose="cuDNN's")
-    yield Phase("cuDNN and gradients", theirs, needed=False)
+    yield Phase("cuDNN", theirs, needed=False)
     program = sanitize.tool()
     if program is None:
         yield Phase("sanitizer: compute-sanitizer was not found", lambda: iter(()), needed=False)
@@ -83,7 +91,8 @@ def phases(
         yield Phase("ceilings", run(times.ceilings, until=until), needed=False)
         yield Phase("calls", run(times.calls, until=until), needed=False)
         last = min(until, time.monotonic() + SIGNALS)
-        yield Phase("signals", run(times.long_signals, cases=cases.causal(), until=last), needed=False)
+        signals = run(times.layers, cases=cases.causal(), until=last, beside="FFTs")
+        yield Phase("signals", signals, needed=False)
         ordered = cases.by_importance(layers)
         yield Phase("times", run(times.layers, cases=ordered, until=until), needed=False)
 

@@ -67,6 +67,7 @@ USED = (  # for all that users do with a plan: sums that are split, planes, rows
 CAUSAL = tuple(
     f"n4 c64 w{n} k64 s{n} p{n - 1}:0 groups64" for n in (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17)
 )
+TRAINED = ("resnet50", "vgg16")  # suites of whose dense layers the gradients are timed
 DENSE = 64  # channels and filters from which on Winograd and tensor cores must win
 FEW_IMAGES = 8
 
@@ -109,28 +110,55 @@ def of_layers(layers: Iterable[Layer]) -> list[Case]:
     ]
 
 
-def by_importance(layers: Sequence[Layer]) -> list[Case]:
-    """What is timed, in the order in which it tells most."""
+def gradients(layers: Iterable[Layer]) -> list[Case]:
+    """The gradients that are timed: those of `by_importance`, to be checked before."""
+    return [case for case in by_importance(layers) if case.problem.direction != "forward"]
 
-    def some(wanted: Callable[[ConvProblem], bool], layout: str, *names: str) -> Iterator[Case]:
-        for la, name in product([la for la in layers if wanted(la.problem)], types(names)):
-            yield Case(la.suite, la.name, la.problem.replace(layout=layout, **TYPES[name]), la.count)
 
-    def all_of(problem: ConvProblem) -> bool:
+def by_importance(layers: Iterable[Layer]) -> list[Case]:
+    """What is timed, in the order in which it tells most: what targets name, gradients, the rest."""
+    every = tuple(layers)
+
+    def some(
+        wanted: Callable[[Layer], bool], layout: str, *names: str, directions: Sequence[str] = DIRECTIONS[:1]
+    ) -> Iterator[Case]:
+        for la, name, direction in product(filter(wanted, every), types(names), directions):
+            problem = la.problem.replace(layout=layout, direction=direction, **TYPES[name])
+            yield Case(la.suite, la.name, problem, la.count)
+
+    def all_of(layer: Layer) -> bool:
         return True
 
+    def winograd(layer: Layer) -> bool:
+        return is_winograd(layer.problem)
+
+    def depthwise(layer: Layer) -> bool:
+        return is_depthwise(layer.problem)
+
+    def dense(layer: Layer) -> bool:
+        return is_dense(layer.problem)
+
+    def trained(layer: Layer) -> bool:
+        return layer.suite in TRAINED and is_dense(layer.problem)
+
     first, last = LAYOUTS
+    backward = DIRECTIONS[1:]
     plan = (
-        *some(is_winograd, first, "float32"),
-        *some(is_depthwise, first, "float32", "float16"),
-        *some(is_dense, first, "float16", "tf32"),
-        *some(is_dense, last, "float16", "tf32"),
+        *some(winograd, first, "float32"),
+        *some(depthwise, first, "float32", "float16"),
+        *some(dense, first, "float16", "tf32"),
+        *some(dense, last, "float16", "tf32"),
         *some(all_of, first, "float32"),
-        *some(is_depthwise, first, "bfloat16"),
-        *some(is_depthwise, last, "float32", "float16"),
+        *some(trained, first, "float32", directions=backward),
+        *some(depthwise, first, "float32", "float16", directions=backward),
+        *some(trained, last, "float16", "tf32", directions=backward),
+        *some(depthwise, first, "bfloat16"),
+        *some(depthwise, last, "float32", "float16"),
         *some(all_of, last, "float32"),
         *some(all_of, first, "float16", "tf32"),
         *some(all_of, last, "float16", "tf32"),
+        *some(trained, first, "float16", "tf32", directions=backward),
+        *some(depthwise, last, "float32", "float16", directions=backward),
     )
     return list(dict.fromkeys(plan))
 

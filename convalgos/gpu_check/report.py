@@ -19,9 +19,8 @@ from convalgos.gpu_check.targets import Reached, fastest, ours, picked, targets
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.machine import write_atomic
 
-LAYERS = (
-    "| layer | problem | pick | us | fastest of ours | us | cuDNN | us | cuDNN / pick | cuDNN / fastest |"
-)
+LAYERS = "| problem | pick | us | fastest of ours | us | cuDNN | us | cuDNN / pick | cuDNN / fastest |"
+MODELS = "| layers | predicted / measured | scatter |"
 
 
 @dataclass
@@ -99,6 +98,8 @@ class Report:
 
     def table(self) -> str:
         algorithms = {r.algorithm for r in self.results if r.what == "y"}
+        forward = [la for la in self.layers if la.case.problem.direction == "forward"]
+        gradients = [la for la in self.layers if la.case.problem.direction != "forward"]
         lines = [
             f"# {self.figures.name}, {self.figures.arch}",
             "",
@@ -128,8 +129,8 @@ class Report:
                 "| signal | pick | us | others |",
                 [(f"`{la.case.problem}`", *_one(la.picked), _others(la)) for la in self._right(self.signals)],
             ),
-            *_rows(LAYERS, [_layer_row(la) for la in self._right(self.layers)]),
-            *_rows("| algorithm | layers | predicted / measured | scatter |", _models(self.layers)),
+            *_timed("layer", self._right(forward)),
+            *_timed("gradient", self._right(gradients)),
             *_rows("| phase | |", list(self.phases.items())),
             "",
             ", ".join(f"{name} {version}" for name, version in self.versions.items()),
@@ -186,6 +187,14 @@ def _rows(head: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
         return []
     bars = "|" + " --- |" * (head.count("|") - 1)
     return [head, bars, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _timed(what: str, layers: Sequence[LayerTimes]) -> list[str]:
+    """The times of forward passes or of gradients, and how far the cost models are off on them."""
+    return [
+        *_rows(f"| {what} {LAYERS}", [_layer_row(la) for la in layers]),
+        *_rows(f"| algorithm of a {what} {MODELS}", _models(layers)),
+    ]
 
 
 def _layer_row(layer: LayerTimes) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.problem import ConvProblem
 
 OWN_CALL, CUDNN_CALL, CAPTURED_CALL = 12e-6, 15e-6, 3e-6  # seconds of the host
-LONG_TAPS = 1024
+GRADIENTS = {"backward_data": "dx", "backward_weights": "dw"}  # as they are called in the report
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,20 @@ def targets(
     first, last = "channels_first", "channels_last"
 
     def over(
-        what: str, target: float, who: Of, wanted: Callable[[ConvProblem], bool], layout: str, *types: str
+        what: str,
+        target: float,
+        who: Of,
+        wanted: Callable[[ConvProblem], bool],
+        layout: str,
+        *types: str,
+        direction: str = "forward",
     ) -> Reached:
         chosen = [
             la
             for la in layers
-            if wanted(la.case.problem) and la.case.problem.layout == layout and la.case.type in types
+            if (la.case.problem.direction, la.case.problem.layout) == (direction, layout)
+            and la.case.type in types
+            and wanted(la.case.problem)
         ]
         ratios = {}
         for layer in chosen:
@@ -112,6 +120,17 @@ def targets(
         ),
     ]
     found.append(_copy_share(layers, ceilings))
+    found += [
+        over(f"{word} of {kind}, {name}: the pick", 1.0, picked, wanted, layout, name, direction=direction)
+        for direction, word in GRADIENTS.items()
+        for kind, wanted, layout, name in (
+            ("dense layers, channels first", is_dense, first, "float32"),
+            ("dense layers, channels last", is_dense, last, "float16"),
+            ("dense layers, channels last", is_dense, last, "tf32"),
+            ("depthwise layers", is_depthwise, first, "float32"),
+            ("depthwise layers", is_depthwise, first, "float16"),
+        )
+    ]
     for library in dict.fromkeys(name for la in signals for name in la.others):
         ratios = {
             _name(la.case): la.others[library] / pick.median_s
@@ -138,7 +157,7 @@ def _copy_share(layers: Iterable[LayerTimes], ceilings: Iterable[Ceiling]) -> Re
     for layer in layers:
         p, pick = layer.case.problem, layer.picked
         short = p.ndim == 1 and is_depthwise(p) and p.kernel[0] <= 5
-        if copy and pick and short and p.layout == "channels_first":
+        if copy and pick and short and (p.direction, p.layout) == ("forward", "channels_first"):
             shares[f"{_name(layer.case)} {layer.case.type}"] = p.bytes / pick.median_s / copy
     return _mean(what, 0.92, shares)
 

@@ -1,4 +1,5 @@
-"""How long things take: layers beside cuDNN, long signals beside cuFFT, calls, and what the GPU can do.
+"""How long things take: layers and their gradients beside cuDNN, long signals beside cuFFT, calls, and what
+the GPU can do.
 
 A layer's candidates are timed in turns: of cuDNN the plans that its heuristics put first, of which the best
 counts; of ours those that the cost models do not think hopeless.
@@ -103,9 +104,18 @@ class Ceiling:
 
 
 def layers(
-    device: Device, cases: Sequence[Case], until: float, skip: Collection[Key] = ()
+    device: Device,
+    cases: Sequence[Case],
+    until: float,
+    skip: Collection[Key] = (),
+    beside: str = "cuDNN",
 ) -> Iterator[Begun | Result | LayerTimes | Cut]:
-    """Time layers until a moment of `time.monotonic`; those of `skip` were lost before."""
+    """Time layers until a moment of `time.monotonic`.
+
+    Args:
+        skip: those that were lost before.
+        beside: "cuDNN", or "FFTs": for causal convolutions, what is written with one of the whole signal.
+    """
     seen = {problem for problem, _ in skip}
     for done, case in enumerate(cases):
         if time.monotonic() > until:
@@ -113,35 +123,21 @@ def layers(
             return
         if str(case.problem) in seen or case.problem.is_empty:
             continue
-        found, failed = candidates(case, device)
+        found, failed = candidates(case, device, "everyone's" if beside == "cuDNN" else "ours")
         yield from failed
         if not found:
             continue
         promising = PROMISING * found[0].seconds
         chosen = [c for c in found if c.id.startswith(CUDNN) or c.seconds <= promising]
-        varied = select.varied(case.problem, device.name, device.figures)
-        plans = [c for c in varied if c.id.startswith(CUDNN)]  # of which `gpu.cudnn` is the first
-        yield from _layer(device, case, found[0].id, chosen + plans[1:PLANS], {})
-
-
-def long_signals(
-    device: Device, cases: Sequence[Case], until: float, skip: Collection[Key] = ()
-) -> Iterator[Begun | Result | LayerTimes | Cut]:
-    """Time causal convolutions beside what is written with an FFT of the whole signal."""
-    seen = {problem for problem, _ in skip}
-    for done, case in enumerate(cases):
-        if time.monotonic() > until:
-            yield Cut(len(cases) - done)
-            return
-        if str(case.problem) in seen:
-            continue
-        found, failed = candidates(case, device, "ours")
-        yield from failed
-        if not found:
-            continue
-        chosen = [c for c in found if c.seconds <= PROMISING * found[0].seconds]
-        yield Begun(case, "other libraries")  # torch takes its time to be imported
-        yield from _layer(device, case, found[0].id, chosen, _spectral_peers(device, case.problem))
+        others: dict[str, Call] = {}
+        if beside == "cuDNN":
+            varied = select.varied(case.problem, device.name, device.figures)
+            plans = [c for c in varied if c.id.startswith(CUDNN)]  # of which `gpu.cudnn` is the first
+            chosen += plans[1:PLANS]
+        else:
+            yield Begun(case, "other libraries")  # torch takes its time to be imported
+            others = _spectral_peers(device, case.problem)
+        yield from _layer(device, case, found[0].id, chosen, others)
 
 
 def _layer(
@@ -153,7 +149,7 @@ def _layer(
 ) -> Iterator[Begun | Result | LayerTimes]:
     site, problem = GpuSite(device), case.problem
     x, w = map(site.put, cheap_arrays(problem))
-    y = site.empty(problem.array_shape(problem.y_shape), x.dtype)
+    y = site.empty(problem.array_shapes[2], x.dtype)
     calls, firsts, known = dict(others), {}, {}
     for candidate in chosen:
         yield Begun(case, candidate.id)
