@@ -6,6 +6,7 @@ reference as the judge.
 """
 
 import random
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import product
 
@@ -275,6 +276,26 @@ def check(algorithm: Algorithm, problem: ConvProblem, kind: str = "reals") -> No
         bound = algorithm.error_bound(problem)
         assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
         assert found <= bound, f"error {found:.2e} is over the bound {bound:.2e} ({step})"
+
+
+def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
+    """`check` those problems that an algorithm serves, on integers and on reals, and tell of all failures.
+
+    Returns:
+        how many runs there were.
+    """
+    failures, served = [], 0
+    for problem in problems:
+        if algorithm.why_not(problem) is not None:
+            continue
+        for kind in KINDS:
+            served += 1
+            try:
+                check(algorithm, problem, kind)
+            except Exception as failure:
+                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
+    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
+    return served
 
 
 def check_rounded(algorithm: Algorithm, problem: ConvProblem, plan: Plan, kind: str = "reals") -> None:

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import EXACT, KINDS, check, choosy, cpu_algorithms, example, served_problems, table_problems
+from helpers import (
+    EXACT,
+    KINDS,
+    check,
+    check_all,
+    choosy,
+    cpu_algorithms,
+    example,
+    served_problems,
+    table_problems,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,19 +32,8 @@ each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 @each_dtype
 @each_algorithm
 def test_answers(algorithm, dtype):
-    failures, served = [], 0
-    for problem, reason in table_problems(algorithm, dtype):
-        if reason is not None:
-            continue
-        for kind in KINDS:
-            served += 1
-            try:
-                check(algorithm, problem, kind)
-            except Exception as failure:
-                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
-    if not served:
+    if not check_all(algorithm, (problem for problem, _ in table_problems(algorithm, dtype))):
         pytest.skip(next(reason for _, reason in table_problems(algorithm, dtype)))
-    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
 
 
 @each_dtype

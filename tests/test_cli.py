@@ -9,11 +9,10 @@ import time
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 from convalgos import ConvProblem, Unsupported, api, bench, measure, select
 from convalgos.algorithm import missing
-from convalgos.cli import main
 from convalgos.cpu.reference import ALGORITHMS, Reference
 from convalgos.suites import COLUMNS
 
@@ -23,12 +22,6 @@ net,first,2,1,3,9x9,4,3x3,1x1,1x1,1x1,1
 net,second,1,2,4,20,4,3,2,1,1,4
 """
 QUICK = ["--algorithm", "cpu.reference", "--peers", "none", "--rounds", "1"]
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from command_line import run
 
 import convalgos as ca
 from convalgos import elsewhere, evaluate, evaluate_report, recorded, select
@@ -288,12 +289,6 @@ def test_tables_are_shipped():
 
 
 # --- what is shown ---------------------------------------------------------------------------
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from cuda_shim import device as shim
-from helpers import KINDS, Guarded, check, choosy, example, served_problems, table_problems
+from helpers import KINDS, Guarded, check, check_all, choosy, example, served_problems, table_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,19 +39,8 @@ def test_answers(algorithm, dtype):
     shim.ShimDevice().compile(
         b for b in algorithm.builds() if dict(b.macros).get("element_t") == ELEMENTS[dtype]
     )
-    failures, served = [], 0
-    for problem, reason in table_problems(algorithm, dtype):
-        if reason is not None:
-            continue
-        for kind in KINDS:
-            served += 1
-            try:
-                check(algorithm, problem, kind)
-            except Exception as failure:
-                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
-    if not served:
+    if not check_all(algorithm, (problem for problem, _ in table_problems(algorithm, dtype))):
         pytest.skip(next(reason for _, reason in table_problems(algorithm, dtype)))
-    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
 
 
 @needs_shim

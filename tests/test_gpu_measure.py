@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 from cuda_shim import device as shim
 from fake_cudnn import PLANS, Front
 
 import convalgos as ca
 from convalgos import algorithm, api, measure, peers, race, recorded, select, training
 from convalgos.arrays import host_array
-from convalgos.cli import main
 from convalgos.gpu import calibrate, clock, cudnn_plans, cudnn_run, device, judge, nvrtc
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu_check import cases, checks, truth
@@ -225,12 +224,6 @@ def test_plans_are_forgotten_when_more_is_known(on_the_shim, wisdom, monkeypatch
 # --- bench ---------------------------------------------------------------------------------------
 
 GPU = ["--device", "cuda"]
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import KINDS, check, choosy, served_problems, table_problems
+from helpers import check, check_all, choosy, served_problems, table_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,20 +48,6 @@ def logical(rng, problem, *names):
 # --- answers ---------------------------------------------------------------------------------
 
 
-def failures_of(algorithm, problems):
-    failures, served = [], 0
-    for problem in problems:
-        if algorithm.why_not(problem) is not None:
-            continue
-        for kind in KINDS:
-            served += 1
-            try:
-                check(algorithm, problem, kind)
-            except Exception as failure:
-                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
-    return served, failures
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("algorithm", "direction"),
@@ -69,10 +55,7 @@ def failures_of(algorithm, problems):
     ids=lambda v: getattr(v, "id", v),
 )
 def test_answers(algorithm, direction, dtype):
-    problems = [p for p, reason in table_problems(algorithm, dtype, direction) if reason is None]
-    served, failures = failures_of(algorithm, problems)
-    assert served
-    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
+    assert check_all(algorithm, (problem for problem, _ in table_problems(algorithm, dtype, direction)))
 
 
 @pytest.mark.parametrize(
@@ -90,10 +73,8 @@ def test_every_algorithm_computes_gradients(direction, algorithm):
         ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
         for text, layout in product(SHORT, ("channels_first", "channels_last"))
     ]
-    served, failures = failures_of(algorithm, problems)
-    if not served:
+    if not check_all(algorithm, problems):
         pytest.skip(str(algorithm.why_not(problems[0])))
-    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
 
 
 @pytest.mark.parametrize("direction", ["backward_data", "backward_weights"])

@@ -3,22 +3,15 @@
 import dataclasses
 
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 import convalgos as ca
 from convalgos import constants, machine, select, tune
-from convalgos.cli import main
 from convalgos.cpu import calibrate
 from convalgos.machine import Machine
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
 FIGURES = Machine("test", 2, 64, 1 << 15, 1 << 20, 1 << 25, 5e11, 2.5e11, 5e10, 2e11, 2e-6)
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 @pytest.fixture

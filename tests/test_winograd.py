@@ -3,15 +3,12 @@
 That each size is right on awkward problems is tested with all other algorithms, in test_algorithms.py.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import check, example
+from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.cpu import winograd
@@ -201,15 +198,8 @@ def test_predictions_know_waste():
     assert cost(Winograd(4), wide + " groups64") > 0.2 * cost(Winograd(4), wide)
 
 
-HASWELL = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from helpers import check
-from convalgos import ConvProblem
-from convalgos.cpu import simd
+PROGRAM = """
 from convalgos.cpu.winograd import Winograd
-
-assert simd.lanes(4) == 8
 for algorithm, text in (
     (Winograd(4), "n2 c20 h13 w30 k20 r3 s3 p1"),
     (Winograd(2), "n2 c5 h9 w11 k36 r3 s3 p0:2,3:1 channels_last float64"),
@@ -220,12 +210,4 @@ for algorithm, text in (
 
 
 def test_narrower_vectors():
-    run = subprocess.run(
-        [sys.executable, "-c", HASWELL, str(Path(__file__).parent)],
-        env=os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run_on_haswell(PROGRAM)

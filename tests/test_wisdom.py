@@ -9,11 +9,10 @@ import time
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 import convalgos as ca
 from convalgos import select, store
-from convalgos.cli import main
 from convalgos.store import Measured, Store
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
@@ -290,12 +289,6 @@ def test_the_folder_is_that_of_the_cache_unless_it_is_named(monkeypatch, tmp_pat
 
 
 # --- the command line ------------------------------------------------------------------------
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 def test_the_commands(mine, tmp_path):

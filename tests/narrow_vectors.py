@@ -1,0 +1,28 @@
+"""Programs of tests on the vectors of a narrower machine, for which Numba is told to compile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BEGIN = """
+from helpers import check
+from convalgos import ConvProblem
+from convalgos.cpu import simd
+
+assert simd.lanes(4) == 8
+"""
+
+
+def run_on_haswell(program: str) -> None:
+    """Run a program on AVX2 in a process of its own; `check` and `ConvProblem` are there."""
+    paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "",
+    }
+    command = [sys.executable, "-c", BEGIN + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
