@@ -240,8 +240,15 @@ class ConvProblem:
 
     @kept
     def is_empty(self) -> bool:
-        """Nothing to sum: y is empty, or every one of its elements is an empty sum."""
-        return 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape
+        """Nothing to sum: y is empty, or every one of its elements is a sum of nothing, or of padding."""
+        if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
+            return True
+        return any(
+            (out - 1) * step + reach <= low  # where the last output ends, from the first element of padding
+            for out, step, reach, (low, _) in zip(
+                self.spatial_out, self.stride, self.kernel_extent, self.padding, strict=True
+            )
+        )
 
     @kept
     def itemsize(self) -> int:

@@ -95,6 +95,7 @@ n1 c4 d6 h5 w5 k4 t3 r1 s1 p1,0,0 groups4
 n1 c2 d9 h9 w9 k2 t2 r3 s2 p2 dilation2,1,3
 n1 c5 d3 h3 w3 k7 t3 r3 s3
 n1 c18 d6 h9 w10 k20 t3 r3 s3 p1
+n1 c4 h5 w1 k6 r2 s1 p1,4:0 stride2,5   # outputs that see nothing but padding
 n0 c3 h5 w5 k4 r3 s3                    # nothing to do, or sums of nothing
 n2 c0 h5 w5 k4 r3 s3 p1
 n2 c3 h5 w5 k0 r3 s3
