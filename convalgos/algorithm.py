@@ -225,15 +225,14 @@ class Plan(ABC):
     # --- for the caller ----------------------------------------------------------------------
 
     def prepare(self, w: Any) -> PreparedFilter:
-        """Bring a filter (K, C/groups, *kernel) into the plan's own form; for backward_weights, dy.
+        """Bring a filter (K, C/groups, *kernel) into the plan's own form, which is a copy.
+
+        For backward_weights dy, which may be read again by each run: it must keep its values until then.
 
         Raises:
             ValueError: wrong shape. TypeError: wrong dtype.
         """
-        w = self._checked(self._w_name, w, self._w_shape)
-        if self._flips and not self._flips_result:
-            w = flipped(w)
-        return PreparedFilter(self._key, self.prepare_filter(np.ascontiguousarray(w)))
+        return self._in_own_form(self._checked(self._w_name, w, self._w_shape))
 
     def __call__(
         self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
@@ -246,7 +245,8 @@ class Plan(ABC):
             w: what `prepare` returned, or a filter, which is then prepared for this call only;
                 backward_weights takes dy here.
             bias: (K,) or None; backward_data, as a transposed convolution, takes (C,), backward_weights None.
-            out: array for the result, written whole; a new one is allocated when None.
+            out: array for the result, written whole; a new one is allocated when None. It may be of any
+                strides, and overlap the other arrays of the call.
             activation: None or "relu"; backward_weights takes None.
 
         Returns:
@@ -264,8 +264,10 @@ class Plan(ABC):
             raise ValueError(f"activation={activation!r} must be None or 'relu'")
         if x.shape != self._x_shape or x.dtype != self._dtype or not x.flags.c_contiguous:
             x = np.ascontiguousarray(self._checked(self._x_name, x, self._x_shape))
+        given = None  # the filter, or dy, where it comes as it is
         if type(w) is not PreparedFilter:
-            w = self.prepare(w)
+            given = self._checked(self._w_name, w, self._w_shape)
+            w = self._in_own_form(given)
         elif w.key is not self._key and w.key != self._key:
             raise ValueError(
                 f"w was prepared for {w.key[0]} on {w.key[1]}, not for {self.algorithm} on {self.problem}"
@@ -274,7 +276,7 @@ class Plan(ABC):
             self._check_output_step(bias, activation)
         if bias is not None:
             bias = np.ascontiguousarray(self._checked("bias", bias, (self.problem.bias_size,)))
-        target = self._target(out, x, bias)
+        target = self._new_target() if out is None else self._target(out, (x, given, bias))
         workspace = self._free.pop() if self._free else self.new_workspace()
         try:
             self.run(x, w.data, bias, activation, target, workspace)
@@ -324,19 +326,22 @@ class Plan(ABC):
             raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
         return array
 
-    def _target(self, out: Any, x: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    def _in_own_form(self, w: np.ndarray) -> PreparedFilter:
+        if self._flips and not self._flips_result:
+            w = flipped(w)
+        return PreparedFilter(self._key, self.prepare_filter(np.ascontiguousarray(w)))
+
+    def _target(self, out: Any, read: tuple[np.ndarray | None, ...]) -> np.ndarray:
         """The array to compute into: `out` itself where that is safe."""
-        if out is None:
-            return self._new_target()
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
         self._checked("out", out, self._y_shape)
         if not out.flags.writeable:
             raise ValueError("out is read-only; it must be writeable")
-        overlaps = np.may_share_memory(out, x) or (bias is not None and np.may_share_memory(out, bias))
-        if overlaps or self._flips_result or not out.flags.c_contiguous:
+        if self._flips_result or not out.flags.c_contiguous:
             return self._new_target()
-        return out
+        overlaps = any(a is not None and np.may_share_memory(out, a) for a in read)
+        return self._new_target() if overlaps else out
 
     def _check_output_step(self, bias: Any, activation: str | None) -> None:
         if self.problem.direction == "backward_weights":

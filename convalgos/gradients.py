@@ -135,11 +135,7 @@ def conv_backward_weights(
         _first(x_view.shape) if last else x_view.shape, w_shape, stride, padding, dilation, groups, mode,
         layout, x_view.dtype, algorithm, device_of(x), "backward_weights",
     )  # fmt: skip
-    given = None if out is None else target("out", out)
-    overlaps = given is not None and (_share(given, x_view) or _share(given, dy_view))
-    dw = plan(x_view, dy_view, out=None if overlaps else given)
-    if given is not None and overlaps:
-        given[...] = dw
+    dw = plan(x_view, dy_view, out=None if out is None else target("out", out))
     dw = like(dw, x) if out is None else out
     if not return_bias:
         return dw
@@ -268,8 +264,3 @@ def _sizes(name: str, value: Any, ndim: int) -> Shape:
 def _first(shape: Shape) -> Shape:
     """(N, C, *spatial) of an array (N, *spatial, C)."""
     return (shape[0], shape[-1], *shape[1:-1])
-
-
-def _share(a: Any, b: Any) -> bool:
-    """Whether two arrays of one kind may share memory."""
-    return type(a) is np.ndarray and np.may_share_memory(a, b)

@@ -198,14 +198,19 @@ def test_results_in_arrays_of_any_strides():
     close(out, DW)
 
 
-def test_a_result_may_overlap_what_is_read():
-    text = "n1 c3 h3 w3 k1 r3 s3"
-    p = ca.ConvProblem.parse(text)
-    buffer = np.arange(28, dtype=np.float32)
-    x, dy, out = buffer[:27].reshape(p.x_shape), buffer[27:].reshape(p.y_shape), buffer[1:].reshape(p.w_shape)
+@pytest.mark.parametrize("x_too", [False, True])
+@pytest.mark.parametrize("algorithm", ["auto", "cpu.direct.weights", "cpu.im2col.own"])
+def test_a_result_may_overlap_what_is_read(algorithm, x_too):
+    p = ca.ConvProblem.parse("n2 c5 h4 w4 k3 r3 s3 backward_weights")
+    sizes = [math.prod(shape) for shape in (p.x_shape, p.y_shape, p.w_shape)]
+    rng = np.random.default_rng(5)
+    buffer = rng.integers(-4, 5, sum(sizes)).astype(np.float32)
+    x, dy = buffer[: sizes[0]].reshape(p.x_shape), buffer[sizes[0] : sum(sizes[:2])].reshape(p.y_shape)
+    start = sizes[0] - 7 if x_too else sizes[0] + 1
+    out = buffer[start : start + sizes[2]].reshape(p.w_shape)
     expected = judge.backward_weights(p, x, dy)
-    assert ca.conv_backward_weights(x, dy, p.w_shape, out=out) is out
-    close(out, expected)
+    assert ca.plan(p, algorithm=algorithm)(x, dy, out=out) is out
+    assert np.array_equal(out, expected)
 
 
 def test_filters_may_be_prepared():

@@ -188,11 +188,11 @@ class GpuPlan(Plan):
             of_x = self._fixed(self._x_name, x, self._x_shape)
             of_bias = None if bias is None else self._fixed("bias", bias, (self.problem.bias_size,))
             of_y = self._fixed("out", y, self._y_shape)
-            if self._overlaps(of_y, of_x) or (bias is not None and self._overlaps(of_y, of_bias)):
-                raise ValueError(
-                    f"out overlaps {self._x_name} or bias: a graph cannot write where it has yet to read"
-                )
-            w = self._filter(w)
+            bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
+            for name, read in ((self._x_name, of_x), (self._w_name, bare), ("bias", of_bias)):
+                if read is not None and self._overlaps(of_y, read):
+                    raise ValueError(f"out overlaps {name}: a graph cannot write where it has yet to read")
+            w = self._filter(w if bare is None else bare)
             graph = self._recorded(of_x, w, of_bias, activation, of_y)
         return Captured(device, graph, y, (x, w, bias, of_x, of_bias, of_y))
 
@@ -228,7 +228,8 @@ class GpuPlan(Plan):
         if self.fallback.plan is not None and not isinstance(w, PreparedFilter):
             return self.fallback.plan._call(x, w, bias, out, activation)  # and no preparing for this one
         x = self._vectors(self._checked(self._x_name, x, self._x_shape))
-        w = self._filter(w)
+        bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
+        w = self._filter(w if bare is None else bare)
         if bias is not None or activation is not None:
             self._check_output_step(bias, activation)
         if bias is not None:
@@ -238,7 +239,7 @@ class GpuPlan(Plan):
             self._run(x, w, bias, activation, y)
             return self.device.xp.ascontiguousarray(flipped(y)) if self._flips_result else y
         given = self._checked("out", out, self._y_shape)
-        y = self._target(given, x, bias)
+        y = self._target(given, (x, bare, bias))
         self._run(x, w, bias, activation, y)
         if y is not given:
             given[...] = flipped(y) if self._flips_result else y
@@ -280,12 +281,12 @@ class GpuPlan(Plan):
             return array
         return self.device.xp.array(array, order="C")
 
-    def _target(self, out: Any, x: Any, bias: Any) -> Any:
+    def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
         """The array to compute into: `out` itself where that is safe."""
         if not getattr(out.flags, "writeable", True):
             raise ValueError("out is read-only; it must be writeable")
-        safe = self._is_fixed(out) and not self._overlaps(out, x) and not self._flips_result
-        if safe and (bias is None or not self._overlaps(out, bias)):
+        safe = self._is_fixed(out) and not self._flips_result
+        if safe and not any(a is not None and self._overlaps(out, a) for a in read):
             return out
         return self.device.xp.empty(self._y_shape, self._dtype)
 
@@ -310,7 +311,7 @@ class GpuPlan(Plan):
         return array
 
     def _overlaps(self, y: Any, other: Any) -> bool:
-        """Whether two contiguous arrays share memory."""
+        """Whether two arrays share memory; of those that are not contiguous, kernels read copies."""
         start, first = self.device.address(y), self.device.address(other)
         return first < start + self._y_bytes and start < first + other.nbytes
 
