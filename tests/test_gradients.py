@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.cpu import direct_weights, flat
+from convalgos.cpu import direct_weights
 from convalgos.cpu import reference as judge
 from convalgos.measure import random_arrays
 from convalgos.select import algorithms_on
@@ -28,7 +28,7 @@ FORWARD_ONLY = "cpu.direct"  # one of the algorithms that turn dx into convoluti
 DATA = [a for a in algorithms_on("cpu", "backward_data") if a.id in ("cpu.reference", FORWARD_ONLY)]
 WEIGHTS = [a for a in algorithms_on("cpu", "backward_weights") if "backward_weights" in a.directions]
 OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, StandIn)]
-CUTS = (direct_weights.cutting, flat.flat)  # kept choices that depend on the number of threads
+CUTS = (direct_weights.cutting,)  # kept choices that depend on the number of threads
 SHORT = (  # for the algorithms beside these: with and without a stride, in all dimensions
     "n2 c6 h9 w8 k4 r3 s3 p1",
     "n1 c4 h11 w12 k6 r3 s3 p0:1,1:0 stride2",

@@ -1,13 +1,12 @@
 """The gradient of depthwise filters: each tap is a dot product of dy with x, shifted.
 
-Where maps are small or channels lie last, vectors are channels, and a tap is a dot product along each row;
-channels first, maps are brought into that order first. Otherwise a plane of x is copied with its zero border,
-strides as phases, and dy beside it with rows of the same pitch and zeros between them: then every tap is one
-dot product of two long vectors, at an offset of its own. Each channel is summed by one thread over all images
-in their order: the bits do not depend on how many there are. Wins wherever there is one input channel for
-each filter.
+A block of x is copied with its zero border, strides as phases, so that every tap meets dy at an offset of its
+own, whatever row it is; then some taps at a time are summed over all rows of dy. Where maps are small or
+channels lie last, vectors are channels, and maps with channels first are brought into that order; otherwise
+vectors are neighbours in a row. Each channel is summed by one thread over all images in their order: the bits
+do not depend on how many there are. Wins wherever there is one input channel for each filter.
 
-Source: the definition; flat planes as in Chellapilla et al. 2006, section 3, for one channel.
+Source: the definition; planes with a border as in Chellapilla et al. 2006, section 3, for one channel.
 """
 
 from __future__ import annotations
@@ -20,75 +19,62 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, simd
-from convalgos.cpu.flat import flat
+from convalgos.cpu.bordered import bordered
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.phases import split_row, zero_row
 from convalgos.cpu.simd import call, carray, pointer, zero_bytes
-from convalgos.cpu.tiles import gather
+from convalgos.cpu.tiles import copy_pixels, gather, place
 from convalgos.problem import ConvProblem
 
 MOST_STRIDE = 4  # along rows, that is split with vectors
-CHAINS = 4  # sums of a dot product, which hide each other's latency
-BAND = 128  # outputs of the rows that all taps read before the next ones
 MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
 
 # --- kernels ---------------------------------------------------------------------------------
 
 RECORD = arguments(
-    "size lanes images channels multiplier tasks units taps tap_tiles o p q block_o block_p block_q "
+    "size lanes images channels tasks units unit multiplier taps tap_tiles o p q block_o block_p block_q "
     "blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
-    "slices rows pitch plane spare length offsets kernel_d kernel_h kernel_w dilation_d dilation_h "
-    "dilation_w x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q scratch_stride copy_row split_row correlate dot_rows "
-    "filters band is_gathered x_pixels x_plane y_plane gather"
+    "slices rows pitch plane planes sums offsets x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q by_channel "
+    "scratch_stride border_rows correlate finish gather x_pixels"
 )
 
 
 @simd.emitter
-def correlate_tile(v, TAPS, dy, x, offsets, vectors, sums):
-    """sums[t][:] += sum over i of dy[i][:] * x[i * lanes + offsets[t]:][:lanes], for t < TAPS."""
+def correlate_tile(v, TAPS, dy, dy_row, dy_step, x, x_row, offsets, rows, whole, part, inside, sums):
+    """sums[t][:] += sum over i, j of dy[i * dy_row + j * dy_step:] * x[i * x_row + j * lanes + offsets[t]:].
+
+    For t < TAPS, i < rows, j < whole + part; of the last `part` vectors of dy, only `inside` lanes count.
+    """
+    mask = v.mask(inside)
     read, base, to = v.pointer(dy), v.pointer(x), v.pointer(sums)
-    rows = [v.at(base, v.table64(offsets, t)) for t in range(TAPS)]
+    taps = [v.at(base, v.table64(offsets, t)) for t in range(TAPS)]
     totals = [v.register(v.load(to, t * v.lanes)) for t in range(TAPS)]
-    with v.loop(vectors) as i:
-        at = v.mul(i, v.lanes)
-        value = v.load(read, at)
-        for row, total in zip(rows, totals, strict=True):
-            total.set(v.fma(value, v.load(row, at), total.value))
+    with v.loop(rows) as i:
+
+        def add(j, load):
+            value = load(v.plus(v.mul(i, dy_row), v.mul(j, dy_step)))
+            at = v.plus(v.mul(i, x_row), v.mul(j, v.lanes))
+            for tap, total in zip(taps, totals, strict=True):
+                total.set(v.fma(value, v.load(tap, at), total.value))
+
+        with v.loop(whole) as j:
+            add(j, lambda at: v.load(read, at))
+        with v.loop(part) as j:
+            add(v.plus(whole, j), lambda at: v.load_masked(read, at, mask))
     for t, total in enumerate(totals):
         v.store(total.value, to, t * v.lanes)
 
 
 @simd.emitter
-def dot_tile(v, CHAINS_, WHOLE, dy, dy_step, dy_row, x, x_step, x_row, count, rows, inside, sums):
-    """sums[:] += sum over i < rows, j < count of dy[i * dy_row + j * dy_step:][:lanes] times the same of x.
-
-    Only lanes inside are read.
-    """
-    mask = v.mask(inside)
-    read, base, to = v.pointer(dy), v.pointer(x), v.pointer(sums)
-    totals = [v.register(v.load(to) if chain == 0 else v.zero()) for chain in range(CHAINS_)]
-    whole = v.quotient(count, CHAINS_)
-
-    def load(from_, at):
-        return v.load(from_, at) if WHOLE else v.load_masked(from_, at, mask)
-
-    done = v.mul(whole, CHAINS_)
-    with v.loop(rows) as row:
-        of_dy, of_x = v.at(read, v.mul(row, dy_row)), v.at(base, v.mul(row, x_row))
-
-        def add(total, j):
-            value, other = load(of_dy, v.mul(j, dy_step)), load(of_x, v.mul(j, x_step))
-            total.set(v.fma(value, other, total.value))
-
-        with v.loop(whole) as i:
-            for chain, total in enumerate(totals):
-                add(total, v.plus(v.mul(i, CHAINS_), chain))
-        with v.loop(v.minus(count, done)) as i:
-            add(totals[0], v.plus(done, i))
-    result = totals[0].value
-    for total in totals[1:]:
-        result = v.add(result, total.value)
-    v.store(result, to)
+def add_lanes(v, sums, count, y):
+    """y[t] = the sum of sums[t][:], in the order of its lanes, for t < count; reads whole squares."""
+    with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
+        first = v.mul(i, v.lanes)
+        read = v.at(v.pointer(sums), v.mul(first, v.lanes))
+        total, *others = v.transpose([v.load(read, t * v.lanes) for t in range(v.lanes)])
+        for other in others:
+            total = v.add(total, other)
+        v.store_masked(total, v.pointer(y), first, v.mask(v.minus(count, first)))
 
 
 @jit.specialise
@@ -96,192 +82,156 @@ def correlate(SIZE, LANES, TAPS):
     """All taps of a block, in tiles of TAPS and TAPS - 1."""
     FEWER = max(TAPS - 1, 1)
 
-    def correlate(dy, x, offsets, taps, tiles, vectors, sums):
+    def correlate(dy, dy_row, dy_step, x, x_row, offsets, taps, tiles, rows, whole, part, inside, sums):
         for tile in range(tiles):
             first = taps * tile // tiles
             to, table = sums + first * LANES * SIZE, offsets + first * 8
             if taps * (tile + 1) // tiles - first == TAPS:
-                correlate_tile(SIZE, LANES, TAPS, dy, x, table, vectors, to)
+                correlate_tile(
+                    SIZE, LANES, TAPS, dy, dy_row, dy_step, x, x_row, table, rows, whole, part, inside, to
+                )
             else:
-                correlate_tile(SIZE, LANES, FEWER, dy, x, table, vectors, to)
+                correlate_tile(
+                    SIZE, LANES, FEWER, dy, dy_row, dy_step, x, x_row, table, rows, whole, part, inside, to
+                )
 
     return correlate
 
 
 @jit.specialise
-def copy_row(SIZE, LANES, STRIDE):
-    """A row of `size` from `first` on, zeros outside of it, to STRIDE phases: `width` elements of each.
+def border_rows(SIZE, LANES, STRIDE):
+    """Rows h, h + stride, ... of a slice from column w on, and zeros outside of it, to phases of columns.
 
-    STRIDE 0 is any stride: a few elements at a time.
+    `there` tells whether there is such a slice. STRIDE 0 is any stride: a few elements at a time.
     """
 
-    def copy_row(row, size, first, stride, width, target, step):
-        before = max(0, -first)
-        inside = min(size - first, width * stride) - before
-        if inside <= 0:
-            for phase in range(stride):
-                zero_row(SIZE, LANES, target + phase * step * SIZE, width)
-        elif STRIDE:
-            source = row + (first + before) * SIZE
-            split_row(SIZE, LANES, STRIDE, STRIDE, source, before, inside, target, width, step)
-        else:
-            for phase in range(stride):
-                to = target + phase * step * SIZE
-                zero_row(SIZE, LANES, to, width)
-                low = (max(0, before - phase) + stride - 1) // stride
-                for i in range(low, (before + inside - 1 - phase) // stride + 1):
-                    simd.copy_bytes(to + i * SIZE, row + (first + phase + i * stride) * SIZE, SIZE)
+    def border_rows(args, x, channels, there, h, w, target):
+        a = carray(pointer(args), 1, RECORD)[0]
+        stride, pitch, plane, height, x_h, down = a.stride_w, a.pitch, a.plane, a.height, a.x_h, a.stride_h
+        before = max(0, -w)
+        inside = min(a.width - w, pitch * stride) - before
+        there = there if inside > 0 else 0
+        source = x + (h * x_h + w + before) * SIZE
+        for i in range(a.rows):
+            to = target + i * pitch * SIZE
+            if there == 0 or h + i * down < 0 or h + i * down >= height:
+                for phase in range(stride):
+                    zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
+            elif STRIDE:
+                row = source + i * down * x_h * SIZE
+                split_row(SIZE, LANES, STRIDE, STRIDE, row, before, inside, to, pitch, plane)
+            else:
+                row = source + (i * down * x_h - before) * SIZE
+                for phase in range(stride):
+                    place = to + phase * plane * SIZE
+                    zero_row(SIZE, LANES, place, pitch)
+                    low = (max(0, before - phase) + stride - 1) // stride
+                    for j in range(low, (before + inside - 1 - phase) // stride + 1):
+                        simd.copy_bytes(place + j * SIZE, row + (phase + j * stride) * SIZE, SIZE)
 
-    return copy_row
-
-
-@jit.specialise
-def dot_rows(SIZE, LANES):
-    """The dot products of a tap over rows of pixels, one for each channel."""
-
-    def dot_rows(dy, dy_step, dy_row, x, x_step, x_row, count, rows, inside, sums):
-        if inside == LANES:
-            dot_tile(SIZE, LANES, CHAINS, 1, dy, dy_step, dy_row, x, x_step, x_row, count, rows, inside, sums)
-        else:
-            dot_tile(SIZE, LANES, CHAINS, 0, dy, dy_step, dy_row, x, x_step, x_row, count, rows, inside, sums)
-
-    return dot_rows
-
-
-@jit.helper
-def inside_of(tap, stride, dilation, pad, size, size_out):
-    """(first, end) outputs under which a tap meets the map."""
-    start = tap * dilation - pad
-    first = max(0, (-start + stride - 1) // stride)
-    return first, max(first, min(size_out, (size - 1 - start) // stride + 1))
+    return border_rows
 
 
 @jit.specialise
-def planes_driver():
-    """Channels first: every task takes input channels, with all filters of each."""
+def border_pixels(SIZE, LANES):
+    """`border_rows` of vectors of channels, of which lanes beyond `channels` become 0."""
 
-    def planes_driver(args, task):
+    def border_pixels(args, x, channels, there, h, w, target):
+        a = carray(pointer(args), 1, RECORD)[0]
+        pitch, plane, height, x_h, down = a.pitch, a.plane, a.height, a.x_h, a.stride_h
+        rows, step = a.rows, a.stride_w * a.x_w
+        for phase in range(a.stride_w):
+            first = w + phase  # column of the first place, then of the first one inside
+            low = min(pitch, (max(0, -first) + a.stride_w - 1) // a.stride_w)
+            count = max(0, min(pitch, (a.width - first + a.stride_w - 1) // a.stride_w) - low)
+            source = x + (h * x_h + (first + low * a.stride_w) * a.x_w) * SIZE
+            for i in range(rows):
+                to = target + (phase * plane + i * pitch * LANES) * SIZE
+                if there == 0 or h + i * down < 0 or h + i * down >= height:
+                    zero_row(SIZE, LANES, to, pitch * LANES)
+                else:
+                    zero_row(SIZE, LANES, to, low * LANES)
+                    row, place = source + i * down * x_h * SIZE, to + low * LANES * SIZE
+                    copy_pixels(SIZE, LANES, row, step, channels, count, place)
+                    zero_row(SIZE, LANES, place + count * LANES * SIZE, (pitch - low - count) * LANES)
+
+    return border_pixels
+
+
+@jit.specialise
+def sum_lanes(SIZE, LANES):
+    """The sums of a channel, in the place of `tiles.place`."""
+
+    def sum_lanes(sums, channel_stride, pixel_stride, channels, count, y):
+        add_lanes(SIZE, LANES, sums, count, y)
+
+    return sum_lanes
+
+
+@jit.specialise
+def driver():
+    """Every task takes units of channels, with all filters of each."""
+
+    def driver(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
         xs = a.scratch + task * a.scratch_stride
-        dys = xs + a.stride_d * a.stride_h * a.stride_w * a.plane * a.size
-        sums = dys + a.plane * a.size
+        sums = xs + a.planes * a.size
+        dense = sums + a.sums * a.size  # x of an image, then dy
         vector = a.lanes * a.size
-        width = (
-            (a.pitch + a.lanes - 1) // a.lanes * a.lanes
-        )  # a row reaches into the next, which is next written
-        for c in range(a.channels * task // a.tasks, a.channels * (task + 1) // a.tasks):
-            zero_bytes(sums, a.multiplier * a.taps * vector)
-            for n in range(a.images):
-                for block in range(a.blocks_o * a.blocks_p * a.blocks_q):
-                    q0 = block % a.blocks_q * a.block_q
-                    p0 = block // a.blocks_q % a.blocks_p * a.block_p
-                    o0 = block // (a.blocks_q * a.blocks_p) * a.block_o
-                    for phase in range(a.stride_d * a.stride_h):
-                        to = xs + phase * a.stride_w * a.plane * a.size
-                        for i in range(a.slices):
-                            d = (o0 + i) * a.stride_d - a.pad_d + phase // a.stride_h
-                            for j in range(a.rows):
-                                h = (p0 + j) * a.stride_h - a.pad_h + phase % a.stride_h
-                                there = d >= 0 and d < a.depth and h >= 0 and h < a.height
-                                row = a.x + (n * a.x_n + c * a.x_c + d * a.x_d + h * a.x_h) * a.size
-                                size = a.width if there else 0
-                                w0 = q0 * a.stride_w - a.pad_w
-                                call(a.split_row, (row, size, w0, a.stride_w, width, to, a.plane))
-                                to += a.pitch * a.size
-                        for j in range(a.stride_w):
-                            zero_bytes(to + j * a.plane * a.size, a.spare * a.size)
-                    for m in range(a.multiplier):
-                        to = dys
-                        for i in range(a.block_o):
-                            for j in range(a.rows if i < a.block_o - 1 else a.block_p):
-                                there = o0 + i < a.o and j < a.block_p and p0 + j < a.p
-                                at = n * a.y_n + (c * a.multiplier + m) * a.y_k + (o0 + i) * a.y_o
-                                row = a.w + (at + (p0 + j) * a.y_p + q0) * a.size
-                                size = min(a.block_q, a.q - q0) if there else 0
-                                call(a.copy_row, (row, size, 0, 1, width, to, 0))
-                                to += a.pitch * a.size
-                        zero_bytes(to, a.spare * a.size)
-                        vectors = (a.length + a.lanes - 1) // a.lanes
-                        target = sums + m * a.taps * vector
-                        call(a.correlate, (dys, xs, a.offsets, a.taps, a.tap_tiles, vectors, target))
-            for t in range(a.multiplier * a.taps):
-                add_lanes(a, sums + t * vector, a.y + (c * a.multiplier * a.taps + t) * a.size)
-
-    return planes_driver
-
-
-@jit.helper
-def add_lanes(a, source, target):
-    """target[0] = the sum of a vector, in the order of its lanes."""
-    if a.size == 4:
-        values, to = carray(pointer(source), a.lanes, np.float32), carray(pointer(target), 1, np.float32)
-        total = values[0]
-        for i in range(1, a.lanes):
-            total += values[i]
-        to[0] = total
-    else:
-        wide, at = carray(pointer(source), a.lanes, np.float64), carray(pointer(target), 1, np.float64)
-        sum_ = wide[0]
-        for i in range(1, a.lanes):
-            sum_ += wide[i]
-        at[0] = sum_
-
-
-@jit.specialise
-def pixels_driver():
-    """One filter a channel: every task takes vectors of channels, from maps in that order."""
-
-    def pixels_driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        vector = a.lanes * a.size
-        sums = a.scratch + task * a.scratch_stride
-        xs = sums + a.taps * vector
-        dys = xs + a.x_pixels * vector
+        zero_bytes(xs, a.planes * a.size)  # what is read behind the last row stays 0
         for unit in range(a.units * task // a.tasks, a.units * (task + 1) // a.tasks):
-            k = unit * a.lanes
-            inside = min(a.lanes, a.filters - k)
-            zero_bytes(sums, a.taps * vector)
+            c = unit * a.unit
+            channels = min(a.unit, a.channels - c)
+            zero_bytes(sums, a.sums * a.size)
             for n in range(a.images):
-                x_image, dy_image = a.x + (n * a.x_n + k) * a.size, a.w + (n * a.y_n + k) * a.size
-                lanes = inside
-                if a.is_gathered:  # lanes beyond the last channel become 0
-                    pixels = a.depth * a.height * a.width
-                    source = a.x + (n * a.x_n + k * a.x_plane) * a.size
-                    call(a.gather, (source, a.x_plane, 1, inside, pixels, xs))
-                    source = a.w + (n * a.y_n + k * a.y_plane) * a.size
-                    call(a.gather, (source, a.y_plane, 1, inside, a.o * a.p * a.q, dys))
-                    x_image, dy_image, lanes = xs, dys, a.lanes
-                for o in range(a.o):
-                    for band in range(0, a.p, a.band):  # rows that stay in L1 while all taps read them
-                        for t in range(a.kernel_d):
-                            d = o * a.stride_d - a.pad_d + t * a.dilation_d
-                            if d < 0 or d >= a.depth:
-                                continue
-                            for r in range(a.kernel_h):
-                                p, rows = inside_of(r, a.stride_h, a.dilation_h, a.pad_h, a.height, a.p)
-                                p, rows = max(p, band), min(rows, band + a.band) - max(p, band)
-                                if rows <= 0:
-                                    continue
-                                h = p * a.stride_h - a.pad_h + r * a.dilation_h
-                                for s in range(a.kernel_w):
-                                    q, end = inside_of(s, a.stride_w, a.dilation_w, a.pad_w, a.width, a.q)
-                                    w = q * a.stride_w - a.pad_w + s * a.dilation_w
-                                    x = x_image + (d * a.x_d + h * a.x_h + w * a.x_w) * a.size
-                                    dy = dy_image + (o * a.y_o + p * a.y_p + q * a.y_q) * a.size
-                                    to = sums + ((t * a.kernel_h + r) * a.kernel_w + s) * vector
-                                    call(
-                                        a.dot_rows,
-                                        (
-                                            dy, a.y_q, a.y_p, x, a.stride_w * a.x_w, a.stride_h * a.x_h,
-                                            end - q, rows, lanes, to,
-                                        ),
-                                    )  # fmt: skip
-            for i in range(inside):
-                for tap in range(a.taps):
-                    from_ = sums + (tap * a.lanes + i) * a.size
-                    simd.copy_bytes(a.y + ((k + i) * a.taps + tap) * a.size, from_, a.size)
+                x = a.x + (n * a.x_n + c * a.x_c) * a.size
+                dy = a.w + (n * a.y_n + c * a.multiplier * a.y_k) * a.size
+                lanes = channels
+                if a.gather:  # lanes beyond the last channel become 0
+                    to = dense + a.x_pixels * vector
+                    call(a.gather, (x, a.x_c, 1, channels, a.depth * a.height * a.width, dense))
+                    call(a.gather, (dy, a.y_k, 1, channels, a.o * a.p * a.q, to))
+                    x, dy, lanes = dense, to, a.lanes
+                for block in range(a.blocks_o * a.blocks_p * a.blocks_q):
+                    q = block % a.blocks_q * a.block_q
+                    p = block // a.blocks_q % a.blocks_p * a.block_p
+                    o = block // (a.blocks_q * a.blocks_p) * a.block_o
+                    for phase in range(a.stride_d * a.stride_h):
+                        for i in range(a.slices):
+                            d = (o + i) * a.stride_d - a.pad_d + phase // a.stride_h
+                            there = 1 if d >= 0 and d < a.depth else 0
+                            h = p * a.stride_h - a.pad_h + phase % a.stride_h
+                            w = q * a.stride_w - a.pad_w
+                            place = phase * a.stride_w * a.plane + i * a.rows * a.pitch * a.unit
+                            call(
+                                a.border_rows,
+                                (args, x + d * a.x_d * a.size, lanes, there, h, w, xs + place * a.size),
+                            )
+                    columns = min(a.block_q, a.q - q)
+                    if a.by_channel:
+                        inside = lanes
+                        whole = columns if lanes == a.lanes else 0
+                        part = columns - whole
+                    else:
+                        whole = columns // a.lanes
+                        inside = columns - whole * a.lanes
+                        part = 1 if inside > 0 else 0
+                    for m in range(a.multiplier):
+                        for i in range(min(a.block_o, a.o - o)):
+                            from_ = m * a.y_k + (o + i) * a.y_o + p * a.y_p + q * a.y_q
+                            call(
+                                a.correlate,
+                                (
+                                    dy + from_ * a.size, a.y_p, a.y_q if a.by_channel else a.lanes,
+                                    xs + i * a.rows * a.pitch * a.unit * a.size, a.pitch * a.unit,
+                                    a.offsets, a.taps, a.tap_tiles, min(a.block_p, a.p - p),
+                                    whole, part, inside, sums + m * a.taps * vector,
+                                ),
+                            )  # fmt: skip
+            taps = a.multiplier * a.taps
+            call(a.finish, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
 
-    return pixels_driver
+    return driver
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -289,42 +239,36 @@ def pixels_driver():
 
 class DepthwiseWeightsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: DepthwiseWeights):
-        cut = flat(problem)
+        cut = bordered(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        last = p.layout == "channels_last"
         tasks = min(jit.thread_count(), cut.units)
         taps = math.prod(p.kernel)
         slices, rows, pitch = cut.sizes
+        in_phases = p.stride[2] if p.stride[2] <= MOST_STRIDE else 0
+        border = border_pixels(size, lanes) if cut.by_channel else border_rows(size, lanes, in_phases)
         values: dict[str, int | np.ndarray] = {
-            "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "multiplier": p.gemm_n,
-            "filters": p.K, "tasks": tasks, "units": cut.units, "taps": taps, "tap_tiles": cut.tap_tiles,
-            "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane,
-            "spare": cut.spare, "length": cut.length, "offsets": cut.offsets(),
-            "scratch_stride": cut.task_bytes, "copy_row": copy_row(size, lanes, 1),
-            "split_row": copy_row(size, lanes, p.stride[2] if p.stride[2] <= MOST_STRIDE else 0),
-            "correlate": 0 if cut.by_channel else correlate(size, lanes, -(-taps // cut.tap_tiles)),
-            "dot_rows": dot_rows(size, lanes) if cut.by_channel else 0,
-            "gather": gather(size, lanes) if cut.is_gathered else 0, "is_gathered": int(cut.is_gathered),
-            "band": max(1, BAND // max(1, p.spatial_out[2])),
-            "x_pixels": cut.gathered[0],
-            "x_plane": math.prod(p.spatial), "y_plane": math.prod(p.spatial_out),
+            "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
+            "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "tap_tiles": cut.tap_tiles,
+            "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane, "planes": cut.planes,
+            "sums": cut.sums, "offsets": cut.offsets(), "scratch_stride": cut.task_bytes,
+            "by_channel": int(cut.by_channel), "x_pixels": cut.gathered[0],
+            "border_rows": border, "correlate": correlate(size, lanes, -(-taps // cut.tap_tiles)),
+            "finish": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
+            "gather": gather(size, lanes) if cut.is_gathered else 0,
         }  # fmt: skip
         for axis, n, block, blocks in zip("opq", p.spatial_out, cut.block, cut.blocks, strict=True):
             values |= {axis: n, f"block_{axis}": block, f"blocks_{axis}": blocks}
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
-        for axis, stride, dilation, kernel, pad in zip(
-            "dhw", p.stride, p.dilation, p.kernel, p.padding, strict=True
-        ):
-            values |= {f"stride_{axis}": stride, f"dilation_{axis}": dilation, f"kernel_{axis}": kernel}
-            values[f"pad_{axis}"] = pad[0]
+        for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
+            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
+        last = p.layout == "channels_last"
         for names, channels, (d, h, w) in (("x_n x_c x_d x_h x_w", p.C, p.spatial),
                                            ("y_n y_k y_o y_p y_q", p.K, p.spatial_out)):  # fmt: skip
-            between = channels if last else lanes  # pixels, where vectors are channels
-            steps = (1, h * w * between, w * between, between) if cut.by_channel else (d * h * w, h * w, w, 1)
+            between = channels if last else cut.lanes  # pixels, as x and dy are read for the planes
+            steps = (1 if last else d * h * w, h * w * between, w * between, between)
             values |= dict(zip(names.split(), (channels * d * h * w, *steps), strict=True))
-        driver = pixels_driver() if cut.by_channel else planes_driver()
-        super().__init__(problem, algorithm, RECORD, values, [(driver, tasks)], tasks * cut.task_bytes)
+        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.task_bytes)
 
     def pack_filter(self, w):
         """dy itself."""
@@ -338,7 +282,7 @@ class DepthwiseWeightsPlan(KernelPlan):
 class DepthwiseWeights(Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
-    spreads_nan: ClassVar[bool] = True  # of x, to taps that do not meet it: by zeros between the rows of dy
+    spreads_nan: ClassVar[bool] = True  # of x, to taps that do not meet it: by zeros instead of parts of dy
 
     @property
     def variant(self):
@@ -354,7 +298,7 @@ class DepthwiseWeights(Algorithm):
         return None
 
     def cost(self, problem, machine):
-        cut = flat(problem)
+        cut = bordered(problem)
         p, lanes = cut.problem, simd.lanes(problem.itemsize)
         balance = -(-cut.units // machine.threads) * machine.threads / cut.units
         seconds = balance * cut.cycles * 4 * lanes / machine.peak(p.dtype)  # a cycle is two vectors of sums
@@ -366,7 +310,7 @@ class DepthwiseWeights(Algorithm):
     def workspace_bytes(self, problem):
         if problem.is_empty:
             return 0
-        cut = flat(problem)
+        cut = bordered(problem)
         return min(jit.thread_count(), cut.units) * cut.task_bytes
 
     def error_bound(self, problem):
