@@ -29,8 +29,8 @@ BURST = 0.03  # seconds for which a layer runs in each of them
 NOTABLE = 1.1  # a ratio that may be more than noise, where the quartiles do not overlap either
 READY = "n1 c1 h1 w1 k1 r1 s1"  # asked of a version that may lack all
 LISTING = (
-    "import json; from benchmarks.layers import LAYERS; "
-    "print(json.dumps({name: str(problem) for name, problem in LAYERS.items()}))"
+    "import json; from benchmarks.layers import QUICK; "
+    "print(json.dumps({name: str(problem) for name, problem in QUICK.items()}))"
 )
 
 

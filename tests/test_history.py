@@ -159,6 +159,99 @@ print(json.dumps(found))
         assert "cupy" in found["gpu.direct all"]
 
 
+def test_gradients_have_benchmarks_of_their_own_on_few_layers():
+    code = """
+import inspect
+import convalgos as ca
+from benchmarks import gradients, layers, run, track
+found = {"few": layers.FEW, "quick": {n: str(p) for n, p in layers.QUICK.items() if n not in layers.LAYERS}}
+for name, case in vars(gradients).items():
+    if inspect.isclass(case):  # as asv finds them: by their methods
+        told = [m for m, f in inspect.getmembers(case) if m.startswith(("time_", "track_")) and callable(f)]
+        found[name] = case.direction, case.params, list(case.param_names), told
+found["forward"] = run.Run.direction, track.Pick.direction, track.Peers.params[0]
+found["ids"] = [a.id for a in ca.algorithms()]
+print(json.dumps(found))
+"""
+    found = in_bench("\n" + code)
+    few, ids, (*forward, known) = found.pop("few"), found.pop("ids"), found.pop("forward")
+    quick = found.pop("quick")
+    assert forward == ["forward", "forward"]
+    assert len(found) == 6 and len(quick) == 2 and all(name.startswith(few[0]) for name in quick)
+    for name, (direction, params, names, told) in found.items():
+        assert name.endswith(
+            {"backward_data": "BackwardData", "backward_weights": "BackwardWeights"}[direction]
+        )
+        assert len(params) == len(names) and params[names.index("layer")] == few
+        assert any(text.endswith(direction) for text in quick.values())
+        if name.startswith("Run"):
+            assert told == ["time_run"] and params[0][0] == "auto" and set(params[0][1:]) < set(ids)
+            assert ("cpu.direct.weights" in params[0]) == (direction == "backward_weights")
+            assert ("cpu.winograd.f4x3" in params[0]) == (direction == "backward_data")
+            assert "cpu.reference" not in params[0]
+        elif name.startswith("Peers"):
+            assert told == ["track_time_vs_peer"] and params[0] == known
+        else:
+            assert told == ["track_choice", "track_regret_percent"]
+
+
+def test_values_of_the_gradients():
+    """On a small layer: times, tracks, and n/a for a peer and for a version that cannot."""
+    code = """
+import numpy as np
+import convalgos as ca
+from benchmarks import layers
+from convalgos.problem import ConvProblem
+layers.LAYERS = {"s": ConvProblem.parse("n2 c8 h9 w9 k6 r3 s3 p1 groups2")}
+layers.FEW = ["s"]
+from benchmarks import common, gradients
+from convalgos.cpu.reference import answer
+found = {}
+for kind in ("BackwardData", "BackwardWeights"):
+    case = getattr(gradients, "Run" + kind)()
+    case.setup("auto", "s", "float32", "all")
+    case.time_run("auto", "s", "float32", "all")
+    right = answer(case.problem, case.x, case.w)
+    found[kind] = [case.problem.direction, float(np.abs(case.y - right).max()), float(right.std())]
+    pick = getattr(gradients, "Pick" + kind)()
+    pick.setup("s", "float32", "all")
+    found[kind] += [pick.track_choice("s", "float32", "all") > 0]
+    peers = getattr(gradients, "Peers" + kind)()
+    if "torch.channels_first" in peers.params[0]:
+        try:
+            peers.setup("torch.channels_first", "s", "float32", "all")
+        except NotImplementedError as reason:
+            assert "torch" in str(reason), reason
+        else:
+            assert peers.track_time_vs_peer("torch.channels_first", "s", "float32", "all") > 0
+    for peer in set(peers.params[0]) & {"onnxruntime", "scipy"}:
+        try:
+            peers.setup(peer, "s", "float32", "all")
+        except NotImplementedError as reason:
+            found[kind] += [str(reason)]
+found["regret"] = pick.track_regret_percent("s", "float32", "all")
+import convalgos.select
+del convalgos.select.facing
+found["old"] = common.serving("backward_data")
+def refuses(problem, **more):
+    raise ca.Unsupported(f"{problem.direction} is for later")
+ca.plan = refuses
+try:
+    gradients.RunBackwardData().setup("auto", "s", "float64", "all")
+except NotImplementedError as reason:
+    found["refused"] = str(reason)
+print(json.dumps(found))
+"""
+    found = in_bench("\n" + code)
+    for kind, direction in (("BackwardData", "backward_data"), ("BackwardWeights", "backward_weights")):
+        told, error, size, choice, *reasons = found[kind]
+        assert told == direction and error < 1e-5 and 0.1 < size < 10 and choice
+        assert all("forward problems only" in reason or "not installed" in reason for reason in reasons)
+    assert (
+        found["regret"] >= 0 and found["old"] == ["auto"] and found["refused"] == "backward_data is for later"
+    )
+
+
 # --- asv -------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
-"""What the benchmarks share: their parameters, and a convolution that is ready to be timed."""
+"""What the benchmarks share: their parameters, and a convolution or a gradient that is ready to be timed."""
 
+import math
 import os
 import sys
 import time
@@ -24,6 +25,16 @@ DTYPES = _words("CONVALGOS_HISTORY_DTYPES", "float32")
 THREADS = _words("CONVALGOS_HISTORY_THREADS", "all")
 
 
+def serving(direction: str) -> list[str]:
+    """ "auto" and the algorithms that compute a gradient; "auto" alone in a version that has none."""
+    try:
+        from convalgos.select import facing
+    except ImportError:
+        return ["auto"]
+    known = [a.id for a in ca.algorithms() if direction in facing(a, direction).directions]
+    return ["auto", *(i for i in known if i != JUDGE)]
+
+
 def synchronised() -> float:
     """A clock that waits for the GPU where one is in use."""
     if cupy := sys.modules.get("cupy"):
@@ -46,8 +57,8 @@ def use_threads(threads: str) -> None:
     numba.set_num_threads(int(threads))
 
 
-def problem_of(layer: str, dtype: str) -> ConvProblem:
-    return LAYERS[layer].replace(dtype=dtype, compute_dtype=None)
+def problem_of(layer: str, dtype: str, direction: str) -> ConvProblem:
+    return LAYERS[layer].replace(dtype=dtype, compute_dtype=None, direction=direction)
 
 
 def served(problem: ConvProblem, algorithm: str = "auto") -> Plan:
@@ -64,12 +75,21 @@ def served(problem: ConvProblem, algorithm: str = "auto") -> Plan:
 
 
 def arrays(problem: ConvProblem, algorithm: str = "auto") -> tuple:
-    """(x, w, y) on the device of an algorithm: random data whose answer is of order 1, and room for it."""
+    """What a run reads first and second, and room for its result, on the device of an algorithm.
+
+    (x, w, y), (dy, w, dx) or (x, dy, dw): random data whose result is of order 1.
+    """
+    x, w, y = problem.array_shape(problem.x_shape), problem.w_shape, problem.array_shape(problem.y_shape)
+    first, second, result, summed = {
+        "forward": (x, w, y, problem.gemm_k),
+        "backward_data": (y, w, x, problem.gemm_n * math.prod(problem.kernel)),
+        "backward_weights": (x, y, w, problem.gemm_m),
+    }[problem.direction]
     rng = np.random.default_rng(0)
-    scale = 1 / np.sqrt(max(1, problem.gemm_k))
-    x = rng.standard_normal(problem.array_shape(problem.x_shape)).astype(problem.dtype)
-    w = (rng.standard_normal(problem.w_shape) * scale).astype(problem.dtype)
-    y = np.full(problem.array_shape(problem.y_shape), np.nan, problem.dtype)
+    scale = 1 / np.sqrt(max(1, summed))
+    x = rng.standard_normal(first).astype(problem.dtype)
+    w = (rng.standard_normal(second) * scale).astype(problem.dtype)
+    y = np.full(result, np.nan, problem.dtype)
     if algorithm.startswith("gpu."):
         import cupy
 
@@ -83,6 +103,7 @@ class Prepared:
     version = "1"
     timer = staticmethod(synchronised)
     param_names = ("algorithm", "layer", "dtype", "threads")
+    direction = "forward"
     key: tuple | None = None
 
     def setup(self, algorithm: str, layer: str, dtype: str, threads: str) -> None:
@@ -90,7 +111,7 @@ class Prepared:
         if self.key == key:
             return
         use_threads(threads)
-        self.problem = problem_of(layer, dtype)
+        self.problem = problem_of(layer, dtype, self.direction)
         self.plan = served(self.problem, algorithm)
         self.x, self.w, self.y = arrays(self.problem, algorithm)
         self.prepared = self.plan.prepare(self.w)

@@ -3,7 +3,8 @@
 Layers are of one kind where they agree in the number of dimensions, in how channels meet (first layers of at
 most 4 channels, dense, grouped, depthwise) and in the size of the kernel (1; 2 and 3; larger). Of each kind
 the layer with the middle count of operations is measured, among those of at most MOST_FLOPS. `FEW` of them,
-those of 3x3 in two dimensions, stand for all where what is measured hardly depends on the layer.
+those of 3x3 in two dimensions, stand for all where what is measured hardly depends on the layer, and theirs
+are the gradients that are measured. Two versions are compared by `QUICK`: all layers, both gradients of one.
 
 CONVALGOS_HISTORY_LAYERS, a list of patterns such as "vgg16/*,resnet50/conv1", measures others instead.
 """
@@ -61,3 +62,8 @@ def measured() -> dict[str, ConvProblem]:
 LAYERS = measured()
 _by_meeting = {kind(p)[1]: name for name, p in LAYERS.items() if (p.ndim, kind(p)[2]) == (2, 3)}
 FEW = list(_by_meeting.values()) or list(LAYERS)
+_gradients = {
+    f"{FEW[0]} {direction}": LAYERS[FEW[0]].replace(direction=direction)
+    for direction in ("backward_data", "backward_weights")
+}
+QUICK = LAYERS | _gradients

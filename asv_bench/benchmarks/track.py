@@ -22,10 +22,11 @@ class Pick:
     version = "1"
     params = (list(LAYERS), DTYPES, THREADS)
     param_names = ("layer", "dtype", "threads")
+    direction = "forward"
 
     def setup(self, layer, dtype, threads):
         use_threads(threads)
-        self.problem = problem_of(layer, dtype)
+        self.problem = problem_of(layer, dtype, self.direction)
         self.plan = served(self.problem)
         self.x, self.w, self.y = arrays(self.problem)
         prepared = self.plan.prepare(self.w)
