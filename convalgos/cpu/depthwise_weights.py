@@ -23,6 +23,7 @@ from convalgos.cpu.bordered import bordered
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.phases import split_row, zero_row
 from convalgos.cpu.simd import call, carray, pointer, zero_bytes
+from convalgos.cpu.squares import transpose
 from convalgos.cpu.tiles import copy_pixels, gather, place
 from convalgos.problem import ConvProblem
 
@@ -71,7 +72,7 @@ def add_lanes(v, sums, count, y):
     with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
         first = v.mul(i, v.lanes)
         read = v.at(v.pointer(sums), v.mul(first, v.lanes))
-        total, *others = v.transpose([v.load(read, t * v.lanes) for t in range(v.lanes)])
+        total, *others = transpose(v, [v.load(read, t * v.lanes) for t in range(v.lanes)])
         for other in others:
             total = v.add(total, other)
         v.store_masked(total, v.pointer(y), first, v.mask(v.minus(count, first)))
