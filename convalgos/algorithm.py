@@ -398,6 +398,14 @@ def flipped(w: Any) -> Any:
     return w[(slice(None), slice(None), *(slice(None, None, -1),) * (w.ndim - 2))]
 
 
+def error_of_sums(problem: ConvProblem) -> float:
+    """The error bound of sums of all products in some order: errors grow like a random walk.
+
+    4 sqrt(k) eps covers the largest of many sums of k products.
+    """
+    return problem.eps * (4 * math.sqrt(max(1, problem.reduction)) + 2)
+
+
 def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: ConvProblem) -> None:
     """The output step in NumPy, in place, for plans that have no kernel of their own to fuse it into.
 

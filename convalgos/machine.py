@@ -181,12 +181,17 @@ def load(threads: int) -> Machine | None:
 
 
 def save(machine: Machine) -> None:
-    """Keep the figures for later processes; a folder that cannot be written costs only a warning."""
+    """Keep the figures for later processes."""
     text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
+    keep(_path(machine.threads), text, "machine figures")
+
+
+def keep(path: Path, text: str, what: str) -> None:
+    """Write a file of what this process found out; a folder that cannot be written costs only a warning."""
     try:
-        write_atomic(_path(machine.threads), text)
+        write_atomic(path, text)
     except OSError as error:
-        warnings.warn(f"machine figures could not be kept: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{what} could not be kept: {error}", RuntimeWarning, stacklevel=3)
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -177,6 +177,14 @@ class ConvProblem:
             met += max(0, min(outputs, (size + before - 1) // stride + 1) - first)
         return met
 
+    def taps_meeting(self, dimension: int, output: int) -> tuple[int, int, int]:
+        """(input under the first kernel element of an output that meets the input, that one, their end)."""
+        start = output * self.stride[dimension] - self.padding[dimension][0]
+        size, taps, dilation = self.spatial[dimension], self.kernel[dimension], self.dilation[dimension]
+        first = min(taps, -(min(0, start) // dilation))
+        end = min(taps, (size - 1 - start) // dilation + 1)
+        return start + first * dilation, first, max(first, end)
+
     @kept
     def y_shape(self) -> Shape:
         """(N, K, *spatial_out)."""

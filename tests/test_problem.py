@@ -187,19 +187,22 @@ def test_as_3d_is_the_same_work():
     assert lifted.as_3d is lifted
 
 
-def test_taps_met_against_counting():
+def test_taps_that_meet_the_input_against_counting():
     for size, kernel, low, high, stride, dilation in product(
         (1, 4, 9), (1, 2, 5), (0, 3), (0, 6), (1, 3), (1, 2)
     ):
         if size + low + high < dilation * (kernel - 1) + 1:
             continue
         p = one_dimension(size, kernel, padding=((low, high),), stride=stride, dilation=dilation)
-        met = sum(
-            0 <= o * stride - low + t * dilation < size
+        met = [
+            [t for t in range(kernel) if 0 <= o * stride - low + t * dilation < size]
             for o in range(p.spatial_out[0])
-            for t in range(kernel)
-        )
-        assert p.taps_met(0) == met, str(p)
+        ]
+        assert p.taps_met(0) == sum(map(len, met)), str(p)
+        for o, taps in enumerate(met):
+            place, first, end = p.taps_meeting(0, o)
+            assert list(range(first, end)) == taps, (str(p), o)
+            assert place == o * stride - low + first * dilation
 
 
 def test_array_shape_follows_the_layout():

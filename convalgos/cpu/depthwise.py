@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import jit, simd
 from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_tiles, stream, strips
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
@@ -239,7 +239,7 @@ def _tables(c: Cut) -> tuple[np.ndarray, np.ndarray]:
     for band, o in product(range(c.row_bands), range(slices_out)):
         p0 = band * c.band_rows
         p1 = p0 + c.band_rows if band < c.row_bands - 1 else rows_out
-        d, t0, t1 = _slices_met(p, o)
+        d, t0, t1 = p.taps_meeting(0, o)
         first_tile = len(tiles)
         for first in range(c.row_sets):
             rows = range(p0 + first, p1, c.row_sets)
@@ -253,14 +253,6 @@ def _tables(c: Cut) -> tuple[np.ndarray, np.ndarray]:
             tiles_of_band = first_tile, len(tiles) - first_tile
             bands.append((q * p.stride[2], y, elements, *tiles_of_band, more, filter_tiles(*constants)))
     return np.array(bands, BAND), np.array(tiles, TILE)
-
-
-def _slices_met(p: ConvProblem, output: int) -> tuple[int, int, int]:
-    """(input slice under the first kernel slice that meets the input, that one, the end of those that do)."""
-    start, dilation = output * p.stride[0] - p.padding[0][0], p.dilation[0]
-    first = min(p.kernel[0], -(min(0, start) // dilation))
-    end = min(p.kernel[0], (p.spatial[0] - 1 - start) // dilation + 1)
-    return start + first * dilation, first, max(first, end)
 
 
 @dataclass(frozen=True)
@@ -301,8 +293,7 @@ class Rows(Algorithm):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
 
     def error_bound(self, problem):
-        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return RowsPlan(problem, self)

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd, tiles
 from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
@@ -284,12 +284,12 @@ def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[i
         h1 = max(h0, min(height, (p1 - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]))
         first = len(runs)
         for o in range(p.spatial_out[0]):
-            d, t0, t1 = _meets(p, 0, o)
+            d, t0, t1 = p.taps_meeting(0, o)
             row = p0
             while row < p1:
-                h, r0, r1 = _meets(p, 1, row)
+                h, r0, r1 = p.taps_meeting(1, row)
                 end = row + 1
-                while end < p1 and _meets(p, 1, end)[1:] == (r0, r1):
+                while end < p1 and p.taps_meeting(1, end)[1:] == (r0, r1):
                     end += 1
                 x, taps, y = (
                     a * outer + b * inner
@@ -301,14 +301,6 @@ def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[i
         x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
         bands.append((*x_band, *y_band, first, len(runs) - first))
     return np.array(bands, BAND), np.array(runs, RUN)
-
-
-def _meets(p: ConvProblem, axis: int, output: int) -> tuple[int, int, int]:
-    """(input under the first kernel element that meets the input, that element, the end of those that do)."""
-    start, dilation = output * p.stride[axis] - p.padding[axis][0], p.dilation[axis]
-    first = min(p.kernel[axis], -(min(0, start) // dilation))
-    end = min(p.kernel[axis], (p.spatial[axis] - 1 - start) // dilation + 1)
-    return start + first * dilation, first, max(first, end)
 
 
 @dataclass(frozen=True)
@@ -353,8 +345,7 @@ class Channels(Algorithm):
         return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
 
     def error_bound(self, problem):
-        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return ChannelsPlan(problem, self)

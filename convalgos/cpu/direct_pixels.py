@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit, phases, simd
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
@@ -351,8 +351,7 @@ class DirectPixels(Algorithm):
         return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes
 
     def error_bound(self, problem):
-        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return DirectPixelsPlan(problem, self)

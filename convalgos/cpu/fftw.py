@@ -20,7 +20,6 @@ import importlib.util
 import math
 import os
 import threading
-import warnings
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable
@@ -28,10 +27,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from convalgos import machine
 from convalgos.algorithm import missing
 from convalgos.arrays import aligned_zeros
 from convalgos.cpu import mkl
-from convalgos.machine import cache_folder, fingerprint, set_aside, write_atomic
+from convalgos.machine import cache_folder, fingerprint, set_aside
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
 PREFIX = {"float32": "fftwf", "float64": "fftw"}
@@ -187,10 +187,7 @@ def keep(prefix: str) -> None:
 
     _read(prefix)
     text = pyfftw.export_wisdom()[_slot(prefix)].decode()
-    try:
-        write_atomic(wisdom_path(prefix), text)
-    except OSError as error:
-        warnings.warn(f"FFTW's wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
+    machine.keep(wisdom_path(prefix), text, "FFTW's wisdom")
 
 
 def _read(prefix: str) -> None:

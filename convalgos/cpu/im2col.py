@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, Plan
+from convalgos.algorithm import Algorithm, Plan, error_of_sums
 from convalgos.arrays import aligned_empty, aligned_zeros
 from convalgos.cpu import jit, mkl, panels, simd, tiles
 from convalgos.cpu.kernel_plan import arguments
@@ -371,8 +371,7 @@ class Im2col(Algorithm):
         return patches(problem).elements * problem.itemsize + own
 
     def error_bound(self, problem):
-        # as for direct: sums of gemm_k products, in whatever order the product takes them
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return Im2colPlan(problem, self)

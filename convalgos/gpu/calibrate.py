@@ -6,7 +6,6 @@ They are kept as those of the CPU are: in the cache folder, in a file named afte
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from convalgos import machine
 from convalgos.gpu.machine import Device, GpuMachine
-from convalgos.machine import cache_folder, set_aside, write_atomic
+from convalgos.machine import cache_folder, set_aside
 
 FORMAT = 1  # of the file; raise it when a figure changes its meaning
 KEPT = ("bandwidth", "efficiency")
@@ -52,12 +52,9 @@ def product_rate(device: Device, dtype: str) -> float:
 
 
 def keep(figures: GpuMachine) -> None:
-    """For later processes; a folder that cannot be written costs only a warning."""
+    """For later processes."""
     text = json.dumps({"format": FORMAT, **{name: getattr(figures, name) for name in KEPT}}, indent=1)
-    try:
-        write_atomic(_path(figures), text)
-    except OSError as error:
-        warnings.warn(f"figures of the GPU could not be kept: {error}", RuntimeWarning, stacklevel=2)
+    machine.keep(_path(figures), text, "figures of the GPU")
 
 
 def kept(figures: GpuMachine) -> GpuMachine:

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import finish
+from convalgos.algorithm import error_of_sums, finish
 from convalgos.gpu.device import current
 from convalgos.gpu.machine import GpuMachine
 from convalgos.gpu.module import ELEMENTS, Build
@@ -129,8 +129,7 @@ class Im2col(GpuAlgorithm):
         return row * pixels_of_a_pass(problem)
 
     def error_bound(self, problem):
-        # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
-        return problem.eps * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return ProductPlan(problem, self) if is_product(problem) else PatchPlan(problem, self)
