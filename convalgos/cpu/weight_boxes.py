@@ -7,6 +7,8 @@
 V and D are what `boxes.read_box` makes: a tile of dy, without overlap, meets the tile of x under it, which
 overlaps its neighbours by the kernel. M is (point, depth tap, phase, channel, filter). All threads share each
 box and the points of M, so that every sum runs over the tiles in their order, whatever the number of threads.
+Where there is one box there need be no M: a thread sums some channels for a panel of filters at all points
+and writes their dw at once.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from convalgos.problem import ConvProblem
 LINE = 64  # bytes
 CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
 TARGETS = (16, 32, 64, 128, 256)  # tiles of a box that are tried
+CHUNK = 0.4  # of L2 that the sums of some channels for a panel fill, where there is one box
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -75,21 +78,40 @@ class WeightBoxes:
     @property
     def product_rows(self) -> int:
         """Channels that the micro-kernel takes at a time: equal parts of all."""
-        count = self.problem.w_shape[1]
+        count = self.channels
         return -(-count // -(-count // simd.TILES[simd.vector_bytes()][self.vectors]))
+
+    @kept
+    def chunks(self) -> int:
+        """Parts of the channels, each summed for a panel and written at once; 0 where M is kept for boxes."""
+        if self.inputs.boxes > self.problem.groups:
+            return 0
+        of_channel = self.inputs.points * self.m_rows * self.panel * self.problem.itemsize
+        most = max(CHANNELS, int(cache_sizes()[1] * CHUNK) // of_channel)
+        return -(-self.problem.w_shape[1] // most)
+
+    @property
+    def channels(self) -> int:
+        """Most channels whose sums are held together."""
+        return -(-self.problem.w_shape[1] // max(1, self.chunks))
+
+    @property
+    def m_rows(self) -> int:
+        """Rows of M for a channel."""
+        return self.problem.kernel[0] * self.inputs.phases
 
     @property
     def m_row(self) -> int:
-        """Elements of M for a channel: its filters, in whole panels."""
-        return self.panels * self.panel
+        """Elements of a row of M: filters, in whole panels."""
+        return self.panel if self.chunks else self.panels * self.panel
 
     @property
     def m_point(self) -> int:
-        rows = self.problem.kernel[0] * self.inputs.phases * self.problem.w_shape[1]
-        return rows * self.m_row + LINE // self.problem.itemsize
+        return self.m_rows * self.channels * self.m_row + LINE // self.problem.itemsize
 
     @property
     def m_bytes(self) -> int:
+        """Of M, or of each thread's part of it."""
         return _lines(self.inputs.points * self.m_point * self.problem.itemsize)
 
     @property
@@ -111,7 +133,8 @@ class WeightBoxes:
 
     @property
     def scratch_bytes(self) -> int:
-        return self.inputs.threads * self.own_bytes + self.v_bytes + self.d_bytes + self.m_bytes
+        sums = self.m_bytes * (self.inputs.threads if self.chunks else 1)
+        return self.inputs.threads * self.own_bytes + self.v_bytes + self.d_bytes + sums
 
 
 def whole(problem: ConvProblem, outputs: tuple[int, int], threads: int) -> WeightBoxes:
@@ -151,6 +174,8 @@ def ways(all_tiles: WeightBoxes) -> list[WeightBoxes]:
         )
         if not found or cut.v_bytes + cut.d_bytes <= cache_sizes()[2] // 2:
             found[cuts] = cut
+    if all_tiles.v_bytes <= cache_sizes()[2]:
+        found[all_tiles.inputs.cuts] = all_tiles
     return list(found.values())
 
 
@@ -162,8 +187,8 @@ def _lines(count: int) -> int:
 
 FIELDS = arguments(
     "box phase size lanes tasks own_bytes v_bytes d_bytes points point_phases panels panel m_row m_point "
-    "channels filters filter_blocks phases phases_h phases_w taps_h taps_w kernel_d kernel_h kernel_w "
-    "one_slice outer place_tile output_tiles dw_filter"
+    "chunks m_bytes stores channels filters filter_blocks phases phases_h phases_w taps_h taps_w "
+    "kernel_d kernel_h kernel_w one_slice outer outer_first place_tile output_tiles dw_filter"
 )
 WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
 BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and from run to run
@@ -173,18 +198,20 @@ BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and
     WEIGHTS.fields["gradients"][1] // 8,  # type: ignore[index]
 )
 INPUTS_AT, GRADIENTS_AT = 8 * X, 8 * DY  # bytes
-CLEAR, READ, MULTIPLY, WRITE = range(4)  # phases; those between are gone through for each box
+CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # phases; where there is one box SUM stands for the last two
 
 # --- kernels ---------------------------------------------------------------------------------
 
 
 @simd.emitter
-def outer_tile(v, ROWS, VECTORS, a, a_stride, w, w_stride, taps, y, y_stride):
-    """y[i][:] += sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
+def outer_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, w_stride, taps, y, y_stride):
+    """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
     wide = range(VECTORS)
     left, right = v.pointer(a), v.pointer(w)
     outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(ROWS)]
-    sums = [[v.register(v.load(row, j * v.lanes)) for j in wide] for row in outputs]
+    sums = [
+        [v.register(v.load(row, j * v.lanes) if ACCUMULATE else v.zero()) for j in wide] for row in outputs
+    ]
     with v.loop(taps) as t:
         row, tap = v.at(left, v.mul(t, a_stride)), v.at(right, v.mul(t, w_stride))
         weights = [v.load(tap, j * v.lanes) for j in wide]
@@ -198,8 +225,8 @@ def outer_tile(v, ROWS, VECTORS, a, a_stride, w, w_stride, taps, y, y_stride):
 
 
 @jit.specialise
-def outer(SIZE, LANES, ROWS, VECTORS):
-    """y[i][:] += sum_t a[t][i] * w[t][:], for i < count, in tiles of ROWS and ROWS - 1."""
+def outer(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
+    """y[i][:] (+)= sum_t a[t][i] * w[t][:], for i < count, in tiles of ROWS and ROWS - 1."""
     FEWER = max(ROWS - 1, 1)
 
     def outer(a, a_stride, w, w_stride, taps, y, y_stride, count):
@@ -208,84 +235,94 @@ def outer(SIZE, LANES, ROWS, VECTORS):
             first = count * tile // tiles
             from_, to = a + first * SIZE, y + first * y_stride * SIZE
             if count * (tile + 1) // tiles - first == ROWS:
-                outer_tile(SIZE, LANES, ROWS, VECTORS, from_, a_stride, w, w_stride, taps, to, y_stride)
+                outer_tile(
+                    SIZE, LANES, ROWS, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                )
             else:
-                outer_tile(SIZE, LANES, FEWER, VECTORS, from_, a_stride, w, w_stride, taps, to, y_stride)
+                outer_tile(
+                    SIZE, LANES, FEWER, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                )
 
     return outer
 
 
 @jit.helper
-def multiply(a, first, last, v, d, m):
-    """V and D are multiplied into M, for some (point, panel) items of a box."""
+def multiply(a, box, point, panel, c0, channels, v, d, m):
+    """V and D of a point are multiplied into M (depth tap, phase, `channels` from c0 on, panel)."""
     x, dy = a.inputs, a.gradients
-    box = box_of(x, a.box)
     images, slices = box.n1 - box.n0, box.o1 - box.o0
     point_phases = carray(pointer(a.point_phases), (a.points, 2), np.int64)
     tiles = (box.h1 - box.h0) * (box.w1 - box.w0) * x.row_tiles
     runs, tiles = (1, images * tiles) if a.one_slice else (images * slices, tiles)
-    for item in range(first, last):
-        point, panel = item // a.panels, item % a.panels
-        for tap in range(a.kernel_d):
-            for run in range(runs):
-                n, o = run // slices, run % slices
-                depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
-                if depth < 0 or depth >= x.depth.size:
-                    continue
-                slot = (o * x.depth.stride + tap * x.depth.dilation) // x.slot_step
-                rows = v + (point * x.v_point + (n * x.slots + slot) * x.tiles * x.v_row) * a.size
-                weights = d + (point * dy.v_point + (n * dy.slots + o) * dy.tiles * dy.v_row) * a.size
-                weights += panel * a.panel * a.size
-                for phase in range(point_phases[point, 0], point_phases[point, 1]):
-                    source = rows + phase * x.channel_blocks * a.lanes * a.size
-                    row = (tap * a.phases + phase) * a.channels
-                    target = m + (point * a.m_point + row * a.m_row + panel * a.panel) * a.size
-                    call(
-                        a.outer,
-                        (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, a.channels),
-                    )
+    kernel = a.outer_first if a.stores else a.outer
+    for tap in range(a.kernel_d):
+        for run in range(runs):
+            n, o = run // slices, run % slices
+            depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
+            if depth < 0 or depth >= x.depth.size:
+                continue
+            slot = (o * x.depth.stride + tap * x.depth.dilation) // x.slot_step
+            rows = v + (point * x.v_point + (n * x.slots + slot) * x.tiles * x.v_row + c0) * a.size
+            weights = d + (point * dy.v_point + (n * dy.slots + o) * dy.tiles * dy.v_row) * a.size
+            weights += panel * a.panel * a.size
+            for phase in range(point_phases[point, 0], point_phases[point, 1]):
+                source = rows + phase * x.channel_blocks * a.lanes * a.size
+                target = m + (tap * a.phases + phase) * channels * a.m_row * a.size
+                call(kernel, (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, channels))
 
 
 @jit.helper
-def write(a, first, last, own, m):
-    """M -> dw, for some (channels, vector of filters) items of a group."""
-    x = a.inputs
-    group = box_of(x, a.box).group
+def write(a, group, c0, channels, block, own, m, m_rows):
+    """M -> dw, for some channels from c0 on, at most CHANNELS, and a vector of filters.
+
+    m: of the first of the channels and filters; `m_rows` from a phase to the next.
+    """
     pixel = a.lanes * a.size
     taps = a.kernel_d * a.kernel_h * a.kernel_w
-    places = carray(pointer(x.phase_places), a.phases, np.int64)
+    places = carray(pointer(a.inputs.phase_places), a.phases, np.int64)
     ordered = own + 64 * pixel  # (channel, tap, lane), behind room for the taps of a phase
-    for item in range(first, last):
-        block, c0 = item % a.filter_blocks, item // a.filter_blocks * CHANNELS
-        channels = min(CHANNELS, a.channels - c0)
-        filters = min(a.lanes, a.filters - block * a.lanes)
-        for tap in range(a.kernel_d):
-            for phase in range(a.phases):
-                phase_h, phase_w = phase // a.phases_w, phase % a.phases_w
-                row = (tap * a.phases + places[phase]) * a.channels + c0
-                source = m + (row * a.m_row + block * a.lanes) * a.size
-                target = ordered + tap * a.kernel_h * a.kernel_w * pixel
-                if a.phases == 1:
-                    down = a.kernel_w * a.lanes
-                    across = a.lanes if a.taps_w > 1 else down
-                    steps = (target, down, across, taps * a.lanes, a.taps_h, a.taps_w)
-                    call(a.output_tiles, (source, a.m_row, a.m_point, channels, *steps))
-                    continue
-                down = a.taps_w * a.lanes
+    filters = min(a.lanes, a.filters - block * a.lanes)
+    for tap in range(a.kernel_d):
+        for phase in range(a.phases):
+            phase_h, phase_w = phase // a.phases_w, phase % a.phases_w
+            source = m + (tap * a.phases + places[phase]) * m_rows * a.m_row * a.size
+            target = ordered + tap * a.kernel_h * a.kernel_w * pixel
+            if a.phases == 1:
+                down = a.kernel_w * a.lanes
                 across = a.lanes if a.taps_w > 1 else down
-                for c in range(channels):
-                    steps = (own, down, across, 0, a.taps_h, a.taps_w)
-                    call(a.output_tiles, (source + c * a.m_row * a.size, 0, a.m_point, 1, *steps))
-                    for j in range(a.taps_h):
-                        r = j * a.phases_h + phase_h
-                        for i in range(a.taps_w):
-                            s = i * a.phases_w + phase_w
-                            if r < a.kernel_h and s < a.kernel_w:
-                                to = target + (c * taps + r * a.kernel_w + s) * pixel
-                                copy_bytes(to, own + (j * a.taps_w + i) * pixel, pixel)
-        k = group * a.filters + block * a.lanes
-        dw = a.y + (k * a.dw_filter + c0 * taps) * a.size
-        call(a.place_tile, (ordered, a.dw_filter, 1, filters, channels * taps, dw))
+                steps = (target, down, across, taps * a.lanes, a.taps_h, a.taps_w)
+                call(a.output_tiles, (source, a.m_row, a.m_point, channels, *steps))
+                continue
+            down = a.taps_w * a.lanes
+            across = a.lanes if a.taps_w > 1 else down
+            for c in range(channels):
+                steps = (own, down, across, 0, a.taps_h, a.taps_w)
+                call(a.output_tiles, (source + c * a.m_row * a.size, 0, a.m_point, 1, *steps))
+                for j in range(a.taps_h):
+                    r = j * a.phases_h + phase_h
+                    for i in range(a.taps_w):
+                        s = i * a.phases_w + phase_w
+                        if r < a.kernel_h and s < a.kernel_w:
+                            to = target + (c * taps + r * a.kernel_w + s) * pixel
+                            copy_bytes(to, own + (j * a.taps_w + i) * pixel, pixel)
+    k = group * a.filters + block * a.lanes
+    dw = a.y + (k * a.dw_filter + c0 * taps) * a.size
+    call(a.place_tile, (ordered, a.dw_filter, 1, filters, channels * taps, dw))
+
+
+@jit.helper
+def sum_chunk(a, box, panel, c0, channels, own, v, d, m):
+    """dw of some channels and a panel of filters, from V and D of all tiles; m is the thread's own."""
+    if not a.stores:
+        zero_bytes(m, a.points * a.m_point * a.size)
+    for point in range(a.points):
+        multiply(a, box, point, panel, c0, channels, v, d, m + point * a.m_point * a.size)
+    vectors = a.panel // a.lanes
+    first = panel * vectors
+    for block in range(first, min(a.filter_blocks, first + vectors)):
+        for c in range(0, channels, CHANNELS):
+            at = m + (c * a.m_row + (block - first) * a.lanes) * a.size
+            write(a, box.group, c0 + c, min(CHANNELS, channels - c), block, own, at, channels)
 
 
 @jit.specialise
@@ -313,10 +350,24 @@ def share():
             call(a.gradients.read_box, (args + GRADIENTS_AT, a.box, first, last, d, own))
         elif a.phase == MULTIPLY:
             items = a.points * a.panels
-            multiply(a, items * task // a.tasks, items * (task + 1) // a.tasks, v, d, m)
-        else:
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                point, panel = item // a.panels, item % a.panels
+                at = m + (point * a.m_point + panel * a.panel) * a.size
+                multiply(a, box, point, panel, 0, a.channels, v, d, at)
+        elif a.phase == WRITE:
             items = (a.channels + CHANNELS - 1) // CHANNELS * a.filter_blocks
-            write(a, items * task // a.tasks, items * (task + 1) // a.tasks, own, m)
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                block, c0 = item % a.filter_blocks, item // a.filter_blocks * CHANNELS
+                at = m + (c0 * a.m_row + block * a.lanes) * a.size
+                channels = min(CHANNELS, a.channels - c0)
+                write(a, box.group, c0, channels, block, own, at, a.channels)
+        else:
+            items = a.panels * a.chunks  # a panel of D stays in L2 while all chunks of V pass
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                panel, chunk = item // a.chunks, item % a.chunks
+                c0 = a.channels * chunk // a.chunks
+                channels = a.channels * (chunk + 1) // a.chunks - c0
+                sum_chunk(a, box, panel, c0, channels, own, v, d, m + task * a.m_bytes)
 
     return share
 
@@ -348,17 +399,22 @@ class WeightBoxPlan(KernelPlan):
         self._kept = (tables_x, tables_dy)
         point_phases = x.point_taps // p.w_shape[1]  # (points, 2): first and number of phases
         point_phases[:, 1] += point_phases[:, 0]
+        one_slice = p.kernel[0] == 1 and p.spatial_out[0] == 1
+        # Where every sum is made by one call, sums need not be cleared.
+        stores = cut.chunks > 0 and one_slice and bool((point_phases == (0, x.phases)).all())
+        tile = cut.product_rows, cut.vectors
         values: dict[str, Any] = {
             "box": 0, "phase": 0, "size": size, "lanes": lanes, "tasks": x.threads,
             "own_bytes": cut.own_bytes, "v_bytes": cut.v_bytes, "d_bytes": cut.d_bytes, "points": x.points,
             "point_phases": point_phases, "panels": cut.panels, "panel": cut.panel, "m_row": cut.m_row,
-            "m_point": cut.m_point, "channels": p.w_shape[1], "filters": p.gemm_n,
-            "filter_blocks": x.filter_blocks, "phases": x.phases, "phases_h": x.rows.phases,
+            "m_point": cut.m_point, "m_bytes": cut.m_bytes, "chunks": cut.chunks, "stores": int(stores),
+            "channels": p.w_shape[1], "filters": p.gemm_n, "filter_blocks": x.filter_blocks, "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
-            "one_slice": int(p.kernel[0] == 1 and p.spatial_out[0] == 1),
-            "outer": outer(size, lanes, cut.product_rows, cut.vectors), "place_tile": place(size, lanes),
-            "output_tiles": output_tiles, "dw_filter": p.gemm_k, "inputs": inputs, "gradients": gradients,
+            "one_slice": int(one_slice),
+            "outer": outer(size, lanes, *tile, 1), "outer_first": outer(size, lanes, *tile, 0),
+            "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
+            "inputs": inputs, "gradients": gradients,
         }  # fmt: skip
         steps = [(share(), x.threads)]
         super().__init__(problem, algorithm, WEIGHTS, values, steps, cut.scratch_bytes)
@@ -382,6 +438,10 @@ class WeightBoxPlan(KernelPlan):
 
         each = boxes // groups  # groups are outermost
         for group in range(groups):
+            if self.cut.chunks:
+                launch(READ, group)
+                launch(SUM, group)
+                continue
             launch(CLEAR, group * each)
             for box in range(group * each, (group + 1) * each):
                 launch(READ, box)

@@ -24,15 +24,18 @@ from convalgos.cpu.kernel_plan import CALL
 from convalgos.cpu.tile_transforms import gradient_tiles, input_tiles, output_tiles
 from convalgos.cpu.tiles import plane_taps
 from convalgos.cpu.weight_boxes import WeightBoxes, WeightBoxPlan, ways, whole
-from convalgos.machine import Machine, cache_sizes
+from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 from convalgos.transforms import amplification
 
 # Calibrated on Zen 5 with AVX-512.
 PRODUCT = 0.95  # of the measured peak, inside the micro-kernel
 TILE_TAPS = 12  # tiles multiplied in the time that sums are loaded and stored
-TRANSFORM = 0.3  # of the bandwidth of the caches: half of what a thread reads another one wrote
-LAUNCH = 2.1  # parallel regions' worth of time that each takes which is started from Python
+SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored. In the time of one byte
+FROM_MEMORY = 7  # of this as many are moved: for one of sums in memory,
+FROM_L2, FROM_L3 = 5, 43  # for one of V or D, half of which another core wrote, in L2 and in L3,
+FAR = 9  # which is meant from this many times L2 on,
+BOX = 2.4e6  # and for the two parallel regions of a box
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -55,10 +58,13 @@ def boxes(problem: ConvProblem, r: int, m: int, threads: int) -> WeightBoxes:
 
 
 def _effort(cut: WeightBoxes) -> float:
-    """Bytes that boxes of this size move, of M and of what exceeds a third of L3."""
+    """What boxes of this size move, as bytes of sums that could be loaded or stored in the time."""
     held = cut.v_bytes + cut.d_bytes
-    spilt = 1 + held / (cache_sizes()[2] / 3)
-    return cut.inputs.boxes * (2 * cut.m_bytes + held * spilt)
+    if cut.chunks:
+        return cut.inputs.boxes * (FROM_L3 * held + BOX)
+    far = min(1.0, held / (FAR * cut.inputs.threads * cache_sizes()[1]))
+    sums = 2 * cut.m_bytes * (1 if cut.m_bytes <= cache_sizes()[2] * 0.6 else FROM_MEMORY)
+    return cut.inputs.boxes * (sums + (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held + BOX)
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -87,26 +93,15 @@ class WinogradWeights(Algorithm):
 
     def cost(self, problem, machine):
         cut = self._boxes(problem)
-        p, x, dy = cut.problem, cut.inputs, cut.gradients
+        p, x = cut.problem, cut.inputs
         tiles = x.tile_count / p.groups  # of one group
         per_box = tiles / (x.boxes / p.groups)
-        flops = 2 * tiles * _products(cut) * cut.m_row * p.kernel[0]
+        flops = 2 * tiles * _products(cut) * cut.panels * cut.panel * p.kernel[0] * p.groups
         speed = machine.peak(p.dtype) * PRODUCT * per_box / (per_box + TILE_TAPS)
-        read = x.slots / x.box[1] * x.channel_blocks * (_pixels(x) + 2 * x.points * x.phases)
-        read += dy.channel_blocks * (_pixels(dy) + 2 * x.points)
-        moved = tiles * read * x.lanes * p.itemsize / (machine.cache_bandwidth * TRANSFORM)
-        summed = self._sums(cut, machine)
-        launches = machine.launch * LAUNCH * (2 * x.boxes + 2 * p.groups)
+        moved = _effort(cut) / (machine.cache_bandwidth * SUMS)
         memory = 0.43 * machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
-        return CALL + launches + memory + p.groups * (flops / speed + moved + summed)
-
-    def _sums(self, cut: WeightBoxes, machine: Machine) -> float:
-        """Seconds to load and store the sums of a group for each of its boxes, and to write dw."""
-        p = cut.problem
-        passes = 2 * cut.inputs.boxes / p.groups + 3
-        if cut.m_bytes > cache_sizes()[2] // 2:
-            return machine.stream(passes * cut.m_bytes, cut.m_bytes)
-        return passes * cut.m_bytes / machine.cache_bandwidth
+        written = machine.stream(2 * p.w_bytes, p.w_bytes)
+        return CALL + flops / speed + moved + memory + written
 
     def least(self, problem, machine):
         taps = plane_taps(problem)
@@ -143,12 +138,6 @@ class WinogradWeights(Algorithm):
 def _products(cut: WeightBoxes) -> float:
     """Of a tile and a filter, at all points: channels by the phases that have products there."""
     return float(cut.inputs.point_taps[:, 1].sum())
-
-
-def _pixels(tiles) -> float:
-    """Pixels gathered for a tile."""
-    region = tiles.rows.span(tiles.strip) * tiles.columns.span(tiles.box[3])
-    return region / (tiles.strip * tiles.box[3] * tiles.row_tiles)
 
 
 ALGORITHMS = (
