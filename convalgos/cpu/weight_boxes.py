@@ -13,175 +13,19 @@ and writes their dw at once.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.cpu import jit, panels, simd
-from convalgos.cpu.box_search import cuts_of
+from convalgos.cpu import jit, simd
 from convalgos.cpu.box_sizes import BoxSizes
 from convalgos.cpu.boxes import RECORD, box_of, box_values
 from convalgos.cpu.kernel_plan import KernelPlan, Workspace, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
-from convalgos.cpu.tiles import Axis, axis, place
-from convalgos.kept import kept
-from convalgos.machine import cache_sizes
+from convalgos.cpu.tiles import place
+from convalgos.cpu.weight_box_sizes import CHANNELS, WeightBoxes
 from convalgos.problem import ConvProblem
-
-LINE = 64  # bytes
-CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
-TARGETS = (16, 32, 64, 128, 256)  # tiles of a box that are tried
-CHUNK = 0.4  # of L2 that the sums of some channels for a panel fill, where there is one box
-
-# --- shapes ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GradientTiles(BoxSizes):
-    """The tiles of dy: as many as those of x, but without overlap; spread to the points of those."""
-
-    spread: int
-
-    @kept
-    def points(self) -> int:
-        return self.spread
-
-
-@dataclass(frozen=True)
-class WeightBoxes:
-    """The tiles of x and of dy in boxes that belong together, and the sums of their products."""
-
-    inputs: BoxSizes
-    gradients: GradientTiles
-
-    @property
-    def problem(self) -> ConvProblem:
-        """The 3-D view."""
-        return self.inputs.problem
-
-    @property
-    def vectors(self) -> int:
-        """Of a panel of filters."""
-        return panels.tile_for(self.problem.gemm_n, self.problem.itemsize)[1]
-
-    @property
-    def panel(self) -> int:
-        return self.vectors * self.inputs.lanes
-
-    @property
-    def panels(self) -> int:
-        return -(-self.problem.gemm_n // self.panel)
-
-    @property
-    def product_rows(self) -> int:
-        """Channels that the micro-kernel takes at a time: equal parts of all."""
-        count = self.channels
-        return -(-count // -(-count // simd.TILES[simd.vector_bytes()][self.vectors]))
-
-    @kept
-    def chunks(self) -> int:
-        """Parts of the channels, each summed for a panel and written at once; 0 where M is kept for boxes."""
-        if self.inputs.boxes > self.problem.groups:
-            return 0
-        of_channel = self.inputs.points * self.m_rows * self.panel * self.problem.itemsize
-        most = max(CHANNELS, int(cache_sizes()[1] * CHUNK) // of_channel)
-        return -(-self.problem.w_shape[1] // most)
-
-    @property
-    def channels(self) -> int:
-        """Most channels whose sums are held together."""
-        return -(-self.problem.w_shape[1] // max(1, self.chunks))
-
-    @property
-    def m_rows(self) -> int:
-        """Rows of M for a channel."""
-        return self.problem.kernel[0] * self.inputs.phases
-
-    @property
-    def m_row(self) -> int:
-        """Elements of a row of M: filters, in whole panels."""
-        return self.panel if self.chunks else self.panels * self.panel
-
-    @property
-    def m_point(self) -> int:
-        return self.m_rows * self.channels * self.m_row + LINE // self.problem.itemsize
-
-    @property
-    def m_bytes(self) -> int:
-        """Of M, or of each thread's part of it."""
-        return _lines(self.inputs.points * self.m_point * self.problem.itemsize)
-
-    @property
-    def v_bytes(self) -> int:
-        return _lines(self.inputs.points * self.inputs.v_point * self.problem.itemsize)
-
-    @property
-    def d_bytes(self) -> int:
-        """A panel more: the last one of a row of D may reach beyond it."""
-        elements = self.gradients.points * self.gradients.v_point + self.panel
-        return _lines(elements * self.problem.itemsize)
-
-    @property
-    def own_bytes(self) -> int:
-        """Scratch of a thread: pixels of a strip, then gradients on their way to dw."""
-        taps = math.prod(self.problem.kernel)
-        order = (CHANNELS * taps + 2 * self.inputs.lanes + 64) * self.inputs.lanes * self.problem.itemsize
-        return _lines(max(self.inputs.pixel_bytes, self.gradients.pixel_bytes, order))
-
-    @property
-    def scratch_bytes(self) -> int:
-        sums = self.m_bytes * (self.inputs.threads if self.chunks else 1)
-        return self.inputs.threads * self.own_bytes + self.v_bytes + self.d_bytes + sums
-
-
-def whole(problem: ConvProblem, outputs: tuple[int, int], threads: int) -> WeightBoxes:
-    """All tiles of so many outputs of a problem in one box."""
-    p = problem.as_3d
-    rows, columns = axis(p, 1, outputs[0]), axis(p, 2, outputs[1])
-    inputs = BoxSizes(p, rows, columns, (1, 1, 1, 1), True, threads)
-    pointwise = ConvProblem(
-        p.y_shape, (p.K, p.gemm_n, 1, 1, 1), groups=p.groups, layout=p.layout, dtype=p.dtype
-    )
-    down, across = (
-        Axis(a.size_out, a.size_out, 0, 1, a.lattices, 1, a.lattices, 1, a.outputs) for a in (rows, columns)
-    )
-    return WeightBoxes(
-        inputs, GradientTiles(pointwise, down, across, (1, 1, 1, 1), True, threads, inputs.points)
-    )
-
-
-def ways(all_tiles: WeightBoxes) -> list[WeightBoxes]:
-    """Cuts into boxes of about each target, of which V and D fit half of L3 or are the least."""
-    inputs, gradients = all_tiles.inputs, all_tiles.gradients
-    sizes = [(d, inputs.grid[d]) for d in (3, 2, 1, 0) if inputs.grid[d] > 1]
-    found: dict[tuple[int, ...], WeightBoxes] = {}
-    for target in TARGETS:
-        cuts = cuts_of(sizes, target / inputs.row_tiles)
-        cut = WeightBoxes(
-            BoxSizes(inputs.problem, inputs.rows, inputs.columns, cuts, True, inputs.threads),
-            GradientTiles(
-                gradients.problem,
-                gradients.rows,
-                gradients.columns,
-                cuts,
-                True,
-                inputs.threads,
-                gradients.spread,
-            ),
-        )
-        if not found or cut.v_bytes + cut.d_bytes <= cache_sizes()[2] // 2:
-            found[cuts] = cut
-    if all_tiles.v_bytes <= cache_sizes()[2]:
-        found[all_tiles.inputs.cuts] = all_tiles
-    return list(found.values())
-
-
-def _lines(count: int) -> int:
-    return -(-count // LINE) * LINE
-
 
 # --- the record of the kernels -------------------------------------------------------------------
 
@@ -408,7 +252,8 @@ class WeightBoxPlan(KernelPlan):
             "own_bytes": cut.own_bytes, "v_bytes": cut.v_bytes, "d_bytes": cut.d_bytes, "points": x.points,
             "point_phases": point_phases, "panels": cut.panels, "panel": cut.panel, "m_row": cut.m_row,
             "m_point": cut.m_point, "m_bytes": cut.m_bytes, "chunks": cut.chunks, "stores": int(stores),
-            "channels": p.w_shape[1], "filters": p.gemm_n, "filter_blocks": x.filter_blocks, "phases": x.phases, "phases_h": x.rows.phases,
+            "channels": p.w_shape[1], "filters": p.gemm_n, "filter_blocks": x.filter_blocks,
+            "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
             "one_slice": int(one_slice),

@@ -23,7 +23,8 @@ from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import CALL
 from convalgos.cpu.tile_transforms import gradient_tiles, input_tiles, output_tiles
 from convalgos.cpu.tiles import plane_taps
-from convalgos.cpu.weight_boxes import WeightBoxes, WeightBoxPlan, ways, whole
+from convalgos.cpu.weight_box_sizes import WeightBoxes, ways, whole
+from convalgos.cpu.weight_boxes import WeightBoxPlan
 from convalgos.machine import cache_sizes
 from convalgos.problem import ConvProblem
 from convalgos.transforms import amplification
@@ -34,7 +35,7 @@ TILE_TAPS = 12  # tiles multiplied in the time that sums are loaded and stored
 SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored. In the time of one byte
 FROM_MEMORY = 7  # of this as many are moved: for one of sums in memory,
 FROM_L2, FROM_L3 = 5, 43  # for one of V or D, half of which another core wrote, in L2 and in L3,
-FAR = 9  # which is meant from this many times L2 on,
+FAR = 0.55  # which is meant from this share of L3 on,
 BOX = 2.4e6  # and for the two parallel regions of a box
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -58,11 +59,14 @@ def boxes(problem: ConvProblem, r: int, m: int, threads: int) -> WeightBoxes:
 
 
 def _effort(cut: WeightBoxes) -> float:
-    """What boxes of this size move, as bytes of sums that could be loaded or stored in the time."""
+    """What boxes of this size move, as bytes of sums that could be loaded or stored in the time.
+
+    Boxes are the order of sums: the number of threads has no say.
+    """
     held = cut.v_bytes + cut.d_bytes
     if cut.chunks:
         return cut.inputs.boxes * (FROM_L3 * held + BOX)
-    far = min(1.0, held / (FAR * cut.inputs.threads * cache_sizes()[1]))
+    far = min(1.0, held / (FAR * cache_sizes()[2]))
     sums = 2 * cut.m_bytes * (1 if cut.m_bytes <= cache_sizes()[2] * 0.6 else FROM_MEMORY)
     return cut.inputs.boxes * (sums + (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held + BOX)
 
