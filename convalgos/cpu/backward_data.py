@@ -1,8 +1,9 @@
 """The gradient of the input by any forward algorithm: a forward convolution of dy for each phase.
 
 `BackwardData` stands for an algorithm where the direction is backward_data. Without a stride it runs that
-algorithm once, on dy and the transposed filter, into dx itself. With one, each phase is computed into
-scratch, and the phases are then interleaved: a copy of dx.
+algorithm once, on dy and the transposed filter, into dx itself. With one, the phases are computed into
+scratch and then interleaved: slice by slice where each thread can have slices of its own (`slices`), else all
+of each phase by all threads.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import numpy as np
 
 from convalgos.algorithm import Plan
 from convalgos.arrays import aligned_empty
-from convalgos.cpu.interleave import interleave
+from convalgos.cpu import interleave, slices
+from convalgos.cpu.slices import SlicedPlan, slicing
 from convalgos.cpu.turned_filter import turned
 from convalgos.problem import ConvProblem
 from convalgos.stand_in import StandIn
 from convalgos.transposed import Phase, is_whole, phases
-
-ELEMENTS_PER_CYCLE = 0.35  # of a thread that interleaves rows, 1 / 4-byte element; Zen 5, an estimate
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -55,26 +55,34 @@ class BackwardData(StandIn):
         return [BackwardData(v) for f in forwards for v in self.inner.variants(f)]
 
     def cost(self, problem, machine):
+        if cut := slicing(problem, self.inner):
+            return slices.seconds(cut, self.inner, machine)
         sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
         elements = scratch_elements(problem)
         if not elements:
             return sums
-        moved = 2 * elements * problem.itemsize  # from scratch to dx; both may be in the caches
-        cycles = math.prod(problem.x_shape) / ELEMENTS_PER_CYCLE / machine.threads
-        return sums + machine.launch + max(machine.stream(moved, moved), cycles / 4e9)
+        moved = elements * problem.itemsize + problem.x_bytes  # from scratch to dx; both may be in the caches
+        copied = interleave.seconds(problem, machine)
+        return sums + machine.launch + max(machine.stream(moved, moved), copied)
 
     def least(self, problem, machine):
         if problem.is_empty:
             return 0.0
+        if cut := slicing(problem, self.inner):
+            return slices.least_seconds(cut, self.inner, machine)
         return sum(self.inner.least(f, machine) for f in self.forwards(problem))
 
     def workspace_bytes(self, problem):
         if problem.is_empty:
             return 0
+        if cut := slicing(problem, self.inner):
+            return slices.workspace_bytes(cut, self.inner)
         each = [self.inner.workspace_bytes(f) for f in self.forwards(problem)]
         return max(each, default=0) + scratch_elements(problem) * problem.itemsize
 
     def plan(self, problem):
+        if cut := slicing(problem, self.inner):
+            return SlicedPlan(problem, self, self.inner, cut)
         return BackwardDataPlan(problem, self)
 
 
@@ -118,4 +126,4 @@ class BackwardDataPlan(Plan):
             fill = np.zeros(p.C, self._dtype) if bias is None else bias.copy()
             if activation is not None:
                 np.maximum(fill, 0, out=fill)
-            interleave(p, parts, fill, y)
+            interleave.interleave(p, parts, fill, y)

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import jit, simd
+from convalgos.cpu import simd
 from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_tiles, stream, strips
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
+from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -110,14 +110,14 @@ class Cut:
         return -(-last * min(columns, self.band_columns) * self.problem.itemsize // 64) * 64
 
 
-@lru_cache(256)
+@cut_once(256)
 def cut(problem: ConvProblem) -> Cut:
     p = problem.as_3d
     l1, l2, _ = cache_sizes()
     _, rows_out, columns_out = p.spatial_out
     lanes = simd.lanes(p.itemsize)
     whole = Cut(p, 1, 1, rows_out, columns_out)
-    wanted = -(-UNITS * jit.thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
+    wanted = -(-UNITS * thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
     most = max(1, rows_out // whole.row_sets // wanted)
     shapes = [
         (r, v)
@@ -207,7 +207,7 @@ class RowsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Rows):
         c = cut(problem)
         p = c.problem
-        tasks = jit.thread_count()
+        tasks = thread_count()
         bands, tiles = _tables(c)
         _, chunks, fewer = c.chunks
         self._zeros = zeros = np.zeros(2 * p.spatial[2], p.dtype)
@@ -256,7 +256,7 @@ def _tables(c: Cut) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Rows(Algorithm):
+class Rows(Lone, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
@@ -290,7 +290,7 @@ class Rows(Algorithm):
         return CALL + machine.launch + max(compute, machine.stream(p.x_bytes + p.y_bytes, p.bytes))
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
+        return 0 if problem.is_empty else thread_count() * cut(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

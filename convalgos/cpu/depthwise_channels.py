@@ -15,16 +15,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.arrays import aligned_zeros
-from convalgos.cpu import jit, simd, tiles
+from convalgos.cpu import simd, tiles
 from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
+from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.kept import kept
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
@@ -144,7 +144,7 @@ def _groups(p: ConvProblem) -> int:
     return simd.lanes(p.itemsize) // max(p.w_shape[1], p.gemm_n)
 
 
-@lru_cache(256)
+@cut_once(256)
 def cut(problem: ConvProblem) -> Cut:
     p = problem.as_3d
     lanes, groups = simd.lanes(p.itemsize), _groups(problem)
@@ -168,7 +168,7 @@ def cut(problem: ConvProblem) -> Cut:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
-    threads, overlap = jit.thread_count(), p.kernel_extent[1] - 1  # rows of x that two bands share
+    threads, overlap = thread_count(), p.kernel_extent[1] - 1  # rows of x that two bands share
     rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
     bands = -(-rows_out // rows)
     while bands < rows_out:
@@ -211,7 +211,7 @@ class ChannelsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Channels):
         c = cut(problem)
         p = c.problem
-        tasks = jit.thread_count()
+        tasks = thread_count()
         slices, slices_out = p.spatial[0], p.spatial_out[0]
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
         last = p.layout == "channels_last"
@@ -304,7 +304,7 @@ def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[i
 
 
 @dataclass(frozen=True)
-class Channels(Algorithm):
+class Channels(Lone, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
@@ -313,6 +313,9 @@ class Channels(Algorithm):
 
     def why_not(self, problem):
         return super().why_not(problem) or _unsuited(problem)
+
+    def least_groups(self, problem):
+        return max(1, min(problem.groups, 2 * _groups(problem)))
 
     def cost(self, problem, machine):
         c = cut(problem)
@@ -342,7 +345,7 @@ class Channels(Algorithm):
         return CALL + machine.launch + compute + machine.stream(p.x_bytes + p.y_bytes, p.bytes) / 2
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else jit.thread_count() * cut(problem).scratch_bytes
+        return 0 if problem.is_empty else thread_count() * cut(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

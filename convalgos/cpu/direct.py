@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -25,6 +24,7 @@ from convalgos.cpu import jit, panels, simd
 from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, pointer
+from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.machine import Machine, cache_sizes
 from convalgos.problem import ConvProblem
 
@@ -51,10 +51,10 @@ class Blocking(PanelBlocks):
         return -(-(self.input_elements + sums) * self.problem.itemsize // 64) * 64
 
 
-@lru_cache(256)
+@cut_once(256)
 def blocking(problem: ConvProblem) -> Blocking:
     p = flat_view(problem)
-    threads = jit.thread_count()
+    threads = thread_count()
     rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
     copied = any(pad != (0, 0) for pad in p.padding)
     o, q_rows, q = p.spatial_out
@@ -233,7 +233,7 @@ class DirectPlan(KernelPlan):
         cut = blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        tasks = jit.thread_count()
+        tasks = thread_count()
         last = p.layout == "channels_last"
         pixel_table = cut.pixel_table(spare=cut.rows)
         values = cut.fields() | {
@@ -265,7 +265,7 @@ def _memory(problem: ConvProblem, machine: Machine) -> float:
 
 
 @dataclass(frozen=True)
-class Direct(Algorithm):
+class Direct(Lone, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     def cost(self, problem, machine):
@@ -285,7 +285,7 @@ class Direct(Algorithm):
         return CALL + machine.launch + panels.seconds(problem, machine) + _memory(problem, machine)
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else thread_count() * blocking(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

@@ -25,6 +25,7 @@ from convalgos.cpu import jit, phases, simd
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.pixel_blocks import blocking, offsets, streams, tables
 from convalgos.cpu.simd import call, carray, pointer
+from convalgos.cpu.threads import Lone, thread_count
 from convalgos.machine import Machine, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -253,7 +254,7 @@ class DirectPixelsPlan(KernelPlan):
         cut = blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, cut.lanes
-        tasks = jit.thread_count()
+        tasks = thread_count()
         vectors, starts, places, counts = tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
@@ -313,7 +314,7 @@ def _memory(p: ConvProblem, machine: Machine) -> float:
 
 
 @dataclass(frozen=True)
-class DirectPixels(Algorithm):
+class DirectPixels(Lone, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     @property
@@ -348,7 +349,7 @@ class DirectPixels(Algorithm):
         return CALL + machine.launch + computed + _memory(problem, machine)
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else jit.thread_count() * blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else thread_count() * blocking(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from convalgos.cpu import jit, simd
-from convalgos.cpu.kernel_plan import fields
-from convalgos.cpu.simd import carray, copy_bytes, pointer
+from convalgos.cpu.bands import stream
+from convalgos.cpu.kernel_plan import RUN_FIELDS, arguments
+from convalgos.cpu.simd import call, carray, copy_bytes, pointer
 from convalgos.cpu.tiles import place_strided
+from convalgos.machine import Machine, cache_sizes
 from convalgos.problem import ConvProblem
+
+# Cycles of a thread; calibrated on Zen 5 with AVX-512.
+ROW = 20  # to begin a row of dx,
+PAIRED = 2.5  # a vector of it where the stride is 2,
+SINGLE = 2  # an element by itself,
+PIXEL = 10  # a pixel of all channels, beside its vectors
+
+# x: `places` (stride_d, stride_h, stride_w) addresses of the phases, 0 for those that no tap reaches. y: dx
+# (planes, depth, height, width) of units. bias: what rows of phases without taps are filled with, (fills,
+# fill_row bytes). `sizes_*`: of the phases along each dimension. Where dx goes around the caches,
+# `stage_rows` rows at a time are brought together in scratch, which has room for two vectors more.
+RECORD = arguments(
+    "size planes depth height width stride_d stride_h stride_w unit sizes_d sizes_h sizes_w fills fill_row "
+    "stage_rows stream tasks"
+)
 
 
 def interleave(
@@ -23,35 +41,92 @@ def interleave(
         fill: (C,) what such a phase is filled with.
         dx: C-contiguous in the problem's layout.
     """
-    p = problem.as_3d
-    last = p.layout == "channels_last"
-    counts = [min(s, n) for s, n in zip(p.stride, p.spatial, strict=True)]  # of phases, per dimension
-    table = np.zeros(p.stride, np.int64)
-    for place, part in zip(np.ndindex(*counts), parts, strict=True):
-        table[place] = 0 if part is None else part.ctypes.data
-    sizes = [
-        np.array([max(0, -(-(n - r) // s)) for r in range(s)], np.int64)
-        for s, n in zip(p.stride, p.spatial, strict=True)
-    ]
-    longest = int(sizes[2].max())
-    rows = np.tile(fill, longest) if last else np.repeat(fill, longest)  # (1, longest, C) or (C, longest)
-    planes, unit = (p.N, p.C * p.itemsize) if last else (p.N * p.C, p.itemsize)
     tasks = jit.thread_count()
-    record = np.array(
-        [(dx.ctypes.data, planes, *p.spatial, *p.stride, unit, table.ctypes.data,
-          *(s.ctypes.data for s in sizes), rows.ctypes.data, 1 if last else p.C, longest * unit, tasks)],
-        RECORD,
+    kept = tables(problem)
+    args = record(problem, tasks, kept)
+    table = places(problem, [0 if part is None else part.ctypes.data for part in parts])
+    rows = fill_rows(problem, fill)
+    args["x"], args["y"], args["bias"] = table.ctypes.data, dx.ctypes.data, rows.ctypes.data
+    jit.launch(kernel(problem), args.ctypes.data, tasks)
+
+
+def kernel(problem: ConvProblem) -> int:
+    """The `interleave_rows` of a problem."""
+    if problem.layout == "channels_last":
+        return interleave_rows(0, 0)
+    return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize))
+
+
+def tables(problem: ConvProblem) -> list[np.ndarray]:
+    """`sizes_d`, `sizes_h` and `sizes_w`."""
+    p = problem.as_3d
+    return [
+        np.array([max(0, -(-(size - start) // stride)) for start in range(stride)], np.int64)
+        for size, stride in zip(p.spatial, p.stride, strict=True)
+    ]
+
+
+def record(problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], stage_rows: int = 0) -> np.ndarray:
+    """The arguments of the kernel but for x, y, bias and scratch.
+
+    Args:
+        sizes: `tables`, which must outlive the record.
+        stage_rows: of `stage`; 0 where dx is written as it is.
+    """
+    p = problem.as_3d
+    size = p.itemsize
+    last = p.layout == "channels_last"
+    planes, unit, fills = (p.N, p.C * size, 1) if last else (p.N * p.C, size, p.C)
+    addresses = (s.ctypes.data for s in sizes)
+    given = (0,) * len(RUN_FIELDS.split())
+    streaming = (stage_rows, stream(size, simd.lanes(size)) if stage_rows else 0)
+    row = (
+        *given, size, planes, *p.spatial, *p.stride, unit, *addresses, fills, fill_row(problem), *streaming,
+        tasks,
     )  # fmt: skip
-    size, lanes = (0, 0) if last else (p.itemsize, simd.lanes(p.itemsize))
-    jit.launch(interleave_rows(size, lanes), record.ctypes.data, tasks)
+    return np.array([row], RECORD)
 
 
-# dx (planes, depth, height, width) of units; `phases` (strides_d, strides_h, strides_w) addresses, 0 for
-# phases that no tap reaches; `sizes_*` of the phases along each dimension; `fill` (fills, fill_row bytes).
-RECORD = fields(
-    "dx planes depth height width stride_d stride_h stride_w unit phases sizes_d sizes_h sizes_w fill fills "
-    "fill_row tasks"
-)
+def stage(problem: ConvProblem) -> tuple[int, int]:
+    """(rows, bytes) of dx brought together in the first cache, to be stored around the others."""
+    p = problem
+    row = p.spatial[-1] * p.itemsize * (p.C if p.layout == "channels_last" else 1)
+    rows = max(1, cache_sizes()[0] // 2 // row)
+    return rows, rows * row + 2 * simd.lanes(p.itemsize) * p.itemsize
+
+
+def places(problem: ConvProblem, addresses: Sequence[int]) -> np.ndarray:
+    """Addresses of the phases of a problem, in their order, where the kernel looks for them."""
+    p = problem.as_3d
+    table = np.zeros(p.stride, np.int64)
+    counts = [min(s, n) for s, n in zip(p.stride, p.spatial, strict=True)]  # of phases, per dimension
+    for place, address in zip(np.ndindex(*counts), addresses, strict=True):
+        table[place] = address
+    return table
+
+
+def seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time on all threads, from phases in the caches."""
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    rows = p.N * math.prod(p.spatial[:-1]) * (1 if p.layout == "channels_last" else p.C)
+    units = rows * p.spatial[-1]
+    if p.layout == "channels_last":
+        each = PIXEL + p.C / lanes
+    else:
+        each = PAIRED / lanes if p.stride[-1] == 2 else SINGLE
+    return (rows * ROW + units * each) * 4 * lanes / machine.peak(p.dtype)
+
+
+def fill_row(problem: ConvProblem) -> int:
+    """Bytes of a row of a phase: of one channel, or channels_last of all."""
+    longest = -(-problem.spatial[-1] // problem.stride[-1])
+    return longest * problem.itemsize * (problem.C if problem.layout == "channels_last" else 1)
+
+
+def fill_rows(problem: ConvProblem, fill: np.ndarray) -> np.ndarray:
+    """Rows of a phase (C, longest) that are all `fill` (C,); channels_last one, (longest, C)."""
+    longest = -(-problem.spatial[-1] // problem.stride[-1])
+    return np.tile(fill, longest) if problem.layout == "channels_last" else np.repeat(fill, longest)
 
 
 def _order(v):
@@ -73,22 +148,18 @@ def pair_vectors(v, even, odd, pairs, y):
 
 
 @simd.emitter
-def pair_few(v, even, odd, pairs, y):
-    """The same for fewer pairs than lanes."""
-    inside, elements = v.mask(pairs), v.mul(pairs, 2)
+def pair_few(v, even, odd, pairs, y, room):
+    """The same for fewer pairs than lanes. Where there is room, at least 0, what lies behind is destroyed."""
+    inside, elements, to = v.mask(pairs), v.mul(pairs, 2), v.pointer(y)
     a, b = v.load_masked(v.pointer(even), 0, inside), v.load_masked(v.pointer(odd), 0, inside)
-    for half, order in enumerate(_order(v)):
-        mask = v.mask(v.minus(elements, half * v.lanes))
-        v.store_masked(v.shuffle(a, b, order), v.pointer(y), half * v.lanes, mask)
-
-
-@jit.helper
-def row_of(a, phase, plane, row, count):
-    """Where the elements of a row of dx that are of a phase lie: `row` rows into the plane of the phase."""
-    table = carray(pointer(a.phases), a.stride_d * a.stride_h * a.stride_w, np.int64)
-    if table[phase] == 0:
-        return a.fill + plane % a.fills * a.fill_row
-    return table[phase] + row * count * a.unit
+    halves = [v.shuffle(a, b, order) for order in _order(v)]
+    with v.choose(room) as (whole, part):  # masked stores are slower
+        with whole:
+            for half, value in enumerate(halves):
+                v.store(value, to, half * v.lanes)
+        with part:
+            for half, value in enumerate(halves):
+                v.store_masked(value, to, half * v.lanes, v.mask(v.minus(elements, half * v.lanes)))
 
 
 @jit.specialise
@@ -100,35 +171,66 @@ def interleave_rows(SIZE, LANES):
 
     def interleave_rows(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
+        places = carray(pointer(a.x), a.stride_d * a.stride_h * a.stride_w, np.int64)
         sizes_d = carray(pointer(a.sizes_d), a.stride_d, np.int64)
         sizes_h = carray(pointer(a.sizes_h), a.stride_h, np.int64)
         sizes_w = carray(pointer(a.sizes_w), a.stride_w, np.int64)
         rows = a.planes * a.depth * a.height
-        for row in range(rows * task // a.tasks, rows * (task + 1) // a.tasks):
-            h, d, plane = row % a.height, row // a.height % a.depth, row // (a.height * a.depth)
-            rest_d, rest_h = d % a.stride_d, h % a.stride_h
-            at = (plane * sizes_d[rest_d] + d // a.stride_d) * sizes_h[rest_h] + h // a.stride_h
-            first = (rest_d * a.stride_h + rest_h) * a.stride_w
-            target = a.dx + row * a.width * a.unit
-            done = 0  # elements of each phase that lie in their places
-            if SIZE and a.stride_w == 2 and a.width > 1:
-                even, odd = (
-                    row_of(a, first, plane, at, sizes_w[0]),
-                    row_of(a, first + 1, plane, at, sizes_w[1]),
-                )
-                done = sizes_w[1]
-                if done >= LANES:
-                    pair_vectors(SIZE, LANES, even, odd, done, target)
-                else:
-                    pair_few(SIZE, LANES, even, odd, done, target)
-            for rest_w in range(min(a.stride_w, a.width)):
-                count = sizes_w[rest_w]
-                source, to = row_of(a, first + rest_w, plane, at, count), target + rest_w * a.unit
-                if SIZE:
-                    step = a.stride_w * SIZE
-                    place_strided(to + done * step, source + done * SIZE, count - done, a.stride_w, SIZE)
-                else:
-                    for i in range(count):
-                        copy_bytes(to + i * a.stride_w * a.unit, source + i * a.unit, a.unit)
+        row, end = rows * task // a.tasks, rows * (task + 1) // a.tasks
+        y_row, stride_w, unit = a.width * a.unit, a.stride_w, a.unit
+        dx = a.y + row * y_row
+        y = a.scratch if a.stage_rows else dx
+        last = a.y + end * y_row - 2 * LANES * SIZE  # where two vectors may be stored at last
+        if a.stage_rows:
+            last = y + a.stage_rows * y_row
+        h, slice_ = row % a.height, row // a.height
+        while row < end:  # the rows of a slice of dx
+            d, plane = slice_ % a.depth, slice_ // a.depth
+            rest_d, rest_h, at_h = d % a.stride_d, h % a.stride_h, h // a.stride_h
+            before = plane * sizes_d[rest_d] + d // a.stride_d  # slices of the phases
+            fill = a.bias + plane % a.fills * a.fill_row
+            here = min(a.height - h, end - row)
+            for _ in range(here):
+                first = (rest_d * a.stride_h + rest_h) * stride_w
+                at = before * sizes_h[rest_h] + at_h
+                done = 0  # elements of each phase that lie in their places
+                if SIZE and stride_w == 2 and a.width > 1:
+                    done = sizes_w[1]
+                    even = line(places[first], at * sizes_w[0] * SIZE, fill)
+                    odd = line(places[first + 1], at * done * SIZE, fill)
+                    if done >= LANES:
+                        pair_vectors(SIZE, LANES, even, odd, done, y)
+                    else:
+                        pair_few(SIZE, LANES, even, odd, done, y, last - y)
+                for rest_w in range(min(stride_w, a.width)):
+                    count = sizes_w[rest_w]
+                    if count == done:
+                        continue
+                    source, to = line(places[first + rest_w], at * count * unit, fill), y + rest_w * unit
+                    if stride_w == 1:
+                        copy_bytes(to, source, count * unit)
+                    elif SIZE:
+                        step = stride_w * SIZE
+                        place_strided(to + done * step, source + done * SIZE, count - done, stride_w, SIZE)
+                    else:
+                        for i in range(count):
+                            copy_bytes(to + i * stride_w * unit, source + i * unit, unit)
+                y += y_row
+                if a.stage_rows and y >= last:
+                    call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
+                    dx, y = dx + y - a.scratch, a.scratch
+                rest_h += 1
+                if rest_h == a.stride_h:
+                    rest_h = 0
+                    at_h += 1
+            row, slice_, h = row + here, slice_ + 1, 0
+        if a.stage_rows and y > a.scratch:
+            call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
 
     return interleave_rows
+
+
+@jit.helper
+def line(phase, offset, fill):
+    """Where a row of a phase lies, whose offset counts bytes: `fill` where no tap reaches the phase."""
+    return phase + offset if phase else fill

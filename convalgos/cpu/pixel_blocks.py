@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
 
-from convalgos.cpu import jit, simd
+from convalgos.cpu import simd
+from convalgos.cpu.threads import cut_once, thread_count
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -142,14 +142,14 @@ def streams(problem: ConvProblem) -> bool:
     return problem.y_bytes > cache_sizes()[2] * STREAMED
 
 
-@lru_cache(256)
+@cut_once(256)
 def blocking(problem: ConvProblem) -> Blocking:
     """The cut of a problem that keeps the input of a block in L2, and all threads busy."""
     p = problem.as_3d
     flat = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
     if flat:  # one long row of pixels
         p = p.with_valid(x_shape=(p.N, p.C, 1, 1, math.prod(p.spatial)), dilation=(1, 1, 1))
-    threads = jit.thread_count()
+    threads = thread_count()
     lanes = simd.lanes(p.itemsize)
     o, rows, q = p.spatial_out
     room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels

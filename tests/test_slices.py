@@ -1,0 +1,116 @@
+"""Strided gradients of the input slice by slice: how they are cut, and that the cut changes nothing."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from helpers import KINDS, check
+
+import convalgos as ca
+from convalgos.cpu import interleave, slices
+from convalgos.cpu.threads import Lone
+from convalgos.measure import random_arrays
+from convalgos.select import algorithms_on
+
+numba = pytest.importorskip("numba")
+
+LONE = [a for a in algorithms_on("cpu", "backward_data") if isinstance(getattr(a, "inner", None), Lone)]
+PROBLEMS = (
+    "n5 c6 h9 w8 k4 r3 s3 p1 stride2",
+    "n4 c5 h11 w40 k3 r5 s4 p0:1,2:0 stride2",  # rows of several vectors
+    "n4 c18 h12 w13 k18 r3 s3 p1 stride2 groups18",
+    "n1 c23 h9 w70 k23 r5 s5 p2 stride2 groups23",  # groups that slices do not divide
+    "n2 c36 h7 w9 k18 r3 s3 p1 stride2,1 groups18",
+    "n4 c3 h10 w9 k4 r1 s1 stride2",  # three phases that no tap reaches
+    "n4 c4 h11 w12 k4 r2 s2 stride5 groups4",
+    "n4 c5 h13 w14 k3 r4 s4 p1 stride3",
+    "n4 c4 h15 w17 k4 r7 s7 p3 stride4 groups4",
+    "n4 c2 w35 k6 s5 p2 stride2 dilation2 groups2",
+    "n4 c3 h6 w1 k4 r3 s1 p1,0 stride2",
+    "n4 c3 d5 h6 w7 k4 t3 r3 s3 p1 stride2",
+    "n2 c8 d4 h5 w6 k8 t1 r3 s3 p0,1,1 stride1,2,2 groups8",
+)
+
+
+@pytest.fixture(params=["in place", "around the caches"])
+def stored(request, monkeypatch):
+    """Each way in which dx is stored, in slices of one image or few groups."""
+    monkeypatch.setattr(slices, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
+    monkeypatch.setattr(interleave, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
+    monkeypatch.setattr(slices, "STREAMED", 0 if request.param == "around the caches" else 1)
+    slices.cut_for.cache_clear()
+    yield
+    slices.cut_for.cache_clear()
+
+
+def cut_of(algorithm, problem):
+    return slices.slicing(problem, algorithm.inner)
+
+
+@pytest.mark.parametrize("algorithm", LONE, ids=lambda a: a.id)
+def test_answers_in_slices(algorithm, stored):
+    served = 0
+    for text, layout, dtype in product(PROBLEMS, ("channels_first", "channels_last"), ("float32", "float64")):
+        problem = ca.ConvProblem.parse(text).replace(layout=layout, dtype=dtype, direction="backward_data")
+        if algorithm.why_not(problem) is None and cut_of(algorithm, problem):
+            served += 1
+            for kind in KINDS:
+                check(algorithm, problem, kind)
+    assert served
+
+
+def test_the_last_slice_overlaps_the_one_before():
+    problem = ca.ConvProblem.parse("n7 c10 h4 w4 k10 r3 s3 p1 stride2 groups10 backward_data")
+    assert slices.Slicing(problem, 3, 10).starts == ([0, 3, 4], [0])
+    cut = slices.Slicing(problem, 1, 4)
+    assert cut.starts == ([0, 1, 2, 3, 4, 5, 6], [0, 4, 6])
+    assert str(cut.slice) == "n1 c4 h4 w4 k4 r3 s3 p1 stride2 groups4 backward_data"
+    assert cut.share(3) == 7 * 10 / (3 * 7 * 4)  # 21 slices, 12 groups for 10
+
+
+def test_slices_fit_the_cache_and_fill_the_threads(monkeypatch):
+    problem = ca.ConvProblem.parse("n8 c96 h112 w112 k96 r3 s3 p1 stride2 groups96 backward_data")
+    (rows,) = (a for a in LONE if a.id == "cpu.depthwise.rows")
+    cut = cut_of(rows, problem)
+    assert cut.images == 1 and cut.bytes <= slices.cache_sizes()[1]
+    assert rows.workspace_bytes(problem) < problem.x_bytes / 8
+    plan = rows.plan(problem)
+    assert plan.workspace_bytes == rows.workspace_bytes(problem)
+    monkeypatch.setattr(slices, "thread_count", lambda: 64)  # 3 images are nothing for so many
+    (direct,) = (a for a in LONE if a.id == "cpu.direct")
+    dense = ca.ConvProblem.parse("n3 c64 h56 w56 k64 r3 s3 p1 stride2 backward_data")
+    assert cut_of(direct, dense) is None
+    assert cut_of(direct, dense.replace(stride=1)) is None
+
+
+def test_the_same_bits_with_any_number_of_threads():
+    threads = numba.get_num_threads()
+    texts = ("n6 c5 h21 w33 k7 r3 s3 p1 stride2", "n1 c40 h20 w30 k40 r5 s5 p2 stride2 groups40")
+    found = []
+    for count in (1, threads):
+        numba.set_num_threads(count)
+        try:
+            for algorithm, text in product(LONE, texts):
+                problem = ca.ConvProblem.parse(text).replace(direction="backward_data")
+                if algorithm.why_not(problem) is None:
+                    dy, w = random_arrays(problem)
+                    found.append((count, algorithm.id, text, algorithm.serve(problem)(dy, w)))
+        finally:
+            numba.set_num_threads(threads)
+    half = len(found) // 2
+    assert {name for _, name, _, _ in found} == {a.id for a in LONE}
+    for (_, name, text, alone), (_, _, _, together) in zip(found[:half], found[half:], strict=True):
+        assert np.array_equal(alone, together), f"{name} on {text}"
+
+
+def test_a_bias_of_one_call_does_not_stay():
+    problem = ca.ConvProblem.parse("n4 c3 h10 w9 k4 r1 s1 stride2 backward_data")
+    dy, w = random_arrays(problem)
+    plan = ca.plan(problem, algorithm="cpu.direct")
+    alone = plan(dy, w)
+    bias = np.array([1, -2, 3], np.float32)
+    biased = plan(dy, w, bias=bias)
+    np.testing.assert_array_equal(biased[:, :, 1], np.broadcast_to(bias[:, None], (4, 3, 9)))
+    active = plan(dy, w, bias=bias, activation="relu")
+    np.testing.assert_array_equal(active[:, :, 1], np.broadcast_to(np.maximum(bias, 0)[:, None], (4, 3, 9)))
+    np.testing.assert_array_equal(plan(dy, w), alone)
