@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from convalgos.bench import LayerResult, PeerResult, Results
+from convalgos.evaluate.recorded import read_machine, reading
 from convalgos.measure import Row, Table, Timing
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Rejection
-from convalgos.recorded import read_machine, reading
 from convalgos.suites import Layer
 
 

@@ -13,7 +13,7 @@ from convalgos import api, bench_commands, commands, info, measure, select
 from convalgos.algorithm import Unsupported
 from convalgos.bench_commands import INTERRUPTED
 from convalgos.commands import DEVICE
-from convalgos.history_commands import history_group
+from convalgos.history.commands import history_group
 from convalgos.problem import ConvProblem
 from convalgos.progress import bar, teller
 from convalgos.site import site

@@ -13,18 +13,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from convalgos import (
-    bench,
-    evaluate,
-    evaluate_report,
-    learned,
-    recorded,
-    recorder,
-    report,
-    select,
-    tune,
-    wisdom,
-)
+from convalgos import bench, evaluate, recorder, report, select, tune, wisdom
+from convalgos.evaluate import learned, recorded
+from convalgos.evaluate import report as evaluate_report
 from convalgos.machine import write_atomic
 from convalgos.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
 from convalgos.progress import bar, teller
@@ -181,7 +172,7 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
 
     With TABLES, which --json wrote, nothing is timed.
     """
-    from convalgos import scipy_choice  # imports SciPy
+    from convalgos.evaluate import scipy_choice  # imports SciPy
 
     if tables:
         found = scipy_choice.read(tables)

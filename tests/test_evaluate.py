@@ -10,13 +10,14 @@ from click.testing import CliRunner
 from command_line import run
 
 import convalgos as ca
-from convalgos import elsewhere, evaluate, evaluate_report, recorded, select
+from convalgos import evaluate, select
 from convalgos.algorithm import missing
 from convalgos.cli import main
-from convalgos.evaluate import Case
-from convalgos.learned import Learned
+from convalgos.evaluate import Case, elsewhere, recorded
+from convalgos.evaluate import report as evaluate_report
+from convalgos.evaluate.learned import Learned
+from convalgos.evaluate.recorded import Recorded, RecordedLayer
 from convalgos.ranking import Candidate
-from convalgos.recorded import Recorded, RecordedLayer
 from convalgos.store import Measured
 
 SHIPPED = sorted((Path(__file__).parents[1] / "asv_bench" / "tables").glob("*.json"))

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from cuda_shim import device as shim
 
 import convalgos as ca
-from convalgos import evaluate, recorded
+from convalgos import evaluate
 from convalgos.algorithm import Unsupported
 from convalgos.cli import main
 from convalgos.cpu.reference import reference
+from convalgos.evaluate import recorded
 from convalgos.gpu import calibrate, device
 from convalgos.gpu.device import use
 from convalgos.gpu.direct import DirectPlan

@@ -12,8 +12,9 @@ from cuda_shim import device as shim
 from fake_cudnn import PLANS, Front
 
 import convalgos as ca
-from convalgos import algorithm, api, measure, peers, race, recorded, select, training
+from convalgos import algorithm, api, measure, peers, race, select, training
 from convalgos.arrays import host_array
+from convalgos.evaluate import recorded
 from convalgos.gpu import calibrate, clock, cudnn_plans, cudnn_run, device, judge, nvrtc
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu_check import cases, checks, truth

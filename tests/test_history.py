@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from convalgos import history, history_progress, history_quick
+from convalgos import history
 from convalgos.algorithm import Unsupported, missing
 from convalgos.cli import main
-from convalgos.history_quick import Compared, Side
+from convalgos.history import progress as history_progress
+from convalgos.history import quick as history_quick
+from convalgos.history.quick import Compared, Side
 from convalgos.measure import Timing
 
 ROOT = Path(__file__).parents[1]
@@ -347,7 +349,7 @@ def test_without_asv(monkeypatch, tmp_path):
 
 
 def test_without_a_source_tree(monkeypatch, tmp_path):
-    monkeypatch.setattr(history, "__file__", str(tmp_path / "convalgos" / "history.py"))
+    monkeypatch.setattr(history, "__file__", str(tmp_path / "convalgos" / "history" / "__init__.py"))
     with pytest.raises(Unsupported, match="needs a source tree"):
         history.source_tree()
 

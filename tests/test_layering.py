@@ -39,13 +39,8 @@ LAYERS = (
         "onnx_model",
         "onnx_op",
         "wisdom",
-        "recorded",
         "recorder",
-        "learned",
-        "elsewhere",
         "evaluate",
-        "evaluate_report",
-        "scipy_choice",
         "gpu_check",
         "progress",
         "constants",
@@ -64,9 +59,6 @@ LAYERS = (
         "report_training",
         "info",
         "history",
-        "history_quick",
-        "history_progress",
-        "history_commands",
         "cli",
         "__main__",
         "__init__",
@@ -132,9 +124,10 @@ def is_operation(node: ast.AST) -> bool:
 
 
 def layer_name(module: str) -> str:
-    if module.split(".")[0] in ("cpu", "gpu"):
+    package = module.split(".")[0]
+    if package in ("cpu", "gpu"):
         return "algorithms" if lists_algorithms(modules()[module]) else "toolkit"
-    return "gpu_check" if module.startswith("gpu_check.") else module
+    return package
 
 
 def layer(module: str) -> int:

@@ -13,20 +13,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from convalgos import (
-    bench,
-    bench_file,
-    evaluate,
-    evaluate_report,
-    page,
-    recorded,
-    report_charts,
-    report_map,
-    report_page,
-    select,
-)
+from convalgos import bench, bench_file, evaluate, page, report_charts, report_map, report_page, select
 from convalgos.algorithm import missing
 from convalgos.cli import main
+from convalgos.evaluate import recorded
+from convalgos.evaluate import report as evaluate_report
 from convalgos.gpu.device import GpuMachine
 from convalgos.machine import Machine
 from convalgos.measure import Row, Table, Timing

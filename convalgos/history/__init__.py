@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from convalgos import history_progress
 from convalgos.algorithm import Unsupported, missing
+from convalgos.history import progress as history_progress
 from convalgos.machine import cpu_name, vector_bytes, write_atomic
 from convalgos.measure import Progress, silent
 
@@ -49,7 +49,7 @@ def source_tree() -> Path:
     Raises:
         Unsupported: it is installed without one.
     """
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / "asv_bench" / "asv.conf.json").exists():
         raise Unsupported(f"the history needs a source tree with asv_bench/, and {root} is none")
     return root

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convalgos import bench, history, history_quick, report
-from convalgos.history_quick import Compared, Side
+from convalgos import bench, history, report
+from convalgos.history import quick as history_quick
+from convalgos.history.quick import Compared, Side
 from convalgos.progress import bar, teller
 
 FAILED = 1

@@ -11,8 +11,8 @@ from rich import box
 from rich.table import Table
 
 from convalgos.evaluate import Evaluation, Judged, ModelError
+from convalgos.evaluate.recorded import Recorded
 from convalgos.page import Figure, Html, chart, label, layout, page, section, table, tiles
-from convalgos.recorded import Recorded
 from convalgos.report import digits
 from convalgos.report_charts import family, family_colors, log_axis
 

@@ -26,7 +26,7 @@ def survey(problems: Sequence[ConvProblem], figures: Machine) -> list[list[Candi
     environment = {**os.environ, "NUMBA_NUM_THREADS": str(figures.threads)}
     environment.pop("NUMBA_CPU_NAME", None)
     done = subprocess.run(
-        [sys.executable, "-m", "convalgos.elsewhere"],
+        [sys.executable, "-c", "from convalgos.evaluate import elsewhere; elsewhere.answer()"],
         input=pickle.dumps((problems, figures)),
         env=environment,
         stdout=subprocess.PIPE,
@@ -45,13 +45,10 @@ def is_here(figures: Machine) -> bool:
     )  # fmt: skip
 
 
-def _main() -> None:
+def answer() -> None:
+    """What the process on that machine does: problems and figures on its input, candidates on its output."""
     problems, figures = pickle.load(sys.stdin.buffer)
     machine.assume(figures)
     found = [select.survey(problem, "cpu", figures)[0] for problem in problems]
     found = [[replace(c, note=str) for c in candidates] for candidates in found]  # notes cannot be sent
     pickle.dump(found, sys.stdout.buffer)
-
-
-if __name__ == "__main__":
-    _main()

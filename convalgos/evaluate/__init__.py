@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from convalgos import elsewhere, select
+from convalgos import select
+from convalgos.evaluate import elsewhere
+from convalgos.evaluate.recorded import Recorded, RecordedLayer
 from convalgos.gpu import device as gpu
 from convalgos.gpu.paper import PaperDevice
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate
-from convalgos.recorded import Recorded, RecordedLayer
 from convalgos.store import Measured
 
 HELD_OUT = ("network", "machine")
