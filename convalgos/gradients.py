@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from convalgos import api
+from convalgos import api, arguments
 from convalgos.algorithm import PreparedFilter
 from convalgos.arrays import as_cupy, as_numpy, device_of, is_tensor, like, writable_view
-from convalgos.problem import Shape, transposed_spatial
+from convalgos.problem import DTYPES, LAYOUTS, Shape, transposed_rows, transposed_spatial
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -73,12 +73,18 @@ def conv_backward_data(
         >>> ca.conv_backward_data(dy, w, (1, 3, 8, 8)).shape
         (1, 3, 8, 8)
     """
+    groups = _checked_groups(groups, layout)
     view, _ = _views(dy)
     dy_view = view("dy", dy)
     w, w_shape, algorithm = _filter(view, w, "dy", dy_view, algorithm)
-    x_shape = _sizes("x_shape", x_shape, len(w_shape))
+    given = x_shape = _sizes("x_shape", x_shape, len(w_shape))
     if layout == "channels_last" and not api.is_logical_view(dy_view, w_shape[0]):
         x_shape = _first(x_shape)
+    if x_shape[1] != w_shape[1] * groups:
+        raise ValueError(
+            f"x_shape={given} has {x_shape[1]} channels in layout={layout!r}, but w {w_shape} with "
+            f"groups={groups} reads {w_shape[1] * groups}"
+        )
     how = (stride, padding, dilation, groups, mode, layout)
     return _input_gradient(dy, dy_view, w, x_shape, w_shape, how, algorithm, out)
 
@@ -123,11 +129,15 @@ def conv_backward_weights(
         >>> dw.shape, float(db[0])
         ((4, 3, 3, 3), 36.0)
     """
+    groups = _checked_groups(groups, layout)
     view, target = _views(x)
     x_view, dy_view = view("x", x), view("dy", dy)
+    _check_dtypes("x", x_view, "dy", dy_view)
+    if not 3 <= x_view.ndim <= 5:
+        raise ValueError(f"x has shape {x_view.shape}: it must have 3, 4 or 5 dimensions")
     w_shape = _sizes("w_shape", w_shape, x_view.ndim)
-    if dy_view.dtype != x_view.dtype:
-        raise TypeError(f"dy has dtype {dy_view.dtype}, but x has {x_view.dtype}; they must be the same")
+    if dy_view.ndim != x_view.ndim:
+        raise ValueError(f"dy has shape {dy_view.shape}: it must have as many dimensions as x {x_view.shape}")
     last = layout == "channels_last"
     if last and api.is_logical_view(x_view, w_shape[1] * groups):
         x_view, dy_view = np.moveaxis(x_view, 1, -1), np.moveaxis(dy_view, 1, -1)
@@ -140,8 +150,7 @@ def conv_backward_weights(
     if not return_bias:
         return dw
     outputs = tuple(i for i in range(dy_view.ndim) if i != (dy_view.ndim - 1 if last else 1))
-    wide = np.float64 if dy_view.dtype == np.float64 else np.float32
-    return dw, like(dy_view.sum(axis=outputs, dtype=wide).astype(dy_view.dtype), dw)
+    return dw, like(dy_view.sum(axis=outputs, dtype=np.float64).astype(dy_view.dtype), dw)
 
 
 @_on_its_stream
@@ -169,14 +178,15 @@ def conv_transpose(
         bias: (C,), added to every output, or None.
         stride, padding, dilation, groups, mode, layout: those of the convolution whose transpose this is.
             padding="same" gives size * stride outputs.
-        output_padding: outputs more on the high side, fewer than the stride: a strided convolution gives
-            maps of one size for inputs of several.
+        output_padding: outputs more on the high side, an int or one per dimension, fewer than the stride or
+            the dilation: a strided convolution gives maps of one size for inputs of several.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
         activation: None or "relu", applied after the bias.
         out: array for y; it may be of any strides.
 
     Returns:
-        y (N, C, *sizes), size = (in - 1) * stride + dilation * (r - 1) + 1 - padding + output_padding.
+        y (N, C, *sizes), size = (in - 1) * stride + dilation * (r - 1) + 1 - low - high + output_padding,
+        of x's kind of array and dtype.
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names it.
@@ -188,6 +198,7 @@ def conv_transpose(
         >>> ca.conv_transpose(x, w, stride=2, padding=1, output_padding=1).shape
         (1, 3, 10, 10)
     """
+    groups = _checked_groups(groups, layout)
     view, _ = _views(x)
     x_view = view("x", x)
     w, w_shape, algorithm = _filter(view, w, "x", x_view, algorithm)
@@ -198,6 +209,10 @@ def conv_transpose(
             f"x has {shape[1]} channels, but w {w_shape} has {w_shape[0]} in its first dimension"
         )
     sizes = transposed_spatial(shape[2:], w_shape[2:], stride, padding, dilation, output_padding)
+    rows = transposed_rows(stride, output_padding, len(sizes))
+    if any(rows):
+        x_view = _with_zeros(x_view, rows, layout, in_memory)
+        x = like(x_view, x)
     y_shape = (shape[0], w_shape[1] * groups, *sizes)
     how = (stride, padding, dilation, groups, mode, layout)
     return _input_gradient(x, x_view, w, y_shape, w_shape, how, algorithm, out, bias, activation)
@@ -244,8 +259,7 @@ def _filter(view: Any, w: Any, name: str, data: Any, algorithm: str) -> tuple[An
     else:
         w = view("w", w)
         shape = w.shape
-        if w.dtype != data.dtype:
-            raise TypeError(f"w has dtype {w.dtype}, but {name} has {data.dtype}; they must be the same")
+        _check_dtypes(name, data, "w", w)
     if data.ndim != len(shape) or not 3 <= data.ndim <= 5:
         raise ValueError(
             f"{name} has shape {data.shape} and w {shape}: both must have 3, 4 or 5 dimensions, of which "
@@ -254,11 +268,35 @@ def _filter(view: Any, w: Any, name: str, data: Any, algorithm: str) -> tuple[An
     return w, shape, algorithm
 
 
+def _checked_groups(groups: Any, layout: Any) -> int:
+    """The groups, once they and the layout are known to be valid: what shapes mean depends on both."""
+    arguments.one_of("layout", layout, LAYOUTS)
+    return arguments.integer("groups", groups, 1)
+
+
+def _check_dtypes(name: str, array: Any, other_name: str, other: Any) -> None:
+    if array.dtype.name not in DTYPES:
+        raise TypeError(f"{name} has dtype {array.dtype}, which must be one of {', '.join(DTYPES)}")
+    if other.dtype != array.dtype:
+        raise TypeError(
+            f"{other_name} has dtype {other.dtype}, but {name} has {array.dtype}; they must be the same"
+        )
+
+
 def _sizes(name: str, value: Any, ndim: int) -> Shape:
-    sizes = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, str) else ()
-    if len(sizes) != ndim or not 3 <= ndim <= 5:
-        raise ValueError(f"{name}={value!r} must be {ndim} sizes, with 1, 2 or 3 spatial dimensions")
-    return tuple(int(n) for n in sizes)
+    sizes = tuple(value) if arguments.is_sequence(value) and getattr(value, "ndim", 1) == 1 else ()
+    if len(sizes) != ndim:
+        raise ValueError(f"{name}={value!r} must be a sequence of {ndim} sizes")
+    return arguments.shape(name, sizes)
+
+
+def _with_zeros(x: Any, rows: Shape, layout: str, in_memory: bool) -> Any:
+    """A copy of x that is longer by rows of zeros, in the same order of memory."""
+    if layout == "channels_last" and not in_memory:
+        return np.moveaxis(_with_zeros(np.moveaxis(x, 1, -1), rows, layout, True), -1, 1)
+    more = [(0, n) for n in rows]
+    none = [(0, 0)]
+    return np.pad(x, none + more + none if in_memory else none + none + more)
 
 
 def _first(shape: Shape) -> Shape:

@@ -83,7 +83,7 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
     for algorithm in algorithms():
         if algorithm.id == algorithm_id:
             return algorithm if problem is None else facing(algorithm, problem.direction)
-    if problem is not None:
+    if problem is not None and isinstance(algorithm_id, str):
         for algorithm in variants(problem, algorithm_id.partition(".")[0]):
             if algorithm.id == algorithm_id:
                 return algorithm
@@ -360,6 +360,12 @@ def serve(
     """The plan of a forced algorithm, or `Unsupported` with the reason."""
     if device != "cpu" and algorithm.device == "cpu":
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: it runs on the CPU, not on {device}")
+    direction = problem.direction
+    if direction not in algorithm.directions:
+        others = ", ".join(a.id for a in algorithms_on(device, direction) if direction in a.directions)
+        raise Unsupported(
+            f"{algorithm.id} cannot serve {problem}: it has no {direction}; these have: {others}"
+        )
     with working_on(device):
         algorithm = _within(algorithm, algorithm.computed(problem), constraints)
         plan = algorithm.serve(problem)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from convalgos import api, gradients
-from convalgos.problem import DTYPES, transposed_spatial
+from convalgos.problem import DTYPES, transposed_rows, transposed_spatial
 
 Ints = list[int]
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # dimensions -> memory format
@@ -175,6 +175,9 @@ def conv_transpose(
     sizes = transposed_spatial(
         tuple(batched.shape[2:]), tuple(weight.shape[2:]), steps, _pairs(pads), spread, output_padding
     )
+    rows = transposed_rows(steps, output_padding, ndim)
+    if any(rows):
+        batched = nn.functional.pad(batched, [side for n in reversed(rows) for side in (0, n)])
     y = _backward_data(batched, weight, list(sizes), steps, pads, spread, groups)
     y = y if bias is None else y + bias.reshape(-1, *(1,) * ndim)
     return y if input.dim() == weight.dim() else y.squeeze(0)

@@ -251,13 +251,41 @@ def test_transposed_convolution():
 
 def test_what_is_wrong_is_said():
     cases = [
-        (lambda: ca.conv_backward_data(DY, W, (2, 6, 9), **SAME), ValueError, "x_shape"),
+        (
+            lambda: ca.conv_backward_data(DY, W, (2, 6, 9), **SAME),
+            ValueError,
+            "x_shape=.* sequence of 4 sizes",
+        ),
+        (lambda: ca.conv_backward_data(DY, W, "nchw", **SAME), ValueError, "x_shape='nchw'"),
+        (lambda: ca.conv_backward_data(DY, W, (2, 6, 9.5, 8), **SAME), ValueError, "x_shape=9.5"),
+        (lambda: ca.conv_backward_data(DY, W, (2, 5, 9, 8), **SAME), ValueError, "has 5 channels .* reads 6"),
+        (
+            lambda: ca.conv_backward_data(DY, W, (2, 9, 8, 6), layout="NHWC", **SAME),
+            ValueError,
+            "layout='NHWC'",
+        ),
+        (lambda: ca.conv_backward_data(DY, W, X.shape, groups="2"), ValueError, "groups='2'"),
+        (lambda: ca.conv_backward_data(DY, W, X.shape, algorithm=None, **SAME), ValueError, "algorithm=None"),
+        (
+            lambda: ca.conv_backward_data(DY.astype(int), W, X.shape),
+            TypeError,
+            "dy has dtype int64, which must",
+        ),
+        (lambda: ca.conv_backward_data(DY[0], W, X.shape, **SAME), ValueError, "dy has shape"),
         (lambda: ca.conv_backward_data(DY, W, (2, 6, 19, 8), **SAME), ValueError, "dy has shape"),
         (lambda: ca.conv_backward_data(DY.astype("f8"), W, X.shape, **SAME), TypeError, "float64"),
-        (lambda: ca.conv_backward_weights(X, DY, (4, 3, 3), **SAME), ValueError, "w_shape"),
+        (lambda: ca.conv_backward_weights(X, DY, (4, 3, 3), **SAME), ValueError, "w_shape=.* sequence of 4"),
+        (lambda: ca.conv_backward_weights(X, DY, W, **SAME), ValueError, "w_shape=array"),
+        (lambda: ca.conv_backward_weights(X, DY, (4, 3, 3.0, 3), **SAME), ValueError, "w_shape=3.0"),
+        (lambda: ca.conv_backward_weights(X[0, 0], DY, W.shape, **SAME), ValueError, "x has shape"),
+        (lambda: ca.conv_backward_weights(X, DY[0], W.shape, **SAME), ValueError, "as many dimensions as x"),
         (lambda: ca.conv_backward_weights(X, DY[:1], W.shape, **SAME), ValueError, "dy has shape"),
         (lambda: ca.conv_backward_weights(X, DY.astype("f8"), W.shape, **SAME), TypeError, "dy has dtype"),
         (lambda: ca.conv_transpose(DY, W, output_padding=2, **SAME), ValueError, "output_padding=2"),
+        (lambda: ca.conv_transpose(DY, W, output_padding=-1, **SAME), ValueError, "output_padding=-1"),
+        (lambda: ca.conv_transpose(DY, W, np.ones(4, np.float32), **SAME), ValueError, "bias has shape"),
+        (lambda: ca.conv_transpose(DY, W, stride=2, groups=-2), ValueError, "groups=-2"),
+        (lambda: ca.conv_transpose(DY, W, padding=-1, groups=2), ValueError, "padding=-1"),
         (lambda: ca.conv_transpose(X, W, **SAME), ValueError, "6 channels"),
         (lambda: ca.conv_transpose(DY[:, :, :1, :1], W, padding=2, groups=2), ValueError, "padding=2"),
     ]
@@ -267,7 +295,7 @@ def test_what_is_wrong_is_said():
     plan = ca.plan(PROBLEM.replace(direction="backward_weights"))
     with pytest.raises(ValueError, match="no output step"):
         plan(X, DY, activation="relu")
-    with pytest.raises(ca.Unsupported, match="computes forward only"):
+    with pytest.raises(ca.Unsupported, match=r"no backward_weights; .*cpu\.direct\.weights"):
         ca.plan(PROBLEM.replace(direction="backward_weights"), algorithm="cpu.winograd.f4x3")
 
 
