@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
 from convalgos.cpu import simd
-from convalgos.machine import cache_sizes
+from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.problem import ConvProblem
 
-TILE = 9  # taps at a time: as many pointers and sums as there are registers
+SUMS = {64: 28, 32: 12, 16: 12}  # taps at a time, for the bytes of a vector: as many as there are registers,
+ADDRESSES = 11  # and their rows and columns, for which there are other registers
 # Estimates for Zen 5 with AVX-512: cycles of a thread
-TAP_CYCLES = 0.6  # for a vector of dy and a tap, where vectors are channels,
+TAP_CYCLES = 0.7  # for a vector of dy and a tap, where vectors are channels,
 CROSSING_CYCLES = 1.0  # and where they are pixels: most loads cross cache lines
-PIXEL_CYCLES = 1.5  # for a vector of x that is put into its plane,
-ROW_CYCLES = 20  # for each row of that, and of dy,
-SQUARE_CYCLES = 40  # and for a square of pixels and channels that is turned
+PIXEL_CYCLES = 2.4  # for a vector of x that is put into its plane,
+ROW_CYCLES = 20  # for each row of that, and of dy under each tile of taps,
+SQUARE_CYCLES = 60  # and for a square of pixels and channels that is turned
 GATHERED = 0.5  # of L2 that maps turned to vectors of channels may fill
-IN_L1 = 0.5  # of L1 that the planes of a block may fill
+IN_L2 = 0.1  # and the planes of a block
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,29 @@ class Bordered:
         return self._whole(p.gemm_n * math.prod(p.kernel)) * simd.lanes(p.itemsize)
 
     @property
-    def tap_tiles(self) -> int:
-        return -(-math.prod(self.problem.kernel) // TILE)
+    def fetch(self) -> tuple[int, int]:
+        """Bytes of x and of dy of the next block that are asked into L2 for each row of a plane.
+
+        From DRAM that is worth 1.4x at stride 1, and 2x at stride 2; rows of channels gain nothing.
+        """
+        p = self.problem
+        if self.by_channel:
+            return 0, 0
+        columns = min(p.spatial[2], (self.block[2] + self.reach[2]) * p.stride[2])
+        return columns * p.stride[1] * p.itemsize, self.block[2] * p.itemsize
+
+    @property
+    def tap_tiles(self) -> list[tuple[range, range]]:
+        """Rows of taps, in all slices, and columns, that are summed at a time: few and even tiles."""
+        *_, columns = self.problem.kernel
+        rows, most = math.prod(self.problem.kernel[:2]), SUMS[vector_bytes()]
+        fitting = [
+            (-(-rows // r) * -(-columns // c), r * c, r, c)
+            for c in range(1, min(columns, ADDRESSES - 1) + 1)
+            for r in range(1, min(rows, most // c, ADDRESSES - c) + 1)
+        ]
+        *_, r, c = min(fitting)
+        return list(product(_parts(rows, -(-rows // r)), _parts(columns, -(-columns // c))))
 
     @property
     def task_bytes(self) -> int:
@@ -105,7 +128,9 @@ class Bordered:
         p, lanes, taps = self.problem, simd.lanes(self.problem.itemsize), math.prod(self.problem.kernel)
         slices, rows, pitch = self.sizes
         vectors = p.spatial_out[2] if self.by_channel else -(-p.spatial_out[2] // lanes)  # of a row of dy
-        sums = math.prod(p.spatial_out[:2]) * (vectors * taps * self.tap_cycles + ROW_CYCLES * self.tap_tiles)
+        sums = math.prod(p.spatial_out[:2]) * (
+            vectors * taps * self.tap_cycles + ROW_CYCLES * len(self.tap_tiles)
+        )
         copied = slices * rows * p.stride[0] * p.stride[1]
         copies = copied * (pitch * self.lanes / lanes * p.stride[2] * PIXEL_CYCLES + ROW_CYCLES)
         squares = sum(self.gathered) / lanes if self.is_gathered else 0
@@ -116,14 +141,17 @@ class Bordered:
     def tap_cycles(self) -> float:
         return TAP_CYCLES if self.by_channel else CROSSING_CYCLES
 
-    def offsets(self) -> np.ndarray:
-        """(taps,) elements from an output's place to the input under a tap, in all phases' planes."""
+    def offsets(self) -> tuple[np.ndarray, np.ndarray]:
+        """Elements from an output's place to the input under a tap, in all phases' planes.
+
+        The sum of one for each row of taps, in all slices, and one for each column.
+        """
         p, (_, rows, pitch) = self.problem, self.sizes
         places = [np.arange(r) * d for r, d in zip(p.kernel, p.dilation, strict=True)]
         (pd, d), (ph, h), (pw, w) = ((a % s, a // s) for a, s in zip(places, p.stride, strict=True))
-        phase = (pd[:, None, None] * p.stride[1] + ph[:, None]) * p.stride[2] + pw
-        inside = ((d[:, None, None] * rows + h[:, None]) * pitch + w) * self.lanes
-        return (phase * self.plane + inside).ravel().astype(np.int64)
+        phases = (pd[:, None] * p.stride[1] + ph) * p.stride[2]
+        down = phases * self.plane + (d[:, None] * rows + h) * pitch * self.lanes
+        return down.ravel().astype(np.int64), (pw * self.plane + w * self.lanes).astype(np.int64)
 
     def _whole(self, count: int) -> int:
         """Rounded up to whole vectors."""
@@ -145,7 +173,7 @@ def bordered(problem: ConvProblem) -> Bordered:
 
 def _in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
     """The largest blocks whose planes fit, halved from the slowest dimension on."""
-    room = IN_L1 * cache_sizes()[0]
+    room = IN_L2 * cache_sizes()[1]
     block = list(p.spatial_out)
 
     def cut() -> Bordered:
@@ -155,3 +183,8 @@ def _in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
         while block[axis] > 1 and cut().planes * p.itemsize > room:
             block[axis] = -(-block[axis] // 2)
     return cut()
+
+
+def _parts(count: int, parts: int) -> list[range]:
+    """range(count) in parts of nearly one size."""
+    return [range(count * i // parts, count * (i + 1) // parts) for i in range(parts)]

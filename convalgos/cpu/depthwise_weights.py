@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -20,9 +21,9 @@ import numpy as np
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, simd
 from convalgos.cpu.bordered import bordered
-from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
+from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments, fields
 from convalgos.cpu.phases import split_row, zero_row
-from convalgos.cpu.simd import call, carray, pointer, zero_bytes
+from convalgos.cpu.simd import LINE, call, carray, pointer, zero_bytes
 from convalgos.cpu.squares import transpose
 from convalgos.cpu.tiles import copy_pixels, gather, place
 from convalgos.problem import ConvProblem
@@ -33,37 +34,47 @@ MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
 # --- kernels ---------------------------------------------------------------------------------
 
 RECORD = arguments(
-    "size lanes images channels tasks units unit multiplier taps tap_tiles o p q block_o block_p block_q "
-    "blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
-    "slices rows pitch plane planes sums offsets x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q by_channel "
-    "scratch_stride border_rows correlate finish gather x_pixels"
+    "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
+    "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
+    "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q "
+    "by_channel scratch_stride border_rows finish gather x_pixels fetch_x fetch_y"
 )
+TILE = fields("correlate row column")  # taps that are summed at a time: the kernel, the first row and column
 
 
 @simd.emitter
-def correlate_tile(v, TAPS, dy, dy_row, dy_step, x, x_row, offsets, rows, whole, part, inside, sums):
-    """sums[t][:] += sum over i, j of dy[i * dy_row + j * dy_step:] * x[i * x_row + j * lanes + offsets[t]:].
+def correlate_tile(
+    v, ROWS, COLUMNS, dy, dy_row, dy_step, x, x_row, down, across,
+    rows, whole, part, inside, sums, sums_row, ahead, fetch,
+):  # fmt: skip
+    """sums[r][s][:] += sum over i, j of dy[i][j][:] * x[i * x_row + j * lanes + down[r] + across[s]:].
 
-    For t < TAPS, i < rows, j < whole + part; of the last `part` vectors of dy, only `inside` lanes count.
+    For r < ROWS, s < COLUMNS, i < rows, j < whole + part; of the last `part` vectors of dy, only `inside`
+    lanes count. In each row `fetch` bytes from `ahead` on are asked into L2.
     """
     mask = v.mask(inside)
     read, base, to = v.pointer(dy), v.pointer(x), v.pointer(sums)
-    taps = [v.at(base, v.table64(offsets, t)) for t in range(TAPS)]
-    totals = [v.register(v.load(to, t * v.lanes)) for t in range(TAPS)]
+    starts = [v.at(base, v.table64(down, r)) for r in range(ROWS)]
+    columns = [v.table64(across, s) for s in range(COLUMNS)]
+    entries = [v.plus(v.mul(sums_row, r), s * v.lanes) for r in range(ROWS) for s in range(COLUMNS)]
+    totals = [v.register(v.load(to, entry)) for entry in entries]
     with v.loop(rows) as i:
+        with v.loop(v.quotient(v.plus(fetch, LINE - 1), LINE)) as line:
+            v.prefetch(v.pointer(v.plus(ahead, v.plus(v.mul(i, fetch), v.mul(line, LINE)))))
 
         def add(j, load):
             value = load(v.plus(v.mul(i, dy_row), v.mul(j, dy_step)))
             at = v.plus(v.mul(i, x_row), v.mul(j, v.lanes))
-            for tap, total in zip(taps, totals, strict=True):
-                total.set(v.fma(value, v.load(tap, at), total.value))
+            steps = [v.step(start, at) for start in starts]
+            for (row, column), total in zip(product(steps, columns), totals, strict=True):
+                total.set(v.fma(value, v.load(row, column), total.value))
 
         with v.loop(whole) as j:
             add(j, lambda at: v.load(read, at))
         with v.loop(part) as j:
             add(v.plus(whole, j), lambda at: v.load_masked(read, at, mask))
-    for t, total in enumerate(totals):
-        v.store(total.value, to, t * v.lanes)
+    for entry, total in zip(entries, totals, strict=True):
+        v.store(total.value, to, entry)
 
 
 @simd.emitter
@@ -79,82 +90,83 @@ def add_lanes(v, sums, count, y):
 
 
 @jit.specialise
-def correlate(SIZE, LANES, TAPS):
-    """All taps of a block, in tiles of TAPS and TAPS - 1."""
-    FEWER = max(TAPS - 1, 1)
+def correlate(SIZE, LANES, ROWS, COLUMNS):
+    """`correlate_tile`."""
 
-    def correlate(dy, dy_row, dy_step, x, x_row, offsets, taps, tiles, rows, whole, part, inside, sums):
-        for tile in range(tiles):
-            first = taps * tile // tiles
-            to, table = sums + first * LANES * SIZE, offsets + first * 8
-            if taps * (tile + 1) // tiles - first == TAPS:
-                correlate_tile(
-                    SIZE, LANES, TAPS, dy, dy_row, dy_step, x, x_row, table, rows, whole, part, inside, to
-                )
-            else:
-                correlate_tile(
-                    SIZE, LANES, FEWER, dy, dy_row, dy_step, x, x_row, table, rows, whole, part, inside, to
-                )
+    def correlate(
+        dy, dy_row, dy_step, x, x_row, down, across, rows, whole, part, inside, sums, sums_row, ahead, fetch
+    ):
+        correlate_tile(
+            SIZE, LANES, ROWS, COLUMNS, dy, dy_row, dy_step, x, x_row, down, across,
+            rows, whole, part, inside, sums, sums_row, ahead, fetch,
+        )  # fmt: skip
 
     return correlate
 
 
 @jit.specialise
 def border_rows(SIZE, LANES, STRIDE):
-    """Rows h, h + stride, ... of a slice from column w on, and zeros outside of it, to phases of columns.
+    """Rows of a slice from (h, w) on, and zeros outside of it, to phases of rows and columns.
 
-    `there` tells whether there is such a slice. STRIDE 0 is any stride: a few elements at a time.
+    `there` tells whether there is such a slice; `ahead` is asked into L2. STRIDE 0 is any stride along the
+    row: a few elements at a time.
     """
 
-    def border_rows(args, x, channels, there, h, w, target):
+    def border_rows(args, x, channels, there, h, w, target, ahead):
         a = carray(pointer(args), 1, RECORD)[0]
         stride, pitch, plane, height, x_h, down = a.stride_w, a.pitch, a.plane, a.height, a.x_h, a.stride_h
+        rows, fetch = a.rows, a.fetch_x
         before = max(0, -w)
         inside = min(a.width - w, pitch * stride) - before
         there = there if inside > 0 else 0
-        source = x + (h * x_h + w + before) * SIZE
-        for i in range(a.rows):
-            to = target + i * pitch * SIZE
-            if there == 0 or h + i * down < 0 or h + i * down >= height:
-                for phase in range(stride):
-                    zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
-            elif STRIDE:
-                row = source + i * down * x_h * SIZE
-                split_row(SIZE, LANES, STRIDE, STRIDE, row, before, inside, to, pitch, plane)
-            else:
-                row = source + (i * down * x_h - before) * SIZE
-                for phase in range(stride):
-                    place = to + phase * plane * SIZE
-                    zero_row(SIZE, LANES, place, pitch)
-                    low = (max(0, before - phase) + stride - 1) // stride
-                    for j in range(low, (before + inside - 1 - phase) // stride + 1):
-                        simd.copy_bytes(place + j * SIZE, row + (phase + j * stride) * SIZE, SIZE)
+        source = x + (w + before) * SIZE
+        for i in range(rows):
+            simd.fetch_bytes(SIZE, LANES, 0, ahead + i * fetch, fetch)
+            for j in range(down):  # row by row, as they lie in memory
+                to = target + (j * stride * plane + i * pitch) * SIZE
+                row = h + i * down + j
+                if there == 0 or row < 0 or row >= height:
+                    for phase in range(stride):
+                        zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
+                elif STRIDE:
+                    from_ = source + row * x_h * SIZE
+                    split_row(SIZE, LANES, STRIDE, STRIDE, from_, before, inside, to, pitch, plane)
+                else:
+                    from_ = source + (row * x_h - before) * SIZE
+                    for phase in range(stride):
+                        place = to + phase * plane * SIZE
+                        zero_row(SIZE, LANES, place, pitch)
+                        low = (max(0, before - phase) + stride - 1) // stride
+                        for k in range(low, (before + inside - 1 - phase) // stride + 1):
+                            simd.copy_bytes(place + k * SIZE, from_ + (phase + k * stride) * SIZE, SIZE)
 
     return border_rows
 
 
 @jit.specialise
 def border_pixels(SIZE, LANES):
-    """`border_rows` of vectors of channels, of which lanes beyond `channels` become 0."""
+    """`border_rows` of vectors of channels, of which lanes beyond `channels` become 0; asks for nothing."""
 
-    def border_pixels(args, x, channels, there, h, w, target):
+    def border_pixels(args, x, channels, there, h, w, target, ahead):
         a = carray(pointer(args), 1, RECORD)[0]
         pitch, plane, height, x_h, down = a.pitch, a.plane, a.height, a.x_h, a.stride_h
-        rows, step = a.rows, a.stride_w * a.x_w
-        for phase in range(a.stride_w):
+        rows, stride, step = a.rows, a.stride_w, a.stride_w * a.x_w
+        for phase in range(stride):
             first = w + phase  # column of the first place, then of the first one inside
-            low = min(pitch, (max(0, -first) + a.stride_w - 1) // a.stride_w)
-            count = max(0, min(pitch, (a.width - first + a.stride_w - 1) // a.stride_w) - low)
-            source = x + (h * x_h + (first + low * a.stride_w) * a.x_w) * SIZE
+            low = min(pitch, (max(0, -first) + stride - 1) // stride)
+            count = max(0, min(pitch, (a.width - first + stride - 1) // stride) - low)
+            source = x + (first + low * stride) * a.x_w * SIZE
             for i in range(rows):
-                to = target + (phase * plane + i * pitch * LANES) * SIZE
-                if there == 0 or h + i * down < 0 or h + i * down >= height:
-                    zero_row(SIZE, LANES, to, pitch * LANES)
-                else:
-                    zero_row(SIZE, LANES, to, low * LANES)
-                    row, place = source + i * down * x_h * SIZE, to + low * LANES * SIZE
-                    copy_pixels(SIZE, LANES, row, step, channels, count, place)
-                    zero_row(SIZE, LANES, place + count * LANES * SIZE, (pitch - low - count) * LANES)
+                for j in range(down):
+                    to = target + ((j * stride + phase) * plane + i * pitch * LANES) * SIZE
+                    row = h + i * down + j
+                    if there == 0 or row < 0 or row >= height:
+                        zero_row(SIZE, LANES, to, pitch * LANES)
+                    else:
+                        zero_row(SIZE, LANES, to, low * LANES)
+                        place = to + low * LANES * SIZE
+                        copy_pixels(SIZE, LANES, source + row * x_h * SIZE, step, channels, count, place)
+                        zero_row(SIZE, LANES, place + count * LANES * SIZE, (pitch - low - count) * LANES)
 
     return border_pixels
 
@@ -175,10 +187,12 @@ def driver():
 
     def driver(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
+        tiles = carray(pointer(a.tiles), a.tap_tiles, TILE)
         xs = a.scratch + task * a.scratch_stride
         sums = xs + a.planes * a.size
         dense = sums + a.sums * a.size  # x of an image, then dy
         vector = a.lanes * a.size
+        blocks = a.blocks_o * a.blocks_p * a.blocks_q
         zero_bytes(xs, a.planes * a.size)  # what is read behind the last row stays 0
         for unit in range(a.units * task // a.tasks, a.units * (task + 1) // a.tasks):
             c = unit * a.unit
@@ -193,21 +207,24 @@ def driver():
                     call(a.gather, (x, a.x_c, 1, channels, a.depth * a.height * a.width, dense))
                     call(a.gather, (dy, a.y_k, 1, channels, a.o * a.p * a.q, to))
                     x, dy, lanes = dense, to, a.lanes
-                for block in range(a.blocks_o * a.blocks_p * a.blocks_q):
-                    q = block % a.blocks_q * a.block_q
-                    p = block // a.blocks_q % a.blocks_p * a.block_p
-                    o = block // (a.blocks_q * a.blocks_p) * a.block_o
-                    for phase in range(a.stride_d * a.stride_h):
-                        for i in range(a.slices):
-                            d = (o + i) * a.stride_d - a.pad_d + phase // a.stride_h
+                for block in range(blocks):
+                    o, p, q = place_of(a, block)
+                    if block + 1 < blocks:
+                        ahead_x, ahead_dy = beginning(a, c, n, block + 1)
+                    elif n + 1 < a.images:
+                        ahead_x, ahead_dy = beginning(a, c, n + 1, 0)
+                    else:
+                        ahead_x, ahead_dy = beginning(a, c + a.unit, 0, 0)
+                    for i in range(a.slices):
+                        for phase in range(a.stride_d):
+                            d = (o + i) * a.stride_d - a.pad_d + phase
                             there = 1 if d >= 0 and d < a.depth else 0
-                            h = p * a.stride_h - a.pad_h + phase % a.stride_h
-                            w = q * a.stride_w - a.pad_w
-                            place = phase * a.stride_w * a.plane + i * a.rows * a.pitch * a.unit
-                            call(
-                                a.border_rows,
-                                (args, x + d * a.x_d * a.size, lanes, there, h, w, xs + place * a.size),
-                            )
+                            h, w = p * a.stride_h - a.pad_h, q * a.stride_w - a.pad_w
+                            place = phase * a.stride_h * a.stride_w * a.plane + i * a.rows * a.pitch * a.unit
+                            source = x + d * a.x_d * a.size
+                            ahead = ahead_x + (i * a.stride_d + phase) * a.x_d * a.size
+                            to = xs + place * a.size
+                            call(a.border_rows, (args, source, lanes, there, h, w, to, ahead))
                     columns = min(a.block_q, a.q - q)
                     if a.by_channel:
                         inside = lanes
@@ -217,22 +234,45 @@ def driver():
                         whole = columns // a.lanes
                         inside = columns - whole * a.lanes
                         part = 1 if inside > 0 else 0
+                    rows = min(a.block_p, a.p - p)
                     for m in range(a.multiplier):
                         for i in range(min(a.block_o, a.o - o)):
-                            from_ = m * a.y_k + (o + i) * a.y_o + p * a.y_p + q * a.y_q
-                            call(
-                                a.correlate,
-                                (
-                                    dy + from_ * a.size, a.y_p, a.y_q if a.by_channel else a.lanes,
-                                    xs + i * a.rows * a.pitch * a.unit * a.size, a.pitch * a.unit,
-                                    a.offsets, a.taps, a.tap_tiles, min(a.block_p, a.p - p),
-                                    whole, part, inside, sums + m * a.taps * vector,
-                                ),
-                            )  # fmt: skip
+                            from_ = dy + (m * a.y_k + (o + i) * a.y_o + p * a.y_p + q * a.y_q) * a.size
+                            place = xs + i * a.rows * a.pitch * a.unit * a.size
+                            for t in range(a.tap_tiles):
+                                tile = tiles[t]
+                                tap = tile.row * a.row_taps + tile.column
+                                call(
+                                    tile.correlate,
+                                    (
+                                        from_, a.y_p, a.y_q if a.by_channel else a.lanes,
+                                        place, a.pitch * a.unit, a.down + 8 * tile.row,
+                                        a.across + 8 * tile.column, rows, whole, part, inside,
+                                        sums + (m * a.taps + tap) * vector, a.row_taps * a.lanes,
+                                        ahead_dy + i * a.y_o * a.size, a.fetch_y if t == 0 else 0,
+                                    ),
+                                )  # fmt: skip
             taps = a.multiplier * a.taps
             call(a.finish, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
 
     return driver
+
+
+@jit.helper
+def place_of(a, block):
+    """The first output of a block."""
+    q = block % a.blocks_q * a.block_q
+    p = block // a.blocks_q % a.blocks_p * a.block_p
+    return block // (a.blocks_q * a.blocks_p) * a.block_o, p, q
+
+
+@jit.helper
+def beginning(a, c, n, block):
+    """Addresses of x and dy where a block of an image and channel begins, without its border."""
+    o, p, q = place_of(a, block)
+    x = n * a.x_n + c * a.x_c + o * a.stride_d * a.x_d + p * a.stride_h * a.x_h + q * a.stride_w * a.x_w
+    dy = n * a.y_n + c * a.multiplier * a.y_k + o * a.y_o + p * a.y_p + q * a.y_q
+    return a.x + x * a.size, a.w + dy * a.size
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -246,15 +286,20 @@ class DepthwiseWeightsPlan(KernelPlan):
         tasks = min(jit.thread_count(), cut.units)
         taps = math.prod(p.kernel)
         slices, rows, pitch = cut.sizes
+        down, across = cut.offsets()
+        tiles = np.array(
+            [(correlate(size, lanes, len(r), len(c)), r.start, c.start) for r, c in cut.tap_tiles], TILE
+        )
         in_phases = p.stride[2] if p.stride[2] <= MOST_STRIDE else 0
         border = border_pixels(size, lanes) if cut.by_channel else border_rows(size, lanes, in_phases)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
-            "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "tap_tiles": cut.tap_tiles,
+            "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],
+            "tiles": tiles, "tap_tiles": len(tiles), "down": down, "across": across,
             "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane, "planes": cut.planes,
-            "sums": cut.sums, "offsets": cut.offsets(), "scratch_stride": cut.task_bytes,
+            "sums": cut.sums, "scratch_stride": cut.task_bytes,
             "by_channel": int(cut.by_channel), "x_pixels": cut.gathered[0],
-            "border_rows": border, "correlate": correlate(size, lanes, -(-taps // cut.tap_tiles)),
+            "border_rows": border, "fetch_x": cut.fetch[0], "fetch_y": cut.fetch[1],
             "finish": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
             "gather": gather(size, lanes) if cut.is_gathered else 0,
         }  # fmt: skip
