@@ -6,15 +6,15 @@
 // dilation and number of dimensions.
 //
 // Macros: element_t, TILE_M, TILE_N, THREAD_M, THREAD_N, CHANNELS_LAST.
-#include "common.cuh"
+#include "register_tile.cuh"
 
 using sum_t = decltype(widen(element_t()));
 
+using Tile = RegisterTile<sum_t, TILE_M, TILE_N, THREAD_M, THREAD_N>;  // pixels x filters
+
 constexpr int TILE_K = 8;
-constexpr int COLUMNS = TILE_M / THREAD_M;  // of threads, along pixels
-constexpr int THREADS = COLUMNS * (TILE_N / THREAD_N);
-constexpr int VM = least(4, THREAD_M);  // neighbouring pixels, and filters, of a thread
-constexpr int VN = least(4, THREAD_N);
+constexpr int THREADS = Tile::THREADS, COLUMNS = Tile::COLUMNS, ROWS = Tile::ROWS;
+constexpr int VM = Tile::VM, VN = Tile::VN;  // neighbouring pixels, and filters, of a thread
 
 // Neighbours in memory are loaded by neighbouring threads: pixels, or channels last channels.
 constexpr int LANES_M = CHANNELS_LAST ? THREADS / TILE_K : least(THREADS, TILE_M);
@@ -31,7 +31,6 @@ constexpr int BLOCKS = (MANY_SUMS && (CHANNELS_LAST || sizeof(element_t) == 2)) 
 constexpr small_t OUTSIDE = -(1 << 30);  // of a pixel that does not exist
 
 static_assert(TILE_M % LANES_M == 0 && TILE_K % LANES_K == 0, "every thread loads as much");
-static_assert(COLUMNS % 8 == 0 && TILE_N / THREAD_N % 4 == 0, "warps are 8 x 4 threads");
 
 struct Cut {
     Divisor filter_tiles, groups;  // tiles of a group
@@ -52,16 +51,6 @@ struct Block {
 __device__ inline Block block_of(unsigned index, const Cut& cut) {
     const small_t filter_tile = take(index, cut.filter_tiles), group = take(index, cut.groups);
     return {filter_tile, group, small_t(index) * TILE_M};
-}
-
-// A thread's first sum in a tile: a warp has 8 columns and 4 rows of threads.
-struct Place {
-    small_t column, row;
-};
-
-__device__ inline Place place_of(small_t tid) {
-    const small_t warp = tid / 32, lane = tid % 32;
-    return {(warp % (COLUMNS / 8) * 8 + lane_of_8(lane)) * VM, (warp / (COLUMNS / 8) * 4 + lane_of_4(lane)) * VN};
 }
 
 // x as the problem says; w (groups, taps, filters_padded); bias (K,) or null; taps (taps,).
@@ -124,25 +113,8 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
             for (int j = 0; j < W_PACK; j++) w_tile[buffer][w_row][w_column + j] = widen(w_next.v[j]);
     };
 
-    const Place place = place_of(tid);
+    const Tile::Place place = Tile::place_of(tid);
     sum_t sums[THREAD_M][THREAD_N] = {};
-    auto accumulate = [&](int buffer) {
-#pragma unroll
-        for (int k = 0; k < TILE_K; k++) {
-            Pack<sum_t, VM> a[THREAD_M / VM];
-            Pack<sum_t, VN> b[THREAD_N / VN];
-#pragma unroll
-            for (int i = 0; i < THREAD_M / VM; i++)
-                a[i] = load_pack<VM>(&x_tile[buffer][k][place.column + i * COLUMNS * VM]);
-#pragma unroll
-            for (int j = 0; j < THREAD_N / VN; j++)
-                b[j] = load_pack<VN>(&w_tile[buffer][k][place.row + j * (TILE_N / THREAD_N) * VN]);
-#pragma unroll
-            for (int i = 0; i < THREAD_M; i++)
-#pragma unroll
-                for (int j = 0; j < THREAD_N; j++) sums[i][j] += a[i / VM].v[i % VM] * b[j / VN].v[j % VN];
-        }
-    };
 
     fetch(0);
     keep(0);
@@ -150,16 +122,16 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     int buffer = 0;
     for (small_t k = TILE_K; k < cut.taps; k += TILE_K) {
         fetch(k);
-        accumulate(buffer);
+        Tile::add(sums, x_tile[buffer], w_tile[buffer], place);
         buffer ^= 1;
         keep(buffer);
         __syncthreads();
     }
-    accumulate(buffer);
+    Tile::add(sums, x_tile[buffer], w_tile[buffer], place);
 
     // Worked out again: kept until now, it would have taken registers from the sums.
     const Block to_block = block_of(forget(blockIdx.x), cut);
-    const Place to_place = place_of(forget(tid));
+    const Tile::Place to_place = Tile::place_of(forget(tid));
     element_t* y_group = y + index_t(to_block.group) * filters * p.y_channel;
     const element_t* b_group = bias ? bias + index_t(to_block.group) * filters : nullptr;
     const small_t first_filter = to_block.filter_tile * TILE_N + to_place.row;
@@ -178,7 +150,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
             element_t* to = y_group + index_t(m0 + i) * p.filters;
 #pragma unroll
             for (int j0 = 0; j0 < THREAD_N; j0 += VN) {
-                const small_t filter = first_filter + j0 * (TILE_N / THREAD_N);
+                const small_t filter = first_filter + j0 * ROWS;
                 if (whole && filter < filters) {
                     Pack<element_t, VN> pack;
 #pragma unroll
@@ -202,7 +174,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
         }
 #pragma unroll
         for (int j = 0; j < THREAD_N; j++) {
-            const small_t filter = first_filter + j / VN * (TILE_N / THREAD_N) * VN + j % VN;
+            const small_t filter = first_filter + j / VN * ROWS * VN + j % VN;
             if (filter >= filters) continue;
             if (whole && m0 < all_pixels) {
                 Pack<element_t, VM> pack;

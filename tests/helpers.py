@@ -105,8 +105,12 @@ n1 c4 h0 w5 k4 r1 s3 p2,1 groups4
 )
 
 
-def table_problems(algorithm: Algorithm, dtype: str, direction: str = "forward"):
-    """(problem, reason) over the whole table in both layouts; the reason is None where it is served."""
+def table_problems(algorithm: Algorithm, dtype: str, direction: str | None = None):
+    """(problem, reason) over the whole table in both layouts; the reason is None where it is served.
+
+    direction: by default the first that the algorithm computes.
+    """
+    direction = direction or algorithm.directions[0]
     for text, layout in product(PROBLEMS, ("channels_first", "channels_last")):
         problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, direction=direction)
         yield problem, algorithm.why_not(problem)
@@ -318,5 +322,29 @@ def check_rounded(algorithm: Algorithm, problem: ConvProblem, plan: Plan, kind: 
         return
     typical = float(np.sqrt(problem.gemm_k * np.mean(x.astype(np.float64) ** 2) * np.mean(w**2)))
     error = np.abs(found - expected).max(initial=0) / max(typical, np.abs(expected).max(initial=0))
+    bound = algorithm.error_bound(problem)
+    assert error <= bound, f"{problem}: error {error:.1e}, bound {bound:.1e}"
+
+
+def check_filter_gradient(
+    algorithm: Algorithm, problem: ConvProblem, plan: Plan, kind: str = "reals"
+) -> None:
+    """Run a plan of backward_weights on x and dy as the type of the problem holds them, in its layout.
+
+    Integers are exact in every type, but for dw, which is rounded once.
+    """
+    last, dtype = problem.layout == "channels_last", numpy_dtype(problem.dtype)
+    wide = problem.replace(dtype="float32", layout="channels_first", compute_dtype=None)
+    x, dy = (array.astype(dtype) for array in example(wide, kind)[:2])
+    expected = answer(wide, x.astype(np.float64), dy.astype(np.float64))
+    out = Guarded(problem.w_shape, dtype)
+    x, dy = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) if last else array for array in (x, dy))
+    plan(x, dy, out=out.array)
+    assert out.intact(), f"{problem}: wrote outside dw"
+    found = out.array.astype(np.float64)
+    if kind == "integers":
+        assert np.array_equal(found, expected.astype(dtype).astype(np.float64)), f"{problem}: not exact"
+        return
+    error = np.abs(found - expected).max(initial=0) / max(1.0, np.abs(expected).max(initial=0))
     bound = algorithm.error_bound(problem)
     assert error <= bound, f"{problem}: error {error:.1e}, bound {bound:.1e}"

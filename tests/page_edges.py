@@ -96,8 +96,9 @@ def run_gpu() -> None:
                 print(
                     f"{algorithm.id} on {problem} in {dtype}, arrays at the {edge} of their pages", flush=True
                 )
-                bias = np.ones(problem.K, numpy_dtype(dtype))
-                algorithm.serve(problem)(*random_arrays(problem), bias=bias, activation="relu")
+                more = {"bias": np.ones(problem.K, numpy_dtype(dtype)), "activation": "relu"}
+                forward = problem.direction == "forward"
+                algorithm.serve(problem)(*random_arrays(problem), **(more if forward else {}))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.records import conv_record
 from convalgos.select import algorithms
 
-GPU = algorithms("gpu")
+EVERY = algorithms("gpu")
+GPU = [a for a in EVERY if "forward" in a.directions]  # test_gpu_gradients.py has the others
 each_algorithm = pytest.mark.parametrize("algorithm", GPU, ids=lambda a: a.id)
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
@@ -102,7 +103,7 @@ def test_not_a_number_is_never_lost(algorithm):
     assert np.isnan(y).all()
 
 
-@each_algorithm
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: a.id)
 def test_figures_for_the_selector(algorithm):
     for figures in (shim.A100, shim.H200):
         with device.use(shim.RecordingDevice(figures)):

@@ -83,7 +83,7 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
     """On every layer of the suites and on every awkward problem, whatever its type."""
     layers = [layer.problem for layers in suites().values() for layer in layers]
     problems = [
-        layer.replace(layout=layout, dtype=dtype)
+        layer.replace(layout=layout, dtype=dtype, direction=algorithm.directions[0])
         for layer, layout, dtype in product(
             layers, ("channels_first", "channels_last"), ("float32", "float16", "bfloat16")
         )
@@ -155,5 +155,5 @@ def test_lines_of_headers_and_sources_keep_their_numbers():
     at = lines.index("using sum_t = decltype(widen(element_t()));")
     mark = max(i for i in range(at) if lines[i].startswith("#line"))
     number = int(lines[mark].split()[1]) + at - mark - 1
-    assert text(Build.of("direct.cu")).count("#pragma once") == 2  # ptx.cuh and common.cuh, once each
+    assert text(Build.of("direct.cu")).count("#pragma once") == 3  # ptx, common and register_tile, once each
     assert source("direct.cu").splitlines()[number - 1] == lines[at]

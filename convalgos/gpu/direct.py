@@ -85,7 +85,6 @@ def build(tile: Tile, dtype: str, layout: str) -> Build:
 @dataclass(frozen=True)
 class Direct(GpuAlgorithm):
     family: ClassVar[str] = "gpu.direct"
-    exchanges: ClassVar[bool] = True
 
     def builds(self):
         for dtype, layout in product(self.dtypes, ("channels_first", "channels_last")):

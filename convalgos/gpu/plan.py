@@ -159,8 +159,9 @@ class GpuPlan(Plan):
         A stream that is captured around a call would not do: the call's workspace goes back to the pool.
 
         Args:
-            x, w, bias, out, activation: those of a call. The graph reads and writes them where they lie, so
-                each must be contiguous, start at a multiple of 16 bytes, and out overlap none of the others.
+            x, w, bias, out, activation: those of a call. The graph reads and writes them where they lie, but
+                for a filter, so each must be contiguous, start at a multiple of 16 bytes, and out overlap
+                none of the others.
 
         Returns:
             What replays the call on the then current stream when it is called, and returns y: `out`, or an
@@ -188,7 +189,10 @@ class GpuPlan(Plan):
             of_x = self._fixed(self._x_name, x, self._x_shape)
             of_bias = None if bias is None else self._fixed("bias", bias, (self.problem.bias_size,))
             of_y = self._fixed("out", y, self._y_shape)
-            bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
+            bare = None
+            if not isinstance(w, PreparedFilter):
+                found = self._fixed if self.problem.direction == "backward_weights" else self._checked
+                bare = found(self._w_name, w, self._w_shape)
             for name, read in ((self._x_name, of_x), (self._w_name, bare), ("bias", of_bias)):
                 if read is not None and self._overlaps(of_y, read):
                     raise ValueError(f"out overlaps {name}: a graph cannot write where it has yet to read")
