@@ -111,13 +111,21 @@ class Algorithm(ABC):
         for module in self.needs:
             if reason := missing(module):
                 return reason
-        if problem.direction not in self.directions:
-            return f"computes {' and '.join(self.directions)} only, not {problem.direction}"
+        if reason := self.why_not_facing(problem.direction):
+            return reason
         if problem.dtype not in self.dtypes:
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
         if problem.compute_dtype != problem.dtype:
             return f"computes {problem.dtype} in {problem.dtype}, not in {problem.compute_dtype}"
         return None
+
+    def why_not_facing(self, direction: str) -> str | None:
+        """Why it does not compute a direction, or None. What stands in for it has directions of its own."""
+        if direction in self.directions:
+            return None
+        if direction == "backward_weights" and "forward" in self.directions:
+            return "computes no gradient of the filter"
+        return f"computes {' and '.join(self.directions)} only, not {direction}"
 
     def variants(self, problem: ConvProblem) -> Iterable[Algorithm]:
         """Other settings of its fields, beside those in `ALGORITHMS`, worth a try on a problem.

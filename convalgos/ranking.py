@@ -56,10 +56,11 @@ class Ranking:
 
     def __str__(self) -> str:
         p = self.problem
+        forward = "" if p.direction == "forward" else "forward "
         lines = [
             f"{p}",
-            f"  y {p.y_shape}, {p.flops / 1e9:.3g} GFLOP, {p.bytes / 1e6:.3g} MB, "
-            f"GEMM view {p.gemm_m} x {p.gemm_n} x {p.gemm_k} x {p.groups} groups",
+            f"  {p.arrays[2]} {p.result_shape}, {p.flops / 1e9:.3g} GFLOP, {p.bytes / 1e6:.3g} MB, "
+            f"{forward}GEMM view {p.gemm_m} x {p.gemm_n} x {p.gemm_k} x {p.groups} groups",
         ]
         if self.near is not None:
             lines.append(f"  scaled from what was measured on {self.near}")

@@ -5,14 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 from rich.console import Console
 
 from convalgos import ConvProblem, api, bench, measure, peers, report_training, select, training
 from convalgos.algorithm import Unsupported, missing
 from convalgos.arrays import host_array
 from convalgos.bench import PeerResult
-from convalgos.cli import main
 from convalgos.cpu.reference import ALGORITHMS, Reference
 from convalgos.machine import Machine
 from convalgos.measure import Timing
@@ -298,12 +297,6 @@ def table(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(TABLE)
     return path
-
-
-def run(*arguments, status=0):
-    result = CliRunner(catch_exceptions=False).invoke(main, list(map(str, arguments)))
-    assert result.exit_code == status, result.output
-    return result
 
 
 def test_a_network_is_run_shown_and_saved(table, tmp_path):

@@ -145,7 +145,8 @@ EXPLAINED = (
 
 
 def _name(j: Judged) -> str:
-    return f"{j.case.layer.suite}/{j.case.layer.name}"
+    layer = j.case.layer
+    return f"{layer.suite}/{layer.name}" if layer.suite else layer.name
 
 
 def _table(title: str, heading: Sequence[str], rows: Sequence[Row]) -> Table:

@@ -76,8 +76,8 @@ class GpuAlgorithm(Algorithm):
         needed = (*self.needs, "ml_dtypes") if problem.dtype == "bfloat16" else self.needs
         if reason := why_none() or next(filter(None, map(missing, needed)), None):
             return reason
-        if problem.direction not in self.directions:
-            return f"computes {' and '.join(self.directions)} only, not {problem.direction}"
+        if reason := self.why_not_facing(problem.direction):
+            return reason
         if problem.dtype not in self.dtypes:
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
         allowed = self.computes.get(problem.dtype, ())
