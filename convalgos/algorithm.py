@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convalgos.arrays import aligned_empty, as_numpy, like, writable_view
+from convalgos.arrays import as_numpy, like, writable_view
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 def device_of(array: Any) -> str:
@@ -163,21 +162,6 @@ def like(array: Any, example: Any) -> Any:
 def empty_like(example: Any, shape: tuple[int, ...]) -> Any:
     """An uninitialised tensor of the dtype and the device of an example, or None where that is no tensor."""
     return example.new_empty(shape) if is_tensor(example) else None
-
-
-def aligned_empty(count: int, dtype: Any) -> np.ndarray:
-    """An uninitialised 1-D array of `count` elements that starts on a cache line."""
-    item = np.dtype(dtype).itemsize
-    raw = np.empty(count * item + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + count * item].view(dtype)
-
-
-def aligned_zeros(count: int, dtype: Any) -> np.ndarray:
-    """`aligned_empty`, zeroed."""
-    array = aligned_empty(count, dtype)
-    array.fill(0)
-    return array
 
 
 def is_tensor(array: Any) -> bool:

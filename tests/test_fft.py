@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.algorithm import missing
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import fft, fftw, jit, plane_costs, planes
 from convalgos.cpu.fft import Fft
 from convalgos.measure import random_arrays
+from convalgos.memory import aligned_zeros
 
 pytestmark = pytest.mark.skipif(
     missing("numba") is not None or fftw.why_not("fftw") is not None, reason="needs numba and pyfftw"

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import convalgos as ca
 from convalgos import api
 from convalgos.algorithm import Unsupported, numpy_dtype
-from convalgos.arrays import aligned_empty, as_numpy
+from convalgos.arrays import as_numpy
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.records import conv_record
+from convalgos.memory import aligned_empty
 from convalgos.select import algorithms
 
 EVERY = algorithms("gpu")

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.algorithm import Plan
-from convalgos.arrays import aligned_empty
 from convalgos.cpu import interleave, slices
 from convalgos.cpu.slices import SlicedPlan, slicing
 from convalgos.cpu.turned_filter import turned
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 from convalgos.stand_in import StandIn
 from convalgos.transposed import Phase, is_whole, phases

@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 
-from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit
 from convalgos.cpu.box_sizes import BoxSizes
 from convalgos.cpu.boxes import RECORD
 from convalgos.cpu.simd import call, carray, pointer
+from convalgos.memory import aligned_empty
 
 CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd
 from convalgos.cpu.jit import thread_count
 from convalgos.cpu.simd import carray, copy_bytes, pointer
 from convalgos.machine import Machine, cache_sizes, cpu_name, vector_bytes
+from convalgos.memory import aligned_zeros
 
 __all__ = ["measure", "thread_count"]
 

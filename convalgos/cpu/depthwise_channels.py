@@ -20,13 +20,13 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import simd, tiles
 from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.kept import kept
 from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.memory import aligned_zeros
 from convalgos.problem import ConvProblem
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.

@@ -20,13 +20,13 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.arrays import aligned_empty
 from convalgos.cpu import jit, phases, simd
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.pixel_blocks import blocking, offsets, streams, tables
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.cpu.threads import Lone, thread_count
 from convalgos.machine import Machine, vector_bytes
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
 # Calibrated on Zen 5 with AVX-512.

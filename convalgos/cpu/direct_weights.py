@@ -21,12 +21,12 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, panels, simd, squares
 from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
+from convalgos.memory import aligned_zeros
 from convalgos.problem import ConvProblem
 
 PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it

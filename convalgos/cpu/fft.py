@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm
-from convalgos.arrays import aligned_empty, aligned_zeros
 from convalgos.cpu import fftw, jit, plane_costs, simd, spectra
 from convalgos.cpu.kernel_plan import KernelPlan
 from convalgos.cpu.planes import Cut, schedule
+from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
 
 PREPARE_CALL = 1e-4  # seconds to transform any filter,

@@ -29,9 +29,9 @@ from typing import Any
 
 from convalgos import machine
 from convalgos.algorithm import missing
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import mkl
 from convalgos.machine import cache_folder, fingerprint, set_aside
+from convalgos.memory import aligned_zeros
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
 PREFIX = {"float32": "fftwf", "float64": "fftw"}

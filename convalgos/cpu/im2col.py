@@ -19,11 +19,11 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan, error_of_sums
-from convalgos.arrays import aligned_empty, aligned_zeros
 from convalgos.cpu import jit, mkl, panels, simd, tiles
 from convalgos.cpu.kernel_plan import arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
+from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
 
 PIXELS = 256  # that a task of our own product takes at a time

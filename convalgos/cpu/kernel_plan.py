@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan
-from convalgos.arrays import aligned_empty, aligned_zeros
 from convalgos.cpu import jit, simd
+from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
 
 CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5

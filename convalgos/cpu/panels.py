@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from convalgos.arrays import aligned_zeros
 from convalgos.cpu import jit, simd, squares
 from convalgos.cpu.simd import carray, pointer
 from convalgos.machine import Machine, cache_sizes, vector_bytes
+from convalgos.memory import aligned_zeros
 from convalgos.problem import ConvProblem
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan
-from convalgos.arrays import aligned_empty
 from convalgos.cpu import interleave, jit, simd
 from convalgos.cpu.kernel_plan import CALL, Packed, arguments, fields
 from convalgos.cpu.simd import call, carray, pointer
@@ -25,6 +24,7 @@ from convalgos.cpu.threads import Lone, alone, thread_count
 from convalgos.cpu.turned_filter import turned
 from convalgos.kept import kept
 from convalgos.machine import Machine, cache_sizes
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 from convalgos.transposed import is_whole, phases
 

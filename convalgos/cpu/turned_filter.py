@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from convalgos.cpu import jit
+from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import fields
-from convalgos.cpu.simd import carray, pointer
+from convalgos.cpu.simd import carray, copy_bytes, pointer
+from convalgos.cpu.squares import load_whole_square
+from convalgos.memory import aligned_empty
 from convalgos.transposed import Phase
-
-BLOCK = 16  # channels at a time: a row of them is a cache line and more
 
 # w (groups, filters, channels, elements), target (groups, channels, filters, taps); `places` (taps,).
 RECORD = fields("w target groups filters channels elements taps places tasks")
@@ -21,44 +23,60 @@ def turned(phase: Phase, w: np.ndarray, groups: int) -> np.ndarray:
     steps = tuple(slice(first, None, step) for first, step in phase.taps)
     places = np.arange(np.prod(kernel)).reshape(kernel)[steps]  # (*taps)
     turned_places = np.ascontiguousarray(np.flip(places))
-    target = np.empty((groups * channels, filters // groups, *places.shape), w.dtype)
+    shape = (groups * channels, filters // groups, *places.shape)
+    target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
     tasks = jit.thread_count() if w.size > 1 << 14 else 1
     record = np.array(
         [(w.ctypes.data, target.ctypes.data, groups, filters // groups, channels, int(np.prod(kernel)),
           places.size, turned_places.ctypes.data, tasks)], RECORD,
     )  # fmt: skip
-    jit.launch(turn(w.itemsize), record.ctypes.data, tasks)
+    jit.launch(turn(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
     return target
 
 
+@simd.emitter
+def reverse_run(v, source, target, count):
+    """target[count - 1 - i] = source[i] for i < count; count is at least 1."""
+    from_, end = v.pointer(source), v.at(v.pointer(target), count)
+    backwards = list(reversed(range(v.lanes)))
+    with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
+        done = v.mul(i, v.lanes)
+        left = v.minus(count, done)
+        row = v.load_masked(from_, done, v.mask(left))
+        to = v.minus(0, v.plus(done, v.lanes))
+        v.store_masked(v.shuffle(row, row, backwards), end, to, v.window(v.minus(v.lanes, left), v.lanes))
+
+
 @jit.specialise
-def turn(SIZE):
-    """target[group, channel, filter, tap] = w[group, filter, channel, places[tap]]."""
+def turn(SIZE, LANES):
+    """target[group, channel, filter, tap] = w[group, filter, channel, places[tap]].
+
+    In squares of LANES channels and filters, of which both arrays have few cache lines.
+    """
 
     def turn(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
         places = carray(pointer(a.places), a.taps, np.int64)
-        count = a.groups * a.filters * a.channels
-        if SIZE == 4:
-            w4 = carray(pointer(a.w), count * a.elements, np.int32)
-            to4 = carray(pointer(a.target), count * a.taps, np.int32)
-        else:
-            w8 = carray(pointer(a.w), count * a.elements, np.int64)
-            to8 = carray(pointer(a.target), count * a.taps, np.int64)
-        blocks = (a.channels + BLOCK - 1) // BLOCK
+        blocks = (a.channels + LANES - 1) // LANES
         total = a.groups * blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            group, first = item // blocks, item % blocks * BLOCK
-            for k in range(a.filters):
-                row = (group * a.filters + k) * a.channels
-                for c in range(first, min(first + BLOCK, a.channels)):
-                    source = (row + c) * a.elements
-                    target = ((group * a.channels + c) * a.filters + k) * a.taps
-                    if SIZE == 4:
+            group, c0 = item // blocks, item % blocks * LANES
+            channels = min(LANES, a.channels - c0)
+            for k0 in range(0, a.filters, LANES):
+                filters = min(LANES, a.filters - k0)
+                source = a.w + ((group * a.filters + k0) * a.channels + c0) * a.elements * SIZE
+                target = a.target + ((group * a.channels + c0) * a.filters + k0) * a.taps * SIZE
+                if a.elements == 1 and channels == filters == LANES:
+                    load_whole_square(SIZE, LANES, source, a.channels, target, a.filters)
+                    continue
+                for c in range(channels):
+                    for k in range(filters):
+                        from_ = source + (k * a.channels + c) * a.elements * SIZE
+                        to = target + (c * a.filters + k) * a.taps * SIZE
+                        if a.taps == a.elements:  # no stride: all of them, backwards
+                            reverse_run(SIZE, LANES, from_, to, a.taps)
+                            continue
                         for t in range(a.taps):
-                            to4[target + t] = w4[source + places[t]]
-                    else:
-                        for t in range(a.taps):
-                            to8[target + t] = w8[source + places[t]]
+                            copy_bytes(to + t * SIZE, from_ + places[t] * SIZE, SIZE)
 
     return turn
