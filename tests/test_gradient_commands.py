@@ -7,7 +7,8 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos import recorded, select
+from convalgos import select
+from convalgos.evaluate import recorded
 
 LAYER = ca.ConvProblem.parse("n1 c4 h9 w9 k6 r3 s3 p1 stride2")
 GRADIENTS = [LAYER.replace(direction=d) for d in ca.problem.DIRECTIONS[1:]]
