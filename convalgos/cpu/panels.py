@@ -15,7 +15,7 @@ import numpy as np
 from convalgos.cpu import jit, simd, squares
 from convalgos.cpu.simd import carray, pointer
 from convalgos.machine import Machine, cache_sizes, vector_bytes
-from convalgos.memory import aligned_zeros
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
@@ -86,12 +86,14 @@ def pack(w: np.ndarray, panel: int) -> np.ndarray:
     lanes = simd.lanes(w.itemsize)
     count = -(-filters // panel)
     w = np.ascontiguousarray(w)
-    packed = aligned_zeros((groups * count * taps + lanes) * panel, w.dtype)
+    packed = aligned_empty((groups * count * taps + lanes) * panel, w.dtype)
+    result = packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
+    result[:, -1, :, filters - (count - 1) * panel :] = 0
     # with fewer taps than lanes a square runs over into the next panel, which must then be written later
     tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
     record = np.array([(w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks)], PACK)
     jit.launch(pack_panels(w.itemsize, lanes), record.ctypes.data, tasks)
-    return packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
+    return result
 
 
 def seconds(problem: ConvProblem, machine: Machine) -> float:
