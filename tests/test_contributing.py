@@ -1,4 +1,4 @@
-"""The worked example of CONTRIBUTING.md: dropped in as a file, it is in everything without another edit."""
+"""The examples of CONTRIBUTING.md: dropped in as files, they are in everything without another edit."""
 
 import json
 import os
@@ -9,22 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from cuda_shim import device as shim
 
 from convalgos.algorithm import missing
+from convalgos.problem import DIRECTIONS
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 PROBLEM = "n1 c8 h16 w16 k8 r3 s3 p1"
+EXAMPLES = ("convalgos/cpu/taps.py", "convalgos/gpu/naive.py", "kernels/naive.cu")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs Python on a copy of the package that holds the example, and returns what it prints."""
+    """Runs Python on a copy of the package that holds the examples, and returns what it prints."""
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "convalgos", folder / "convalgos", ignore=shutil.ignore_patterns("__pycache__"))
-    (example,) = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
-    (name,) = re.findall(r"Saved as `(convalgos/cpu/\w+\.py)`", GUIDE)
-    (folder / name).write_text(example)
+    for part in ("convalgos", "kernels"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    examples = re.findall(r"```(?:python|cuda)\n(.*?)```", GUIDE, re.S)
+    for name, example in zip(EXAMPLES, examples, strict=True):
+        (folder / name).write_text(example)
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
@@ -42,15 +46,17 @@ def run(tmp_path_factory):
 
 def test_it_is_listed_ranked_and_explained(run):
     code = "import convalgos as ca; print(*[a.id for a in ca.algorithms()])"
-    assert "cpu.taps" in run("-c", code).split()
-    shown = run("-m", "convalgos", "explain", PROBLEM)
-    assert re.search(r"cpu\.taps +\d", shown)
+    assert {"cpu.taps", "gpu.naive"} <= set(run("-c", code).split())
+    for direction in DIRECTIONS:
+        assert re.search(r"cpu\.taps +\d", run("-m", "convalgos", "explain", PROBLEM, direction))
     refused = run("-m", "convalgos", "explain", PROBLEM, "groups2")
     assert "takes groups=1 only" in refused
 
 
 def test_it_is_measured_and_checked(run, tmp_path):
-    assert re.search(r"cpu\.taps +\d", run("-m", "convalgos", "find", PROBLEM, "--rounds", "1"))
+    for direction in DIRECTIONS:
+        found = run("-m", "convalgos", "find", PROBLEM, direction, "--rounds", "1")
+        assert re.search(r"cpu\.taps +\d", found)
     report = tmp_path / "report.json"
     run("-m", "convalgos", "bench", PROBLEM, "--rounds", "1", "--peers", "none", "--json", str(report))
     (layer,) = json.loads(report.read_text())["layers"]
@@ -59,22 +65,33 @@ def test_it_is_measured_and_checked(run, tmp_path):
     assert found["median_s"] > 0
 
 
-def test_every_test_of_algorithms_takes_it(run):
-    tests = [
-        str(ROOT / "tests" / f"test_{name}.py") for name in ("algorithms", "properties", "threads", "onnx")
-    ]
-    shown = run("-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-k", "taps and not networks",
-                "-p", "no:cacheprovider", *tests)  # fmt: skip
+def results_of(run, keyword, *names):
+    """(how many tests passed, the rest of pytest's last line)"""
+    files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
+    shown = run("-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-k", keyword,
+                "-p", "no:cacheprovider", *files)  # fmt: skip
     passed, _, rest = shown.strip().rpartition("\n")[2].partition(" passed")
-    assert int(passed) >= 15, shown
+    return int(passed), rest
+
+
+def test_every_test_of_algorithms_takes_it(run):
+    names = ("algorithms", "gradients", "properties", "threads", "onnx")
+    passed, rest = results_of(run, "taps and not networks", *names)
+    assert passed >= 19
     assert "skipped" not in rest
+
+
+@pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
+def test_every_test_of_gpu_algorithms_takes_the_one_for_a_gpu(run):
+    passed, _ = results_of(run, "naive", "gpu", "gpu_kernels", "gpu_gradients")
+    assert passed >= 10
 
 
 def test_the_guide_s_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in re.findall(r"`make (\w+)`", GUIDE))
     for path in re.findall(r"`((?:convalgos|tests|kernels|asv_bench)/[\w/.]*)`", GUIDE):
-        assert (ROOT / path).exists() or path == "convalgos/cpu/taps.py", path
+        assert (ROOT / path).exists() or path in EXAMPLES, path
 
 
 @pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))
