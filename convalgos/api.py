@@ -1,4 +1,4 @@
-"""The public calls: arguments -> problem -> plan cache -> result. The only reader of raw input."""
+"""The public calls: arguments -> problem -> plan cache -> result. Raw input is read here and in gradients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which problems a program really runs: `with ca.capture() as problems`, and `convalgos capture -- COMMAND`.
 
-Every run of a plan that `conv`, `plan` or `convalgos.signal` made is counted, in this process. For whole
-programs COMMAND is started with CONVALGOS_CAPTURE set to a file, to which every Python process that imports
-convalgos adds what it ran, when it ends and every few seconds. A line of the file reads `COUNT PROBLEM`.
+Every run of a plan that a public call made is counted, in this process. For whole programs COMMAND is started
+with CONVALGOS_CAPTURE set to a file, to which every Python process that imports convalgos adds what it ran,
+when it ends and every few seconds. A line of the file reads `COUNT PROBLEM`.
 """
 
 from __future__ import annotations

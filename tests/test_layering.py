@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
-    {"kept", "arguments"},
+    {"kept", "arguments", "memory"},
     {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
     {"algorithm", "store", "profiles"},
@@ -144,6 +144,13 @@ def test_every_module_has_a_layer():
         layer(module)
     assert layer_name("cpu.reference") == "algorithms"
     assert layer_name("cpu.simd") == "toolkit"
+
+
+def test_the_guide_names_every_module():
+    guide = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    guide = guide[guide.index("## Where things are") : guide.index("Imports point downward only")]
+    named = set(re.findall(r"`(\w+)(?:\.py|/)`", guide))
+    assert named - {"convalgos", "kernels"} == {m.split(".")[0] for m in modules()} - {"__init__"}
 
 
 def test_imports_point_downward():
