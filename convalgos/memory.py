@@ -18,6 +18,7 @@ MOST = 1 << 26  # up to so much in all
 WASTE = 1.25  # times what is asked for that may be given
 
 _kept: list[np.ndarray] = []  # the oldest first
+# Waited for by `forget` only: garbage may be collected, and an array go, amid any line here, in one thread.
 _lock = threading.Lock()
 
 
@@ -63,15 +64,21 @@ def forget() -> None:
 
 def _found(nbytes: int) -> np.ndarray:
     """The newest that is kept of about this size, as it is still in the caches, or a fresh one."""
-    with _lock:
-        for i in reversed(range(len(_kept))):
-            if nbytes <= _kept[i].nbytes <= WASTE * nbytes:
-                return _kept.pop(i)
+    if _lock.acquire(blocking=False):
+        try:
+            for i in reversed(range(len(_kept))):
+                if nbytes <= _kept[i].nbytes <= WASTE * nbytes:
+                    return _kept.pop(i)
+        finally:
+            _lock.release()
     return np.empty(nbytes, np.uint8)
 
 
 def _keep(raw: np.ndarray) -> None:
-    with _lock:
-        _kept.append(raw)
-        while sum(other.nbytes for other in _kept) > MOST:
-            _kept.pop(0)
+    if _lock.acquire(blocking=False):
+        try:
+            _kept.append(raw)
+            while sum(other.nbytes for other in _kept) > MOST:
+                _kept.pop(0)
+        finally:
+            _lock.release()

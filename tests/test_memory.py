@@ -1,6 +1,7 @@
 """Memory of large arrays is used again, never while anyone can see it, and not without a bound."""
 
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -74,3 +75,17 @@ def test_threads_get_memory_of_their_own():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(own, range(4)))
+
+
+def test_garbage_may_be_collected_amid_its_own_bookkeeping():
+    held = [memory.aligned_empty(COUNT, np.float32)]
+
+    def collect():
+        with memory._lock:  # as when an allocation there collects a cycle that holds an array
+            held.clear()
+            memory.aligned_empty(COUNT, np.float32)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "waits for itself"
