@@ -10,19 +10,18 @@ from itertools import product
 import numpy as np
 
 from convalgos.cpu import simd
-from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.machine import cache_sizes, cpu_count, vector_bytes
 from convalgos.problem import ConvProblem
 
 SUMS = {64: 28, 32: 12, 16: 12}  # taps at a time, for the bytes of a vector: as many as there are registers,
 ADDRESSES = 11  # and their rows and columns, for which there are other registers
 # Estimates for Zen 5 with AVX-512: cycles of a thread
-TAP_CYCLES = 0.7  # for a vector of dy and a tap, where vectors are channels,
+TAP_CYCLES = 0.62  # for a vector of dy and a tap, where vectors are channels,
 CROSSING_CYCLES = 1.0  # and where they are pixels: most loads cross cache lines
 PIXEL_CYCLES = 2.4  # for a vector of x that is put into its plane,
 ROW_CYCLES = 20  # for each row of that, and of dy under each tile of taps,
-SQUARE_CYCLES = 60  # and for a square of pixels and channels that is turned
-GATHERED = 0.5  # of L2 that maps turned to vectors of channels may fill
-IN_L2 = 0.1  # and the planes of a block
+SQUARE_CYCLES = 85  # and for a square of pixels and channels that is turned
+IN_L2 = 0.25  # that the planes of a block may fill, and dy where it is turned
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,18 @@ class Bordered:
         return self.by_channel and self.problem.layout == "channels_first"
 
     @property
-    def gathered(self) -> tuple[int, int]:
-        """Pixels of x and of dy, as they are gathered: with room for a square."""
+    def serves(self) -> bool:
+        """Whether x and dy can be read so: neighbours side by side, or one dy for each x and whole rows."""
         p = self.problem
-        more = simd.lanes(p.itemsize)
-        return math.prod(p.spatial) + more, math.prod(p.spatial_out) + more
+        if p.layout == "channels_last":
+            return self.by_channel
+        return not self.by_channel or (p.gemm_n == 1 and self.block[2] == p.spatial_out[2])
+
+    @property
+    def gathered(self) -> int:
+        """Elements of dy of a block, as they are gathered: with room for a square."""
+        lanes = simd.lanes(self.problem.itemsize)
+        return (math.prod(self.block) + lanes) * lanes if self.is_gathered else 0
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -63,6 +69,9 @@ class Bordered:
     def sizes(self) -> tuple[int, int, int]:
         """Of a plane: slices, rows, and places from one row to the next."""
         slices, rows, places = (b + r for b, r in zip(self.block, self.reach, strict=True))
+        if self.is_gathered:  # of whole rows, with columns that no tap reads
+            p = self.problem
+            places = max(places, (p.spatial[2] + p.padding[2][0] - 1) // p.stride[2] + 1)
         return slices, rows, places if self.by_channel else self._whole(places)
 
     @property
@@ -114,8 +123,7 @@ class Bordered:
     @property
     def task_bytes(self) -> int:
         p = self.problem
-        dense = sum(self.gathered) * simd.lanes(p.itemsize) if self.is_gathered else 0
-        return -(-(self.planes + self.sums + dense) * p.itemsize // 64) * 64
+        return -(-(self.planes + self.sums + self.gathered) * p.itemsize // 64) * 64
 
     @property
     def units(self) -> int:
@@ -131,15 +139,22 @@ class Bordered:
         sums = math.prod(p.spatial_out[:2]) * (
             vectors * taps * self.tap_cycles + ROW_CYCLES * len(self.tap_tiles)
         )
-        copied = slices * rows * p.stride[0] * p.stride[1]
-        copies = copied * (pitch * self.lanes / lanes * p.stride[2] * PIXEL_CYCLES + ROW_CYCLES)
-        squares = sum(self.gathered) / lanes if self.is_gathered else 0
-        plane = p.gemm_n * sums + math.prod(self.blocks) * copies + squares * SQUARE_CYCLES
+        copied = slices * rows * p.stride[0] * p.stride[1]  # rows of a block
+        if self.is_gathered:
+            copies = copied * (p.spatial[2] / lanes * SQUARE_CYCLES)
+            sums += math.prod(p.spatial_out) / lanes * SQUARE_CYCLES
+        else:
+            copies = copied * (pitch * self.lanes / lanes * p.stride[2] * PIXEL_CYCLES + ROW_CYCLES)
+        plane = p.gemm_n * sums + math.prod(self.blocks) * copies
         return self.units * p.N * plane
 
     @property
     def tap_cycles(self) -> float:
         return TAP_CYCLES if self.by_channel else CROSSING_CYCLES
+
+    def imbalance(self, threads: int) -> float:
+        """How much longer it takes on a number of threads than with all of them busy to the end."""
+        return -(-self.units // threads) * threads / self.units
 
     def offsets(self) -> tuple[np.ndarray, np.ndarray]:
         """Elements from an output's place to the input under a tap, in all phases' planes.
@@ -153,6 +168,13 @@ class Bordered:
         down = phases * self.plane + (d[:, None] * rows + h) * pitch * self.lanes
         return down.ravel().astype(np.int64), (pw * self.plane + w * self.lanes).astype(np.int64)
 
+    def places(self) -> np.ndarray:
+        """(rows, width) elements from where a slice begins to each of its pixels, in all phases' planes."""
+        p, (_, rows, pitch), (_, down, across) = self.problem, self.sizes, self.problem.stride
+        h, w = np.arange(rows * down)[:, None], np.arange(p.spatial[2]) + p.padding[2][0]
+        inside = (h // down * pitch + w // across) * self.lanes
+        return ((h % down * across + w % across) * self.plane + inside).astype(np.int64)
+
     def _whole(self, count: int) -> int:
         """Rounded up to whole vectors."""
         lanes = simd.lanes(self.problem.itemsize)
@@ -161,17 +183,20 @@ class Bordered:
 
 @lru_cache(256)
 def bordered(problem: ConvProblem) -> Bordered:
-    """Vectors of pixels, or of channels where that is faster: channels last, and where maps are small."""
+    """Vectors of pixels, or of channels where that is faster on all cores: channels last, and on small maps.
+
+    The sums are rounded in another order then, so that this does not look at the number of threads.
+    """
     p = problem.as_3d
-    channels = _in_blocks(p, True)
+    channels = in_blocks(p, True)
     if p.layout == "channels_last":
         return channels
-    pixels = _in_blocks(p, False)
-    fits = channels.task_bytes <= GATHERED * cache_sizes()[1] and p.gemm_n == 1
-    return channels if fits and channels.cycles < pixels.cycles else pixels
+    pixels = in_blocks(p, False)
+    of_channels, of_pixels = (cut.cycles * cut.imbalance(cpu_count()) for cut in (channels, pixels))
+    return channels if channels.serves and of_channels < of_pixels else pixels
 
 
-def _in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
+def in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
     """The largest blocks whose planes fit, halved from the slowest dimension on."""
     room = IN_L2 * cache_sizes()[1]
     block = list(p.spatial_out)
@@ -180,7 +205,7 @@ def _in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
         return Bordered(p, (block[0], block[1], block[2]), by_channel)
 
     for axis in range(3):
-        while block[axis] > 1 and cut().planes * p.itemsize > room:
+        while block[axis] > 1 and (cut().planes + cut().gathered) * p.itemsize > room:
             block[axis] = -(-block[axis] // 2)
     return cut()
 

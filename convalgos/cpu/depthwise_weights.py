@@ -37,7 +37,7 @@ RECORD = arguments(
     "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
     "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
     "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q "
-    "by_channel scratch_stride border_rows finish gather x_pixels fetch_x fetch_y"
+    "by_channel scratch_stride border_rows finish gather places fetch_x fetch_y"
 )
 TILE = fields("correlate row column")  # taps that are summed at a time: the kernel, the first row and column
 
@@ -171,6 +171,54 @@ def border_pixels(SIZE, LANES):
     return border_pixels
 
 
+@simd.emitter
+def border_square(v, WHOLE, x, x_stride, channels, columns, places, target):
+    """target[places[j]:][i] = x[i][j] for i < channels <= lanes, j < columns <= lanes; WHOLE: both are lanes.
+
+    Lanes beyond the channels hold some value or other.
+    """
+    to, row, read = v.pointer(target), v.step(v.pointer(x), 0), []
+    inside = v.mask(columns)
+    for i in range(v.lanes):
+        if WHOLE:
+            row = v.step(row, x_stride) if i else row
+            read.append(v.load(row))
+        else:
+            read.append(v.load_masked(row, v.mul(v.smaller(i, v.minus(channels, 1)), x_stride), inside))
+    pixels = transpose(v, read)
+    for j in reversed(range(v.lanes)):  # those beyond the last go to its place first, and it goes there last
+        entry = j if WHOLE else v.smaller(j, v.minus(columns, 1))
+        v.store(pixels[j], to, v.table64(places, entry))
+
+
+@jit.specialise
+def border_squares(SIZE, LANES):
+    """`border_pixels` of whole rows with channels first: squares are turned, and put where they belong."""
+
+    def border_squares(args, x, channels, there, h, w, target, ahead):
+        a = carray(pointer(args), 1, RECORD)[0]
+        width, plane, pitch, down, x_c, places = a.width, a.plane, a.pitch, a.stride_h, a.x_c, a.places
+        band = a.rows * down
+        first = min(max(0, -h), band)  # of the rows that there are
+        end = max(first, min(band, a.height - h)) if there else first
+        for i in range(band):
+            if i < first or i >= end:
+                for phase in range(a.stride_w):
+                    row = (i % down * a.stride_w + phase) * plane + i // down * pitch * LANES
+                    zero_row(SIZE, LANES, target + row * SIZE, pitch * LANES)
+        source = x + h * width * SIZE
+        for start in range(first * width, end * width, LANES):
+            count = min(LANES, (end - first) * width)
+            at = min(start, end * width - count)  # the last square overlaps the one before
+            table = places + at * 8
+            if count == LANES and channels == LANES:
+                border_square(SIZE, LANES, 1, source + at * SIZE, x_c, channels, count, table, target)
+            else:
+                border_square(SIZE, LANES, 0, source + at * SIZE, x_c, channels, count, table, target)
+
+    return border_squares
+
+
 @jit.specialise
 def sum_lanes(SIZE, LANES):
     """The sums of a channel, in the place of `tiles.place`."""
@@ -190,7 +238,7 @@ def driver():
         tiles = carray(pointer(a.tiles), a.tap_tiles, TILE)
         xs = a.scratch + task * a.scratch_stride
         sums = xs + a.planes * a.size
-        dense = sums + a.sums * a.size  # x of an image, then dy
+        dense = sums + a.sums * a.size  # dy of a block
         vector = a.lanes * a.size
         blocks = a.blocks_o * a.blocks_p * a.blocks_q
         zero_bytes(xs, a.planes * a.size)  # what is read behind the last row stays 0
@@ -201,12 +249,6 @@ def driver():
             for n in range(a.images):
                 x = a.x + (n * a.x_n + c * a.x_c) * a.size
                 dy = a.w + (n * a.y_n + c * a.multiplier * a.y_k) * a.size
-                lanes = channels
-                if a.gather:  # lanes beyond the last channel become 0
-                    to = dense + a.x_pixels * vector
-                    call(a.gather, (x, a.x_c, 1, channels, a.depth * a.height * a.width, dense))
-                    call(a.gather, (dy, a.y_k, 1, channels, a.o * a.p * a.q, to))
-                    x, dy, lanes = dense, to, a.lanes
                 for block in range(blocks):
                     o, p, q = place_of(a, block)
                     if block + 1 < blocks:
@@ -224,8 +266,17 @@ def driver():
                             source = x + d * a.x_d * a.size
                             ahead = ahead_x + (i * a.stride_d + phase) * a.x_d * a.size
                             to = xs + place * a.size
-                            call(a.border_rows, (args, source, lanes, there, h, w, to, ahead))
-                    columns = min(a.block_q, a.q - q)
+                            call(a.border_rows, (args, source, channels, there, h, w, to, ahead))
+                    slices, rows, columns = (
+                        min(a.block_o, a.o - o),
+                        min(a.block_p, a.p - p),
+                        min(a.block_q, a.q - q),
+                    )
+                    from_dy, lanes = dy + (o * a.y_o + p * a.y_p + q * a.y_q) * a.size, channels
+                    if a.gather:  # whole rows, and where there are several slices also whole ones
+                        pixels = ((slices - 1) * a.p + rows) * a.q
+                        call(a.gather, (dy + (o * a.p + p) * a.q * a.size, a.y_k, 1, channels, pixels, dense))
+                        from_dy, lanes = dense, a.lanes
                     if a.by_channel:
                         inside = lanes
                         whole = columns if lanes == a.lanes else 0
@@ -234,10 +285,9 @@ def driver():
                         whole = columns // a.lanes
                         inside = columns - whole * a.lanes
                         part = 1 if inside > 0 else 0
-                    rows = min(a.block_p, a.p - p)
                     for m in range(a.multiplier):
-                        for i in range(min(a.block_o, a.o - o)):
-                            from_ = dy + (m * a.y_k + (o + i) * a.y_o + p * a.y_p + q * a.y_q) * a.size
+                        for i in range(slices):
+                            from_ = from_dy + (m * a.y_k + i * a.y_o) * a.size
                             place = xs + i * a.rows * a.pitch * a.unit * a.size
                             for t in range(a.tap_tiles):
                                 tile = tiles[t]
@@ -291,14 +341,18 @@ class DepthwiseWeightsPlan(KernelPlan):
             [(correlate(size, lanes, len(r), len(c)), r.start, c.start) for r, c in cut.tap_tiles], TILE
         )
         in_phases = p.stride[2] if p.stride[2] <= MOST_STRIDE else 0
-        border = border_pixels(size, lanes) if cut.by_channel else border_rows(size, lanes, in_phases)
+        last = p.layout == "channels_last"
+        if not cut.by_channel:
+            border = border_rows(size, lanes, in_phases)
+        else:
+            border = border_pixels(size, lanes) if last else border_squares(size, lanes)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
             "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],
             "tiles": tiles, "tap_tiles": len(tiles), "down": down, "across": across,
             "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane, "planes": cut.planes,
             "sums": cut.sums, "scratch_stride": cut.task_bytes,
-            "by_channel": int(cut.by_channel), "x_pixels": cut.gathered[0],
+            "by_channel": int(cut.by_channel), "places": cut.places() if cut.is_gathered else 0,
             "border_rows": border, "fetch_x": cut.fetch[0], "fetch_y": cut.fetch[1],
             "finish": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
             "gather": gather(size, lanes) if cut.is_gathered else 0,
@@ -308,10 +362,13 @@ class DepthwiseWeightsPlan(KernelPlan):
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
         for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
             values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
-        last = p.layout == "channels_last"
-        for names, channels, (d, h, w) in (("x_n x_c x_d x_h x_w", p.C, p.spatial),
-                                           ("y_n y_k y_o y_p y_q", p.K, p.spatial_out)):  # fmt: skip
-            between = channels if last else cut.lanes  # pixels, as x and dy are read for the planes
+        for names, channels, (d, h, w), turned in (
+            ("x_n x_c x_d x_h x_w", p.C, p.spatial, 1),
+            ("y_n y_k y_o y_p y_q", p.K, p.spatial_out, cut.lanes),
+        ):
+            between = (
+                channels if last else turned
+            )  # elements between pixels; dy is read where it was gathered
             steps = (1 if last else d * h * w, h * w * between, w * between, between)
             values |= dict(zip(names.split(), (channels * d * h * w, *steps), strict=True))
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.task_bytes)
@@ -346,8 +403,9 @@ class DepthwiseWeights(Algorithm):
     def cost(self, problem, machine):
         cut = bordered(problem)
         p, lanes = cut.problem, simd.lanes(problem.itemsize)
-        balance = -(-cut.units // machine.threads) * machine.threads / cut.units
-        seconds = balance * cut.cycles * 4 * lanes / machine.peak(p.dtype)  # a cycle is two vectors of sums
+        seconds = (
+            cut.imbalance(machine.threads) * cut.cycles * 4 * lanes / machine.peak(p.dtype)
+        )  # a cycle is two vectors of sums
         return CALL + machine.launch + seconds + MEMORY * machine.stream(p.x_bytes + p.y_bytes)
 
     def prepare_cost(self, problem, machine):
