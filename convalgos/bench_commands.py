@@ -156,8 +156,9 @@ def training_command(
 
     The table shows for each layer the median times of the forward pass, of dx and of dw, what was picked,
     the step (± half the spread between quartiles), and for each peer the time of its forward pass and of
-    the call by which autograd computes both gradients / that of ours; below it the whole network, each
-    layer as often as that has it. Peers are torch in both layouts, and on a GPU cuDNN.
+    the call by which autograd computes both gradients / that of ours; below it all layers in a row, each
+    as often as the model has it (a suite lists each once). Peers are torch in both layouts, and on a GPU
+    cuDNN.
     """
     layers, skipped = read_layers(target, batch, pattern, changes)
     layers = training.steps_of(layers)
@@ -180,10 +181,13 @@ def training_command(
     "page", type=click.Path(dir_okay=False, path_type=Path), metavar="[PAGE.html]", required=False
 )
 def report_command(table: Path, page: Path | None) -> None:
-    """Show again what `bench --json` wrote, or make the page of `bench --html` from it."""
-    results = bench_file.read(table)
+    """Show again what `bench --json` or `training --json` wrote, or make the page of `bench --html`."""
+    results: bench.Results[Any] = bench_file.read(table)
+    steps = any(isinstance(result, training.StepResult) for result in results.layers)
     if page is None:
-        report.show(results, Console())
+        (report_training if steps else report).show(results, Console())
+    elif steps:
+        raise ValueError(f"{table} is of training steps, of which there is no page")
     else:
         write_atomic(page, report_page.html(results))
 

@@ -1,9 +1,10 @@
-"""Reads what `convalgos bench --json` wrote: the same data again, to be shown or made a page of."""
+"""Reads what `bench --json` and `training --json` wrote: the same data, to be shown or made a page of."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,59 @@ from convalgos.measure import Row, Table, Timing
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Rejection
 from convalgos.suites import Layer
+from convalgos.training import Pass, PeerStep, StepResult
 
 
-def read(path: Path) -> Results:
-    """The results in a file.
+def read(path: Path) -> Results[LayerResult] | Results[StepResult]:
+    """The results in a file: those of `bench`, or of `training`.
 
     Raises:
         ValueError: says what is wrong, and where. OSError: the file cannot be read.
     """
     with reading(path):
         found = json.loads(path.read_text("utf-8"))
+        layers = found["layers"]
+        read_layer: Callable[[dict[str, Any]], Any] = _step if layers and "passes" in layers[0] else _layer
         return Results(
             command=str(found["command"]),
             machine=read_machine(found["machine"]),
             versions={str(k): str(v) for k, v in found["versions"].items()},
             skipped={str(s["name"]): str(s["why_not"]) for s in found["skipped"]},
-            layers=[_layer(layer) for layer in found["layers"]],
+            layers=[read_layer(layer) for layer in layers],
             started=str(found["started"]),
         )
 
 
 def _layer(found: dict[str, Any]) -> LayerResult:
-    problem = ConvProblem.parse(found["problem"])
+    layer = _what(found)
     rows = tuple(_row(c) for c in found["candidates"])
     peers = tuple(_peer(p) for p in found["peers"])
-    table = Table(problem, rows, _reasons(found["rejected"]), _reasons(found["failed"]))
-    layer = Layer(str(found["suite"]), str(found["name"]), problem, int(found["count"]))
+    table = Table(layer.problem, rows, _reasons(found["rejected"]), _reasons(found["failed"]))
     return LayerResult(layer, found["pick"], table, peers)
+
+
+def _step(found: dict[str, Any]) -> StepResult:
+    passes = tuple(_pass(p) for p in found["passes"])
+    peers = tuple(PeerStep(str(p["name"]), _peer(p["forward"]), _peer(p["backward"])) for p in found["peers"])
+    return StepResult(_what(found), passes, peers)
+
+
+def _what(found: dict[str, Any]) -> Layer:
+    problem = ConvProblem.parse(found["problem"])
+    return Layer(str(found["suite"]), str(found["name"]), problem, int(found["count"]))
+
+
+def _pass(found: dict[str, Any]) -> Pass:
+    return Pass(
+        direction=str(found["direction"]),
+        algorithm=found["algorithm"],
+        timing=_seconds(found["samples_s"]) if found["samples_s"] else None,
+        workspace_bytes=int(found["workspace_bytes"]),
+        error=_error(found["error"]),
+        error_bound=_error(found["error_bound"]),
+        why_not=found["why_not"],
+        failed=bool(found["failed"]),
+    )
 
 
 def _row(found: dict[str, Any]) -> Row:
@@ -49,7 +76,7 @@ def _row(found: dict[str, Any]) -> Row:
         median_s=samples.median,
         spread=samples.spread,
         workspace_bytes=int(found["workspace_bytes"]),
-        error=math.inf if found["error"] is None else float(found["error"]),
+        error=_error(found["error"]),
         error_bound=float(found["error_bound"]),
         samples_s=samples.samples,
         host_s=found["host_s"],
@@ -59,6 +86,11 @@ def _row(found: dict[str, Any]) -> Row:
 def _peer(found: dict[str, Any]) -> PeerResult:
     timing = _seconds(found["samples_s"]) if found["samples_s"] else None
     return PeerResult(str(found["name"]), timing, found["error"], found["why_not"])
+
+
+def _error(found: Any) -> float:
+    """Not known, or not finite, where it is null."""
+    return math.inf if found is None else float(found)
 
 
 def _reasons(found: list[dict[str, str]]) -> tuple[Rejection, ...]:

@@ -52,6 +52,7 @@ class Pass:
             "error": finite(self.error),
             "error_bound": finite(self.error_bound),
             "why_not": self.why_not,
+            "failed": self.failed,
         }
 
 

@@ -8,7 +8,7 @@ import pytest
 from command_line import run
 from rich.console import Console
 
-from convalgos import ConvProblem, api, bench, measure, peers, report_training, select, training
+from convalgos import ConvProblem, api, bench, bench_file, measure, peers, report_training, select, training
 from convalgos.algorithm import Unsupported, missing
 from convalgos.arrays import host_array
 from convalgos.bench import PeerResult
@@ -115,7 +115,7 @@ class Broken(Odd):
 
 
 @pytest.mark.parametrize("odd", [Wrong(), Broken()])
-def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypatch, odd):
+def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypatch, tmp_path, odd):
     monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     monkeypatch.setattr(
         type(odd), "why_not", lambda self, p: None if p.direction == "backward_data" else "no"
@@ -130,7 +130,10 @@ def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypa
     else:
         assert data.failed and told == "one backward_data: cpu.broken failed: RuntimeError: it broke"
         assert found.seconds is None and found.as_json()["passes"][1]["error"] is None
-    json.dumps(found.as_json(), allow_nan=False)
+    path = tmp_path / "out.json"
+    results = bench.Results("convalgos training", MACHINE, {"python": "3"}, layers=[found])
+    path.write_text(json.dumps(bench.as_json(results), allow_nan=False))
+    assert bench_file.read(path).complaints() == [told]
 
 
 def test_what_nothing_serves_is_no_failure(untimed):
@@ -310,7 +313,11 @@ def test_a_network_is_run_shown_and_saved(table, tmp_path):
         "n3 c4 w20 k4 s3 p1 stride2 groups4 channels_last float64",
     ]
     assert all(len(p["samples_s"]) == 3 for layer in saved["layers"] for p in layer["passes"])
-    assert "not a table of convalgos bench" in run("report", path, status=2).stderr
+    assert run("report", path).stdout == text
+    page = run("report", path, tmp_path / "page.html", status=2)
+    assert "is of training steps, of which there is no page" in page.stderr
+    path.write_text(path.read_text().replace('"direction"', '"way"'))
+    assert "out.json is not a table" in run("report", path, status=2).stderr
 
 
 def test_layers_come_from_where_those_of_bench_do(monkeypatch):
