@@ -109,6 +109,7 @@ def choose(
         computed = algorithm.computed(problem) if half else problem
         if algorithm.searches and algorithm.closely(computed, machine) > slack * best * outputs:
             continue
+        algorithm = select.within(algorithm, computed, constraints)
         if algorithm.why_not(computed) is not None or not select.keeps(algorithm, problem, constraints):
             continue
         seconds = select.cost(algorithm, problem, machine)

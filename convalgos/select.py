@@ -298,7 +298,7 @@ def survey(
     rejected: list[Rejection] = []
     for algorithm in filter(wanted, algorithms_on(device, problem.direction)):
         computed = algorithm.computed(problem)
-        algorithm = _within(algorithm, computed, constraints)
+        algorithm = within(algorithm, computed, constraints)
         if reason := algorithm.why_not(computed):
             rejected.append(Rejection(algorithm.id, reason))
             continue
@@ -367,7 +367,7 @@ def serve(
             f"{algorithm.id} cannot serve {problem}: it has no {direction}; these have: {others}"
         )
     with working_on(device):
-        algorithm = _within(algorithm, algorithm.computed(problem), constraints)
+        algorithm = within(algorithm, algorithm.computed(problem), constraints)
         plan = algorithm.serve(problem)
         broken = (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem))
     if broken:
@@ -382,7 +382,7 @@ def planned(algorithm: Algorithm, problem: ConvProblem, device: str) -> Plan:
         return algorithm.serve(problem)
 
 
-def _within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
+def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
     """The algorithm in the setting that keeps the limits."""
     if constraints is None or not constraints.active:
         return algorithm

@@ -8,9 +8,11 @@ from helpers import KINDS, check
 
 import convalgos as ca
 from convalgos.cpu import interleave, slices
+from convalgos.cpu.pieces import pieces
 from convalgos.cpu.threads import Lone
 from convalgos.measure import random_arrays
-from convalgos.select import algorithms_on
+from convalgos.select import algorithms_on, find_algorithm
+from convalgos.transposed import phases
 
 numba = pytest.importorskip("numba")
 
@@ -44,7 +46,7 @@ def stored(request, monkeypatch):
 
 
 def cut_of(algorithm, problem):
-    return slices.slicing(problem, algorithm.inner)
+    return slices.slicing(problem, algorithm.inner, algorithm.apart)
 
 
 @pytest.mark.parametrize("algorithm", LONE, ids=lambda a: a.id)
@@ -114,3 +116,59 @@ def test_a_bias_of_one_call_does_not_stay():
     active = plan(dy, w, bias=bias, activation="relu")
     np.testing.assert_array_equal(active[:, :, 1], np.broadcast_to(np.maximum(bias, 0)[:, None], (4, 3, 9)))
     np.testing.assert_array_equal(plan(dy, w), alone)
+
+
+# --- phases computed together ----------------------------------------------------------------
+
+FEW = (
+    "n4 c3 h12 w13 k5 r7 s7 p3 stride2",
+    "n5 c1 h11 w40 k6 r5 s5 p0:1,2:0 stride2",
+    "n4 c4 h14 w11 k3 r2 s2 stride2",  # windows that end where dy does
+    "n4 c3 h19 w23 k4 r11 s11 stride4",
+    "n4 c2 h9 w8 k3 r6 s3 p2:3,1 stride3,1 dilation1,2",
+    "n4 c1 w37 k6 s10 stride5",
+    "n1 c3 d8 h6 w7 k3 t7 r3 s1 p3,1,0 stride2,1,1",
+)
+
+
+@pytest.mark.parametrize("algorithm", ["cpu.direct", "cpu.direct.pixels", "cpu.winograd.f4x3"])
+def test_phases_of_few_channels_together(algorithm, stored):
+    served = 0
+    for text, layout in product(FEW, ("channels_first", "channels_last")):
+        problem = ca.ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
+        (piece,) = pieces(problem, False)
+        assert len(piece.phases) == len(phases(problem)) > 1
+        found = find_algorithm(algorithm, problem)
+        (apart,) = found.variants(problem)
+        assert apart.id == f"{algorithm}.apart"
+        for tried in (found, apart):
+            if tried.why_not(problem) is None:
+                served += 1
+                assert find_algorithm(tried.id, problem) == tried
+                for kind in KINDS:
+                    check(tried, problem, kind)
+    assert served
+
+
+def test_phases_are_together_where_it_spares_more_than_it_costs():
+    for text in (
+        "n1 c3 h9 w9 k4 r3 s3 p1 stride2",  # 16 taps for 9
+        "n1 c8 h9 w9 k4 r7 s7 p3 stride2",  # of many channels
+        "n1 c4 h9 w9 k4 r7 s7 p3 stride2 groups4",
+        "n1 c3 h9 w9 k4 r1 s1 stride2",  # phases without taps
+        "n1 c3 h19 w19 k4 r7 s7 p3 stride2 dilation3",  # phases that meet different rows of dy
+        "n1 c3 h9 w9 k4 r7 s7 p3",
+    ):
+        problem = ca.ConvProblem.parse(text).replace(direction="backward_data")
+        assert [p.phases for p in pieces(problem, False)] == [(p,) for p in phases(problem)]
+
+
+def test_phases_stay_apart_where_a_nan_must_not_spread():
+    problem = ca.ConvProblem.parse("n1 c3 h32 w32 k8 r7 s7 p3 stride2 backward_data")
+    dy, w = random_arrays(problem)
+    dy[0, 0, 8, 8] = np.nan
+    plan = ca.plan(problem, strict_nan=True)
+    assert plan.algorithm.endswith(".apart")
+    reached = np.isnan(plan(dy, w)).any((0, 1))
+    rows = (np.arange(32) >= 16 - 3) & (np.arange(32) < 16 + 4)
+    np.testing.assert_array_equal(reached, rows[:, None] & rows)

@@ -1,36 +1,36 @@
 """The gradient of the input by any forward algorithm: a forward convolution of dy for each phase.
 
 `BackwardData` stands for an algorithm where the direction is backward_data. Without a stride it runs that
-algorithm once, on dy and the transposed filter, into dx itself. With one, the phases are computed into
-scratch and then interleaved: slice by slice where each thread can have slices of its own (`slices`), else all
-of each phase by all threads.
+algorithm once, on dy and the transposed filter, into dx itself. With one, the phases are computed (`pieces`)
+into scratch and then interleaved: slice by slice where each thread can have slices of its own (`slices`),
+else each piece whole by all threads.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.algorithm import Plan
 from convalgos.cpu import interleave, slices
+from convalgos.cpu.pieces import pieces
 from convalgos.cpu.slices import SlicedPlan, slicing
-from convalgos.cpu.turned_filter import turned
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 from convalgos.stand_in import StandIn
-from convalgos.transposed import Phase, is_whole, phases
+from convalgos.transposed import is_whole
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def scratch_elements(problem: ConvProblem) -> int:
+def scratch_elements(problem: ConvProblem, apart: bool) -> int:
     """Of all phases that are computed, before they are interleaved."""
     if is_whole(problem):
         return 0
-    return problem.N * problem.C * sum(math.prod(p.size) for p in phases(problem) if p.forward)
+    return sum(math.prod(p.forward.y_shape) for p in pieces(problem, apart) if p.forward)
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -40,48 +40,68 @@ def scratch_elements(problem: ConvProblem) -> int:
 class BackwardData(StandIn):
     """A forward algorithm of the CPU, asked for the gradient of the input."""
 
+    apart: bool = False  # every phase by itself, always; see `pieces`
+
     directions: ClassVar[tuple[str, ...]] = ("backward_data",)
+
+    @property
+    def variant(self) -> str:
+        return ".".join(filter(None, (self.inner.variant, "apart" if self.apart else "")))
+
+    def within(self, problem, *, workspace_limit, deterministic, strict_nan):
+        """Phases that are computed together meet, by zeros of their filters, what is under another's."""
+        return replace(self, apart=True) if strict_nan and self._together(problem) else self
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys((*self.inner.needs, "numba")))
 
     def forwards(self, problem):
-        return [p.forward for p in phases(problem) if p.forward is not None]
+        return [p.forward for p in pieces(problem, self.apart) if p.forward]
 
     def variants(self, problem):
-        """Those of the forward algorithm, where it runs once."""
-        forwards = self.forwards(problem) if not problem.is_empty and is_whole(problem) else []
+        """Those of the forward algorithm, where it runs once; phases apart, where they are not."""
+        if problem.is_empty:
+            return []
+        if self._together(problem):
+            return [replace(self, apart=True)]
+        forwards = self.forwards(problem) if is_whole(problem) else []
         return [BackwardData(v) for f in forwards for v in self.inner.variants(f)]
 
+    def _together(self, problem: ConvProblem) -> bool:
+        return not problem.is_empty and len(pieces(problem, self.apart)[0].phases) > 1
+
     def cost(self, problem, machine):
-        if cut := slicing(problem, self.inner):
+        if cut := slicing(problem, self.inner, self.apart):
             return slices.seconds(cut, self.inner, machine)
         sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
-        elements = scratch_elements(problem)
+        elements = scratch_elements(problem, self.apart)
         if not elements:
             return sums
-        moved = elements * problem.itemsize + problem.x_bytes  # from scratch to dx; both may be in the caches
+        scratch = elements * problem.itemsize
+        held = scratch + problem.x_bytes + problem.y_bytes
+        # from scratch to dx; beyond the caches a store reads its line first
+        moved = scratch + problem.x_bytes * (2 if held > machine.l3_bytes else 1)
         copied = interleave.seconds(problem, machine)
-        return sums + machine.launch + max(machine.stream(moved, moved), copied)
+        return sums + machine.launch + max(machine.stream(moved, held), copied)
 
     def least(self, problem, machine):
         if problem.is_empty:
             return 0.0
-        if cut := slicing(problem, self.inner):
+        if cut := slicing(problem, self.inner, self.apart):
             return slices.least_seconds(cut, self.inner, machine)
         return sum(self.inner.least(f, machine) for f in self.forwards(problem))
 
     def workspace_bytes(self, problem):
         if problem.is_empty:
             return 0
-        if cut := slicing(problem, self.inner):
+        if cut := slicing(problem, self.inner, self.apart):
             return slices.workspace_bytes(cut, self.inner)
         each = [self.inner.workspace_bytes(f) for f in self.forwards(problem)]
-        return max(each, default=0) + scratch_elements(problem) * problem.itemsize
+        return max(each, default=0) + scratch_elements(problem, self.apart) * problem.itemsize
 
     def plan(self, problem):
-        if cut := slicing(problem, self.inner):
+        if cut := slicing(problem, self.inner, self.apart):
             return SlicedPlan(problem, self, self.inner, cut)
         return BackwardDataPlan(problem, self)
 
@@ -93,37 +113,36 @@ class BackwardDataPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: BackwardData):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._whole = is_whole(problem)
-        self._phases = phases(problem)
-        self._plans: dict[Phase, Plan] = {
-            p: algorithm.inner.plan(p.forward) for p in self._phases if p.forward is not None
-        }
+        self._pieces = pieces(problem, algorithm.apart)
+        self._elements = scratch_elements(problem, algorithm.apart)
+        self._plans = [algorithm.inner.plan(p.forward) if p.forward else None for p in self._pieces]
 
-    def prepare_filter(self, w: np.ndarray) -> dict[Phase, Any]:
-        groups = self.problem.groups
-        return {p: plan.prepare_filter(turned(p, w, groups)) for p, plan in self._plans.items()}
+    def prepare_filter(self, w: np.ndarray) -> list[Any]:
+        groups, both = self.problem.groups, zip(self._pieces, self._plans, strict=True)
+        return [plan.prepare_filter(p.filter(w, groups)) if plan else None for p, plan in both]
 
     def new_workspace(self) -> Any:
-        return {p: plan.new_workspace() for p, plan in self._plans.items()}, aligned_empty(
-            scratch_elements(self.problem), self._dtype
-        )
+        spaces = [plan.new_workspace() if plan else None for plan in self._plans]
+        return spaces, aligned_empty(self._elements, self._dtype)
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
         p, (spaces, scratch) = self.problem, workspace
-        parts: list[np.ndarray | None] = []
+        together = len(self._pieces[0].phases)
+        biases = bias if bias is None or together == 1 else np.tile(bias, together)
+        addresses: list[int] = []
         done = 0
-        for phase in self._phases:
-            plan = self._plans.get(phase)
+        for piece, plan, filters, space in zip(self._pieces, self._plans, w, spaces, strict=True):
             if plan is None:
-                parts.append(None)
+                addresses.append(0)
                 continue
-            shape = p.array_shape((p.N, p.C, *phase.size))
+            shape = plan.problem.array_shapes[2]
             target = y if self._whole else scratch[done : done + math.prod(shape)].reshape(shape)
             done += target.size
-            dy = np.ascontiguousarray(phase.part(x, p.layout))
-            plan.run(dy, w[phase], bias, activation, target, spaces[phase])
-            parts.append(target)
+            dy = np.ascontiguousarray(piece.whole.part(x, p.layout))
+            plan.run(dy, filters, biases, activation, target, space)
+            addresses += [target.ctypes.data + start * p.itemsize for start in piece.starts(p.layout)]
         if not self._whole:
             fill = np.zeros(p.C, self._dtype) if bias is None else bias.copy()
             if activation is not None:
                 np.maximum(fill, 0, out=fill)
-            interleave.interleave(p, parts, fill, y)
+            interleave.interleave(p, addresses, together, fill, y)

@@ -23,29 +23,30 @@ PIXEL = 10  # a pixel of all channels, beside its vectors
 
 # x: `places` (stride_d, stride_h, stride_w) addresses of the phases, 0 for those that no tap reaches. y: dx
 # (planes, depth, height, width) of units. bias: what rows of phases without taps are filled with, (fills,
-# fill_row bytes). `sizes_*`: of the phases along each dimension. Where dx goes around the caches,
-# `stage_rows` rows at a time are brought together in scratch, which has room for two vectors more.
+# fill_row bytes). `sizes_*`: of the phases along each dimension; `pitches_*`: of the arrays that they lie in.
+# step: bytes between their units; skip: planes between those of one image and of the next. Where dx goes
+# around the caches, `stage_rows` rows at a time are brought together in scratch, which has room for two
+# vectors more.
 RECORD = arguments(
-    "size planes depth height width stride_d stride_h stride_w unit sizes_d sizes_h sizes_w fills fill_row "
-    "stage_rows stream tasks"
+    "size planes depth height width stride_d stride_h stride_w unit step skip sizes_d sizes_h sizes_w "
+    "pitches_d pitches_h pitches_w fills fill_row stage_rows stream tasks"
 )
 
 
 def interleave(
-    problem: ConvProblem, parts: Sequence[np.ndarray | None], fill: np.ndarray, dx: np.ndarray
+    problem: ConvProblem, addresses: Sequence[int], together: int, fill: np.ndarray, dx: np.ndarray
 ) -> None:
-    """dx[..., start::stride] = part, for each of the `transposed.phases` of a problem, in their order.
+    """dx[..., start::stride] = phase, for each of the `transposed.phases` of a problem, in their order.
 
     Args:
-        parts: each C-contiguous in the problem's layout; None for a phase that no tap reaches.
-        fill: (C,) what such a phase is filled with.
+        addresses: of the phases, C-contiguous in the problem's layout; 0 where no tap reaches it.
+        together: phases whose channels are side by side, as those of an array of so many times C; or 1.
+        fill: (C,) what a phase is filled with that no tap reaches.
         dx: C-contiguous in the problem's layout.
     """
     tasks = jit.thread_count()
-    kept = tables(problem)
-    args = record(problem, tasks, kept)
-    table = places(problem, [0 if part is None else part.ctypes.data for part in parts])
-    rows = fill_rows(problem, fill)
+    sizes, table, rows = tables(problem, together), places(problem, addresses), fill_rows(problem, fill)
+    args = record(problem, tasks, sizes, together)
     args["x"], args["y"], args["bias"] = table.ctypes.data, dx.ctypes.data, rows.ctypes.data
     jit.launch(kernel(problem), args.ctypes.data, tasks)
 
@@ -57,16 +58,19 @@ def kernel(problem: ConvProblem) -> int:
     return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize))
 
 
-def tables(problem: ConvProblem) -> list[np.ndarray]:
-    """`sizes_d`, `sizes_h` and `sizes_w`."""
+def tables(problem: ConvProblem, together: int) -> list[np.ndarray]:
+    """`sizes_d`, `sizes_h` and `sizes_w` of the phases, and `pitches_*`: those of the arrays they lie in."""
     p = problem.as_3d
-    return [
+    sizes = [
         np.array([max(0, -(-(size - start) // stride)) for start in range(stride)], np.int64)
         for size, stride in zip(p.spatial, p.stride, strict=True)
     ]
+    return sizes + [s if together == 1 else np.full_like(s, s.max()) for s in sizes]
 
 
-def record(problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], stage_rows: int = 0) -> np.ndarray:
+def record(
+    problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], together: int, stage_rows: int = 0
+) -> np.ndarray:
     """The arguments of the kernel but for x, y, bias and scratch.
 
     Args:
@@ -77,12 +81,13 @@ def record(problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], stage_
     size = p.itemsize
     last = p.layout == "channels_last"
     planes, unit, fills = (p.N, p.C * size, 1) if last else (p.N * p.C, size, p.C)
+    step, skip = (together * unit, 0) if last else (unit, (together - 1) * p.C)
     addresses = (s.ctypes.data for s in sizes)
     given = (0,) * len(RUN_FIELDS.split())
     streaming = (stage_rows, stream(size, simd.lanes(size)) if stage_rows else 0)
     row = (
-        *given, size, planes, *p.spatial, *p.stride, unit, *addresses, fills, fill_row(problem), *streaming,
-        tasks,
+        *given, size, planes, *p.spatial, *p.stride, unit, step, skip, *addresses, fills, fill_row(problem),
+        *streaming, tasks,
     )  # fmt: skip
     return np.array([row], RECORD)
 
@@ -172,9 +177,10 @@ def interleave_rows(SIZE, LANES):
     def interleave_rows(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
         places = carray(pointer(a.x), a.stride_d * a.stride_h * a.stride_w, np.int64)
-        sizes_d = carray(pointer(a.sizes_d), a.stride_d, np.int64)
-        sizes_h = carray(pointer(a.sizes_h), a.stride_h, np.int64)
         sizes_w = carray(pointer(a.sizes_w), a.stride_w, np.int64)
+        pitches_d = carray(pointer(a.pitches_d), a.stride_d, np.int64)
+        pitches_h = carray(pointer(a.pitches_h), a.stride_h, np.int64)
+        pitches_w = carray(pointer(a.pitches_w), a.stride_w, np.int64)
         rows = a.planes * a.depth * a.height
         row, end = rows * task // a.tasks, rows * (task + 1) // a.tasks
         y_row, stride_w, unit = a.width * a.unit, a.stride_w, a.unit
@@ -187,17 +193,19 @@ def interleave_rows(SIZE, LANES):
         while row < end:  # the rows of a slice of dx
             d, plane = slice_ % a.depth, slice_ // a.depth
             rest_d, rest_h, at_h = d % a.stride_d, h % a.stride_h, h // a.stride_h
-            before = plane * sizes_d[rest_d] + d // a.stride_d  # slices of the phases
+            slices = (plane + plane // a.fills * a.skip) * pitches_d[
+                rest_d
+            ] + d // a.stride_d  # of the phases
             fill = a.bias + plane % a.fills * a.fill_row
             here = min(a.height - h, end - row)
             for _ in range(here):
                 first = (rest_d * a.stride_h + rest_h) * stride_w
-                at = before * sizes_h[rest_h] + at_h
+                at = slices * pitches_h[rest_h] + at_h
                 done = 0  # elements of each phase that lie in their places
                 if SIZE and stride_w == 2 and a.width > 1:
                     done = sizes_w[1]
-                    even = line(places[first], at * sizes_w[0] * SIZE, fill)
-                    odd = line(places[first + 1], at * done * SIZE, fill)
+                    even = line(places[first], at * pitches_w[0] * SIZE, fill)
+                    odd = line(places[first + 1], at * pitches_w[1] * SIZE, fill)
                     if done >= LANES:
                         pair_vectors(SIZE, LANES, even, odd, done, y)
                     else:
@@ -206,15 +214,16 @@ def interleave_rows(SIZE, LANES):
                     count = sizes_w[rest_w]
                     if count == done:
                         continue
-                    source, to = line(places[first + rest_w], at * count * unit, fill), y + rest_w * unit
-                    if stride_w == 1:
+                    source = line(places[first + rest_w], at * pitches_w[rest_w] * a.step, fill)
+                    to = y + rest_w * unit
+                    if stride_w == 1 and a.step == unit:
                         copy_bytes(to, source, count * unit)
                     elif SIZE:
                         step = stride_w * SIZE
                         place_strided(to + done * step, source + done * SIZE, count - done, stride_w, SIZE)
                     else:
                         for i in range(count):
-                            copy_bytes(to + i * stride_w * unit, source + i * unit, unit)
+                            copy_bytes(to + i * stride_w * unit, source + i * a.step, unit)
                 y += y_row
                 if a.stage_rows and y >= last:
                     call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))

@@ -1,8 +1,8 @@
 """The gradient of the input slice by slice: each thread computes all phases of one, and interleaves them.
 
-A slice is some images, or some groups of an image. A thread runs the kernels of the phases' plans, each made
-for a slice and for one thread, into scratch that stays in its caches, and writes the slice of dx from there:
-dy and dx pass memory once, and all is one parallel region.
+A slice is some images, or some groups of an image. A thread runs the kernels of the plans of its `pieces`,
+each made for a slice and for one thread, into scratch that stays in its caches, and writes the slice of dx
+from there: dy and dx pass memory once, and all is one parallel region.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ import numpy as np
 from convalgos.algorithm import Algorithm, Plan
 from convalgos.cpu import interleave, jit, simd
 from convalgos.cpu.kernel_plan import CALL, Packed, arguments, fields
+from convalgos.cpu.pieces import Piece, pieces
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.cpu.threads import Lone, alone, thread_count
-from convalgos.cpu.turned_filter import turned
 from convalgos.kept import kept
 from convalgos.machine import Machine, cache_sizes
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
-from convalgos.transposed import is_whole, phases
+from convalgos.transposed import is_whole
 
 SHARE = 0.8  # of the time of all threads, at least, that slices must fill; else all compute together
-STREAMED = float(
-    __import__("os").environ.get("STREAMED", 1)
-)  # of L3: a larger dx is stored around the caches
+STREAMED = 1  # of L3: a larger dx is stored around the caches
 SHOWN = 0.5  # of the time in which dy and dx are moved, which the sums do not hide
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -44,6 +42,7 @@ class Slicing:
     problem: ConvProblem
     images: int  # of a slice
     groups: int  # of a slice; all of them where it has several images
+    apart: bool = False  # as of `pieces`
 
     @kept
     def slice(self) -> ConvProblem:
@@ -92,14 +91,18 @@ class Slicing:
         return p.N * p.groups / computed
 
     @kept
+    def pieces(self) -> tuple[Piece, ...]:
+        """Of a slice: as of the whole problem, also where it is one group of several."""
+        return pieces(self.slice, self.apart or self.problem.groups > 1)
+
+    @kept
     def forwards(self) -> list[ConvProblem]:
-        return [p.forward for p in phases(self.slice) if p.forward]
+        return [p.forward for p in self.pieces if p.forward]
 
     @kept
     def part_bytes(self) -> list[int]:
-        """Of the phases of a slice, in whole cache lines; 0 of those without taps."""
-        forwards = (p.forward for p in phases(self.slice))
-        return [_lines(f.y_bytes) if f else 0 for f in forwards]
+        """Of what the pieces of a slice compute, in whole cache lines; 0 where no tap reaches the phase."""
+        return [_lines(p.forward.y_bytes) if p.forward else 0 for p in self.pieces]
 
 
 def _lines(count: int) -> int:
@@ -114,19 +117,20 @@ def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
     return min(thread_count(), cut.count) * (sum(cut.part_bytes) + _lines(max(each)))
 
 
-def slicing(problem: ConvProblem, algorithm: Algorithm) -> Slicing | None:
+def slicing(problem: ConvProblem, algorithm: Algorithm, apart: bool) -> Slicing | None:
     """How the threads share a problem in slices, or None where they compute it together."""
-    return cut_for(problem, algorithm, thread_count()) if isinstance(algorithm, Lone) else None
+    return cut_for(problem, algorithm, apart, thread_count()) if isinstance(algorithm, Lone) else None
 
 
 @lru_cache(512)
-def cut_for(problem: ConvProblem, algorithm: Any, threads: int) -> Slicing | None:
+def cut_for(problem: ConvProblem, algorithm: Any, apart: bool, threads: int) -> Slicing | None:
     if is_whole(problem):
         return None
     _, l2, l3 = cache_sizes()
     # Filters that L2 does not hold are read again for each slice.
     room = max(l2 // 2, min(problem.w_bytes, l3 // (4 * threads)))
-    fitting = [cut for cut in _ways(problem, algorithm.least_groups(problem)) if cut.share(threads) >= SHARE]
+    ways = _ways(problem, algorithm.least_groups(problem), apart)
+    fitting = [cut for cut in ways if cut.share(threads) >= SHARE]
     if not fitting:
         return None
     chosen = next((cut for cut in fitting if cut.bytes <= room), fitting[-1])
@@ -135,14 +139,14 @@ def cut_for(problem: ConvProblem, algorithm: Any, threads: int) -> Slicing | Non
     return chosen
 
 
-def _ways(problem: ConvProblem, least_groups: int) -> list[Slicing]:
+def _ways(problem: ConvProblem, least_groups: int, apart: bool) -> list[Slicing]:
     """From large to small slices, of every number of slices one."""
     p = problem
     images = {-(-p.N // n) for n in range(1, p.N + 1)}
-    found = [Slicing(p, n, p.groups) for n in sorted(images, reverse=True)]
+    found = [Slicing(p, n, p.groups, apart) for n in sorted(images, reverse=True)]
     if p.layout == "channels_first":
         groups = {-(-p.groups // n) for n in range(2, p.groups // least_groups + 1)}
-        found += [Slicing(p, 1, n) for n in sorted(groups, reverse=True)]
+        found += [Slicing(p, 1, n, apart) for n in sorted(groups, reverse=True)]
     return found
 
 
@@ -217,19 +221,20 @@ class SlicedPlan(Plan):
         super().__init__(problem, algorithm, workspace_bytes(cut, inner))
         self.cut, self.tasks = cut, min(thread_count(), cut.count)
         with alone():
-            plans = [inner.plan(p.forward) if p.forward else None for p in phases(cut.slice)]
+            plans = [inner.plan(p.forward) if p.forward else None for p in cut.pieces]
         self.plans: list[Any] = plans  # kernel plans
-        self.tables = interleave.tables(cut.slice)
-        self._phases = phases(problem)
+        self.pieces = pieces(problem, cut.apart)
+        self.together = len(self.pieces[0].phases)
+        self.tables = interleave.tables(cut.slice, self.together)
 
     def prepare_filter(self, w: np.ndarray) -> list[Filters]:
         p = self.problem
         found = []
-        for phase, plan in zip(self._phases, self.plans, strict=True):
+        for piece, plan in zip(self.pieces, self.plans, strict=True):
             if plan is not None:
-                whole = turned(phase, w, p.groups)  # (C, K/groups, *taps)
+                filters = piece.filter(w, p.groups)  # (C, K/groups, *taps), or those of all phases
                 first = [group * p.w_shape[1] for group in self.cut.starts[1]]  # channels of the slices
-                packed = [plan.prepare_filter(whole[c : c + plan.problem.K]) for c in first]
+                packed = [plan.prepare_filter(filters[c : c + plan.problem.K]) for c in first]
                 found.append(Filters(packed, np.array([f.address for f in packed])))
         return found
 
@@ -238,8 +243,8 @@ class SlicedPlan(Plan):
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
         layout = self.problem.layout
-        read = [np.ascontiguousarray(p.part(x, layout)) for p in self._phases if p.forward]
-        for dy, filters, steps in zip(read, w, workspace.of_phases, strict=True):
+        read = [np.ascontiguousarray(p.whole.part(x, layout)) for p in self.pieces if p.forward]
+        for dy, filters, steps in zip(read, w, workspace.of_pieces, strict=True):
             steps["x"], steps["w"] = dy.ctypes.data, filters.addresses.ctypes.data
         workspace.of_dx["y"] = y.ctypes.data
         workspace.finish_with(bias, activation)
@@ -247,7 +252,7 @@ class SlicedPlan(Plan):
 
 
 class Filters(NamedTuple):
-    """Of a phase."""
+    """Of a piece."""
 
     packed: list[Packed]  # of each slice of the groups
     addresses: np.ndarray  # theirs
@@ -259,10 +264,10 @@ class Workspace:
     def __init__(self, plan: SlicedPlan):
         p, cut = plan.problem, plan.cut
         size, scratch_bytes = p.itemsize, plan.workspace_bytes // plan.tasks
-        self._problem = p
+        self._problem, self._together = p, plan.together
         self._scratch = aligned_empty(plan.workspace_bytes, np.uint8)
         # with spare elements for the last vectors that kernels read
-        self._biases = np.zeros(p.C + 2 * simd.lanes(size), p.dtype)
+        self._biases = np.zeros(plan.together * p.C + 2 * simd.lanes(size), p.dtype)
         self._filled = not all(plan.plans)  # whether there are phases that no tap reaches
         self._fill = interleave.fill_rows(p, np.zeros(p.C if self._filled else 0, p.dtype))
         self._finished = False  # whether biases and fill are other than zeros
@@ -274,20 +279,20 @@ class Workspace:
         for task in range(plan.tasks):
             part = self._scratch.ctypes.data + task * scratch_bytes
             places, work = [], part + sum(cut.part_bytes)
-            for phase, inner, part_bytes in zip(phases(p), plan.plans, cut.part_bytes, strict=True):
-                places.append(part if inner else 0)
-                if inner and phase.forward:
-                    record, x = self._address(inner._record.copy()), _between(phase.forward.x_shape, p)
+            for piece, inner, part_bytes in zip(plan.pieces, plan.plans, cut.part_bytes, strict=True):
+                places += [part + start * size if inner else 0 for start in piece.starts(p.layout)]
+                if inner and piece.forward:
+                    record, x = self._address(inner._record.copy()), _between(piece.forward.x_shape, p)
                     steps += [(k, record, 0, *x, 0, part, 0, 0, *biases, work) for k, _ in inner._steps]
                 part += part_bytes
-            record = self._address(interleave.record(cut.slice, 1, plan.tables, cut.stage[0]))
+            record = self._address(interleave.record(cut.slice, 1, plan.tables, plan.together, cut.stage[0]))
             table = self._address(interleave.places(cut.slice, places))
             y = _between(p.x_shape, p)
             steps.append((interleave.kernel(p), record, table, 0, 0, 0, 0, *y, *fill, work))
         self._steps = np.array(steps, STEP).reshape(plan.tasks, -1)
         self.of_dx = self._steps[:, -1]
         ends = list(accumulate(len(inner._steps) for inner in plan.plans if inner))
-        self.of_phases = [self._steps[:, a:b] for a, b in pairwise([0, *ends])]
+        self.of_pieces = [self._steps[:, a:b] for a, b in pairwise([0, *ends])]
         starts = [np.array(s, np.int64) for s in cut.starts]
         self.record = np.zeros(1, RECORD)
         values = {
@@ -309,7 +314,8 @@ class Workspace:
             return
         self._finished = bias is not None
         added = np.zeros(self._problem.C, self._biases.dtype) if bias is None else bias
-        self._biases[: len(added)] = added
+        of_pieces = np.tile(added, self._together)
+        self._biases[: len(of_pieces)] = of_pieces
         if self._filled:
             fill = added if activation is None else np.maximum(added, 0)
             self._fill[...] = interleave.fill_rows(self._problem, fill)

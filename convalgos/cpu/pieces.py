@@ -1,0 +1,102 @@
+"""The forward convolutions that make up a gradient of the input: one for each phase, or one for all of them.
+
+Where dx has few channels, the filters of a phase leave most registers empty, and dy is read again for each
+phase. All phases are then one convolution: its filters are those of all phases, over the taps that any of
+them has, with zeros in the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from convalgos.cpu.turned_filter import turned
+from convalgos.problem import ConvProblem
+from convalgos.transposed import Phase, phases
+
+FEW = 4  # channels up to which phases are computed together,
+SPARE = 1.5  # where no more than this are their products, zeros included, over those of the phases; Zen 5
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A forward convolution of dy, and the phases that it computes: those of a group are side by side."""
+
+    whole: Phase  # `forward` is None for a phase that no tap reaches
+    phases: tuple[Phase, ...]
+
+    @property
+    def forward(self) -> ConvProblem | None:
+        return self.whole.forward
+
+    def starts(self, layout: str) -> list[int]:
+        """Where the phases begin in what is computed for an image, in elements."""
+        if len(self.phases) == 1 or self.forward is None:
+            return [0]
+        channels = self.forward.K // len(self.phases)
+        step = channels * (1 if layout == "channels_last" else math.prod(self.whole.size))
+        return [i * step for i in range(len(self.phases))]
+
+    def filter(self, w: np.ndarray, groups: int) -> np.ndarray:
+        """(filters, K/groups, *taps) of the convolution, from w (K, C/groups, *kernel)."""
+        if len(self.phases) == 1 or self.forward is None:
+            return turned(self.whole, w, groups)
+        filters = np.zeros((len(self.phases), w.shape[1], w.shape[0], *self.forward.kernel), w.dtype)
+        first = _first_rows(self.whole)
+        for phase, part in zip(self.phases, filters, strict=True):
+            assert phase.forward
+            steps = zip(_first_rows(phase), first, phase.forward.kernel, self.forward.dilation, strict=True)
+            taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
+            part[(slice(None), slice(None), *taps)] = turned(phase, w, groups)
+        return filters.reshape(self.forward.w_shape)
+
+
+@lru_cache(1024)
+def pieces(problem: ConvProblem, apart: bool) -> tuple[Piece, ...]:
+    """Those of a backward_data problem that is not empty, in the order of their phases.
+
+    Args:
+        apart: every phase by itself, so that no output meets what is not under its filter.
+    """
+    found = phases(problem)
+    whole = None if apart else _together(problem, found)
+    return (Piece(whole, found),) if whole else tuple(Piece(p, (p,)) for p in found)
+
+
+def _together(problem: ConvProblem, found: tuple[Phase, ...]) -> Phase | None:
+    """The convolution of all phases, where they are better computed by one."""
+    forwards = [p.forward for p in found if p.forward]
+    if problem.groups > 1 or problem.C > FEW or not 1 < len(found) == len(forwards):
+        return None
+    dilation = tuple(map(max, zip(*(f.dilation for f in forwards), strict=True)))
+    if any(d > 1 and s > 1 for d, s in zip(dilation, problem.stride, strict=True)):
+        return None
+    kernel, rows, padding = [], [], []
+    size = found[0].size  # the largest
+    for axis, (out, step) in enumerate(zip(problem.spatial_out, dilation, strict=True)):
+        first = [_first_rows(p)[axis] for p in found]
+        ends = [a + (f.kernel[axis] - 1) * step for a, f in zip(first, forwards, strict=True)]
+        low, high = min(first), max(ends)  # rows of dy that the first output reads
+        beyond = size[axis] - 1 + high - (out - 1)
+        kernel.append((high - low) // step + 1)
+        rows.append((max(0, low), out - max(0, -beyond)))
+        padding.append((max(0, -low), max(0, beyond)))
+    if math.prod(kernel) * len(found) > SPARE * math.prod(problem.kernel):
+        return None
+    forward = forwards[0].replace(
+        x_shape=(problem.N, problem.K, *(end - first for first, end in rows)),
+        w_shape=(len(found) * problem.C, problem.K, *kernel),
+        padding=tuple(padding),
+        dilation=dilation,
+    )
+    assert forward.spatial_out == size, (problem, forward)
+    return Phase(found[0].start, size, forward, rows=tuple(rows))
+
+
+def _first_rows(phase: Phase) -> list[int]:
+    """The row of dy that the first tap of the first output meets, per dimension; it may be padding."""
+    assert phase.forward
+    return [a - low for (a, _), (low, _) in zip(phase.rows, phase.forward.padding, strict=True)]
