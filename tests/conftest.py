@@ -22,6 +22,18 @@ def wisdom(tmp_path, monkeypatch):
     return tmp_path / "wisdom"
 
 
+@pytest.fixture
+def one_thread():
+    """One thread for torch and one for us: of two libraries, each waits long for the threads of the other."""
+    numba, torch = pytest.importorskip("numba"), pytest.importorskip("torch")
+    before = numba.get_num_threads(), torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(1)
+    yield
+    numba.set_num_threads(before[0])
+    torch.set_num_threads(before[1])
+
+
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.
 settings.register_profile("repeatable", derandomize=True, max_examples=8, deadline=None, database=None)
 settings.register_profile("explore", max_examples=300, deadline=None)

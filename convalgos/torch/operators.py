@@ -1,0 +1,105 @@
+"""The forward pass and both backward passes as operators of torch, which run on CPU and CUDA tensors.
+
+Shapes: x (N, C, *spatial), w (K, C/groups, *kernel), y and dy (N, K, *spatial_out); `sizes` and `kernel` are
+the spatial ones of a result. `pads` are (low, high) of each dimension in turn. `last` says whether channels
+lie last in the memory of x, y and their gradients, and of dw, as they do in torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convalgos import api, gradients
+
+Ints = list[int]
+DEVICES = ("cpu", "cuda")  # others, sparse and quantised tensors are refused by torch
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # dimensions -> memory format
+
+# Sizes may be symbols, for graphs of any size; the rest are numbers, which torch.jit.trace can record.
+HOW = "int[] stride, int[] pads, int[] dilation, int groups, bool last"
+
+
+def _operator(name: str, arguments: str) -> Any:
+    return torch.library.custom_op(
+        f"convalgos::{name}", mutates_args=(), device_types=DEVICES, schema=f"({arguments}, {HOW}) -> Tensor"
+    )
+
+
+@_operator("conv", "Tensor x, Tensor w, Tensor? bias")
+def conv(x, w, bias, stride, pads, dilation, groups, last):
+    how = _how(stride, pads, dilation, groups, last)
+    return _seen(api.conv(_laid(x, last), w.contiguous(), bias, **how), last)
+
+
+@_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")
+def backward_data(dy, w, sizes, stride, pads, dilation, groups, last):
+    channels = w.shape[1] * groups
+    shape = (dy.shape[0], *sizes, channels) if last else (dy.shape[0], channels, *sizes)
+    how = _how(stride, pads, dilation, groups, last)
+    return _seen(gradients.conv_backward_data(_laid(dy, last), w.contiguous(), shape, **how), last)
+
+
+@_operator("conv_backward_weights", "Tensor x, Tensor dy, SymInt[] kernel")
+def backward_weights(x, dy, kernel, stride, pads, dilation, groups, last):
+    shape = (dy.shape[1], x.shape[1] // groups, *kernel)
+    how = _how(stride, pads, dilation, groups, last)
+    out = _empty(x, shape, last) if last else None
+    return gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **how)
+
+
+@conv.register_fake
+def _(x, w, bias, stride, pads, dilation, groups, last):
+    sizes = [
+        (size + low + high - d * (r - 1) - 1) // s + 1
+        for size, (low, high), d, r, s in zip(
+            x.shape[2:], pairs(pads), dilation, w.shape[2:], stride, strict=True
+        )
+    ]
+    if any(size < 1 for size in sizes) and all(size > 0 for size in x.shape[2:]):
+        raise ValueError(
+            f"weight has the kernel {tuple(w.shape[2:])}, with dilation={list(dilation)}: more than input "
+            f"{tuple(x.shape[2:])} with padding={pairs(pads)}"
+        )
+    return _empty(x, (x.shape[0], w.shape[0], *sizes), last)
+
+
+@backward_data.register_fake
+def _(dy, w, sizes, stride, pads, dilation, groups, last):
+    return _empty(dy, (dy.shape[0], w.shape[1] * groups, *sizes), last)
+
+
+@backward_weights.register_fake
+def _(x, dy, kernel, stride, pads, dilation, groups, last):
+    return _empty(x, (dy.shape[1], x.shape[1] // groups, *kernel), last)
+
+
+def _empty(example: Tensor, shape: tuple[int, ...], last: bool) -> Tensor:
+    order = LAST[len(shape)] if last else torch.contiguous_format
+    return torch.empty(shape, dtype=example.dtype, device=example.device, memory_format=order)
+
+
+def _laid(x: Tensor, last: bool) -> Tensor:
+    """x as it lies, (N, C, *spatial) or (N, *spatial, C): a view, or a copy where it lies otherwise."""
+    return x.contiguous(memory_format=LAST[x.dim()]).movedim(1, -1) if last else x.contiguous()
+
+
+def _seen(y: Tensor, last: bool) -> Tensor:
+    """A result as torch sees it: (N, C, *spatial)."""
+    return y.movedim(-1, 1) if last else y
+
+
+def _how(stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool) -> dict[str, Any]:
+    return {
+        "stride": tuple(stride),
+        "padding": tuple(pairs(pads)),
+        "dilation": tuple(dilation),
+        "groups": groups,
+        "layout": "channels_last" if last else "channels_first",
+    }
+
+
+def pairs(pads: Ints) -> list[tuple[int, int]]:
+    return list(zip(pads[::2], pads[1::2], strict=True))
