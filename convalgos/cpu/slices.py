@@ -8,7 +8,7 @@ from there: dy and dx pass memory once, and all is one parallel region.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -119,35 +119,43 @@ def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
 
 def slicing(problem: ConvProblem, algorithm: Algorithm, apart: bool) -> Slicing | None:
     """How the threads share a problem in slices, or None where they compute it together."""
-    return cut_for(problem, algorithm, apart, thread_count()) if isinstance(algorithm, Lone) else None
+    if not isinstance(algorithm, Lone):
+        return None
+    cut = cut_for(problem, algorithm.least_groups(problem), apart, thread_count())
+    return cut if cut and _serves(algorithm, cut) else None
 
 
 @lru_cache(512)
-def cut_for(problem: ConvProblem, algorithm: Any, apart: bool, threads: int) -> Slicing | None:
+def _serves(algorithm: Any, cut: Slicing) -> bool:
+    return all(algorithm.why_not(f) is None for f in cut.forwards)
+
+
+@lru_cache(512)
+def cut_for(problem: ConvProblem, least_groups: int, apart: bool, threads: int) -> Slicing | None:
+    """The largest slices that a thread's caches hold; the smallest there are, where L3 holds them."""
     if is_whole(problem):
         return None
     _, l2, l3 = cache_sizes()
     # Filters that L2 does not hold are read again for each slice.
     room = max(l2 // 2, min(problem.w_bytes, l3 // (4 * threads)))
-    ways = _ways(problem, algorithm.least_groups(problem), apart)
-    fitting = [cut for cut in ways if cut.share(threads) >= SHARE]
-    if not fitting:
-        return None
-    chosen = next((cut for cut in fitting if cut.bytes <= room), fitting[-1])
-    if chosen.bytes > l3 // threads or any(algorithm.why_not(f) for f in chosen.forwards):
-        return None
-    return chosen
+    chosen = None
+    for cut in _ways(problem, least_groups, apart):
+        if cut.share(threads) >= SHARE:
+            chosen = cut
+            if cut.bytes <= room:
+                break
+    return chosen if chosen and chosen.bytes <= l3 // threads else None
 
 
-def _ways(problem: ConvProblem, least_groups: int, apart: bool) -> list[Slicing]:
+def _ways(problem: ConvProblem, least_groups: int, apart: bool) -> Iterator[Slicing]:
     """From large to small slices, of every number of slices one."""
     p = problem
-    images = {-(-p.N // n) for n in range(1, p.N + 1)}
-    found = [Slicing(p, n, p.groups, apart) for n in sorted(images, reverse=True)]
+    for images in sorted({-(-p.N // n) for n in range(1, p.N + 1)}, reverse=True):
+        yield Slicing(p, images, p.groups, apart)
     if p.layout == "channels_first":
-        groups = {-(-p.groups // n) for n in range(2, p.groups // least_groups + 1)}
-        found += [Slicing(p, 1, n, apart) for n in sorted(groups, reverse=True)]
-    return found
+        numbers = range(2, p.groups // least_groups + 1)
+        for groups in sorted({-(-p.groups // n) for n in numbers}, reverse=True):
+            yield Slicing(p, 1, groups, apart)
 
 
 def seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float:
