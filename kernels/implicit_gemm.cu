@@ -8,6 +8,7 @@
 //
 // Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
+#include "fragments.cuh"
 #include "sums.cuh"
 
 constexpr int WORDS = 32, ROW = WORDS + 4;      // of a row of taps in shared memory
@@ -34,28 +35,6 @@ struct Pixel {
     const element_t* first;  // its input under the kernel's first tap, which may lie in the padding
     small_t d, h, w;
 };
-
-__device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if MATH == 0
-    mma(sums, a, b, element_t());
-#else
-    unsigned a_high[4], b_high[2];
-#pragma unroll
-    for (int i = 0; i < 4; i++) a_high[i] = round_tf32(__uint_as_float(a[i]));
-#pragma unroll
-    for (int i = 0; i < 2; i++) b_high[i] = round_tf32(__uint_as_float(b[i]));
-#if MATH == 2
-    unsigned a_low[4], b_low[2];
-#pragma unroll
-    for (int i = 0; i < 4; i++) a_low[i] = round_tf32(__uint_as_float(a[i]) - __uint_as_float(a_high[i]));
-#pragma unroll
-    for (int i = 0; i < 2; i++) b_low[i] = round_tf32(__uint_as_float(b[i]) - __uint_as_float(b_high[i]));
-    mma(sums, a_low, b_high, float());
-    mma(sums, a_high, b_low, float());
-#endif
-    mma(sums, a_high, b_high, float());
-#endif
-}
 
 // COUNT sums of neighbouring outputs from a pixel and a filter of the group on: to y, or to a part of the sum.
 template <int COUNT>

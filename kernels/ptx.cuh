@@ -100,6 +100,16 @@ __device__ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsig
 }
 #undef MMA
 
+// Four 8 x 8 matrices of 16-bit elements in shared memory, turned: lane l tells where row l % 8 of matrix l / 8
+// starts, at a multiple of 16 bytes. Of matrix i it gets in words[i] column l / 4, of rows l % 4 * 2 and the next.
+__device__ inline void load_matrices_turned(unsigned (&words)[4], const void* row) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 // The bits of the nearest number of TF32's 10 explicit bits.
 __device__ inline unsigned round_tf32(float v) {
     unsigned rounded;

@@ -9,12 +9,12 @@ from helpers import Guarded, check, check_filter_gradient, example, table_proble
 
 import convalgos as ca
 from convalgos.algorithm import Unsupported
-from convalgos.arrays import aligned_empty
 from convalgos.gpu import weight_sums
 from convalgos.gpu.device import use
 from convalgos.gpu.direct_weights import ALGORITHMS, STEP, build
 from convalgos.gpu.paper import PaperDevice
 from convalgos.gpu.weight_sums import WeightSumsPlan
+from convalgos.memory import aligned_empty
 from convalgos.problem import LAYOUTS, ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))

@@ -1,13 +1,10 @@
 """Implicit GEMM on tensor cores: float16 and bfloat16, TF32, and TF32 in three products.
 
-The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction. Sums are
-float32 in every case. `half` multiplies 16-bit elements exactly; `tf32` rounds float32 elements to 10 bits of
-significand, and serves only where that is asked for; `3xtf32` splits each element into two such parts and
-comes close to float32 at a third of the speed, for those who ask for TF32 with a small `max_rel_error`. Wins
-on dense layers of these types in both layouts, which it reads and writes without a transpose.
+The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction, in the
+arithmetic that `tensor_cores` tells of. Wins on dense layers of these types in both layouts, which it reads
+and writes without a transpose.
 
-Source: Markidis et al. 2018, arXiv:1803.04014 (splitting); Ootomo and Yokota 2022, arXiv:2203.03341; NVIDIA's
-PTX ISA, mma.sync.
+Source: NVIDIA's PTX ISA, mma.sync.
 """
 
 from __future__ import annotations
@@ -21,16 +18,14 @@ import numpy as np
 
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
 from convalgos.gpu.taps import NOWHERE, tap_table
+from convalgos.gpu.tensor_cores import COPIED, GATHERED, MATHS, TensorCores
 from convalgos.problem import ConvProblem
 
 ROW_BYTES = 128  # of taps of a step, for each pixel and filter, as in implicit_gemm.cu
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_STEPS = 4  # of a part of a split sum
-COPIED, GATHERED = 0.5, 0.25  # of the tensor peak where 16 bytes of x lie together, and where not; estimates
-MMA_SYNC = {9: 0.63}  # by major capability: of the tensor peak that mma.sync reaches; arXiv:2402.13499
-MATHS = {"half": 0, "tf32": 1, "3xtf32": 2}
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -90,24 +85,12 @@ def build(math_: str, dtype: str, tile: Tile, layout: str, copied: bool) -> Buil
 
 
 @dataclass(frozen=True)
-class ImplicitGemm(GpuAlgorithm):
-    math: str  # a key of MATHS
+class ImplicitGemm(TensorCores):
     family: ClassVar[str] = "gpu.implicit_gemm"
-    exchanges: ClassVar[bool] = True
-    capability: ClassVar[tuple[int, int]] = (8, 0)
 
     @property
     def variant(self):
         return self.math
-
-    @property
-    def dtypes(self):
-        return ("float16", "bfloat16") if self.math == "half" else ("float32",)
-
-    @property
-    def computes(self):
-        asked = "float32" if self.math == "half" else "tf32"
-        return dict.fromkeys(self.dtypes, (asked,))
 
     def builds(self):
         for dtype in self.dtypes:
@@ -151,12 +134,8 @@ class ImplicitGemm(GpuAlgorithm):
     def _seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
         busy = max(waves(blocks(problem, tile) * splits, machine), 1)
         flops = 2 * tile.pixels * tile.filters * step(problem) * (ceil_div(steps(problem), splits) + 3)
-        if self.math == "3xtf32":
-            flops *= 3
-        kind = "float16" if self.math == "half" else "tf32"
         share = (COPIED if is_copied(problem) else GATHERED) * (1 if tile.filters == 128 else 0.85)
-        share *= MMA_SYNC.get(machine.capability[0], 1.0)
-        rate = machine.tensor_peak(kind) * share / machine.multiprocessors
+        rate = self.rate(share, machine)
         again = ceil_div(problem.gemm_n, tile.filters) - 1  # times that x is read once more, from L2
         moved = machine.stream(problem.bytes) + again * problem.x_bytes / (3 * machine.bandwidth)
         parts = machine.stream(8 * splits * math.prod(problem.y_shape)) if splits > 1 else 0.0
@@ -173,11 +152,9 @@ class ImplicitGemm(GpuAlgorithm):
         return 4 * splits * math.prod(problem.y_shape) if splits > 1 else 0
 
     def error_bound(self, problem):
-        # Sums of gemm_k products: a random walk, at twice the error of rounding since tensor cores cut sums
-        # off. TF32 rounds both factors to 2^-11; their errors average, 4 covers the largest of many outputs.
+        # Sums of gemm_k products: a random walk, at twice the error of rounding: tensor cores cut sums off.
         sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
-        rounding = {"half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20}[self.math]
-        return sums + rounding
+        return sums + self.rounding(problem)
 
     def plan(self, problem):
         return ImplicitGemmPlan(problem, self, *self.geometry(problem, current().figures))

@@ -81,6 +81,19 @@ inline void wait_for_copies() {
     shim::copies[shim::current].clear();
 }
 
+inline void load_matrices_turned(unsigned (&words)[4], const void* row) {
+    if (reinterpret_cast<std::uintptr_t>(row) % 16) std::abort();  // as the device would
+    const void* rows[32];
+    shim::gather(row, rows);
+    const int lane = shim::current % 32;
+    for (int i = 0; i < 4; i++) {
+        unsigned short pair[2];
+        for (int e = 0; e < 2; e++)
+            pair[e] = static_cast<const unsigned short*>(rows[i * 8 + lane % 4 * 2 + e])[lane / 4];
+        words[i] = pair[0] | unsigned(pair[1]) << 16;
+    }
+}
+
 inline unsigned round_tf32(float v) {
     const unsigned bits = __float_as_uint(v);
     return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;

@@ -1,0 +1,26 @@
+// Products of fragments on tensor cores in the arithmetic that MATH names: 0 half, 1 TF32, 2 three times TF32.
+#pragma once
+#include "common.cuh"
+
+// sums (16, 8) += a * b over a warp, laid out as `mma` says; float32 elements are rounded here.
+__device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if MATH == 0
+    mma(sums, a, b, element_t());
+#else
+    unsigned a_high[4], b_high[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a_high[i] = round_tf32(__uint_as_float(a[i]));
+#pragma unroll
+    for (int i = 0; i < 2; i++) b_high[i] = round_tf32(__uint_as_float(b[i]));
+#if MATH == 2
+    unsigned a_low[4], b_low[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) a_low[i] = round_tf32(__uint_as_float(a[i]) - __uint_as_float(a_high[i]));
+#pragma unroll
+    for (int i = 0; i < 2; i++) b_low[i] = round_tf32(__uint_as_float(b[i]) - __uint_as_float(b_high[i]));
+    mma(sums, a_low, b_high, float());
+    mma(sums, a_high, b_low, float());
+#endif
+    mma(sums, a_high, b_high, float());
+#endif
+}
