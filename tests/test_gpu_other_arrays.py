@@ -1,6 +1,7 @@
 """Arrays of other libraries on a GPU (torch, DLPack, Numba's interface), on a stand-in for CuPy."""
 
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,12 @@ from helpers import example
 
 import convalgos as ca
 from convalgos import api
+from convalgos.gpu import device
+
+try:
+    from convalgos.torch import operators
+except ImportError:
+    operators = None
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
@@ -46,6 +53,9 @@ class Tensor:
         made = Tensor(self.viewed, self.index, self.asked)
         made.requires_grad = False
         return made
+
+    def contiguous(self):
+        return self
 
     def movedim(self, source, destination):
         return Tensor(np.moveaxis(self.viewed, source, destination), self.index, self.asked)
@@ -136,6 +146,46 @@ def test_gradients_of_tensors_are_computed_on_torchs_stream(torch, monkeypatch):
     ca.conv_backward_data(Tensor(dy, 1), Tensor(w, 1), (1, 3, 8, 9))
     ca.conv_backward_data(dy=Tensor(dy), w=Tensor(w), x_shape=(1, 3, 8, 9))
     assert current == [(1, 8192), (0, 4096)]
+
+
+@pytest.mark.skipif(operators is None, reason="torch is not installed")
+def test_operators_of_torch_work_where_their_tensors_do(torch, monkeypatch):
+    """Forwards, and backwards in a thread with a current stream of its own, as autograd does it."""
+    x, w, dy = (Tensor(aligned(np.ones(s)), 1) for s in ((1, 3, 8, 9), (4, 3, 3, 3), (1, 4, 6, 7)))
+    how = ([1, 1], [0, 0, 0, 0], [1, 1], 1, False)
+    seen = []
+
+    def plan_for(*arguments):
+        named = arguments[10]  # the device
+
+        def run(first, second, *, bias=None, out=None, activation=None):
+            with device.named(named).active(), device.named(named).stream_of(first):  # as plans do
+                seen.append((named, stand_in.get_device(), stand_in.get_current_stream().ptr))
+            assert out is None or type(out) is Tensor or isinstance(out, stand_in.ndarray)
+            return first
+
+        return run
+
+    monkeypatch.setattr(api, "plan_for", plan_for)
+    operators.conv._init_fn(x, w, None, *how)
+    assert seen == [("cuda:1", 1, 8192)]
+    own = threading.local()
+    own.stream = 8192
+    torch.cuda.current_stream = lambda where: SimpleNamespace(cuda_stream=own.stream)
+
+    def backward():
+        own.stream = 16384
+        operators.backward_data._init_fn(dy, w, [8, 9], *how)
+        dw = operators.backward_weights._init_fn(x, dy, [3, 3], *how)
+        assert type(dw) is Tensor and dw.index == 1  # in torch's own memory
+
+    failed = []
+    monkeypatch.setattr(threading, "excepthook", lambda e: failed.append(e.exc_value))
+    thread = threading.Thread(target=backward)
+    thread.start()
+    thread.join()
+    assert not failed
+    assert seen[1:] == [("cuda:1", 1, 16384)] * 2
 
 
 def test_tensors_beside_cupy_arrays_are_ordered_with_cupys_stream(torch):

@@ -46,7 +46,7 @@ def backward_data(dy, w, sizes, stride, pads, dilation, groups, last):
 def backward_weights(x, dy, kernel, stride, pads, dilation, groups, last):
     shape = (dy.shape[1], x.shape[1] // groups, *kernel)
     how = _how(stride, pads, dilation, groups, last)
-    out = _empty(x, shape, last) if last else None
+    out = _empty(x, shape, last) if last or x.is_cuda else None  # else dw would lie in CuPy's memory
     return gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **how)
 
 
@@ -77,8 +77,9 @@ def _(x, dy, kernel, stride, pads, dilation, groups, last):
 
 
 def _empty(example: Tensor, shape: tuple[int, ...], last: bool) -> Tensor:
-    order = LAST[len(shape)] if last else torch.contiguous_format
-    return torch.empty(shape, dtype=example.dtype, device=example.device, memory_format=order)
+    if not last:
+        return example.new_empty(shape)
+    return torch.empty(shape, dtype=example.dtype, device=example.device, memory_format=LAST[len(shape)])
 
 
 def _laid(x: Tensor, last: bool) -> Tensor:
