@@ -48,6 +48,7 @@ def stand_in(monkeypatch):
     """A device, and little to do on it."""
     monkeypatch.setattr(cases, "AWKWARD", FEW)
     monkeypatch.setattr(cases, "USED", FEW[:1])
+    monkeypatch.setattr(cases, "USED_BACKWARD", FEW[:1])
     monkeypatch.setattr(cases, "CAUSAL", ("n1 c2 w64 k2 s64 p63:0 groups2",))
     monkeypatch.setattr(cases, "types", lambda names: [n for n in names if n in ("float32", "float16")])
     monkeypatch.setattr(times, "CALLS", times.CALLS[1:2])
@@ -235,8 +236,11 @@ def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_p
 
 def test_every_algorithm_is_forced_on_some_awkward_problem():
     every = [a for a in algorithms("gpu") if list(a.builds())]
-    for suite, texts in (("awkward", cases.AWKWARD), ("used", cases.USED)):
-        problems = [case.problem for case in cases.of_texts(suite, texts)]
+    backward = ca.problem.DIRECTIONS[1:]
+    kinds = (cases.AWKWARD, cases.AWKWARD[::2]), (cases.USED, cases.USED_BACKWARD)
+    for texts, of_gradients in kinds:
+        found = [*cases.of_texts("", texts), *cases.of_texts("", of_gradients, backward)]
+        problems = [case.problem for case in found]
         with use(shim.RecordingDevice()):
             idle = [a.id for a in every if all(a.why_not(p) for p in problems if not p.is_empty)]
         assert not idle
@@ -368,6 +372,9 @@ def test_one_shape_for_every_kernel(stand_in, monkeypatch, capsys):
     )
     assert command.main(["--one", "gpu.im2col"], Here(stand_in)) == 0
     assert capsys.readouterr().out.strip() == "output, patches" and len(launched) == 1
+    launched.clear()
+    assert command.main(["--one", "gpu.direct.weights"], Here(stand_in)) == 0
+    assert capsys.readouterr().out.strip() and {p.problem.direction for p in launched} == {"backward_weights"}
 
 
 # --- targets ---------------------------------------------------------------------------------------
@@ -440,7 +447,7 @@ from convalgos.gpu_check import cases, compiling, times
 from convalgos.gpu_check import __main__ as command
 from convalgos.gpu_check.worker import Here
 
-cases.AWKWARD = cases.USED = ("n2 c3 h7 w5 k4 r3 s3 p1",)
+cases.AWKWARD = cases.USED = cases.USED_BACKWARD = ("n2 c3 h7 w5 k4 r3 s3 p1",)
 cases.CAUSAL = times.CALLS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
 compiling.builds = lambda device: []

@@ -71,6 +71,8 @@ def phases(
     turned = cases.of_texts("awkward", cases.AWKWARD[::2], DIRECTIONS[1:])
     ours = run(checks.check, cases=turned, thorough=True, until=until, whose="ours")
     yield Phase("gradients of awkward problems", ours)
+    used = cases.of_texts("used", cases.USED_BACKWARD, DIRECTIONS[1:])
+    yield Phase("gradients in use", run(checks.behave, cases=used, until=until))
     last = min(until, time.monotonic() + GRADIENTS)
     checked = cases.gradients(layers)
     ours = run(checks.check, cases=checked, thorough=False, until=last, whose="ours")

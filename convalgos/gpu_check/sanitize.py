@@ -20,6 +20,7 @@ from convalgos.gpu_check import cases
 from convalgos.gpu_check.checks import candidates
 from convalgos.gpu_check.results import Result
 from convalgos.gpu_check.truth import Truth
+from convalgos.problem import DIRECTIONS
 from convalgos.site import GpuSite
 
 TOOLS = ("memcheck", "racecheck")
@@ -66,7 +67,8 @@ def one(device: Device, algorithm: str) -> Collection[str]:
         cuda.set_allocator(None)  # no pool
     site = GpuSite(device)
     seen: set[tuple[str, str]] = set()
-    for case in sorted(cases.of_texts("one", cases.AWKWARD), key=lambda case: case.problem.flops):
+    every = cases.of_texts("one", cases.AWKWARD, DIRECTIONS)
+    for case in sorted(every, key=lambda case: case.problem.flops):
         if case.problem.is_empty:
             continue
         found, _ = candidates(case, device, "ours")
@@ -79,6 +81,8 @@ def one(device: Device, algorithm: str) -> Collection[str]:
                 continue
             seen |= kernels or {(algorithm, algorithm)}
             truth = Truth(case.problem)
-            plan(site.put(truth.first), site.put(truth.second), bias=site.put(truth.bias), activation="relu")
+            forward = case.problem.direction == "forward"
+            bias, activation = (site.put(truth.bias), "relu") if forward else (None, None)
+            plan(site.put(truth.first), site.put(truth.second), bias=bias, activation=activation)
             site.wait()
     return sorted(name for _, name in seen)
