@@ -108,6 +108,9 @@ def test_nan_stays_in_its_channel_and_its_run(text):
         ("n8 c960 h7 w7 k960 r3 s3 p1 groups960", True),
         ("n8 c384 h14 w14 k384 r3 s3 p1 groups384", True),
         ("n8 c144 h56 w56 k144 r5 s5 p2 stride2 groups144", True),
+        ("n8 c144 h56 w56 k144 r3 s3 p1 groups144", True),
+        ("n8 c32 h112 w112 k32 r3 s3 p1 groups32", False),  # which are asked into L2 ahead
+        ("n8 c96 h112 w112 k96 r3 s3 p1 stride2 groups96", True),
         ("n8 c3 h224 w224 k3 r3 s3 p1 groups3", False),  # most lanes would be empty
         ("n8 c64 h14 w14 k128 r3 s3 p1 groups64", False),  # several dy for each x
         ("n1 c64 w100000 k64 s3 p1 groups64", False),  # parts of a row

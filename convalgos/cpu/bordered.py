@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 
 from convalgos.cpu import simd
+from convalgos.cpu.simd import LINE
 from convalgos.machine import cache_sizes, cpu_count, vector_bytes
 from convalgos.problem import ConvProblem
 
@@ -20,7 +21,8 @@ TAP_CYCLES = 0.62  # for a vector of dy and a tap, where vectors are channels,
 CROSSING_CYCLES = 1.0  # and where they are pixels: most loads cross cache lines
 PIXEL_CYCLES = 2.4  # for a vector of x that is put into its plane,
 ROW_CYCLES = 20  # for each row of that, and of dy under each tile of taps,
-SQUARE_CYCLES = 85  # and for a square of pixels and channels that is turned
+SQUARE_CYCLES = 85  # for a square of pixels and channels that is turned,
+FAR_CYCLES = 0.8  # and for a line of x and dy where the planes, which are read side by side, exceed L1
 IN_L2 = 0.25  # that the planes of a block may fill, and dy where it is turned
 
 
@@ -143,6 +145,8 @@ class Bordered:
         if self.is_gathered:
             copies = copied * (p.spatial[2] / lanes * SQUARE_CYCLES)
             sums += math.prod(p.spatial_out) / lanes * SQUARE_CYCLES
+            if math.prod(p.spatial) * p.itemsize > cache_sizes()[0]:
+                sums += (p.x_bytes + p.y_bytes) / LINE / (p.N * self.units) * FAR_CYCLES
         else:
             copies = copied * (pitch * self.lanes / lanes * p.stride[2] * PIXEL_CYCLES + ROW_CYCLES)
         plane = p.gemm_n * sums + math.prod(self.blocks) * copies
