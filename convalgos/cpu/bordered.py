@@ -22,7 +22,7 @@ CROSSING_CYCLES = 1.0  # and where they are pixels: most loads cross cache lines
 PIXEL_CYCLES = 2.4  # for a vector of x that is put into its plane,
 ROW_CYCLES = 20  # for each row of that, and of dy under each tile of taps,
 SQUARE_CYCLES = 85  # for a square of pixels and channels that is turned,
-FAR_CYCLES = 0.8  # and for a line of x and dy where the planes, which are read side by side, exceed L1
+FAR_CYCLES = 0.5  # and for a line of x and dy where the planes, which are read side by side, exceed L1
 IN_L2 = 0.25  # that the planes of a block may fill, and dy where it is turned
 
 
