@@ -46,7 +46,7 @@ def stored(request, monkeypatch):
 
 
 def cut_of(algorithm, problem):
-    return slices.slicing(problem, algorithm.inner, algorithm.apart)
+    return algorithm.slicing(problem)
 
 
 @pytest.mark.parametrize("algorithm", LONE, ids=lambda a: a.id)
@@ -136,9 +136,9 @@ def test_phases_of_few_channels_together(algorithm, stored):
     served = 0
     for text, layout in product(FEW, ("channels_first", "channels_last")):
         problem = ca.ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
-        (piece,) = pieces(problem, False)
-        assert len(piece.phases) == len(phases(problem)) > 1
         found = find_algorithm(algorithm, problem)
+        (piece,) = found.pieces(problem)
+        assert len(piece.phases) == len(phases(problem)) > 1
         (apart,) = found.variants(problem)
         assert apart.id == f"{algorithm}.apart"
         for tried in (found, apart):
@@ -152,15 +152,15 @@ def test_phases_of_few_channels_together(algorithm, stored):
 
 def test_phases_are_together_where_it_spares_more_than_it_costs():
     for text in (
-        "n1 c3 h9 w9 k4 r3 s3 p1 stride2",  # 16 taps for 9
-        "n1 c8 h9 w9 k4 r7 s7 p3 stride2",  # of many channels
+        "n1 c8 h9 w9 k4 r4 s4 p1 stride2",  # 36 taps for 16
         "n1 c4 h9 w9 k4 r7 s7 p3 stride2 groups4",
         "n1 c3 h9 w9 k4 r1 s1 stride2",  # phases without taps
         "n1 c3 h19 w19 k4 r7 s7 p3 stride2 dilation3",  # phases that meet different rows of dy
         "n1 c3 h9 w9 k4 r7 s7 p3",
     ):
         problem = ca.ConvProblem.parse(text).replace(direction="backward_data")
-        assert [p.phases for p in pieces(problem, False)] == [(p,) for p in phases(problem)]
+        assert len(pieces(problem, 0.0)) == len(phases(problem))
+        assert [p.phases for p in pieces(problem, 2.0)] == [(p,) for p in phases(problem)]
 
 
 def test_phases_stay_apart_where_a_nan_must_not_spread():
@@ -172,3 +172,12 @@ def test_phases_stay_apart_where_a_nan_must_not_spread():
     reached = np.isnan(plan(dy, w)).any((0, 1))
     rows = (np.arange(32) >= 16 - 3) & (np.arange(32) < 16 + 4)
     np.testing.assert_array_equal(reached, rows[:, None] & rows)
+
+
+def test_sums_of_many_channels_stay_apart():
+    problem = ca.ConvProblem.parse("n1 c8 h9 w9 k4 r5 s5 p2 stride2 backward_data")
+    direct, winograd = (find_algorithm(i, problem) for i in ("cpu.direct", "cpu.winograd.f4x3"))
+    assert len(direct.pieces(problem)) == 4
+    assert [str(f) for f in winograd.forwards(problem)] == ["n1 c4 h5 w5 k32 r3 s3 p1"]
+    assert winograd.why_not(problem) is None
+    check(winograd, problem, "reals")

@@ -16,22 +16,19 @@ import numpy as np
 
 from convalgos.algorithm import Plan
 from convalgos.cpu import interleave, slices
-from convalgos.cpu.pieces import pieces
-from convalgos.cpu.slices import SlicedPlan, slicing
+from convalgos.cpu.pieces import Piece, pieces
+from convalgos.cpu.slices import SlicedPlan, Slicing, slicing
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 from convalgos.stand_in import StandIn
 from convalgos.transposed import is_whole
 
-# --- shapes ----------------------------------------------------------------------------------
-
-
-def scratch_elements(problem: ConvProblem, apart: bool) -> int:
-    """Of all phases that are computed, before they are interleaved."""
-    if is_whole(problem):
-        return 0
-    return sum(math.prod(p.forward.y_shape) for p in pieces(problem, apart) if p.forward)
-
+# Products of phases together, zeros among them, for each that they have apart, up to which they are computed
+# together: by transforms, which then have one kernel and read dy once, and by sums of products, where dx has
+# up to FEW channels. Zen 5.
+TRANSFORMED = 2.0
+SUMMED = 1.5
+FEW = 4
 
 # --- the figures for the selector --------------------------------------------------------------
 
@@ -50,14 +47,15 @@ class BackwardData(StandIn):
 
     def within(self, problem, *, workspace_limit, deterministic, strict_nan):
         """Phases that are computed together meet, by zeros of their filters, what is under another's."""
-        return replace(self, apart=True) if strict_nan and self._together(problem) else self
+        strict = strict_nan and not self.inner.spreads_nan and self._together(problem)
+        return replace(self, apart=True) if strict else self
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys((*self.inner.needs, "numba")))
 
     def forwards(self, problem):
-        return [p.forward for p in pieces(problem, self.apart) if p.forward]
+        return [p.forward for p in self.pieces(problem) if p.forward]
 
     def variants(self, problem):
         """Those of the forward algorithm, where it runs once; phases apart, where they are not."""
@@ -68,14 +66,32 @@ class BackwardData(StandIn):
         forwards = self.forwards(problem) if is_whole(problem) else []
         return [BackwardData(v) for f in forwards for v in self.inner.variants(f)]
 
+    def spare(self, problem: ConvProblem) -> float:
+        """That of `pieces`."""
+        if self.apart:
+            return 0.0
+        if self.inner.spreads_nan:
+            return TRANSFORMED
+        return SUMMED if problem.C <= FEW else 0.0
+
+    def pieces(self, problem: ConvProblem) -> tuple[Piece, ...]:
+        return pieces(problem, self.spare(problem))
+
     def _together(self, problem: ConvProblem) -> bool:
-        return not problem.is_empty and len(pieces(problem, self.apart)[0].phases) > 1
+        return not problem.is_empty and len(self.pieces(problem)[0].phases) > 1
+
+    def scratch_elements(self, problem: ConvProblem) -> int:
+        """Of all phases that are computed, before they are interleaved, where threads share each piece."""
+        return 0 if is_whole(problem) else sum(math.prod(f.y_shape) for f in self.forwards(problem))
+
+    def slicing(self, problem: ConvProblem) -> Slicing | None:
+        return slicing(problem, self.inner, self.spare(problem))
 
     def cost(self, problem, machine):
-        if cut := slicing(problem, self.inner, self.apart):
+        if cut := self.slicing(problem):
             return slices.seconds(cut, self.inner, machine)
         sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
-        elements = scratch_elements(problem, self.apart)
+        elements = self.scratch_elements(problem)
         if not elements:
             return sums
         scratch = elements * problem.itemsize
@@ -88,20 +104,20 @@ class BackwardData(StandIn):
     def least(self, problem, machine):
         if problem.is_empty:
             return 0.0
-        if cut := slicing(problem, self.inner, self.apart):
+        if cut := self.slicing(problem):
             return slices.least_seconds(cut, self.inner, machine)
         return sum(self.inner.least(f, machine) for f in self.forwards(problem))
 
     def workspace_bytes(self, problem):
         if problem.is_empty:
             return 0
-        if cut := slicing(problem, self.inner, self.apart):
+        if cut := self.slicing(problem):
             return slices.workspace_bytes(cut, self.inner)
         each = [self.inner.workspace_bytes(f) for f in self.forwards(problem)]
-        return max(each, default=0) + scratch_elements(problem, self.apart) * problem.itemsize
+        return max(each, default=0) + self.scratch_elements(problem) * problem.itemsize
 
     def plan(self, problem):
-        if cut := slicing(problem, self.inner, self.apart):
+        if cut := self.slicing(problem):
             return SlicedPlan(problem, self, self.inner, cut)
         return BackwardDataPlan(problem, self)
 
@@ -113,8 +129,8 @@ class BackwardDataPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: BackwardData):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._whole = is_whole(problem)
-        self._pieces = pieces(problem, algorithm.apart)
-        self._elements = scratch_elements(problem, algorithm.apart)
+        self._pieces = algorithm.pieces(problem)
+        self._elements = algorithm.scratch_elements(problem)
         self._plans = [algorithm.inner.plan(p.forward) if p.forward else None for p in self._pieces]
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:

@@ -1,8 +1,9 @@
 """The forward convolutions that make up a gradient of the input: one for each phase, or one for all of them.
 
-Where dx has few channels, the filters of a phase leave most registers empty, and dy is read again for each
-phase. All phases are then one convolution: its filters are those of all phases, over the taps that any of
-them has, with zeros in the others.
+All phases together are one convolution: its filters are those of all phases, over the taps that any of them
+has, with zeros in the others. dy is then read once, and where dx has few channels, registers are full that
+the filters of one phase would leave empty. And its kernel is one that transforms can take: 3x3 for 5x5 with
+stride 2, where phases have 3x3, 3x2, 2x3 and 2x2 taps.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ import numpy as np
 from convalgos.cpu.turned_filter import turned
 from convalgos.problem import ConvProblem
 from convalgos.transposed import Phase, phases
-
-FEW = 4  # channels up to which phases are computed together,
-SPARE = 1.5  # where no more than this are their products, zeros included, over those of the phases; Zen 5
 
 
 @dataclass(frozen=True)
@@ -55,21 +53,22 @@ class Piece:
 
 
 @lru_cache(1024)
-def pieces(problem: ConvProblem, apart: bool) -> tuple[Piece, ...]:
+def pieces(problem: ConvProblem, spare: float) -> tuple[Piece, ...]:
     """Those of a backward_data problem that is not empty, in the order of their phases.
 
     Args:
-        apart: every phase by itself, so that no output meets what is not under its filter.
+        spare: phases are together where their products, those with zeros among them, are at most so many
+            times those of the phases apart.
     """
     found = phases(problem)
-    whole = None if apart else _together(problem, found)
+    whole = _together(problem, found, spare)
     return (Piece(whole, found),) if whole else tuple(Piece(p, (p,)) for p in found)
 
 
-def _together(problem: ConvProblem, found: tuple[Phase, ...]) -> Phase | None:
-    """The convolution of all phases, where they are better computed by one."""
+def _together(problem: ConvProblem, found: tuple[Phase, ...], spare: float) -> Phase | None:
+    """The convolution of all phases, where there is one of no more products than that."""
     forwards = [p.forward for p in found if p.forward]
-    if problem.groups > 1 or problem.C > FEW or not 1 < len(found) == len(forwards):
+    if not spare or problem.groups > 1 or not 1 < len(found) == len(forwards):
         return None
     dilation = tuple(map(max, zip(*(f.dilation for f in forwards), strict=True)))
     if any(d > 1 and s > 1 for d, s in zip(dilation, problem.stride, strict=True)):
@@ -84,7 +83,7 @@ def _together(problem: ConvProblem, found: tuple[Phase, ...]) -> Phase | None:
         kernel.append((high - low) // step + 1)
         rows.append((max(0, low), out - max(0, -beyond)))
         padding.append((max(0, -low), max(0, beyond)))
-    if math.prod(kernel) * len(found) > SPARE * math.prod(problem.kernel):
+    if math.prod(kernel) * len(found) > spare * math.prod(problem.kernel):
         return None
     forward = forwards[0].replace(
         x_shape=(problem.N, problem.K, *(end - first for first, end in rows)),

@@ -42,7 +42,7 @@ class Slicing:
     problem: ConvProblem
     images: int  # of a slice
     groups: int  # of a slice; all of them where it has several images
-    apart: bool = False  # as of `pieces`
+    spare: float = 0.0  # as of `pieces`
 
     @kept
     def slice(self) -> ConvProblem:
@@ -93,7 +93,7 @@ class Slicing:
     @kept
     def pieces(self) -> tuple[Piece, ...]:
         """Of a slice: as of the whole problem, also where it is one group of several."""
-        return pieces(self.slice, self.apart or self.problem.groups > 1)
+        return pieces(self.slice, self.spare if self.problem.groups == 1 else 0.0)
 
     @kept
     def forwards(self) -> list[ConvProblem]:
@@ -117,11 +117,11 @@ def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
     return min(thread_count(), cut.count) * (sum(cut.part_bytes) + _lines(max(each)))
 
 
-def slicing(problem: ConvProblem, algorithm: Algorithm, apart: bool) -> Slicing | None:
+def slicing(problem: ConvProblem, algorithm: Algorithm, spare: float) -> Slicing | None:
     """How the threads share a problem in slices, or None where they compute it together."""
     if not isinstance(algorithm, Lone):
         return None
-    cut = cut_for(problem, algorithm.least_groups(problem), apart, thread_count())
+    cut = cut_for(problem, algorithm.least_groups(problem), spare, thread_count())
     return cut if cut and _serves(algorithm, cut) else None
 
 
@@ -131,7 +131,7 @@ def _serves(algorithm: Any, cut: Slicing) -> bool:
 
 
 @lru_cache(512)
-def cut_for(problem: ConvProblem, least_groups: int, apart: bool, threads: int) -> Slicing | None:
+def cut_for(problem: ConvProblem, least_groups: int, spare: float, threads: int) -> Slicing | None:
     """The largest slices that a thread's caches hold; the smallest there are, where L3 holds them."""
     if is_whole(problem):
         return None
@@ -139,7 +139,7 @@ def cut_for(problem: ConvProblem, least_groups: int, apart: bool, threads: int) 
     # Filters that L2 does not hold are read again for each slice.
     room = max(l2 // 2, min(problem.w_bytes, l3 // (4 * threads)))
     chosen = None
-    for cut in _ways(problem, least_groups, apart):
+    for cut in _ways(problem, least_groups, spare):
         if cut.share(threads) >= SHARE:
             chosen = cut
             if cut.bytes <= room:
@@ -147,15 +147,15 @@ def cut_for(problem: ConvProblem, least_groups: int, apart: bool, threads: int) 
     return chosen if chosen and chosen.bytes <= l3 // threads else None
 
 
-def _ways(problem: ConvProblem, least_groups: int, apart: bool) -> Iterator[Slicing]:
+def _ways(problem: ConvProblem, least_groups: int, spare: float) -> Iterator[Slicing]:
     """From large to small slices, of every number of slices one."""
     p = problem
     for images in sorted({-(-p.N // n) for n in range(1, p.N + 1)}, reverse=True):
-        yield Slicing(p, images, p.groups, apart)
+        yield Slicing(p, images, p.groups, spare)
     if p.layout == "channels_first":
         numbers = range(2, p.groups // least_groups + 1)
         for groups in sorted({-(-p.groups // n) for n in numbers}, reverse=True):
-            yield Slicing(p, 1, groups, apart)
+            yield Slicing(p, 1, groups, spare)
 
 
 def seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float:
@@ -231,7 +231,7 @@ class SlicedPlan(Plan):
         with alone():
             plans = [inner.plan(p.forward) if p.forward else None for p in cut.pieces]
         self.plans: list[Any] = plans  # kernel plans
-        self.pieces = pieces(problem, cut.apart)
+        self.pieces = pieces(problem, cut.spare)
         self.together = len(self.pieces[0].phases)
         self.tables = interleave.tables(cut.slice, self.together)
 
