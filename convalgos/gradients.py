@@ -55,10 +55,11 @@ def conv_backward_data(
     Args:
         dy: (N, K, *spatial_out), or with layout="channels_last" as `conv` takes x and gives y.
         w: (K, C/groups, *kernel), or what `plan.prepare` returned for the same problem.
-        x_shape: the shape of x, as the array is given to `conv` in this layout.
+        x_shape: the shape of x, as the array is given to `conv` in this layout. Inputs that no output reads,
+            as at the end of a strided map, have the gradient 0.
         stride, padding, dilation, groups, mode, layout: those of the forward pass.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
-        out: array for dx; it may be of any strides.
+        out: array for dx; it may be of any strides, and overlap dy and w.
 
     Returns:
         dx, of the shape of x, of dy's kind of array and dtype.
@@ -113,10 +114,10 @@ def conv_backward_weights(
         stride, padding, dilation, groups, mode, layout: those of the forward pass.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
         return_bias: return the gradient of the bias too, the sum of dy over images and places.
-        out: array for dw; it may be of any strides.
+        out: array for dw; it may be of any strides, and overlap x and dy.
 
     Returns:
-        dw (K, C/groups, *kernel), of x's kind of array and dtype; with `return_bias` (dw, db (K,)).
+        dw (K, C/groups, *kernel), of x's kind of array and dtype; with `return_bias` (dw, db (K,)), alike.
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names it.
@@ -171,6 +172,8 @@ def conv_transpose(
     out: Any = None,
 ) -> Any:
     """The transposed convolution: `conv_backward_data` with the roles of a forward pass, bias and activation.
+
+    Its sizes are explained by Dumoulin and Visin 2016, arXiv:1603.07285, section 4.
 
     Args:
         x: (N, K, *spatial), or with layout="channels_last" as `conv` takes x.

@@ -53,6 +53,29 @@ def test_one_plan(algorithm):
         assert not wrong, f"{wrong} of {len(answers)} answers differ on {problem}"
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        ("cpu.direct", "n4 c6 h12 w13 k5 r3 s3 p1 stride2 backward_data"),  # in slices
+        ("cpu.direct", "n1 c3 h12 w13 k5 r3 s3 p1 stride2 backward_data"),  # phases together
+        ("cpu.depthwise.channels", "n1 c4 h12 w13 k4 r3 s3 p1 stride2 groups4 backward_data"),
+        ("cpu.im2col.own", "n2 c4 h12 w13 k6 r3 s3 p1 backward_weights"),
+        ("cpu.direct.weights", "n1 c3 h90 w90 k4 r3 s3 p1 backward_weights"),  # the pixels in parts
+        ("cpu.depthwise.weights", "n2 c4 h12 w13 k4 r3 s3 p1 groups4 backward_weights"),
+        ("cpu.winograd.weights.f3x4", "n2 c4 h12 w13 k6 r3 s3 p1 backward_weights"),
+    ],
+)
+def test_one_plan_of_a_gradient(algorithm, text):
+    problem = ca.ConvProblem.parse(text)
+    plan = ca.plan(problem, algorithm=algorithm)
+    firsts, second = arguments(problem, 8), random_arrays(problem)[1]
+    prepared = plan.prepare(second)
+    alone = [plan(a, prepared) for a in firsts]
+    answers = hammer(lambda i: plan(firsts[i % 8], second if i % 3 else prepared))
+    wrong = sum(not np.array_equal(found, alone[i % 8]) for i, found in enumerate(answers))
+    assert not wrong, f"{wrong} of {len(answers)} answers differ"
+
+
 def test_one_cache_of_plans():
     problems = list(map(ca.ConvProblem.parse, PROBLEMS))
     data = [random_arrays(p) for p in problems]
