@@ -9,7 +9,8 @@ import convalgos as ca
 from convalgos.cpu import reference as judge
 from convalgos.gpu import device
 from convalgos.measure import random_arrays
-from convalgos.select import algorithms_on
+from convalgos.memory import aligned_empty
+from convalgos.select import algorithms_on, find_algorithm
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
@@ -19,6 +20,7 @@ PROBLEMS = (  # without a stride and with one, with phases that no tap reaches, 
     "n1 c4 h7 w8 k4 r3 s3 p1 stride2 groups4 channels_last",
     "n2 c3 w14 k4 s2 stride3",
     "n1 c4 w300 k4 s33 p32:0 groups4",
+    "n2 c3 d3 h2 w9 k4 t2 r3 s2 p1 stride1,5,2",  # a stride beyond the map
 )
 
 
@@ -67,6 +69,19 @@ def check_sixteen_bits(algorithm, problem):
     )
     right = judge.answer(problem, first.astype(float), second.astype(float))
     assert np.abs(result - right).max() <= algorithm.error_bound(problem) * np.abs(right).max()
+
+
+def test_one_launch_puts_phases_together_and_is_captured():
+    problem = ca.ConvProblem.parse("n2 c3 h9 w8 k4 r2 s2 stride3,2 backward_data")  # a third has no tap
+    plan = find_algorithm("gpu.direct", problem).serve(problem)
+    assert [launch.name for launch in plan.launches].count("interleave") == 1
+    x_shape, w_shape, dx_shape = problem.array_shapes
+    assert plan.workspace_bytes <= 4 * (np.prod(dx_shape) + 4 * len(plan.launches))
+    dy, w = (aligned_empty(int(np.prod(s)), np.float32).reshape(s) for s in (x_shape, w_shape))
+    dy[...], w[...] = random_arrays(problem)
+    replay = plan.capture(dy, plan.prepare(w))
+    dy *= 2
+    np.testing.assert_allclose(replay(), judge.backward_data(problem, dy, w), atol=1e-4)
 
 
 def test_the_selector_ranks_them(on_the_shim):

@@ -16,6 +16,7 @@ from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
 from convalgos.gpu import nvrtc
+from convalgos.gpu.backward_data import BackwardData
 from convalgos.gpu.device import use
 from convalgos.gpu.module import OPTIONS, Build, CompileError, text
 from convalgos.gpu.plan import GpuAlgorithm
@@ -27,7 +28,8 @@ from convalgos.suites import suites
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
 GPU = algorithms("gpu")
 OURS = [a for a in GPU if list(a.builds())]  # of cuDNN the kernels are not
-each_algorithm = pytest.mark.parametrize("algorithm", OURS, ids=lambda a: a.id)
+OURS += [BackwardData(a) for a in OURS if a.id == "gpu.direct"]  # with what puts phases together
+each_algorithm = pytest.mark.parametrize("algorithm", OURS, ids=lambda a: f"{a.id}-{a.directions[0]}")
 needs_nvrtc = pytest.mark.skipif(
     nvrtc.library_path() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc-cu12)"
 )

@@ -1,20 +1,39 @@
 """The gradient of the input by any forward algorithm of a GPU: a forward convolution of dy for each phase.
 
-Without a stride the algorithm writes dx itself; with one, each phase is computed apart, and a copy puts it
-into its places in dx.
+Without a stride the algorithm writes dx itself; with one, each phase is computed apart, and a kernel puts
+them all into their places in dx.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
-from convalgos.algorithm import finish
-from convalgos.gpu.plan import GpuAlgorithm, GpuPlan
-from convalgos.problem import ConvProblem
+import numpy as np
+
+from convalgos.gpu.module import ELEMENTS, Build
+from convalgos.gpu.plan import GRID_X, NO_BIAS, VECTOR_BYTES, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.records import DIVISOR, divisor
+from convalgos.problem import LAYOUTS, ConvProblem
 from convalgos.stand_in import StandIn
 from convalgos.transposed import Phase, is_whole, phases
+
+INTERLEAVING, THREADS = "interleave.cu", 256  # of a block, as there
+DIVISORS = ("blocks", "channels", "columns", "rows", "depth", "step_w", "step_h", "step_d")
+CUT = np.dtype([(name, DIVISOR) for name in DIVISORS])
+PHASE = np.dtype([("first", np.int64), ("size", np.int32, 3), ("spare", np.int32)])
+
+
+def build(dtype: str, layout: str) -> Build:
+    last = int(layout == "channels_last")
+    return Build.of(INTERLEAVING, element_t=ELEMENTS[dtype], CHANNELS_LAST=last)
+
+
+def blocks(problem: ConvProblem) -> int:
+    """Of an image of dx."""
+    return ceil_div(math.prod(problem.x_shape[1:]), THREADS)
 
 
 class GpuStandIn(StandIn, GpuAlgorithm):  # type: ignore[override]
@@ -47,6 +66,19 @@ class BackwardData(GpuStandIn):
 
     directions: ClassVar[tuple[str, ...]] = ("backward_data",)
 
+    def builds(self):
+        yield from self.inner.builds()
+        yield from (build(dtype, layout) for dtype, layout in product(self.dtypes, LAYOUTS))
+
+    def spills(self, build, arch):
+        return 0 if build.source == INTERLEAVING else self.inner.spills(build, arch)
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem):
+            return reason
+        few = problem.is_empty or is_whole(problem) or blocks(problem) * problem.N <= GRID_X
+        return None if few else "needs more blocks than a launch may have"
+
     def forwards(self, problem):
         return [p.forward for p in phases(problem) if p.forward is not None]
 
@@ -54,35 +86,59 @@ class BackwardData(GpuStandIn):
         sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
         if is_whole(problem):
             return sums
-        parts = phases(problem)
-        return sums + len(parts) * machine.launch + machine.stream(2 * problem.x_bytes)
+        return sums + machine.launch + machine.stream(2 * problem.x_bytes)
 
     def workspace_bytes(self, problem):
-        """That of the largest phase with its part of dx, which come from the pool one after the other."""
+        """The phases of dx, and what one of them needs: it comes from the pool for one after the other."""
         if problem.is_empty:
             return 0
-        part = 0 if is_whole(problem) else _part_bytes(problem)
+        part = 0 if is_whole(problem) else _places(problem)[1] * problem.itemsize
         return part + max((self.inner.workspace_bytes(f) for f in self.forwards(problem)), default=0)
 
     def plan(self, problem):
         return BackwardDataPlan(problem, self)
 
 
-def _part_bytes(problem: ConvProblem) -> int:
-    """Of the largest phase of dx."""
-    return problem.N * problem.C * max(math.prod(p.size) for p in phases(problem)) * problem.itemsize
+def _places(problem: ConvProblem) -> tuple[dict[Phase, int], int]:
+    """(the first element of each phase that taps reach, elements of all of them), one after the other."""
+    each, found, end = VECTOR_BYTES // problem.itemsize, {}, 0
+    for phase in phases(problem):
+        if phase.forward is not None:
+            found[phase] = end
+            end += ceil_div(problem.N * problem.C * math.prod(phase.size), each) * each
+    return found, end
 
 
 class BackwardDataPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: BackwardData):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._whole = is_whole(problem)
-        self._phases = phases(problem)
         self._plans: dict[Phase, Any] = {
-            p: algorithm.inner.plan(p.forward) for p in self._phases if p.forward is not None
+            p: algorithm.inner.plan(p.forward) for p in phases(problem) if p.forward is not None
         }
+        self._interleave = None if is_whole(problem) else self._interleaving()
         self.launches += [launch for plan in self._plans.values() for launch in plan.launches]
         self.uncapturable = next((p.uncapturable for p in self._plans.values() if p.uncapturable), None)  # type: ignore[misc]
+
+    def _interleaving(self) -> Any:
+        """The kernel that puts the phases into their places."""
+        problem = self.problem
+        self._first, self._elements = _places(problem)
+        wide = problem.as_3d
+        steps = tuple(map(min, wide.stride, wide.spatial))  # beyond its end, a dimension has no phases
+        table = np.zeros(math.prod(steps), PHASE)  # (steps d, h, w)
+        table["first"] = -1
+        for phase in phases(problem):
+            start, size = (
+                (fill,) * (3 - problem.ndim) + v for fill, v in ((0, phase.start), (1, phase.size))
+            )
+            row = table[np.ravel_multi_index(start, steps)]
+            row["first"], row["size"] = self._first.get(phase, -1), size
+        self._table = self.device.table(table.view(np.int64))  # (steps d, h, w, 3)
+        per_image = blocks(problem)
+        divisors = (per_image, problem.C, *reversed(wide.spatial), *reversed(steps))
+        self._cut = self.by_value(np.array([tuple(map(divisor, divisors))], CUT))
+        module = build(problem.dtype, problem.layout)
+        return self.launch(module, "interleave", (per_image * problem.N,), THREADS)
 
     def prepare_filter(self, w):
         """A filter (C, K/groups, *taps) in its own form for each phase."""
@@ -96,18 +152,15 @@ class BackwardDataPlan(GpuPlan):
         """None: each phase takes its own."""
 
     def run(self, x, w, bias, activation, y, workspace):
-        p, xp = self.problem, self.device.xp
-        for phase in self._phases:
-            places = tuple(slice(a, None, s) for a, s in zip(phase.start, p.stride, strict=True))
-            last = p.layout == "channels_last"
-            part = y[(slice(None), *places)] if last else y[(slice(None), slice(None), *places)]
-            plan = self._plans.get(phase)
-            if plan is None:
-                part.view(f"u{p.itemsize}")[...] = 0
-                finish(part, bias, activation, p)
-                continue
-            target = y if self._whole else xp.empty(p.array_shape((p.N, p.C, *phase.size)), self._dtype)
+        p = self.problem
+        parts = None if self._interleave is None else self.device.xp.empty(self._elements, self._dtype)
+        for phase, plan in self._plans.items():
+            target = y
+            if parts is not None:
+                shape, first = p.array_shape((p.N, p.C, *phase.size)), self._first[phase]
+                target = parts[first : first + math.prod(shape)].reshape(shape)
             dy = self._vectors(phase.part(x, p.layout))
             plan.run(dy, w[phase], bias, activation, target, plan.workspace())
-            if not self._whole:
-                part.view(f"u{p.itemsize}")[...] = target.view(f"u{p.itemsize}")
+        if self._interleave is not None:
+            conv = self.conv[activation is not None]
+            self._interleave(parts, NO_BIAS if bias is None else bias, y, self._table, conv, self._cut)
