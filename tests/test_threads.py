@@ -57,10 +57,10 @@ def test_one_plan(algorithm):
     ("algorithm", "text"),
     [
         ("cpu.direct", "n4 c6 h12 w13 k5 r3 s3 p1 stride2 backward_data"),  # in slices
-        ("cpu.direct", "n1 c3 h12 w13 k5 r3 s3 p1 stride2 backward_data"),  # phases together
+        ("cpu.direct", "n1 c3 h12 w13 k5 r5 s5 p2 stride2 backward_data"),  # phases together
         ("cpu.depthwise.channels", "n1 c4 h12 w13 k4 r3 s3 p1 stride2 groups4 backward_data"),
         ("cpu.im2col.own", "n2 c4 h12 w13 k6 r3 s3 p1 backward_weights"),
-        ("cpu.direct.weights", "n1 c3 h90 w90 k4 r3 s3 p1 backward_weights"),  # the pixels in parts
+        ("cpu.direct.weights", "n1 c3 h120 w120 k4 r3 s3 p1 backward_weights"),  # the pixels in parts
         ("cpu.depthwise.weights", "n2 c4 h12 w13 k4 r3 s3 p1 groups4 backward_weights"),
         ("cpu.winograd.weights.f3x4", "n2 c4 h12 w13 k6 r3 s3 p1 backward_weights"),
     ],
