@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
 
 import torch.nn.functional as F  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
 from convalgos.algorithm import Unsupported  # noqa: E402
@@ -172,6 +173,17 @@ def test_transforms_within_a_compiled_function_are_left_to_python():
     torch.testing.assert_close(torch.compile(lambda: tangent(ct.conv2d), backend="aot_eager")(), expected)
 
 
+def test_operations_are_counted():
+    x, w = tensors((2, 4, 7, 6), (6, 4, 3, 3))  # of groups torch counts too many
+    counts = []
+    for conv2d, transposed in ((ct.conv2d, ct.conv_transpose2d), (F.conv2d, F.conv_transpose2d)):
+        with FlopCounterMode(display=False) as counter:
+            y = conv2d(x, w, None, 2, 1)
+            transposed(y, w, None, 2, 1, 1).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
 def test_as_functions_of_torch():
     """Proxies of torch.fx, subclasses of tensors, and tensors without data come through."""
     x, w = tensors((1, 2, 4, 4), (2, 2, 3, 3), gradients=False)
@@ -245,6 +257,22 @@ def test_views_of_all_kinds():
         y = F.conv2d(a, b, padding=2)
         torch.testing.assert_close(ct.conv2d(a, b, padding=2), y)
         assert ct.conv2d(a, b, padding=2).stride() == y.stride() or not y.numel()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+def test_results_may_be_changed_in_place(last):
+    """As nn.ReLU(inplace=True) does; what a gradient needs may not."""
+    x, w = tensors((1, 3, 6, 6), (4, 3, 3, 3))
+    x = x.detach().contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    found, expected = (torch.autograd.grad(f(x, w).relu_().sum(), w) for f in (ct.conv2d, F.conv2d))
+    torch.testing.assert_close(found, expected)
+    up = ct.conv_transpose2d(x, w.transpose(0, 1)).relu_().sum()
+    torch.testing.assert_close(up, F.conv_transpose2d(x, w.transpose(0, 1)).relu().sum())
+    y = ct.conv2d(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_no_copies_where_none_are_needed(monkeypatch):

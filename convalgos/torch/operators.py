@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
 from convalgos import api, gradients
 
@@ -76,6 +77,24 @@ def _(x, dy, kernel, stride, pads, dilation, groups, last):
     return _empty(x, (dy.shape[1], x.shape[1] // groups, *kernel), last)
 
 
+# What torch.utils.flop_counter counts: multiplications and additions of the direct sums.
+
+
+@register_flop_formula(torch.ops.convalgos.conv)
+def _(x_shape, w_shape, *_, out_shape=None, **__):
+    return conv_flop_count(x_shape, w_shape, out_shape)
+
+
+@register_flop_formula(torch.ops.convalgos.conv_backward_data)
+def _(dy_shape, w_shape, *_, out_shape=None, **__):
+    return conv_flop_count(dy_shape, w_shape, out_shape, transposed=True)
+
+
+@register_flop_formula(torch.ops.convalgos.conv_backward_weights)
+def _(x_shape, dy_shape, *_, out_shape=None, **__):
+    return conv_flop_count(x_shape, out_shape, dy_shape)
+
+
 def _empty(example: Tensor, shape: tuple[int, ...], last: bool) -> Tensor:
     if not last:
         return example.new_empty(shape)
@@ -88,8 +107,8 @@ def _laid(x: Tensor, last: bool) -> Tensor:
 
 
 def _seen(y: Tensor, last: bool) -> Tensor:
-    """A result as torch sees it: (N, C, *spatial)."""
-    return y.movedim(-1, 1) if last else y
+    """A result as torch sees it: (N, C, *spatial). A view could not be changed in place, as by nn.ReLU."""
+    return y.movedim(-1, 1).detach() if last else y
 
 
 def _how(stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool) -> dict[str, Any]:
