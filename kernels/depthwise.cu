@@ -14,9 +14,7 @@
 //   rows, last: KERNEL (rows and columns of it)
 //   rows, staged, last: TX and TY (outputs of a thread along a row and a column), STRIDE (along both)
 //   last, plain: VECTOR (channels of a thread).
-#include "common.cuh"
-
-using sum_t = decltype(widen(element_t()));
+#include "depthwise.cuh"
 
 struct Cut {
     small_t threads;             // in all, or staged planes in all
@@ -33,29 +31,6 @@ struct Cut {
     Divisor weights;             // staged: R * taps / 4
 };
 
-template <typename T>
-__device__ inline T bias_of(const element_t* bias, small_t filter) {
-    return bias ? widen(bias[filter]) : T(0);
-}
-
-// Writes COUNT neighbouring outputs of a row of `size`, of which `left` are still to come: at once, in pairs or singly.
-template <int COUNT>
-__device__ inline void store_row(element_t* to, sum_t* sums, sum_t bias, small_t left, small_t size, small_t relu) {
-#pragma unroll
-    for (int j = 0; j < COUNT; j++) sums[j] = finished(sums[j], bias, relu);
-    if (size % COUNT == 0) {
-        store_pack<COUNT>(to, narrow_pack<element_t, COUNT>(sums));
-    } else if (COUNT % 2 == 0 && size % 2 == 0) {
-#pragma unroll
-        for (int j = 0; j + 1 < COUNT; j += 2)
-            if (j < left) store_pack<2>(to + j, narrow_pack<element_t, 2>(sums + j));
-    } else {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            if (j < left) to[j] = narrow<element_t>(sums[j]);
-    }
-}
-
 #if FORM_ROWS
 
 constexpr int THREADS = 64;
@@ -65,22 +40,6 @@ constexpr int TAPS = round_up(KERNEL, 4);
 constexpr int SPAN = (TX - 1) * STRIDE + KERNEL;  // inputs of a thread in a row
 constexpr int IN_ROWS = (TY - 1) * STRIDE + KERNEL;
 constexpr int BLOCKS = KERNEL == 3 ? 10 : 6;  // that share the registers: loads may fill the rest
-
-// The inputs of a thread in a row, from column `first` on, in loads of VECTOR; zeros outside of the row.
-template <int VECTOR>
-__device__ inline void load_span(const element_t* row, small_t first, bool there, small_t size, sum_t (&span)[SPAN]) {
-    constexpr int BEFORE = round_up(LEFT, VECTOR) - LEFT;  // loaded in front, so that vectors are aligned
-    constexpr int LOADED = round_up(BEFORE + SPAN, VECTOR);
-    const small_t at = forget(first - BEFORE);  // tested anew in every row: known for all, tests fill the registers
-    const element_t* from = row + at;
-    sum_t all[LOADED];
-#pragma unroll
-    for (int s = 0; s < LOADED; s += VECTOR) {
-        widen_pack(load_pack_or_zeros<VECTOR>(from + s, there && inside(at + s, size)), all + s);
-    }
-#pragma unroll
-    for (int s = 0; s < SPAN; s++) span[s] = all[BEFORE + s];
-}
 
 template <int VECTOR>
 __device__ inline void accumulate(const element_t* x_plane, const sum_t* w_from, small_t first_h, small_t first_w,
@@ -96,7 +55,7 @@ __device__ inline void accumulate(const element_t* x_plane, const sum_t* w_from,
     for (int i = 0; i < IN_ROWS; i++) {
         const small_t h = first_h + i;
         sum_t span[SPAN];
-        load_span<VECTOR>(x_plane + h * p.size[2], first_w, inside(h, p.size[1]), p.size[2], span);
+        load_span<VECTOR, LEFT>(x_plane + h * p.size[2], first_w, inside(h, p.size[1]), p.size[2], span);
 #pragma unroll
         for (int o = 0; o < TY; o++) {
             const int r = i - o * STRIDE;

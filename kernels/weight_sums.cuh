@@ -4,7 +4,7 @@
 // cut into steps and these into parts: where there are several, each writes its own sums, and `add_parts` adds
 // them up in a fixed order, so that the bits are the same in every run.
 #pragma once
-#include "common.cuh"
+#include "parts.cuh"
 
 using sum_t = decltype(widen(element_t()));
 
@@ -93,17 +93,9 @@ __device__ inline void store_sums(const sum_t (&sums)[COUNT], index_t filter, sm
 // dw = sum of the parts (parts, K, taps): by `lanes` threads each, then theirs in their order. Blocks of 256.
 extern "C" __global__ void __launch_bounds__(256)
 add_parts(const sum_t* __restrict__ parts, element_t* __restrict__ dw, const Conv p, const Cut cut) {
-    __shared__ sum_t kept[256];
-    const small_t tid = threadIdx.x, each = 256 / cut.lanes;
-    const index_t size = index_t(p.filters) * cut.taps, i = index_t(blockIdx.x) * each + tid % each;
-    sum_t sum = 0;
-    if (i < size)
-#pragma unroll 4
-        for (small_t part = tid / each; part < cut.parts; part += cut.lanes) sum += parts[part * size + i];
-    kept[tid] = sum;
-    __syncthreads();
-    if (tid >= each || i >= size) return;
-    for (small_t lane = 1; lane < cut.lanes; lane++) sum += kept[tid + lane * each];
+    index_t i;
+    sum_t sum;
+    if (!added_up(parts, index_t(p.filters) * cut.taps, cut.parts, cut.lanes, i, sum)) return;
     const index_t filter = i / cut.taps;
     dw[place_in_dw(filter, i - filter * cut.taps, p, cut)] = narrow<element_t>(sum);
 }

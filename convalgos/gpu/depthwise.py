@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.forms import COUNTED, DECODE, RESERVED_SHARED, WARP, Form, issue_seconds, macro
 from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.records import DIVISOR, divisor
+from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.records import DIVISOR
 from convalgos.problem import DTYPES, ConvProblem
 
 SQUARE = (3, 5, 7)  # kernels of the forms `rows` and `last`
@@ -47,17 +48,9 @@ THREADS = {
     "plain": 128,
 }
 STAGED_THREADS = 256  # at most
-WARP = 32
-DECODE = 60  # instructions of a thread for its place
 STAGE = 35  # instructions of a warp for 32 elements brought to shared memory
-RESERVED_SHARED = 1 << 10  # bytes that the system takes for each block
 STRAIGHT_THREADS = 512  # that share a multiprocessor's registers, of the forms without shared memory
-# Fitted to prototypes of the staged form on an H200, 7x7 to 31x31: instructions that a scheduler issues in a
-# clock with many warps, the share of a warp that the others cannot hide, and seconds until x is in place.
-ISSUED = 0.85
-WAITING = 0.6
-STAGED_WAIT = 2e-6
-COUNTED = 2**30  # threads and planes are numbered below it, and what threads compute below its double
+STAGED_WAIT = 2e-6  # seconds until x is in place; fitted to prototypes on an H200, 7x7 to 31x31
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -67,18 +60,6 @@ DIVISORS = (
     *("group", "across", "chunks", "tile_rows", "weights"),
 )
 CUT = np.dtype([*((name, np.int32) for name in NUMBERS), *((name, DIVISOR) for name in DIVISORS)])
-
-
-class Form(NamedTuple):
-    """How a problem is computed: the build, and the geometry of its launch."""
-
-    build: Build
-    kernel: str
-    blocks: int
-    threads: int  # of a block
-    shared_bytes: int
-    cut: dict[str, int]
-    seconds: float
 
 
 def form_build(form: str, dtype: str, **macros: int) -> Build:
@@ -101,11 +82,6 @@ def staged_build(dtype: str, tile: tuple[int, int], stride: int) -> Build:
 
 def plain_build(dtype: str, vector: int) -> Build:
     return form_build("plain", dtype, VECTOR=vector)
-
-
-def macro(build: Build, name: str) -> int:
-    """The number of a macro, 0 where the build has none of that name."""
-    return int(dict(build.macros).get(name, 0))
 
 
 def even(p: ConvProblem) -> bool:
@@ -329,34 +305,13 @@ def _staged_form(p: ConvProblem, tile: tuple[int, int], block: tuple[int, ...], 
     return Form(build, "staged", blocks, threads, shared, cut, max(seconds, machine.stream(p.bytes)))
 
 
-def issue_seconds(
-    blocks: int, threads: int, instructions: float, resident: int, machine: GpuMachine
-) -> float:
-    """Seconds in which the busiest multiprocessor issues the instructions of its blocks' threads.
-
-    Its four schedulers issue an instruction a clock where warps take turns to wait; `resident` blocks of it
-    run together.
-    """
-
-    def together(count: int) -> float:
-        of_block = threads / WARP / 4
-        warps = max(1.0, count * (math.ceil(of_block) if of_block > 1 else of_block))  # of a scheduler
-        return (warps + WAITING) * instructions / ISSUED
-
-    whole, rest = divmod(waves(blocks, machine), resident)
-    return (whole * together(resident) + (together(rest) if rest else 0.0)) / machine.clock
-
-
 # --- the plan ----------------------------------------------------------------------------------
 
 
 class DepthwisePlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Depthwise, form: Form):
         super().__init__(problem, algorithm)
-        cut = np.zeros(1, CUT)
-        for name, value in form.cut.items():
-            cut[name] = divisor(value) if name in DIVISORS else value
-        self._cut = self.by_value(cut)
+        self._cut = self.by_value(form.record(CUT))
         self._kernel = self.launch(form.build, form.kernel, (form.blocks,), form.threads, form.shared_bytes)
 
     def prepare_filter(self, w):

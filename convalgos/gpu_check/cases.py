@@ -64,7 +64,7 @@ USED = (  # for all that users do with a plan: sums that are split, planes, rows
     "n1 c2 w20000 k2 s20000 p19999:0 groups2",
     "n1 c16 d6 h9 w10 k24 t3 r3 s3 p1",
 )
-USED_BACKWARD = USED[:4]  # of these the gradients
+USED_BACKWARD = (*USED[:4], "n2 c32 h28 w28 k32 r3 s3 p1 stride2 groups32")  # of these the gradients
 CAUSAL = tuple(
     f"n4 c64 w{n} k64 s{n} p{n - 1}:0 groups64" for n in (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17)
 )
