@@ -11,8 +11,8 @@ into bands of rows, and blocks share the pixels of a filter. Each part has sums 
 kernel adds them up in their order: the bits are the same in every run. The cost model weighs bands and
 parts against the rows that bands read twice, the waiting for loads, and the start of that kernel. For the
 depthwise layers of MobileNetV2, 32 images in float32, channels first, it predicts on an H200 (x and dy at
-4.3 TB/s and one launch are the floor): 30 us for 27 on 32 channels of 112x112, 51 for 48 on 96 of 112x112
-at stride 2, 33 for 30 on 144 of 56x56, 15 for 12 on 192 of 28x28; what lies in L2, from 14x14 on, takes 6
+4.3 TB/s and one launch are the floor): 31 us for 27 on 32 channels of 112x112, 52 for 48 on 96 of 112x112
+at stride 2, 34 for 30 on 144 of 56x56, 17 for 12 on 192 of 28x28; what lies in L2, from 14x14 on, takes 6
 to 9 us, a few launches.
 
 Source: own; the definition, with sums in registers. Strides and dilations are taken apart into phases, as the
