@@ -56,6 +56,11 @@ def aligned_zeros(count: int, dtype: Any) -> np.ndarray:
     return array
 
 
+def whole_lines(nbytes: int) -> int:
+    """Bytes rounded up to whole cache lines, so that what lies behind starts on one."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 def forget() -> None:
     """Give back to the system what is kept."""
     with _lock:

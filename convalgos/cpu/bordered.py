@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.cpu import simd
 from convalgos.cpu.simd import LINE
 from convalgos.machine import cache_sizes, cpu_count, vector_bytes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 SUMS = {64: 28, 32: 12, 16: 12}  # taps at a time, for the bytes of a vector: as many as there are registers,
@@ -125,7 +126,7 @@ class Bordered:
     @property
     def task_bytes(self) -> int:
         p = self.problem
-        return -(-(self.planes + self.sums + self.gathered) * p.itemsize // 64) * 64
+        return whole_lines((self.planes + self.sums + self.gathered) * p.itemsize)
 
     @property
     def units(self) -> int:

@@ -18,6 +18,7 @@ from convalgos.cpu import panels, simd
 from convalgos.cpu.tiles import Axis
 from convalgos.kept import kept
 from convalgos.machine import cache_sizes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
@@ -323,22 +324,18 @@ class BoxSizes:
     @property
     def table_bytes(self) -> int:
         """The row table of a product."""
-        return _lines(8 * (self.box[0] * self.box[1] * self.tiles + SPARE))
+        return whole_lines(8 * (self.box[0] * self.box[1] * self.tiles + SPARE))
 
     @property
     def own_bytes(self) -> int:
         """Scratch of a thread beside the transformed box."""
-        return _lines(self.pixel_bytes) + self.table_bytes
+        return whole_lines(self.pixel_bytes) + self.table_bytes
 
     @property
     def box_bytes(self) -> int:
         """Transformed inputs and products of a box."""
-        return _lines(self.points * (self.v_point + self.m_point) * self.problem.itemsize)
+        return whole_lines(self.points * (self.v_point + self.m_point) * self.problem.itemsize)
 
     @property
     def scratch_bytes(self) -> int:
         return self.threads * self.own_bytes + (1 if self.team else self.threads) * self.box_bytes
-
-
-def _lines(count: int) -> int:
-    return -(-count // LINE) * LINE

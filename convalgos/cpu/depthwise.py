@@ -25,6 +25,7 @@ from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_ti
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 # Registers that hold sums at most, by vector bytes.
@@ -107,7 +108,7 @@ class Cut:
             return 0
         _, rows, columns = self.problem.spatial_out
         last = rows - (self.row_bands - 1) * self.band_rows  # rows of the largest band
-        return -(-last * min(columns, self.band_columns) * self.problem.itemsize // 64) * 64
+        return whole_lines(last * min(columns, self.band_columns) * self.problem.itemsize)
 
 
 @cut_once(256)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import jit, simd
 from convalgos.cpu.bordered import bordered
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments, fields
@@ -418,7 +418,7 @@ class DepthwiseWeights(Algorithm):
         return min(jit.thread_count(), cut.units) * cut.task_bytes
 
     def error_bound(self, problem):
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.reduction)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return DepthwiseWeightsPlan(problem, self)

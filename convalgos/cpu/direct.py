@@ -26,6 +26,7 @@ from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.machine import Machine, cache_sizes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
@@ -48,7 +49,7 @@ class Blocking(PanelBlocks):
     def scratch_bytes(self) -> int:
         """Per task: input, then [pixel][panel] sums with spare rows for the tail of the micro-kernel."""
         sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
-        return -(-(self.input_elements + sums) * self.problem.itemsize // 64) * 64
+        return whole_lines((self.input_elements + sums) * self.problem.itemsize)
 
 
 @cut_once(256)

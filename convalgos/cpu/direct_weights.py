@@ -20,13 +20,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import jit, panels, simd, squares
 from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.machine import cache_sizes
-from convalgos.memory import aligned_zeros
+from convalgos.memory import aligned_zeros, whole_lines
 from convalgos.problem import ConvProblem
 
 PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
@@ -79,7 +79,7 @@ class Cut(PanelBlocks):
     @property
     def task_bytes(self) -> int:
         elements = self.input_elements + self.packed_elements + self.most_panels * self.panel_sums
-        return -(-elements * self.problem.itemsize // 64) * 64
+        return whole_lines(elements * self.problem.itemsize)
 
     @property
     def part_bytes(self) -> int:
@@ -411,8 +411,7 @@ class DirectWeights(Algorithm):
         return min(jit.thread_count(), cut.units) * cut.task_bytes + cut.part_bytes
 
     def error_bound(self, problem):
-        # sums of gemm_m products, of a block in order and of the blocks in order: a random walk
-        return float(np.finfo(problem.dtype).eps) * (4 * math.sqrt(max(1, problem.reduction)) + 2)
+        return error_of_sums(problem)
 
     def plan(self, problem):
         return DirectWeightsPlan(problem, self)

@@ -16,6 +16,7 @@ import numpy as np
 from convalgos.cpu import simd
 from convalgos.cpu.threads import cut_once, thread_count
 from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
@@ -134,7 +135,7 @@ class Blocking:
     def scratch_bytes(self) -> int:
         """Per task."""
         elements = self.input_elements + self.rows * self.staged
-        return -(-elements * self.problem.itemsize // 64) * 64
+        return whole_lines(elements * self.problem.itemsize)
 
 
 def streams(problem: ConvProblem) -> bool:

@@ -24,7 +24,7 @@ from convalgos.cpu.simd import call, carray, pointer
 from convalgos.cpu.threads import Lone, alone, thread_count
 from convalgos.kept import kept
 from convalgos.machine import Machine, cache_sizes
-from convalgos.memory import aligned_empty
+from convalgos.memory import aligned_empty, whole_lines
 from convalgos.problem import ConvProblem
 from convalgos.transposed import is_whole
 
@@ -102,11 +102,7 @@ class Slicing:
     @kept
     def part_bytes(self) -> list[int]:
         """Of what the pieces of a slice compute, in whole cache lines; 0 where no tap reaches the phase."""
-        return [_lines(p.forward.y_bytes) if p.forward else 0 for p in self.pieces]
-
-
-def _lines(count: int) -> int:
-    return -(-count // simd.LINE) * simd.LINE
+        return [whole_lines(p.forward.y_bytes) if p.forward else 0 for p in self.pieces]
 
 
 def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
@@ -114,7 +110,7 @@ def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
     with alone():
         each = [algorithm.workspace_bytes(f) for f in cut.forwards]
     each.append(cut.stage[1])
-    return min(thread_count(), cut.count) * (sum(cut.part_bytes) + _lines(max(each)))
+    return min(thread_count(), cut.count) * (sum(cut.part_bytes) + whole_lines(max(each)))
 
 
 def slicing(problem: ConvProblem, algorithm: Algorithm, spare: float) -> Slicing | None:

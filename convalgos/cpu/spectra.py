@@ -17,6 +17,7 @@ import numpy as np
 from convalgos.cpu import jit, simd, squares, tiles
 from convalgos.cpu.kernel_plan import arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
+from convalgos.memory import whole_lines
 
 RECORD = arguments(
     # the chunk, and the work in it
@@ -36,7 +37,7 @@ STRIP = 128  # pixels of a row that are turned from channels_last at a time
 
 def record_bytes() -> int:
     """Scratch of a task that works alone, behind its strip: a record of its own, in whole cache lines."""
-    return -(-RECORD_BYTES // 64) * 64
+    return whole_lines(RECORD_BYTES)
 
 
 def strip_bytes(itemsize: int) -> int:

@@ -11,6 +11,7 @@ from convalgos.cpu.box_sizes import LINE, BoxSizes
 from convalgos.cpu.tiles import Axis, axis
 from convalgos.kept import kept
 from convalgos.machine import cache_sizes
+from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
 CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
@@ -91,24 +92,24 @@ class WeightBoxes:
     @property
     def m_bytes(self) -> int:
         """Of M, or of each thread's part of it."""
-        return _lines(self.inputs.points * self.m_point * self.problem.itemsize)
+        return whole_lines(self.inputs.points * self.m_point * self.problem.itemsize)
 
     @property
     def v_bytes(self) -> int:
-        return _lines(self.inputs.points * self.inputs.v_point * self.problem.itemsize)
+        return whole_lines(self.inputs.points * self.inputs.v_point * self.problem.itemsize)
 
     @property
     def d_bytes(self) -> int:
         """A panel more: the last one of a row of D may reach beyond it."""
         elements = self.gradients.points * self.gradients.v_point + self.panel
-        return _lines(elements * self.problem.itemsize)
+        return whole_lines(elements * self.problem.itemsize)
 
     @property
     def own_bytes(self) -> int:
         """Scratch of a thread: pixels of a strip, then gradients on their way to dw."""
         taps = math.prod(self.problem.kernel)
         order = (CHANNELS * taps + 2 * self.inputs.lanes + 64) * self.inputs.lanes * self.problem.itemsize
-        return _lines(max(self.inputs.pixel_bytes, self.gradients.pixel_bytes, order))
+        return whole_lines(max(self.inputs.pixel_bytes, self.gradients.pixel_bytes, order))
 
     @property
     def scratch_bytes(self) -> int:
@@ -156,7 +157,3 @@ def ways(all_tiles: WeightBoxes) -> list[WeightBoxes]:
     if all_tiles.v_bytes <= cache_sizes()[2]:
         found[all_tiles.inputs.cuts] = all_tiles
     return list(found.values())
-
-
-def _lines(count: int) -> int:
-    return -(-count // LINE) * LINE
