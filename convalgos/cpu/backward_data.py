@@ -16,7 +16,7 @@ import numpy as np
 
 from convalgos.algorithm import Plan
 from convalgos.cpu import interleave, slices
-from convalgos.cpu.pieces import Piece, pieces
+from convalgos.cpu.pieces import Piece, filters_of, pieces
 from convalgos.cpu.slices import SlicedPlan, Slicing, slicing
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
@@ -134,8 +134,11 @@ class BackwardDataPlan(Plan):
         self._plans = [algorithm.inner.plan(p.forward) if p.forward else None for p in self._pieces]
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
-        groups, both = self.problem.groups, zip(self._pieces, self._plans, strict=True)
-        return [plan.prepare_filter(p.filter(w, groups)) if plan else None for p, plan in both]
+        turned = filters_of(self._pieces, w, self.problem.groups)
+        return [
+            plan.prepare_filter(part) if plan and part is not None else None
+            for part, plan in zip(turned, self._plans, strict=True)
+        ]
 
     def new_workspace(self) -> Any:
         spaces = [plan.new_workspace() if plan else None for plan in self._plans]

@@ -9,6 +9,7 @@ stride 2, where phases have 3x3, 3x2, 2x3 and 2x2 taps.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,18 +39,29 @@ class Piece:
         step = channels * (1 if layout == "channels_last" else math.prod(self.whole.size))
         return [i * step for i in range(len(self.phases))]
 
-    def filter(self, w: np.ndarray, groups: int) -> np.ndarray:
-        """(filters, K/groups, *taps) of the convolution, from w (K, C/groups, *kernel)."""
-        if len(self.phases) == 1 or self.forward is None:
-            return turned(self.whole, w, groups)
-        filters = np.zeros((len(self.phases), w.shape[1], w.shape[0], *self.forward.kernel), w.dtype)
-        first = _first_rows(self.whole)
-        for phase, part in zip(self.phases, filters, strict=True):
-            assert phase.forward
-            steps = zip(_first_rows(phase), first, phase.forward.kernel, self.forward.dilation, strict=True)
-            taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
-            part[(slice(None), slice(None), *taps)] = turned(phase, w, groups)
-        return filters.reshape(self.forward.w_shape)
+
+def filters_of(found: Sequence[Piece], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
+    """(filters, K/groups, *taps) of each piece, from w (K, C/groups, *kernel); None of one without taps."""
+    apart = [p for piece in found for p in piece.phases if p.forward]
+    turned_apart = dict(zip(apart, turned(apart, w, groups), strict=True))
+    return [
+        _filters_together(piece, turned_apart) if len(piece.phases) > 1 else turned_apart.get(piece.whole)
+        for piece in found
+    ]
+
+
+def _filters_together(piece: Piece, apart: dict[Phase, np.ndarray]) -> np.ndarray:
+    """Those of all phases of a piece, side by side, with zeros in the taps that a phase has not."""
+    assert piece.forward
+    some = apart[piece.phases[0]]  # (C, K, *taps)
+    together = np.zeros((len(piece.phases), *some.shape[:2], *piece.forward.kernel), some.dtype)
+    first = _first_rows(piece.whole)
+    for phase, part in zip(piece.phases, together, strict=True):
+        assert phase.forward
+        steps = zip(_first_rows(phase), first, phase.forward.kernel, piece.forward.dilation, strict=True)
+        taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
+        part[(slice(None), slice(None), *taps)] = apart[phase]
+    return together.reshape(piece.forward.w_shape)
 
 
 @lru_cache(1024)

@@ -19,7 +19,7 @@ import numpy as np
 from convalgos.algorithm import Algorithm, Plan
 from convalgos.cpu import interleave, jit, simd
 from convalgos.cpu.kernel_plan import CALL, Packed, arguments, fields
-from convalgos.cpu.pieces import Piece, pieces
+from convalgos.cpu.pieces import Piece, filters_of, pieces
 from convalgos.cpu.simd import call, carray, pointer
 from convalgos.cpu.threads import Lone, alone, thread_count
 from convalgos.kept import kept
@@ -234,11 +234,10 @@ class SlicedPlan(Plan):
     def prepare_filter(self, w: np.ndarray) -> list[Filters]:
         p = self.problem
         found = []
-        for piece, plan in zip(self.pieces, self.plans, strict=True):
-            if plan is not None:
-                filters = piece.filter(w, p.groups)  # (C, K/groups, *taps), or those of all phases
+        for turned, plan in zip(filters_of(self.pieces, w, p.groups), self.plans, strict=True):
+            if turned is not None:
                 first = [group * p.w_shape[1] for group in self.cut.starts[1]]  # channels of the slices
-                packed = [plan.prepare_filter(filters[c : c + plan.problem.K]) for c in first]
+                packed = [plan.prepare_filter(turned[c : c + plan.problem.K]) for c in first]
                 found.append(Filters(packed, np.array([f.address for f in packed])))
         return found
 

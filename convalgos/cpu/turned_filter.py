@@ -1,8 +1,9 @@
-"""The filter of a gradient's phase, turned round and with its channels exchanged: on all cores, in blocks."""
+"""The filters of a gradient's phases, turned round and with channels exchanged: on all cores, in blocks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,25 +14,33 @@ from convalgos.cpu.squares import load_whole_square
 from convalgos.memory import aligned_empty
 from convalgos.transposed import Phase
 
-# w (groups, filters, channels, elements), target (groups, channels, filters, taps); `places` (taps,).
-RECORD = fields("w target groups filters channels elements taps places tasks")
+# w (groups, filters, channels, elements); `elements_to` (count,) as `ELEMENT`.
+RECORD = fields("w groups filters channels elements elements_to count tasks")
+# An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps).
+ELEMENT = fields("element target taps place")
 
 
-def turned(phase: Phase, w: np.ndarray, groups: int) -> np.ndarray:
-    """(C, K/groups, *taps) `Phase.filter` of a C-contiguous w (K, C/groups, *kernel), as a new array."""
+def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarray]:
+    """(C, K/groups, *taps) `Phase.filter` of each phase, from a C-contiguous w (K, C/groups, *kernel).
+
+    New arrays. The phases share no elements of the kernel, and w is read once for all of them.
+    """
     filters, channels, *kernel = w.shape
-    steps = tuple(slice(first, None, step) for first, step in phase.taps)
-    places = np.arange(np.prod(kernel)).reshape(kernel)[steps]  # (*taps)
-    turned_places = np.ascontiguousarray(np.flip(places))
-    shape = (groups * channels, filters // groups, *places.shape)
-    target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
+    elements = np.arange(math.prod(kernel)).reshape(kernel)
+    found, table = [], []
+    for phase in phases:
+        chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in phase.taps)])  # (*taps)
+        shape = (groups * channels, filters // groups, *chosen.shape)
+        target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
+        places = enumerate(chosen.ravel())
+        table += [(element, target.ctypes.data, chosen.size, place) for place, element in places]
+        found.append(target)
+    to = np.array(sorted(table), ELEMENT)
     tasks = jit.thread_count() if w.size > 1 << 14 else 1
-    record = np.array(
-        [(w.ctypes.data, target.ctypes.data, groups, filters // groups, channels, int(np.prod(kernel)),
-          places.size, turned_places.ctypes.data, tasks)], RECORD,
-    )  # fmt: skip
+    sizes = (groups, filters // groups, channels, elements.size)
+    record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], RECORD)
     jit.launch(turn(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
-    return target
+    return found
 
 
 @simd.emitter
@@ -49,14 +58,15 @@ def reverse_run(v, source, target, count):
 
 @jit.specialise
 def turn(SIZE, LANES):
-    """target[group, channel, filter, tap] = w[group, filter, channel, places[tap]].
+    """target[group, channel, filter, place] = w[group, filter, channel, element], for elements of the kernel.
 
     In squares of LANES channels and filters, of which both arrays have few cache lines.
     """
 
     def turn(args, task):
         a = carray(pointer(args), 1, RECORD)[0]
-        places = carray(pointer(a.places), a.taps, np.int64)
+        table = carray(pointer(a.elements_to), a.count, ELEMENT)
+        backwards = table[0].taps == a.elements  # no stride: all elements, the last one first
         blocks = (a.channels + LANES - 1) // LANES
         total = a.groups * blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -65,18 +75,22 @@ def turn(SIZE, LANES):
             for k0 in range(0, a.filters, LANES):
                 filters = min(LANES, a.filters - k0)
                 source = a.w + ((group * a.filters + k0) * a.channels + c0) * a.elements * SIZE
-                target = a.target + ((group * a.channels + c0) * a.filters + k0) * a.taps * SIZE
+                first = (group * a.channels + c0) * a.filters + k0
                 if a.elements == 1 and channels == filters == LANES:
+                    target = table[0].target + first * SIZE
                     load_whole_square(SIZE, LANES, source, a.channels, target, a.filters)
                     continue
                 for c in range(channels):
                     for k in range(filters):
                         from_ = source + (k * a.channels + c) * a.elements * SIZE
-                        to = target + (c * a.filters + k) * a.taps * SIZE
-                        if a.taps == a.elements:  # no stride: all of them, backwards
-                            reverse_run(SIZE, LANES, from_, to, a.taps)
+                        at = first + c * a.filters + k
+                        if backwards:
+                            target = table[0].target + at * a.elements * SIZE
+                            reverse_run(SIZE, LANES, from_, target, a.elements)
                             continue
-                        for t in range(a.taps):
-                            copy_bytes(to + t * SIZE, from_ + places[t] * SIZE, SIZE)
+                        for i in range(a.count):
+                            to = table[i]
+                            target = to.target + (at * to.taps + to.place) * SIZE
+                            copy_bytes(target, from_ + to.element * SIZE, SIZE)
 
     return turn
