@@ -124,7 +124,7 @@ def cutting(problem: ConvProblem) -> Cut:
         channels = max(1, l2 // 3 // (cut.images * cut.strides[1] * size))
         most = max(cut.rows, channels * math.prod(p.kernel))
     found = (_dealt(cut, count, most, threads, l2) for count in _counts(cut.panels))
-    return min((c for c in found if c), key=lambda c: (_uneven(c, threads), c.reads))
+    return min(found, key=lambda dealt: (_uneven(dealt, threads), dealt.reads))
 
 
 def _counts(most: int) -> list[int]:

@@ -123,18 +123,15 @@ def filter_planes(cut: Cut, w: np.ndarray) -> np.ndarray:
     for i, phase in enumerate(cut.phases):
         here, there = [], []  # the kernel elements of the phase, and their places among its taps
         for kernel, dilation, stride, offset in zip(p.kernel, p.dilation, p.stride, phase, strict=True):
-            elements = [t for t in range(kernel) if t * dilation % stride == offset]
-            here.append(_progression(elements))
-            there.append(_progression([t * dilation // stride for t in elements]))
+            period = stride // math.gcd(stride, dilation)
+            first = next(t for t in range(period) if t * dilation % stride == offset)
+            start, step = first * dilation // stride, dilation * period // stride
+            count = len(range(first, kernel, period))
+            here.append(slice(first, kernel, period))
+            there.append(slice(start, start + (count - 1) * step + 1, step))
         (t, r, s), (d, h, k) = here, there
         planes[:, : p.gemm_n, i, :, d, h, k] = w[:, :, :, t, r, s]  # (g, K/g, C/g, taps of the phase)
     return planes.reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
-
-
-def _progression(numbers: list[int]) -> slice:
-    """Evenly spaced numbers as a slice."""
-    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-    return slice(numbers[0], numbers[-1] + 1, step)
 
 
 def _strides(problem: ConvProblem, shape: tuple[int, ...]) -> tuple[int, ...]:

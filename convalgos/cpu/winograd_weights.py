@@ -33,11 +33,13 @@ from convalgos.transforms import amplification
 PRODUCT = 1.12  # of the measured peak, inside the micro-kernel,
 WAITS = 4.3  # less this over its registers, as small tiles wait for their loads
 TILE_TAPS = 12  # tiles multiplied in the time that sums are loaded and stored
-SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored. In the time of one byte
-FROM_MEMORY = 7  # of this as many are moved: for one of sums in memory,
-FROM_L2, FROM_L3 = 5, 43  # for one of V or D, half of which another core wrote, in L2 and in L3,
-FAR = 0.55  # which is meant from this share of L3 on,
-BOX = 2.4e6  # and for the two parallel regions of a box
+SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored
+# Bytes of such sums that take as long as
+FROM_MEMORY = 7  # a byte of sums in memory, where they are mostly
+SPILT = 0.25, 0.75  # between these shares of L3, which they do not have for themselves,
+FROM_L2, FROM_L3 = 5, 43  # a byte of V or D, half of which another core wrote, in L2 and in L3,
+FAR = 0.55  # where they are once they fill this share of L3,
+BOX = 2.4e6  # and the two parallel regions of a box
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -56,7 +58,7 @@ def boxes(problem: ConvProblem, r: int, m: int, threads: int) -> WeightBoxes:
     transformed = form(problem, r)
     assert not isinstance(transformed, str)
     all_tiles = whole(problem, (m if transformed[0] else 1, m if transformed[1] else 1), threads)
-    return min(ways(all_tiles), key=lambda cut: (_effort(cut), cut.scratch_bytes))
+    return min(ways(all_tiles), key=lambda cut: (_effort(cut), cut.inputs.boxes))
 
 
 def _effort(cut: WeightBoxes) -> float:
@@ -68,7 +70,9 @@ def _effort(cut: WeightBoxes) -> float:
     if cut.chunks:
         return cut.inputs.boxes * (FROM_L3 * held + BOX)
     far = min(1.0, held / (FAR * cache_sizes()[2]))
-    sums = 2 * cut.m_bytes * (1 if cut.m_bytes <= cache_sizes()[2] * 0.6 else FROM_MEMORY)
+    low, high = SPILT
+    spilt = min(1.0, max(0.0, (cut.m_bytes / cache_sizes()[2] - low) / (high - low)))
+    sums = 2 * cut.m_bytes * (1 + spilt * (FROM_MEMORY - 1))
     return cut.inputs.boxes * (sums + (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held + BOX)
 
 
@@ -103,14 +107,8 @@ class WinogradWeights(Algorithm):
         per_box = tiles / (x.boxes / p.groups)
         flops = 2 * tiles * _products(cut) * cut.panels * cut.panel * p.kernel[0] * p.groups
         registers = cut.product_rows * cut.vectors
-        speed = (
-            machine.peak(p.dtype)
-            * PRODUCT
-            * registers
-            / (registers + WAITS)
-            * per_box
-            / (per_box + TILE_TAPS)
-        )
+        share = registers / (registers + WAITS) * per_box / (per_box + TILE_TAPS)
+        speed = machine.peak(p.dtype) * PRODUCT * share
         moved = _effort(cut) / (machine.cache_bandwidth * SUMS)
         memory = 0.43 * machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
