@@ -26,7 +26,7 @@ from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.kept import kept
 from convalgos.machine import cache_sizes, vector_bytes
-from convalgos.memory import aligned_zeros
+from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
@@ -250,22 +250,32 @@ class ChannelsPlan(KernelPlan):
             "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
-        self._cut = c
+        self._cut, self._filters = c, _filters(c)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""
         c, p = self._cut, self._cut.problem
-        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)
-        packed = aligned_zeros(c.blocks * c.vectors * p.gemm_k * c.lanes, w.dtype)
+        filters, outside = self._filters
+        packed = aligned_empty(c.blocks * c.vectors * p.gemm_k * c.lanes, w.dtype)
         packed = packed.reshape(c.blocks, c.vectors, *p.kernel[:2], p.w_shape[1], p.kernel[2], c.lanes)
-        for block, vector in np.ndindex(c.blocks, c.vectors):
-            first = block * c.vectors * c.groups
-            if c.in_place:
-                first = min(first, p.groups - c.vectors * c.groups)
-            part = w[first + vector * c.groups :][: c.groups]  # (<= groups, K/g, C/g, T, R, S)
-            part = part.reshape(-1, *part.shape[2:])  # (filters, C/g, T, R, S)
-            packed[block, vector, ..., : len(part)] = part.transpose(2, 3, 1, 4, 0)
+        chosen = w.reshape(p.K, p.w_shape[1], *p.kernel)[filters]  # (blocks, vectors, lanes, C/g, T, R, S)
+        packed[...] = chosen.transpose(0, 1, 4, 5, 3, 6, 2)
+        if outside is not None:
+            np.copyto(packed, 0, where=outside[:, :, None, None, None, None, :])
         return packed
+
+
+def _filters(c: Cut) -> tuple[np.ndarray, np.ndarray | None]:
+    """(blocks, vectors, lanes) the filter of each lane, and which lanes have none, if any."""
+    p = c.problem
+    first = np.arange(c.blocks) * c.vectors * c.groups
+    if c.in_place:
+        first = np.minimum(first, p.groups - c.vectors * c.groups)
+    groups = np.add.outer(first, np.arange(c.vectors) * c.groups)  # (blocks, vectors)
+    lanes = np.arange(c.lanes)
+    filters = np.add.outer(groups * p.gemm_n, lanes)
+    outside = (filters >= p.K) | (lanes >= c.groups * p.gemm_n)
+    return np.where(outside, 0, filters), outside if outside.any() else None
 
 
 def _tables(c: Cut, source: tuple[int, int], target: tuple[int, int], w: tuple[int, int]):
