@@ -25,17 +25,22 @@ def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarr
 
     New arrays. The phases share no elements of the kernel, and w is read once for all of them.
     """
+    if not phases:  # all of dx is zero: what taps reach is padding
+        return []
     filters, channels, *kernel = w.shape
     elements = np.arange(math.prod(kernel)).reshape(kernel)
-    found, table = [], []
+    found, tables = [], []
     for phase in phases:
         chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in phase.taps)])  # (*taps)
         shape = (groups * channels, filters // groups, *chosen.shape)
         target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
-        places = enumerate(chosen.ravel())
-        table += [(element, target.ctypes.data, chosen.size, place) for place, element in places]
+        table = np.empty(chosen.size, ELEMENT)
+        table["element"], table["place"] = chosen.ravel(), np.arange(chosen.size)
+        table["target"], table["taps"] = target.ctypes.data, chosen.size
+        tables.append(table)
         found.append(target)
-    to = np.array(sorted(table), ELEMENT)
+    to = np.concatenate(tables)
+    to = to[np.argsort(to["element"])]  # in the order in which w is read
     tasks = jit.thread_count() if w.size > 1 << 14 else 1
     sizes = (groups, filters // groups, channels, elements.size)
     record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], RECORD)

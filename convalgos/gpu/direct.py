@@ -25,7 +25,7 @@ from convalgos.gpu.judge import appoint
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
 from convalgos.gpu.records import DIVISOR, divisor
-from convalgos.gpu.taps import NOWHERE, tap_table
+from convalgos.gpu.taps import tap_table, why_not_counted
 from convalgos.problem import ConvProblem
 
 TILE_K = 8  # taps of a step, as in direct.cu
@@ -100,12 +100,7 @@ class Direct(GpuAlgorithm):
             return reason
         if not problem.is_empty and blocks(problem, self.tile(problem, current().figures)) > GRID_X:
             return "needs more blocks than a launch may have"
-        reach = max(
-            (e + p for e, ps in zip(problem.spatial, problem.padding, strict=True) for p in ps), default=0
-        )
-        if max(reach, *problem.kernel_extent) >= NOWHERE:
-            return f"counts positions up to {NOWHERE}, but the input or the kernel reaches {reach}"
-        return None
+        return why_not_counted(problem)
 
     def cost(self, problem, machine):
         tile = self.tile(problem, machine)

@@ -19,8 +19,8 @@ import numpy as np
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
-from convalgos.gpu.taps import NOWHERE, tap_table
-from convalgos.gpu.tensor_cores import COPIED, GATHERED, MATHS, TensorCores
+from convalgos.gpu.taps import tap_table, why_not_counted
+from convalgos.gpu.tensor_cores import COPIED, GATHERED, LOADS, MATHS, TensorCores
 from convalgos.problem import ConvProblem
 
 ROW_BYTES = 128  # of taps of a step, for each pixel and filter, as in implicit_gemm.cu
@@ -94,11 +94,7 @@ class ImplicitGemm(TensorCores):
 
     def builds(self):
         for dtype in self.dtypes:
-            for layout, copied in (
-                ("channels_first", False),
-                ("channels_last", False),
-                ("channels_last", True),
-            ):
+            for layout, copied in LOADS:
                 for tile in self.tiles(layout, copied):
                     yield build(self.math, dtype, tile, layout, copied)
 
@@ -119,10 +115,7 @@ class ImplicitGemm(TensorCores):
             return f"needs {tile.shared_bytes} bytes of shared memory in a block, more than the device has"
         if blocks(problem, tile) > GRID_X:
             return "needs more blocks than a launch may have"
-        reach = max(e + p for e, ps in zip(problem.spatial, problem.padding, strict=True) for p in ps)
-        if max(reach, *problem.kernel_extent) >= NOWHERE:
-            return f"counts positions up to {NOWHERE}, but the input or the kernel reaches {reach}"
-        return None
+        return why_not_counted(problem)
 
     def geometry(self, problem: ConvProblem, machine: GpuMachine) -> tuple[Tile, int]:
         """The tile, and the parts of the sum, that are the fastest by prediction."""

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from convalgos.gpu.device import current
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import ceil_div, waves
-from convalgos.gpu.tensor_cores import COPIED, GATHERED, MATHS, TensorCores
+from convalgos.gpu.tensor_cores import COPIED, GATHERED, LOADS, MATHS, TensorCores
 from convalgos.gpu.weight_sums import WeightSums, WeightSumsPlan, blocks, read_again
 from convalgos.problem import ConvProblem
 
@@ -81,11 +81,7 @@ class ImplicitGemmWeights(TensorCores, WeightSums):
 
     def builds(self):
         for dtype in self.dtypes:
-            for layout, copied in (
-                ("channels_first", False),
-                ("channels_last", False),
-                ("channels_last", True),
-            ):
+            for layout, copied in LOADS:
                 for tile in self._tiles(layout, copied):
                     yield build(self.math, dtype, tile, layout, copied)
 

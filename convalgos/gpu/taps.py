@@ -11,6 +11,14 @@ from convalgos.problem import ConvProblem
 NOWHERE = 1 << 29  # place of taps that fill a table up: outside of every input
 
 
+def why_not_counted(problem: ConvProblem) -> str | None:
+    """Why the places of a problem cannot be told from `NOWHERE`, or None."""
+    reach = max(e + p for e, ps in zip(problem.spatial, problem.padding, strict=True) for p in ps)
+    if max(reach, *problem.kernel_extent) >= NOWHERE:
+        return f"counts positions up to {NOWHERE}, but the input or the kernel reaches {reach}"
+    return None
+
+
 def tap_table(problem: ConvProblem, multiple: int = 1) -> np.ndarray:
     """(taps, 4) int32 (offset in x, d, h, w) of each tap of a group, filled up to a multiple of taps.
 

@@ -20,6 +20,11 @@ from convalgos.problem import ConvProblem
 
 COPIED, GATHERED = 0.5, 0.25  # of the tensor peak where 16 bytes lie together, and where not; estimates
 MMA_SYNC = {9: 0.63}  # by major capability: of the tensor peak that mma.sync reaches; arXiv:2402.13499
+LOADS = (  # layouts, and whether 16 bytes that lie together are copied whole
+    ("channels_first", False),
+    ("channels_last", False),
+    ("channels_last", True),
+)
 MATHS = {"half": 0, "tf32": 1, "3xtf32": 2}  # as kernels know them
 
 

@@ -22,7 +22,7 @@ from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import Build
 from convalgos.gpu.plan import GRID_X, GRID_YZ, GpuAlgorithm, GpuPlan, ceil_div
 from convalgos.gpu.records import DIVISOR, divisor
-from convalgos.gpu.taps import NOWHERE, tap_table
+from convalgos.gpu.taps import tap_table, why_not_counted
 from convalgos.problem import ConvProblem
 
 MOST_BYTES = 1 << 28  # of parts of a sum, where no limit is given
@@ -111,10 +111,7 @@ class WeightSums(GpuAlgorithm):
             return f"needs {tile.shared_bytes} bytes of shared memory in a block, more than the device has"
         if blocks(problem, tile) > GRID_X:
             return "needs more blocks than a launch may have"
-        reach = max(e + p for e, ps in zip(problem.spatial, problem.padding, strict=True) for p in ps)
-        if max(reach, *problem.kernel_extent) >= NOWHERE:
-            return f"counts positions up to {NOWHERE}, but the input or the kernel reaches {reach}"
-        return None
+        return why_not_counted(problem)
 
     def within(self, problem, *, workspace_limit, deterministic, strict_nan):
         return self if workspace_limit is None else replace(self, most_bytes=workspace_limit)
