@@ -249,6 +249,11 @@ class BoxSizes:
         return self.box[2] * self.box[3] * self.row_tiles
 
     @property
+    def slot_tiles(self) -> int:
+        """Tiles from an input slice of a box to the next: those of all images, which lie without a gap."""
+        return self.box[0] * self.tiles
+
+    @property
     def slot_step(self) -> int:
         """Input slices between those that a box may need."""
         return math.gcd(self.depth.stride, self.depth.dilation) if self.depth.taps > 1 else self.depth.stride
@@ -267,7 +272,7 @@ class BoxSizes:
     @property
     def v_point(self) -> int:
         """All input tiles of a box at one point."""
-        return self.box[0] * self.slots * self.tiles * self.v_row + LINE // self.problem.itemsize
+        return self.slots * self.slot_tiles * self.v_row + LINE // self.problem.itemsize
 
     @property
     def spare_rows(self) -> int:

@@ -4,9 +4,11 @@
     multiply  V and the transformed filter U -> M, a matrix product for each point of the tiles
     write     M -> `output_tiles` -> pixels of some filters -> y, with bias and activation
 
-V is (point, image, input slice, tile, phase, channel), U (group, point, panel, depth tap, phase, channel,
-filter) and M (point, panel, output slice, image, tile, filter). Values at a point have one part or two, the
-real and the imaginary ones of each vector of channels or filters in turn. What a tile is transformed by,
+V is (point, input slice, image, tile, phase, channel), U (group, point, panel, depth tap, phase, channel,
+filter) and M (point, panel, output slice, image, tile, filter). In V and M the tiles of all images of a slice
+lie one after the other without a gap, in every box, so that they are the rows of one product or one sum; it
+is the slices of V that lie as far apart as those of the largest box. Values at a point have one part or two,
+the real and the imaginary ones of each vector of channels or filters in turn. What a tile is transformed by,
 and how values are multiplied, is the business of the algorithm, which gives the addresses of kernels; map
 size, padding, stride, dilation, layout, groups and dimensions are all dealt with here. Sizes come from
 `box_sizes.BoxSizes`.
@@ -40,7 +42,7 @@ AXIS = np.dtype(
 
 SIZES = arguments(
     "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
-    "points panel panels vectors slice_taps chunk slot_step slots tiles strip v_row v_point m_panel m_point "
+    "points panel panels vectors slice_taps chunk slot_step slot_tiles strip v_row v_point m_panel m_point "
     "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets phase_places point_taps "
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
@@ -76,6 +78,12 @@ def box_of(a, index):
         a.rows.tiles * h // a.rows.cuts, a.rows.tiles * (h + 1) // a.rows.cuts,
         a.columns.tiles * w // a.columns.cuts, a.columns.tiles * (w + 1) // a.columns.cuts,
     )  # fmt: skip
+
+
+@jit.helper
+def image_tiles(a, box):
+    """Tiles of a slice of one image of a box: from an image to the next in V and M."""
+    return (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
 
 
 @jit.helper
@@ -146,7 +154,7 @@ def read_box():
                         source = a.x + (plane + (top + row) * a.rows.x) * a.size
                         target = own + (row * width + column0) * pixel
                         call(a.gather, (source, a.x_c, a.columns.x, channels, column1 - column0, target))
-                    v = (n * a.slots + slot) * a.tiles + (h - box.h0) * tiles_w * a.row_tiles
+                    v = slot * a.slot_tiles + n * image_tiles(a, box) + (h - box.h0) * tiles_w * a.row_tiles
                     v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.size
                     transform_inputs(a, own, width, strip, tiles_w, v)
 
@@ -160,14 +168,13 @@ def read_box():
 def fill_row_table(a, box, address):
     """Where the row of V of each output tile begins, in the order of M; spare entries repeat the last."""
     table = carray(pointer(address), a.table_bytes // 8, np.int64)
-    tiles = (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
+    rows = (box.n1 - box.n0) * image_tiles(a, box)  # of a slice
     i = 0
     for o in range(box.o1 - box.o0):
-        for n in range(box.n1 - box.n0):
-            start = (n * a.slots + o * a.depth.stride // a.slot_step) * a.tiles
-            for tile in range(tiles):
-                table[i] = (start + tile) * a.v_row
-                i += 1
+        start = o * a.depth.stride // a.slot_step * a.slot_tiles
+        for row in range(rows):
+            table[i] = (start + row) * a.v_row
+            i += 1
     for spare in range(i, a.table_bytes // 8):
         table[spare] = table[i - 1]
 
@@ -188,7 +195,7 @@ def multiply_box():
         a = carray(pointer(args), 1, RECORD)[0]
         box = box_of(a, index)
         fill_row_table(a, box, own)
-        per_slice = (box.n1 - box.n0) * (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
+        per_slice = (box.n1 - box.n0) * image_tiles(a, box)
         products = shared + a.points * a.v_point * a.size
         point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
         for item in range(first, last):
@@ -247,7 +254,7 @@ def write_box():
         box = box_of(a, index)
         pixel = a.lanes * a.size
         tiles_w = box.w1 - box.w0
-        per_slice = (box.h1 - box.h0) * tiles_w * a.row_tiles
+        per_image = image_tiles(a, box)
         products = shared + a.points * a.v_point * a.size
         left = box.w0 * a.columns.outputs * a.columns.lattices
         width = tiles_w * a.columns.outputs * a.columns.lattices  # the last tile may reach beyond y
@@ -260,7 +267,7 @@ def write_box():
                 k = box.group * a.filters + block * a.lanes
                 filters = min(a.lanes, a.filters - block * a.lanes)
                 for o in range(box.o0, box.o1):
-                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_slice
+                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_image
                     m += (h - box.h0) * tiles_w * a.row_tiles
                     m = block // a.vectors * a.m_panel + m * a.panel + block % a.vectors * a.parts * a.lanes
                     transform_outputs(a, products + m * a.size, strip, tiles_w, own, width)
@@ -391,7 +398,7 @@ def _steps(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[int, .
 
 def _offsets(cut: BoxSizes) -> np.ndarray:
     """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
-    slot = cut.depth.dilation // cut.slot_step * cut.tiles * cut.v_row if cut.depth.taps > 1 else 0
+    slot = cut.depth.dilation // cut.slot_step * cut.slot_tiles * cut.v_row if cut.depth.taps > 1 else 0
     depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot
     phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.parts * cut.lanes
     block, lane = np.divmod(np.arange(cut.problem.w_shape[1]), cut.lanes)

@@ -20,7 +20,7 @@ import numpy as np
 from convalgos.algorithm import Algorithm
 from convalgos.cpu import jit, simd
 from convalgos.cpu.box_sizes import BoxSizes
-from convalgos.cpu.boxes import RECORD, box_of, box_values
+from convalgos.cpu.boxes import RECORD, box_of, box_values, image_tiles
 from convalgos.cpu.kernel_plan import KernelPlan, Workspace, arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
 from convalgos.cpu.tiles import place
@@ -32,7 +32,7 @@ from convalgos.problem import ConvProblem
 FIELDS = arguments(
     "box phase size lanes tasks own_bytes v_bytes d_bytes points point_phases panels panel m_row m_point "
     "chunks m_bytes stores channels filters filter_blocks phases phases_h phases_w taps_h taps_w "
-    "kernel_d kernel_h kernel_w one_slice outer outer_first place_tile output_tiles dw_filter"
+    "kernel_d kernel_h kernel_w outer outer_first place_tile output_tiles dw_filter"
 )
 WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
 BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and from run to run
@@ -94,20 +94,17 @@ def outer(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
 def multiply(a, box, point, panel, c0, channels, v, d, m):
     """V and D of a point are multiplied into M (depth tap, phase, `channels` from c0 on, panel)."""
     x, dy = a.inputs, a.gradients
-    images, slices = box.n1 - box.n0, box.o1 - box.o0
     point_phases = carray(pointer(a.point_phases), (a.points, 2), np.int64)
-    tiles = (box.h1 - box.h0) * (box.w1 - box.w0) * x.row_tiles
-    runs, tiles = (1, images * tiles) if a.one_slice else (images * slices, tiles)
+    tiles = (box.n1 - box.n0) * image_tiles(x, box)  # of a slice: one sum, as those of all images adjoin
     kernel = a.outer_first if a.stores else a.outer
     for tap in range(a.kernel_d):
-        for run in range(runs):
-            n, o = run // slices, run % slices
+        for o in range(box.o1 - box.o0):
             depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
             if depth < 0 or depth >= x.depth.size:
                 continue
             slot = (o * x.depth.stride + tap * x.depth.dilation) // x.slot_step
-            rows = v + (point * x.v_point + (n * x.slots + slot) * x.tiles * x.v_row + c0) * a.size
-            weights = d + (point * dy.v_point + (n * dy.slots + o) * dy.tiles * dy.v_row) * a.size
+            rows = v + (point * x.v_point + slot * x.slot_tiles * x.v_row + c0) * a.size
+            weights = d + (point * dy.v_point + o * dy.slot_tiles * dy.v_row) * a.size
             weights += panel * a.panel * a.size
             for phase in range(point_phases[point, 0], point_phases[point, 1]):
                 source = rows + phase * x.channel_blocks * a.lanes * a.size
@@ -256,7 +253,6 @@ class WeightBoxPlan(KernelPlan):
             "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
-            "one_slice": int(one_slice),
             "outer": outer(size, lanes, *tile, 1), "outer_first": outer(size, lanes, *tile, 0),
             "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
             "inputs": inputs, "gradients": gradients,
