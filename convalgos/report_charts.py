@@ -18,6 +18,19 @@ from convalgos.report import digits, layer_name, short, timed_peers
 OURS = "convalgos"
 BAR, BAR_GAP, AROUND = 9, 9, 96  # pixels: of a bar, between two layers, and of legend and axis
 RING = "rgba(255,255,255,0.8)"  # around a pick
+LEAST_DECADES = 0.8  # of a logarithmic axis, which then has two ticks or more
+DECADES = 3.5  # that a logarithmic axis covers at most with ticks between the powers of ten
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+    "triangle-down",
+    "pentagon",
+    "star",
+    "hexagon",
+)
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
 
 
@@ -26,16 +39,20 @@ def family(algorithm: str) -> str:
     return algorithm.split(".")[1]
 
 
-def variant(algorithm: str) -> str:
-    """cpu.winograd.f4x3 -> f4x3; the family where there is only one."""
-    return algorithm.split(".", 2)[-1]
-
-
 def family_colors(ids: Iterable[str]) -> dict[str, str]:
     """The families of some algorithms, each with the colour that it has on every page."""
     there = {family(i) for i in ids}
-    known = colors(there | {family(a.id) for a in select.algorithms()})
-    return {name: color for name, color in known.items() if name in there}
+    return {name: color for name, color in colors(_families() | there).items() if name in there}
+
+
+def _families() -> set[str]:
+    return {family(a.id) for a in select.algorithms()}
+
+
+def marks(color: dict[str, str]) -> dict[str, Figure]:
+    """The marker of each family: its colour, and a symbol, for those who do not see the colours."""
+    symbols = dict(zip(sorted(_families() | color.keys()), _cycle(SYMBOLS), strict=False))
+    return {name: {"color": of, "symbol": symbols[name]} for name, of in color.items()}
 
 
 def ran(results: Results) -> dict[str, str]:
@@ -99,9 +116,8 @@ def _bar(
             "symmetric": False,
             "array": above,
             "arrayminus": below,
-            "thickness": 1,
-            "width": 2,
-            "color": NEUTRAL,
+            "thickness": 1.5,
+            "width": 3,
         },
         "marker": {"color": color},
         "customdata": told,
@@ -120,7 +136,7 @@ def by_network(results: Results) -> tuple[Figure, int]:
         }
         found = {suite: sorted(values) for suite, values in ratios.items() if values}
         means = [geometric_mean(values) or 0.0 for values in found.values()]
-        seen += means
+        seen += [v for values in found.values() for v in (values[0], values[-1])]
         data.append(
             {
                 "type": "scatter",
@@ -133,8 +149,8 @@ def by_network(results: Results) -> tuple[Figure, int]:
                     "symmetric": False,
                     "array": [v[-1] - mean for v, mean in zip(found.values(), means, strict=True)],
                     "arrayminus": [mean - v[0] for v, mean in zip(found.values(), means, strict=True)],
-                    "thickness": 1,
-                    "width": 0,
+                    "thickness": 1.5,
+                    "width": 3,
                 },
                 "marker": {"color": color, "size": 9},
                 "customdata": [label(f"{len(v)} layers, {v[0]:.2f} to {v[-1]:.2f}") for v in found.values()],
@@ -165,9 +181,23 @@ def _upright(x: float) -> Figure:
 
 
 def log_axis(values: Sequence[float]) -> Figure:
-    """A logarithmic axis, with figures between the powers of ten where there are few of these."""
-    spread = max(values, default=1.0) / min(values, default=1.0)
-    return {"type": "log", "dtick": 1 if spread > 1000 else "D2"}
+    """A logarithmic axis that reaches beyond all values, with ticks that say their whole number.
+
+    At 1, 2 and 5 of each power of ten where few of these are covered, else at the powers.
+    """
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    span = math.log10(high / low)
+    room = max(0.05 * span, (LEAST_DECADES - span) / 2)  # decades on either side
+    start, end = math.log10(low) - room, math.log10(high) + room
+    steps = (1, 2, 5) if end - start < DECADES else (1,)
+    powers = range(math.floor(start), math.ceil(end) + 1)
+    ticks = [(e, m) for e in powers for m in steps if start <= e + math.log10(m) <= end]
+    return {
+        "type": "log",
+        "range": [start, end],
+        "tickvals": [m * 10.0**e for e, m in ticks],
+        "ticktext": [f"{m}e{e}" if e < -3 else f"{m * 10.0**e:.15g}" for e, m in ticks],
+    }
 
 
 # --- roofline --------------------------------------------------------------------------------
@@ -175,12 +205,12 @@ def log_axis(values: Sequence[float]) -> Figure:
 
 def roofline(results: Results) -> Figure:
     """Effective GFLOP/s over operations per byte: every candidate on every layer, picks ringed."""
-    color, machine = ran(results), results.machine
+    machine = results.machine
     points = list(_points(results))
     data = []
-    for name in color:
+    for name, mark in marks(ran(results)).items():
         mine = [(r, row) for r, row in points if family(row.algorithm) == name]
-        data.append(_dots(results, name, mine, color[name]))
+        data.append(_dots(results, name, mine, mark))
     intensities = [_intensity(r.problem) for r, _ in points]
     peaks = {r.problem.dtype: machine.peak_of(r.problem) for r in results.layers}
     knee = max(peaks.values()) / machine.bandwidth
@@ -191,12 +221,15 @@ def roofline(results: Results) -> Figure:
             ("memory", machine.bandwidth),
             ("last cache", getattr(machine, "cache_bandwidth", None)),
         ):
-            if rate:
-                knee = min(max(low, peak / rate), high)
+            if rate and low < peak / rate:
+                knee = min(peak / rate, high)
                 data.append(_line([low, knee], [low * rate, knee * rate], name))
     rates = [r.problem.flops / row.median_s / 1e9 for r, row in points]
     look = layout(
-        "operations per byte", "effective GFLOP/s", xaxis=log_axis([low, high]), yaxis=log_axis(rates)
+        "operations per byte",
+        "effective GFLOP/s",
+        xaxis=log_axis([low, high]),
+        yaxis=log_axis([*rates, *(v / 1e9 for v in peaks.values())]),
     )
     return {"data": data, "layout": look}
 
@@ -207,7 +240,7 @@ def _points(results: Results) -> Iterator[tuple[LayerResult, Row]]:
             yield r, row
 
 
-def _dots(results: Results, name: str, points: list[tuple[LayerResult, Row]], color: str) -> Figure:
+def _dots(results: Results, name: str, points: list[tuple[LayerResult, Row]], mark: Figure) -> Figure:
     picked = [row.algorithm == r.pick for r, row in points]
     return {
         "type": "scatter",
@@ -216,9 +249,9 @@ def _dots(results: Results, name: str, points: list[tuple[LayerResult, Row]], co
         "x": [_intensity(r.problem) for r, _ in points],
         "y": [r.problem.flops / row.median_s / 1e9 for r, row in points],
         "marker": {
-            "color": color,
+            **mark,
             "size": [11 if p else 6 for p in picked],
-            "opacity": [1.0 if p else 0.45 for p in picked],
+            "opacity": [1.0 if p else 0.6 for p in picked],
             "line": {"color": RING, "width": [1 if p else 0 for p in picked]},
         },
         "customdata": [_told(results, r, row) for r, row in points],
@@ -278,23 +311,24 @@ def regrets(results: Results) -> Figure:
 
 def errors(results: Results) -> Figure:
     """Speed relative to the fastest over the error, of every right candidate on every layer."""
-    color = ran(results)
     data = []
-    for name in color:
+    seen: list[float] = []
+    for name, mark in marks(ran(results)).items():
         mine = [
             (r, row)
             for r, row in _points(results)
             if family(row.algorithm) == name and r.oracle and 0 < row.error < math.inf
         ]
-        dots = _dots(results, name, mine, color[name])
+        dots = _dots(results, name, mine, mark)
+        seen += [row.error for _, row in mine]
         dots["x"] = [row.error for _, row in mine]
         dots["y"] = [100 * r.oracle.median_s / row.median_s for r, row in mine if r.oracle]
         data.append(dots)
     look = layout(
         "largest error / largest output, against float64",
         "% of the fastest's speed",
-        xaxis={"type": "log", "exponentformat": "power", "dtick": 1},
-        yaxis={"rangemode": "tozero"},
+        xaxis=log_axis(seen),
+        yaxis={"range": [-3, 106]},
     )
     return {"data": data, "layout": look}
 

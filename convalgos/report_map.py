@@ -1,19 +1,20 @@
-"""The map of picks of a bench: which algorithm by channels and by size of the map, for each kind of layer."""
+"""The maps of picks of a bench: the algorithm by channels and by size of the map, for each kind of layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 
 from convalgos.bench import LayerResult, Results
 from convalgos.page import Figure, label, layout
 from convalgos.problem import ConvProblem
 from convalgos.report import digits, layer_name, short
-from convalgos.report_charts import AROUND, family, ran, variant
+from convalgos.report_charts import family, log_axis, marks, ran
 
-CELL = 30  # pixels of a row
-MOST_COLUMNS = 9  # of such a map, where its cells have room for words
+FEW = 3  # layers that fill a map of their own; kinds of fewer share one
+OTHERS = "others"
+HEIGHT = 320  # pixels of a map
 FIRST = 4  # channels of a first layer, at most
+APART = 1.07  # a layer beside one of the same sizes, on the axis of sizes
 
 
 def kind(p: ConvProblem) -> str:
@@ -37,88 +38,60 @@ def picks(results: Results) -> list[tuple[str, Figure, int]]:
     for r in results.layers:
         if r.pick is not None:
             kinds.setdefault(kind(r.problem), []).append(r)
-    return [(name, *_map(results, found, color)) for name, found in sorted(kinds.items())]
+    by_count = sorted(kinds, key=lambda name: len(kinds[name])) if len(kinds) > 1 else []
+    others: list[LayerResult] = []
+    while by_count and (len(kinds[by_count[0]]) < FEW or 0 < len(others) < FEW):
+        others += kinds.pop(by_count.pop(0))
+    if others:
+        kinds[OTHERS] = others
+    ordered = sorted(kinds.items(), key=lambda item: (item[0] == OTHERS, item[0]))
+    return [(name, _map(results, found, color), HEIGHT) for name, found in ordered]
 
 
-def _map(results: Results, layers: list[LayerResult], color: dict[str, str]) -> tuple[Figure, int]:
-    cells: dict[tuple[str, str], list[LayerResult]] = {}
+def _map(results: Results, layers: list[LayerResult], color: dict[str, str]) -> Figure:
+    """A point for each layer; those of the same sizes stand side by side."""
+    together: dict[tuple[float, float], list[LayerResult]] = {}
     for r in layers:
-        cells.setdefault((_channels(r.problem), _size(r.problem)), []).append(r)
-    rows = _sorted_by(layers, _channels, lambda p: p.C * p.K)
-    columns = _sorted_by(layers, _size, lambda p: math.prod(p.spatial))
-    families = [f for f in color if any(family(r.pick or "") == f for r in layers)]
-    numbers: list[list[int | None]] = []
-    words: list[list[str]] = []
-    told: list[list[str]] = []
-    for row in rows:
-        here = [cells.get((row, column), []) for column in columns]
-        largest = [max(found, key=lambda r: r.problem.flops) if found else None for found in here]
-        numbers.append([families.index(family(r.pick or "")) if r else None for r in largest])
-        words.append(
-            [
-                label(variant(r.pick or "") + (f" +{len(found) - 1}" if len(found) > 1 else ""))
-                if r and len(columns) <= MOST_COLUMNS
-                else ""
-                for r, found in zip(largest, here, strict=True)
-            ]
+        together.setdefault((_size(r.problem), _channels(r.problem)), []).append(r)
+    at: dict[int, float] = {}
+    for (size, _), found in together.items():
+        for i, r in enumerate(found):
+            at[id(r)] = size * APART ** (i - (len(found) - 1) / 2)
+    data: list[Figure] = []
+    for name, mark in marks(color).items():
+        mine = [r for r in layers if family(r.pick or "") == name]
+        if not mine:
+            continue
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": label(name),
+                "x": [at[id(r)] for r in mine],
+                "y": [_channels(r.problem) for r in mine],
+                "marker": {**mark, "size": 12, "opacity": 0.9},
+                "customdata": [_pick_told(results, r) for r in mine],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            }
         )
-        told.append(["<br><br>".join(_pick_told(results, r) for r in found) for found in here])
-    count = len(families)
-    scale = [[(i + step) / count, color[f]] for i, f in enumerate(families) for step in (0, 1)]
-    data: list[Figure] = [
-        {
-            "type": "heatmap",
-            "x": columns,
-            "y": rows,
-            "z": numbers,
-            "zmin": -0.5,
-            "zmax": count - 0.5,
-            "colorscale": scale,
-            "showscale": False,
-            "xgap": 2,
-            "ygap": 2,
-            "text": words,
-            "texttemplate": "%{text}",
-            "textfont": {"size": 10, "color": "#ffffff"},
-            "customdata": told,
-            "hovertemplate": "%{customdata}<extra></extra>",
-            "hoverongaps": False,
-        }
-    ]
-    data += [  # a heat map has no legend of its own
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [None],
-            "y": [None],
-            "name": label(f),
-            "marker": {"symbol": "square", "size": 11, "color": color[f]},
-        }
-        for f in families
-    ]
-    category = {"type": "category", "showgrid": False}
     look = layout(
-        "size of the map",
-        "channels in → out",
-        xaxis={**category, "categoryarray": columns, "tickangle": -45},
-        yaxis={**category, "categoryarray": rows, "autorange": "reversed", "dtick": 1},
+        "side of the map (geometric mean)",
+        "channels (mean of in and out)",
+        xaxis=log_axis(list(at.values())),
+        yaxis=log_axis([_channels(r.problem) for r in layers]),
         showlegend=True,
     )
-    return {"data": data, "layout": look}, AROUND + 50 + CELL * len(rows)
+    return {"data": data, "layout": look}
 
 
-def _channels(p: ConvProblem) -> str:
-    return f"{p.C} → {p.K}"
+def _channels(p: ConvProblem) -> float:
+    """Geometric mean of those that a layer reads and of those that it writes; at least 1."""
+    return max(1.0, math.sqrt(p.C * p.K))
 
 
-def _size(p: ConvProblem) -> str:
-    return " x ".join(map(str, p.spatial))
-
-
-def _sorted_by(
-    layers: Iterable[LayerResult], name: Callable[[ConvProblem], str], size: Callable[[ConvProblem], int]
-) -> list[str]:
-    return list(dict.fromkeys(name(r.problem) for r in sorted(layers, key=lambda r: size(r.problem))))
+def _size(p: ConvProblem) -> float:
+    """Geometric mean of the sizes of the map that a layer reads; at least 1."""
+    return max(1.0, math.prod(p.spatial) ** (1 / p.ndim))
 
 
 def _pick_told(results: Results, r: LayerResult) -> str:

@@ -69,7 +69,7 @@ def _overviews(results: Results) -> list[Html]:
         ),
         section(
             "What was picked",
-            "The pick by channels and by size of the map; point at a cell for its layers.",
+            "The pick by channels and by size of the map. A point is a layer; point at it for its figures.",
             grid(
                 chart(figure, f"picks of {title}", height=height, title=title)
                 for title, figure, height in picks(results)
@@ -147,7 +147,7 @@ def _tables(results: Results) -> Html:
     hosts = any(row.host_s is not None for r in results.layers for row in r.table.rows)
     timing = ("ms", "±%", *(("host us",) if hosts else ()), "GFLOP/s")
     last = ("error", "error bound", "MB")
-    layers = ("layer", "problem", "pick", *timing, "% of peak", "fastest", "regret", *last, *peers)
+    layers = ("layer", "problem", "pick", "ms", *peers, "regret", "fastest", *timing[1:], "% of peak", *last)
     candidates = ("layer", "algorithm", *timing, "times the fastest", *last)
     words = ("layer", "problem", "pick", "fastest", "algorithm")
     return section(
@@ -177,18 +177,20 @@ def _row(results: Results, r: LayerResult, peers: Sequence[str], hosts: bool) ->
     row, oracle = r.pick_row, r.oracle
     share = 100 * r.problem.flops / row.median_s / results.machine.peak_of(r.problem) if row else 0.0
     ratios = [r.ratio(name) for name in peers]
+    seconds, *rest = _timing(r, row.median_s if row else None, row.spread if row else 0.0, row, hosts)
     return [
         layer_name(results, r),
         str(r.problem),
         _mark(short(row.algorithm), bad=row in r.wrong)
         if row
         else _mark("failed" if r.pick else "none", bad=True),
-        *_timing(r, row.median_s if row else None, row.spread if row else 0.0, row, hosts),
-        (share, f"{share:.0f}") if row else None,
-        short(oracle.algorithm) if oracle else None,
-        (r.regret, _mark(f"{r.regret:.2f}", bad=r.regret > NOTABLE_REGRET)) if r.regret else None,
-        *_last(row),
+        seconds,
         *((q, _mark(f"{q:.2f}", bad=q < 1, good=q >= 1)) if q else None for q in ratios),
+        (r.regret, _mark(f"{r.regret:.2f}", bad=r.regret > NOTABLE_REGRET)) if r.regret else None,
+        short(oracle.algorithm) if oracle else None,
+        *rest,
+        (share, f"{share:.0f}") if row else None,
+        *_last(row),
     ]
 
 

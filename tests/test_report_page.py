@@ -1,6 +1,7 @@
 """The pages: what is in them, that data stay data, and that a real browser shows them."""
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -178,21 +180,87 @@ def test_the_same_family_has_the_same_colour_on_every_page():
     assert len(set(more.values())) == len(more)
 
 
-def test_the_map_shows_the_largest_layer_of_a_cell():
+def test_the_map_has_a_point_for_each_layer():
     problems = (
         "n1 c8 h9 w9 k8 r3 s3 p1",
         "n9 c8 h9 w9 k8 r3 s3 p1",
-        "n1 c8 h4 w4 k4 r3 s3",
+        "n1 c8 h4 w4 k2 r3 s3",
         "n1 c8 w9 k8 s3",
     )
     layers = [Layer("s", f"l{i}", ConvProblem.parse(p)) for i, p in enumerate(problems)]
     found = [result(layer, i) for i, layer in enumerate(layers)]
-    maps = {t: f for t, f, _ in report_map.picks(bench.Results("", MACHINE, {}, {}, found))}
-    assert set(maps) == {"1-D", "up to 3x3"}
-    heat = maps["up to 3x3"]["data"][0]
-    assert heat["x"] == ["4 x 4", "9 x 9"] and heat["y"] == ["8 → 4", "8 → 8"]
-    assert heat["text"] == [["f4x3", ""], ["", "f4x3 +1"]]
-    assert heat["z"][0][1] is None and "l0" in heat["customdata"][1][1] and "l1" in heat["customdata"][1][1]
+    (others,) = report_map.picks(bench.Results("", MACHINE, {}, {}, found))  # kinds of few layers share a map
+    assert others[0] == report_map.OTHERS
+    points = [
+        (told.split("<br>")[0], x, y)
+        for trace in others[1]["data"]
+        for told, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)
+    ]
+    at = {name: (x, y) for name, x, y in points}
+    assert len(points) == len(at) == 4 and at["l2"] == (4, 4)
+    assert at["l0"] != at["l1"] and at["l0"][1] == at["l1"][1] == 8  # of the same sizes: side by side
+    assert at["l0"][0] * at["l1"][0] != 81 or at["l3"][0] != 9  # three of the size 9: the middle one is there
+    maps = {t: f for t, f, _ in report_map.picks(results("resnet50", "wavenet"))}
+    assert "1-D" in maps and len(maps) > 2
+    assert all(sum(len(trace["x"]) for trace in f["data"]) >= report_map.FEW for f in maps.values())
+
+
+@pytest.mark.parametrize("made", [lambda: results("resnet50"), odd, lambda: results("alexnet", "c3d")])
+def test_axes_cover_their_points_and_have_ticks(made):
+    """Also where there is one point, and where a whisker reaches beyond it."""
+    checked = 0
+    for figure in figures(report_page.html(made())):
+        for letter in "xy":
+            axis = figure["layout"][f"{letter}axis"]
+            if "range" not in axis:
+                continue
+            low, high = (10**v for v in axis["range"]) if axis.get("type") == "log" else axis["range"]
+            for trace in figure["data"]:
+                if trace.get("mode") == "lines":  # a roof, which goes on
+                    continue
+                values = [v for v in trace[letter] if v is not None]
+                bars = trace.get(f"error_{letter}")
+                if bars:
+                    values += [v + e for v, e in zip(trace[letter], bars["array"], strict=True)]
+                    values += [v - e for v, e in zip(trace[letter], bars["arrayminus"], strict=True)]
+                assert all(low < v < high for v in values), (axis["title"], low, high, values)
+            if axis.get("type") == "log":
+                assert len(axis["tickvals"]) >= 2
+                assert all(
+                    float(t) == pytest.approx(v)
+                    for t, v in zip(axis["ticktext"], axis["tickvals"], strict=True)
+                )
+                checked += 1
+    assert checked >= 3
+
+
+def test_colours_are_apart():
+    """In OKLab (Ottosson 2020), where equal distances look alike."""
+
+    def oklab(color):
+        rgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        lms = np.array(
+            [
+                [0.41222147, 0.53633254, 0.05144599],
+                [0.2119035, 0.68069955, 0.10739696],
+                [0.08830246, 0.28171884, 0.62997870],
+            ]
+        )
+        to_lab = np.array(
+            [
+                [0.21045426, 0.79361779, -0.00407205],
+                [1.9779985, -2.42859221, 0.45059371],
+                [0.02590404, 0.78277177, -0.80867577],
+            ]
+        )
+        return to_lab @ np.cbrt(lms @ linear)
+
+    known = report_charts.family_colors(a.id for a in select.algorithms())
+    colors = [oklab(c) for c in page.COLORS]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colors, 2)) > 0.12
+    looks = [tuple(mark.values()) for mark in report_charts.marks(known).values()]
+    assert len({symbol for _, symbol in looks}) == len(looks) <= len(page.COLORS)
 
 
 def test_a_bench_of_a_gpu():
@@ -386,6 +454,27 @@ def test_the_table_sorts_and_filters(browser, pages):
     assert (
         browser.find_element("css selector", ".table output").text == f"1 of {len(suites()['resnet50'])} rows"
     )
+
+
+def test_ratios_to_the_peers_are_in_sight(browser, pages):
+    """On a small laptop, without scrolling sideways."""
+    show(browser, pages / "one.html", 1280)
+    beyond = browser.execute_script(
+        "const box = document.querySelector('.scroll').getBoundingClientRect();"
+        "return [...document.querySelectorAll('.table')[0].querySelectorAll('th')]"
+        ".filter(th => th.getBoundingClientRect().right > box.right).map(th => th.textContent)"
+    )
+    assert not {"torch.channels_first", "onnxruntime", "regret"} & set(beyond), beyond
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_whiskers_stand_out_from_their_bars(browser, pages, scheme):
+    show(browser, pages / "one.html", 1280, scheme)
+    whisker, bar = browser.execute_script(
+        "const plot = document.querySelector('.plot'), of = s => getComputedStyle(plot.querySelector(s));"
+        "return [of('.errorbar path').stroke, of('.bars .point path').fill]"
+    )
+    assert abs(light(whisker) - light(bar)) > 60
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,7 +14,7 @@ from convalgos.evaluate import Evaluation, Judged, ModelError
 from convalgos.evaluate.recorded import Recorded
 from convalgos.page import Figure, Html, chart, label, layout, page, section, table, tiles
 from convalgos.report import digits
-from convalgos.report_charts import family, family_colors, log_axis
+from convalgos.report_charts import family, family_colors, log_axis, marks
 
 WORST = 10  # picks that are listed
 REGRETS = (0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that are named on an axis
@@ -174,9 +174,8 @@ def _number(words: str) -> float | None:
 
 def _scatter(e: Evaluation) -> Figure:
     """Regret over the time of the fastest, both logarithmic, a point for each layer."""
-    color = family_colors(j.pick for j in e.judged)
     data = []
-    for name in color:
+    for name, mark in marks(family_colors(j.pick for j in e.judged)).items():
         mine = [j for j in e.judged if family(j.pick) == name]
         data.append(
             {
@@ -185,7 +184,7 @@ def _scatter(e: Evaluation) -> Figure:
                 "name": label(name),
                 "x": [j.case.seconds(j.case.oracle) * 1e3 for j in mine],
                 "y": [j.regret for j in mine],
-                "marker": {"color": color[name], "size": 9, "opacity": 0.8},
+                "marker": {**mark, "size": 9, "opacity": 0.8},
                 "customdata": [
                     label(
                         f"{_name(j)}: {j.pick}, regret {j.regret:.2f}",
@@ -197,7 +196,7 @@ def _scatter(e: Evaluation) -> Figure:
                 "hovertemplate": "%{customdata}<extra></extra>",
             }
         )
-    times = [j.case.seconds(j.case.oracle) for j in e.judged]
+    times = [j.case.seconds(j.case.oracle) * 1e3 for j in e.judged]
     look = layout(
         "ms of the fastest",
         "regret",

@@ -17,10 +17,11 @@ from typing import Any
 from convalgos.algorithm import Unsupported, missing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-# Of middle lightness: they stand out from white and from black.
+# Of middle lightness: they stand out from white and from black. They are apart from
+# each other in OKLab, also to eyes that do not tell red from green.
 COLORS = (
-    *("#8a9a2b", "#4c7be0", "#e0823d", "#2fa57a", "#b065d6", "#d9527c", "#c99a1e", "#9a8465", "#2aa3b8"),
-    *("#7f86a8", "#5bb04c", "#c65f4a"),
+    *("#768ba8", "#b3260e", "#a3c003", "#fd7dcd", "#8e35a1", "#b57c27", "#a881fe", "#237261", "#5468de"),
+    *("#dea08b", "#43a979", "#70b7fa"),
 )
 STRONG, NEUTRAL = "#4c7be0", "#8b93a3"
 SEEN_AT_ONCE = 10  # rows of a table that needs no filter
