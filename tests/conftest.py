@@ -9,6 +9,7 @@ import os
 import tempfile
 
 import pytest
+from browser import chromium
 from hypothesis import settings
 
 _wisdom = tempfile.TemporaryDirectory(prefix="convalgos-wisdom-")
@@ -32,6 +33,12 @@ def one_thread():
     yield
     numba.set_num_threads(before[0])
     torch.set_num_threads(before[1])
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One for all tests of pages."""
+    yield from chromium()
 
 
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.

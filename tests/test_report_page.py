@@ -3,9 +3,7 @@
 import base64
 import itertools
 import json
-import os
 import re
-import shutil
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import keep, show
 from click.testing import CliRunner
 
 from convalgos import bench, bench_file, evaluate, page, report_charts, report_map, report_page, select
@@ -343,33 +342,6 @@ def test_without_plotly_nothing_is_measured_first(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """Chromium without a window, its console and its requests recorded."""
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        reason = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
-        if os.environ.get("CI"):
-            pytest.fail(f"CI {reason}")
-        pytest.skip(reason)
-    webdriver = pytest.importorskip("selenium.webdriver")
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for word in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-    ):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield found
-    found.quit()
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = {
@@ -385,28 +357,6 @@ def pages(tmp_path_factory):
     selectors = evaluate_report.html(judged, judged[0], evaluate.model_errors(cases), tables)
     (folder / "selectors.html").write_text(selectors)
     return folder
-
-
-def show(browser, path, width=1400, scheme="light"):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
-    )
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    browser.get(path.as_uri())
-
-
-def keep(browser, name):
-    """A picture of the whole page among the artefacts of CI."""
-    if folder := os.environ.get("CONVALGOS_ARTIFACTS"):
-        size = browser.execute_script("return [innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
-        shot = browser.execute_cdp_cmd(
-            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-        )
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
 
 
 @pytest.mark.parametrize("name", ["one", "several", "hostile", "selectors"])

@@ -174,7 +174,7 @@ def _number(words: str) -> float | None:
 
 def _scatter(e: Evaluation) -> Figure:
     """Regret over the time of the fastest, both logarithmic, a point for each layer."""
-    data = []
+    data: list[Figure] = []
     for name, mark in marks(family_colors(j.pick for j in e.judged)).items():
         mine = [j for j in e.judged if family(j.pick) == name]
         data.append(

@@ -28,6 +28,7 @@ from typing import Any
 
 from convalgos.algorithm import Unsupported, missing
 from convalgos.history import progress as history_progress
+from convalgos.history.offline import make_offline
 from convalgos.machine import cpu_name, vector_bytes, write_atomic
 from convalgos.measure import Progress, silent
 
@@ -204,6 +205,7 @@ def publish(folder: Path | None = None) -> Path:
         raise ValueError(f"no results in {results}: convalgos history run measures some")
     if _asv(root, ["publish", "--no-pull", "--html-dir", str(pages.absolute())], results, {}).returncode:
         raise ValueError("asv could not make the pages: it says above why")
+    make_offline(pages, root / "asv_bench" / "site")
     return pages / "index.html"
 
 

@@ -96,7 +96,7 @@ def backfill_command(every: int, only_list: bool, **choices: Any) -> None:
 def publish_command(output: Path | None) -> None:
     """Make pages of curves from all results that are kept."""
     page = history.publish(output)
-    click.echo(f"look at {page} through a server: {sys.executable} -m http.server --directory {page.parent}")
+    click.echo(f"the curves are in {page}")
 
 
 @history_group.command("compare")
