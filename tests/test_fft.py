@@ -185,6 +185,20 @@ def test_strides_are_phases():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_blocks_are_not_columns(layout):
+    """Rows of one element take longer to copy than all transforms; blocks of whole rows are no columns."""
+    for text in ("n1 c1 h512 w512 k1 r31 s1 p15,0", "n1 c3 h512 w512 k3 r31 s1 p15,0 groups3"):
+        problem = parse(text, layout)
+        p = problem.as_3d
+        columns = planes.Cut(p, (planes.axis(p, 0, None), planes.axis(p, 1, None), planes.axis(p, 2, 1)))
+        chosen, machine = plane_costs.blocked(problem, None), plane_costs.NOMINAL
+        assert columns.lengths[2] == 1 < chosen.lengths[2]
+        assert plane_costs.seconds(columns, "fftw", machine) > 2 * plane_costs.seconds(
+            chosen, "fftw", machine
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("outputs", [11, 12, 13, 23, 24, 25, 36])  # blocks of 16 yield 12 with 5 taps
 def test_block_boundaries(outputs, layout):
     algorithm = Fft(overlap=True, length=16)

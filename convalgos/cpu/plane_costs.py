@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 
 from convalgos.cpu import fftw
-from convalgos.cpu.planes import Axis, Cut, axis, schedule
+from convalgos.cpu.planes import Axis, Cut, Schedule, axis, schedule
 from convalgos.machine import Machine
 from convalgos.problem import ConvProblem
 
@@ -29,6 +29,8 @@ SLOWER = {"fftw": 0.6, "mkl": 0.25}  # more time, for a plane as large as L2; at
 PRODUCT_RATE = 0.6
 FFT_CALL = 2e-7  # seconds around a transform
 TURNED = 3  # times the cost of moving planes, where they are turned from and to channels_last
+ROW = 7e-9  # seconds that a row of a plane takes at least, there or back,
+TURNED_ROW = 2e-8  # and rows of channels that are turned together; Sapphire Rapids
 CALL = 8e-6  # seconds of Python around a shared chunk, or around all
 NOMINAL = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
 
@@ -134,8 +136,18 @@ def seconds(cut: Cut, engine: str, machine: Machine) -> float:
     computed = share * there + share_back * back + max(share_back * products, read)
     streamed = 2 * (forward + inverse) * cut.plane_bytes / machine.cache_bandwidth
     streamed *= TURNED if p.layout == "channels_last" else 1
+    streamed = max(streamed, _row_seconds(cut, dealt, forward, inverse))
     streamed += machine.stream(p.x_bytes + p.y_bytes)
     return computed + streamed + calls * (CALL + 2 * machine.launch)
+
+
+def _row_seconds(cut: Cut, dealt: Schedule, forward: int, inverse: int) -> float:
+    """The least time of the rows of all planes: where these are columns, it is more than that of the rest."""
+    p, d_h = cut.problem, cut.axes[:2]
+    there, back = math.prod(a.length for a in d_h), math.prod(a.step for a in d_h)  # rows of a plane
+    rows = forward * there + inverse * back
+    runs = rows / min(dealt.run, p.groups * cut.channels) if p.layout == "channels_last" else 0.0
+    return (ROW * rows + TURNED_ROW * runs) / dealt.tasks
 
 
 class Bound:

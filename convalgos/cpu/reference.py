@@ -18,6 +18,9 @@ import numpy as np
 from convalgos.algorithm import Algorithm, Plan, finish, flipped
 from convalgos.problem import DIRECTIONS, ConvProblem
 
+CALL = 1e-4  # seconds of the NumPy calls for a kernel element of a group,
+COPIED = 4e-9  # and to convert and pad an element of x or y, in memory that is new; Zen 5, Sapphire Rapids
+
 
 def reference(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None):
     """y in float64, logical (N, K, *spatial_out), from logical x (N, C, *spatial) and w, unflipped."""
@@ -179,12 +182,13 @@ class Reference(Algorithm):
     needs: ClassVar[tuple[str, ...]] = ()
 
     def least(self, problem, machine):
-        return 100 * problem.flops / machine.peak("float64")
+        # a hundredth of the peak, and copies of whole arrays, also where a stride passes most of them over
+        elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
+        return 100 * problem.flops / machine.peak("float64") + COPIED * elements
 
     def cost(self, problem, machine):
-        # a hundredth of the peak, plus a NumPy call per kernel element and group
         taps = problem.gemm_k // max(1, problem.w_shape[1]) * problem.groups
-        return 100 * problem.flops / machine.peak("float64") + 1e-4 * taps
+        return self.least(problem, machine) + CALL * taps
 
     def workspace_bytes(self, problem):
         return 8 * (problem.x_bytes + 2 * problem.y_bytes) // problem.itemsize
