@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convalgos.arrays import as_numpy, like, writable_view
+from convalgos.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
@@ -255,7 +255,7 @@ class Plan(ABC):
                 backward_weights takes dy here.
             bias: (K,) or None; backward_data, as a transposed convolution, takes (C,), backward_weights None.
             out: array for the result, written whole; a new one is allocated when None. It may be of any
-                strides, and overlap the other arrays of the call.
+                strides, alignment and byte order, and overlap the other arrays of the call.
             activation: None or "relu"; backward_weights takes None.
 
         Returns:
@@ -271,8 +271,8 @@ class Plan(ABC):
             tell(self.problem)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r} must be None or 'relu'")
-        if x.shape != self._x_shape or x.dtype != self._dtype or not x.flags.c_contiguous:
-            x = np.ascontiguousarray(self._checked(self._x_name, x, self._x_shape))
+        if x.shape != self._x_shape or x.dtype != self._dtype or not is_laid(x.flags):
+            x = as_laid(self._checked(self._x_name, x, self._x_shape))
         given = None  # the filter, or dy, where it comes as it is
         if type(w) is not PreparedFilter:
             given = self._checked(self._w_name, w, self._w_shape)
@@ -284,7 +284,7 @@ class Plan(ABC):
         if bias is not None or activation is not None:
             self._check_output_step(bias, activation)
         if bias is not None:
-            bias = np.ascontiguousarray(self._checked("bias", bias, (self.problem.bias_size,)))
+            bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
         target = self._new_target() if out is None else self._target(out, (x, given, bias))
         workspace = self._free.pop() if self._free else self.new_workspace()
         try:
@@ -307,7 +307,7 @@ class Plan(ABC):
 
     @abstractmethod
     def prepare_filter(self, w: np.ndarray) -> Any:
-        """w: C-contiguous (K, C/groups, *kernel), already flipped for mode="convolution"; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, already flipped for mode="convolution"; or dy."""
 
     @abstractmethod
     def run(
@@ -319,7 +319,7 @@ class Plan(ABC):
         y: np.ndarray,
         workspace: Any,
     ) -> None:
-        """Write all of y. x, y: C-contiguous, in the problem's layout; w: from `prepare_filter`."""
+        """Write all of y. x, y: `as_laid`, in the problem's layout; w: from `prepare_filter`."""
 
     def new_workspace(self) -> Any:
         """Scratch for one run at a time; made when the pool is empty, then reused."""
@@ -331,14 +331,14 @@ class Plan(ABC):
         array = as_numpy(name, array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
-        if array.dtype != self._dtype:
+        if not same_dtype(array.dtype, self._dtype):
             raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
         return array
 
     def _in_own_form(self, w: np.ndarray) -> PreparedFilter:
         if self._flips and not self._flips_result:
             w = flipped(w)
-        return PreparedFilter(self._key, self.prepare_filter(np.ascontiguousarray(w)))
+        return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
 
     def _target(self, out: Any, read: tuple[np.ndarray | None, ...]) -> np.ndarray:
         """The array to compute into: `out` itself where that is safe."""
@@ -347,7 +347,7 @@ class Plan(ABC):
         self._checked("out", out, self._y_shape)
         if not out.flags.writeable:
             raise ValueError("out is read-only; it must be writeable")
-        if self._flips_result or not out.flags.c_contiguous:
+        if self._flips_result or out.dtype != self._dtype or not is_laid(out.flags):
             return self._new_target()
         overlaps = any(a is not None and np.may_share_memory(out, a) for a in read)
         return self._new_target() if overlaps else out

@@ -18,6 +18,7 @@ from convalgos.arrays import (
     facts,
     is_tensor,
     moveaxis,
+    same_dtype,
     writable_view,
 )
 from convalgos.constraints import Constraints
@@ -87,7 +88,7 @@ def conv(
         if not is_tensor(w):
             w = as_numpy("w", w) if device == "cpu" else as_cupy("w", w)
         w_shape, _, w_dtype = facts("w", w)
-        if w_dtype != of_x.dtype:
+        if not same_dtype(w_dtype, of_x.dtype):
             raise TypeError(f"w has dtype {w_dtype}, but x has {of_x.dtype}; they must be the same")
     if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
         raise ValueError(

@@ -87,6 +87,27 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     return view
 
 
+def is_laid(flags: Any) -> bool:
+    """Whether kernels may read and write an array of these `flags` where it lies, if its dtype is theirs.
+
+    They go by whole elements from the first to the last, so none may begin amid the bytes of another: stores
+    around the caches end the process there.
+    """
+    return flags.c_contiguous and flags.aligned
+
+
+def as_laid(array: np.ndarray) -> np.ndarray:
+    """C-contiguous, elements at multiples of their size and in native byte order; a copy if need be."""
+    if is_laid(array.flags) and array.dtype.isnative:
+        return array
+    return np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+
+
+def same_dtype(one: np.dtype, other: np.dtype) -> bool:
+    """Whether two dtypes are the same but for the order of bytes."""
+    return one == other or one.newbyteorder("=") == other.newbyteorder("=")
+
+
 def host_array(array: Any) -> np.ndarray:
     """A NumPy array of what lies on any device, copied where it must be."""
     if _is_cupy(array):

@@ -11,7 +11,7 @@ import numpy as np
 
 from convalgos import api, arguments
 from convalgos.algorithm import PreparedFilter
-from convalgos.arrays import as_cupy, as_numpy, device_of, is_tensor, like, writable_view
+from convalgos.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
 from convalgos.problem import DTYPES, LAYOUTS, Shape, transposed_rows, transposed_spatial
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -280,7 +280,7 @@ def _checked_groups(groups: Any, layout: Any) -> int:
 def _check_dtypes(name: str, array: Any, other_name: str, other: Any) -> None:
     if array.dtype.name not in DTYPES:
         raise TypeError(f"{name} has dtype {array.dtype}, which must be one of {', '.join(DTYPES)}")
-    if other.dtype != array.dtype:
+    if not same_dtype(other.dtype, array.dtype):
         raise TypeError(
             f"{other_name} has dtype {other.dtype}, but {name} has {array.dtype}; they must be the same"
         )
