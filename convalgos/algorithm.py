@@ -7,6 +7,7 @@ call one plan at once, each call taking a workspace of its own from the plan's p
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 from abc import ABC, abstractmethod
@@ -60,12 +61,23 @@ def tell(problem: ConvProblem) -> None:
 
 @cache
 def missing(module: str) -> str | None:
-    """How to get an optional module that is not installed, or None if it is there."""
+    """How to get an optional module that is not installed, or None if it is there.
+
+    Numba, which is imported anyhow, says what is wrong where it does not go with what else is installed.
+    """
     try:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         found = False
-    return None if found else f"needs {module}, which is not installed ({EXTRAS[module]})"
+    if not found:
+        return f"needs {module}, which is not installed ({EXTRAS[module]})"
+    if module == "numba":
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            told = (str(error).splitlines() or [""])[0][:200]
+            return f"needs numba, which is installed but cannot be imported ({type(error).__name__}: {told})"
+    return None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Vector width, caches and thread count are read from the system; peak and bandwid
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import platform
@@ -16,8 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from convalgos.cache_files import warn_once
+
 FORMAT = 1  # of the stored file; raise it when a field changes its meaning
 LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
+LARGEST, LONGEST_NAME = 1e18, 1000  # of a stored figure, and characters of a stored name
+NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 SLOWEST_LAUNCH = 2e-4  # seconds; a Numba workqueue takes half of it
 
 
@@ -61,9 +65,27 @@ class Machine:
 
 
 def cache_folder() -> Path:
-    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it."""
+    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it.
+
+    Where a user has no home folder, as some services do, it is one that cannot be made: nothing is kept.
+    """
     if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
         return Path(chosen)
+    try:
+        folder = _user_cache()
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        folder = NOWHERE
+    if not folder.is_absolute():  # "~/.cache", as it stands
+        folder = NOWHERE
+    if folder == NOWHERE:
+        warn_once(
+            "this user has no home folder: kernels and figures are not kept, and come anew in every process "
+            "(set CONVALGOS_CACHE_DIR)"
+        )
+    return folder
+
+
+def _user_cache() -> Path:
     try:
         import platformdirs
     except ImportError:  # a machine with NumPy and CuPy alone
@@ -169,15 +191,28 @@ def load(threads: int) -> Machine | None:
         if not isinstance(stored, dict) or stored.pop("format", None) != FORMAT:
             raise ValueError("not a machine file of this version")
         machine = Machine(**stored)
-        numbers = [f.name for f in fields(Machine) if f.type in ("int", "float")]
-        if not all(isinstance(getattr(machine, n), int | float) and getattr(machine, n) > 0 for n in numbers):
-            raise ValueError("a figure is not a positive number")
-    except FileNotFoundError:
+        for field in fields(Machine):
+            check_figure(field.name, getattr(machine, field.name), str(field.type))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError) as error:
-        set_aside(path, str(error))
+    except OSError as error:
+        warn_once(f"machine figures could not be read: {error}")
+        return None
+    except (ValueError, TypeError, RecursionError) as error:
+        set_aside(path, str(error) or type(error).__name__)
         return None
     return machine
+
+
+def check_figure(name: str, value: Any, kind: str) -> None:
+    """ValueError unless a stored figure is of its kind, and one that a machine can have."""
+    if kind == "str":
+        if not isinstance(value, str) or len(value) > LONGEST_NAME:
+            raise ValueError(f"{name} is not a name")
+    elif isinstance(value, bool) or not isinstance(value, int if kind == "int" else int | float):
+        raise ValueError(f"{name} is not a number")
+    elif not 0 < value < LARGEST:
+        raise ValueError(f"{name} is not a positive number that a machine can have")
 
 
 def save(machine: Machine) -> None:
@@ -187,11 +222,11 @@ def save(machine: Machine) -> None:
 
 
 def keep(path: Path, text: str, what: str) -> None:
-    """Write a file of what this process found out; a folder that cannot be written costs only a warning."""
+    """Write a file of what this process found out; a folder that cannot be written costs only one warning."""
     try:
         write_atomic(path, text)
     except OSError as error:
-        warnings.warn(f"{what} could not be kept: {error}", RuntimeWarning, stacklevel=3)
+        warn_once(f"{what} could not be kept: {error}")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -225,9 +260,10 @@ def _path(threads: int) -> Path:
 def _has_numba() -> bool:
     """Without it other code runs, and other code is timed."""
     try:
-        return importlib.util.find_spec("numba") is not None
-    except (ImportError, ValueError):
+        importlib.import_module("numba")
+    except Exception:  # missing, or it does not go with what else is installed
         return False
+    return True
 
 
 @cache

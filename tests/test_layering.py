@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from convalgos.cpu.jit import TOOLKIT
+from convalgos.cpu.kernel_cache import TOOLKIT
 
 PACKAGE = Path(__file__).parents[1] / "convalgos"
 
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
-    {"kept", "arguments", "memory"},
+    {"kept", "arguments", "memory", "cache_files"},
     {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
     {"algorithm", "store", "profiles"},
@@ -181,11 +181,15 @@ def test_imports_make_no_circles():
 def test_the_toolkit_stands_in_order():
     """Vectors and compiling know nothing of tiles; only one file writes LLVM."""
     assert {m for m in inside(modules()["cpu.simd"]) if m.startswith("cpu")} <= {"cpu"}
-    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= {"cpu", "cpu.simd"}
-    writers = {
-        m for m, path in modules().items() if any(n.split(".")[0] == "llvmlite" for n in imported(path))
-    }
-    assert writers == {"cpu.simd"}
+    assert not {m for m in inside(modules()["cpu.kernel_cache"]) if m.startswith("cpu.")}
+    toolkit = {"cpu", "cpu.simd", "cpu.kernel_cache"}
+    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= toolkit
+
+    def that_import(*names):
+        return {m for m, path in modules().items() if set(names) & imported(path)}
+
+    assert that_import("llvmlite.ir") == {"cpu.simd"}
+    assert that_import("llvmlite.binding") == {"cpu.kernel_cache"}
 
 
 def test_what_kernels_take_from_other_files_is_in_their_key():

@@ -5,8 +5,7 @@ and called by address: `specialise` turns a factory over small integers (element
 into one compiled kernel per combination. Kernels call kernels through `simd.call`, so that a driver is
 compiled once for all tiles and dtypes. `launch` is the only parallel region of the library.
 
-Compiled kernels are kept in the user's cache folder, keyed by the text of the file that defines them and
-of the toolkit: Numba itself would not see a change in an imported file.
+Compiled kernels are kept on disk by `kernel_cache`.
 
 Without Numba everything here imports, and only compiling fails.
 """
@@ -14,40 +13,26 @@ Without Numba everything here imports, and only compiling fails.
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import os
 import threading
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from convalgos.cpu import kernel_cache
 from convalgos.cpu.simd import call
-from convalgos.machine import cache_folder, cpu_count, set_aside
+from convalgos.machine import cpu_count
 
 try:
     import numba
-    from numba.core import caching, ccallback
-except ImportError:
+    from numba.core import ccallback
+except Exception:  # it is missing, or does not go with what else is installed: `missing` says how
     numba = None  # type: ignore[assignment]
 
 OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
-TOOLKIT = (
-    "jit.py",
-    "simd.py",
-    "squares.py",
-    "kernel_plan.py",
-    "tiles.py",
-    "blocks.py",
-    "boxes.py",
-    "phases.py",
-    "codelets.py",
-    "../transforms.py",
-)  # a change in these recompiles all kernels
-
 _lock = threading.RLock()
-_kept: list[Any] = []  # compiled kernels must outlive their addresses
+_kept: list[Any] = []  # what was compiled must outlive its address
 _forked = False  # OpenMP does not survive a fork: the child runs serially
 
 
@@ -88,13 +73,14 @@ def helper(function: Callable) -> Callable:
 def compile_kernel(function: Callable[..., None]) -> int:
     """The address of a compiled function over integers that returns nothing."""
     count = len(inspect.signature(function).parameters)
+    key = kernel_cache.key(function, f"void({count} addresses or sizes)")
+    if (address := kernel_cache.load(key)) is not None:
+        return address
     signature = numba.types.void(*[numba.types.intp] * count)
     kernel: Any = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
-    cache = _disk_cache(function)
-    if cache is not None:
-        kernel._cache = cache
     kernel.compile()
     _kept.append(kernel)
+    kernel_cache.save(key, *_object_code(kernel))
     return kernel.address
 
 
@@ -118,6 +104,15 @@ def thread_layer() -> str:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _object_code(kernel: Any) -> tuple[str, list[str], bytes]:
+    """(name of the function, names that its code needs, code) of a compiled kernel."""
+    library = kernel._library
+    _, _, (code, _) = library.serialize_using_object_code()
+    module = library._final_module
+    declared = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
+    return kernel.native_name, [name for name in declared if not name.startswith("llvm.")], code
 
 
 def _launcher() -> Callable[[int, int, int], None]:
@@ -156,9 +151,6 @@ def _parallel_launch() -> Callable[[int, int, int], None]:
 def _jitted(function: Callable[[int, int, int], None], parallel: Any) -> Callable[[int, int, int], None]:
     with _lock:
         dispatcher: Any = numba.njit(parallel=parallel, nogil=True, **OPTIONS)(function)
-        cache = _disk_cache(function)
-        if cache is not None:
-            dispatcher._cache = cache
         dispatcher(compile_kernel(_nothing), 0, 2)  # compiles, and starts the threads
     return dispatcher
 
@@ -183,79 +175,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-if numba is not None:
-
-    class _Folder(caching._CacheLocator):
-        """Numba's question where to keep a function: a folder per file and text of file and toolkit."""
-
-        def __init__(self, py_func: Callable, py_file: str):
-            self._line = py_func.__code__.co_firstlineno
-            self._path = cache_folder() / "kernels" / f"{Path(py_file).stem}-{_digest(py_file)}"
-
-        def get_cache_path(self) -> str:
-            return str(self._path)
-
-        def get_source_stamp(self) -> str:
-            return self._path.name
-
-        def get_disambiguator(self) -> str:
-            return str(self._line)
-
-        @classmethod
-        def from_function(cls, py_func: Callable, py_file: str) -> _Folder | None:
-            folder = cls(py_func, py_file)
-            try:
-                folder.ensure_cache_path()
-            except OSError:
-                return None
-            return folder
-
-    class _Impl(caching.CompileResultCacheImpl):
-        _locator_classes = [_Folder]  # noqa: RUF012 (Numba's name)
-
-    class _Cache(caching.FunctionCache):
-        """Numba's cache of a function; a damaged file is set aside with a warning, and rebuilt."""
-
-        _impl_class = _Impl
-
-        def load_overload(self, sig: Any, target_context: Any) -> Any:
-            try:
-                return super().load_overload(sig, target_context)
-            except Exception as error:
-                set_aside(Path(self._cache_file._index_path), f"{type(error).__name__}: {error}")
-                return None
-
-        def save_overload(self, sig: Any, data: Any) -> None:
-            try:
-                super().save_overload(sig, data)
-            except OSError as error:
-                warnings.warn(f"a compiled kernel could not be kept: {error}", RuntimeWarning, stacklevel=2)
-
-
-@functools.cache
-def _digest(py_file: str) -> str:
-    digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in (Path(py_file), *(here / name for name in TOOLKIT)):
-        digest.update(path.read_bytes() if path.exists() else b"")
-    return digest.hexdigest()[:16]
-
-
-def _disk_cache(function: Callable) -> Any:
-    """Where to keep a compiled function, or None with a warning where nothing can be kept."""
-    try:
-        return _Cache(function)
-    except RuntimeError:
-        _warn_unwritable(str(cache_folder()))
-        return None
-
-
-@functools.cache
-def _warn_unwritable(folder: str) -> None:
-    warnings.warn(
-        f"{folder} cannot be written: kernels are compiled anew in every process (set CONVALGOS_CACHE_DIR)",
-        RuntimeWarning,
-        stacklevel=2,
-    )

@@ -24,7 +24,7 @@ try:
     from numba import carray, types
     from numba.core import cgutils
     from numba.extending import intrinsic
-except ImportError:
+except Exception:  # of any kind, where Numba does not go with what else is installed
     ir = types = cgutils = carray = None  # type: ignore[assignment]
 
     def intrinsic(*_: Any, **__: Any) -> Any:  # type: ignore[no-redef]

@@ -65,12 +65,12 @@ def kept(figures: GpuMachine) -> GpuMachine:
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise ValueError("not a file of this version")
         found: dict[str, Any] = {name: stored.get(name) for name in KEPT}
-        if not all(isinstance(v, int | float) and v > 0 for v in found.values()):
-            raise ValueError("a figure is not a positive number")
-    except FileNotFoundError:
+        for name, value in found.items():
+            machine.check_figure(name, value, "float")
+    except (FileNotFoundError, NotADirectoryError):
         return figures
-    except (OSError, ValueError) as error:
-        set_aside(path, str(error))
+    except (OSError, ValueError, RecursionError) as error:
+        set_aside(path, str(error) or type(error).__name__)
         return figures
     return replace(figures, **found, source="measured")
 

@@ -1,0 +1,145 @@
+"""Whose files we use: what is loaded as code must have been written by this user, or by root.
+
+Compiled kernels run in the process that loads them, and FFTW's wisdom is read by code that trusts it. So
+their folder is used under the rule by which ssh uses keys: it and what is in it belong to this user or to
+root, and nobody else can write there, or rename what lies on the way to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import warnings
+from functools import cache
+from pathlib import Path
+
+MOST_LINKS = 40  # followed on the way to a folder, as the kernel does
+
+_told: dict[str, object] = {}  # by message, the call that gave it
+
+
+def warn_once(message: str) -> None:
+    """A `RuntimeWarning` that comes once in a process, whatever the filters, and not with every kernel."""
+    call = object()
+    if _told.setdefault(message, call) is call:
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def private_folder(folder: Path) -> bool:
+    """Make a folder that only this user can read, and say whether code in it can be trusted.
+
+    A folder that others can write to is passed over with a warning, once in a process; one that cannot be
+    made is the trouble of whoever writes there.
+    """
+    with contextlib.suppress(OSError):
+        _make_private(folder)
+    if (reason := why_not_trusted(folder)) is None:
+        return True
+    warn_once(
+        f"{folder} is not used, as others could put code there: {reason} (make it yours alone, with chmod "
+        "go-w, or set CONVALGOS_CACHE_DIR to a folder that is)"
+    )
+    return False
+
+
+def why_not_trusted(folder: Path) -> str | None:
+    """Who else could change what lies in a folder, in words, or None. It need not exist."""
+    if not hasattr(os, "getuid"):
+        return None
+    try:
+        steps = _steps(Path(os.path.abspath(folder)))
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+    end = steps[-1][0] if folder.exists() else None
+    for path, status in steps:
+        if (reason := _whose(status)) is not None:
+            return f"{path} {reason}"
+        shared = stat.S_ISDIR(status.st_mode) and _writable_by_others(status)
+        # In a sticky folder such as /tmp nobody renames what is not theirs: what follows is looked at itself.
+        if shared and (path == end or not status.st_mode & stat.S_ISVTX):
+            return f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def read_trusted(path: Path) -> bytes:
+    """The bytes of a file that nobody else can have written.
+
+    Raises:
+        OSError: there is none, or it is not to be trusted; says why.
+    """
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise PermissionError(f"{path} is not a file")
+        if (reason := _whose(status)) is not None:
+            raise PermissionError(f"{path} {reason}")
+        if _writable_by_others(status):
+            raise PermissionError(f"{path} can be written by others")
+        return file.read()
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _make_private(folder: Path) -> None:
+    """mkdir -p, for this user alone, whatever the umask."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
+def _steps(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """Every folder and link on the way from the root to a folder, as far as it exists, and its status."""
+    here, found, links = Path(folder.anchor), [], 0
+    found.append((here, os.lstat(here)))
+    todo = list(reversed(folder.parts[1:]))
+    while todo:
+        if (name := todo.pop()) == "..":
+            here = here.parent
+            continue
+        here /= name
+        try:
+            status = os.lstat(here)
+        except (FileNotFoundError, NotADirectoryError):
+            break
+        found.append((here, status))
+        if stat.S_ISLNK(status.st_mode):
+            if (links := links + 1) > MOST_LINKS:
+                raise OSError(f"{folder} goes through too many links")
+            target = Path(os.readlink(here))
+            here = Path(target.anchor) if target.is_absolute() else here.parent
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return found
+
+
+def _whose(status: os.stat_result) -> str | None:
+    if hasattr(os, "getuid") and status.st_uid not in (0, os.getuid()):
+        return f"belongs to user {status.st_uid}, not to {os.getuid()}"
+    return None
+
+
+def _writable_by_others(status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_own_group(status.st_gid)
+
+
+@cache
+def _is_own_group(gid: int) -> bool:
+    """Whether this user is alone in a group, as in the one that many systems give each user."""
+    try:
+        import grp
+        import pwd
+
+        name = pwd.getpwuid(os.getuid()).pw_name
+        members = {
+            *grp.getgrgid(gid).gr_mem,
+            *(user.pw_name for user in pwd.getpwall() if user.pw_gid == gid),
+        }
+    except (ImportError, KeyError, OSError):
+        return gid == 0  # root's own group, on systems that do not say who is in it
+    return members <= {name, "root"}

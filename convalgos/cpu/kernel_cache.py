@@ -1,0 +1,265 @@
+"""Compiled kernels on disk: one file for each, with all that it depends on, checked before it is loaded.
+
+An entry is the object code of one kernel behind its key: the function and the integers it closes over, the
+text of its file and of the toolkit, the versions of what compiles, and the processor. The digest of the key
+is its name, and a checksum covers the rest. It is written aside and renamed, so that processes that compile
+the same kernel at once write the same file, and a reader sees one of them whole. Nothing in it is unpickled,
+and each is linked by itself: the names of functions, which Numba numbers from 1 in each process, never meet.
+
+An entry that does not match is removed and compiled again, with one warning. What was not used for a month
+goes, and the oldest go where all together take too much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from convalgos import cache_files
+from convalgos.cache_files import warn_once
+from convalgos.machine import cache_folder
+
+try:
+    import llvmlite
+    import numba
+    from llvmlite import binding
+    from numba.core import config, registry
+    from numba.core.runtime import rtsys
+except Exception:  # `jit` says what is wrong with it
+    numba = None  # type: ignore[assignment]
+
+MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
+ENDING = ".kernel"
+UNUSED = 30 * 86400  # seconds after which an entry goes
+MOST_BYTES = 256 << 20  # of all entries; one takes 5 KiB, all algorithms on one network 10 MiB
+DAY = 86400  # seconds between two marks of use, and between two looks for old entries
+ABANDONED = 3600  # seconds after which what is written aside belongs to no process any more
+TOOLKIT = (
+    "jit.py",
+    "kernel_cache.py",
+    "simd.py",
+    "squares.py",
+    "kernel_plan.py",
+    "tiles.py",
+    "blocks.py",
+    "boxes.py",
+    "phases.py",
+    "codelets.py",
+    "../transforms.py",
+)  # a change in these recompiles all kernels
+
+_linked: list[Any] = []  # what holds loaded code, for the life of the process
+
+
+def key(function: Callable, signature: str) -> dict[str, Any] | None:
+    """All that the code of a kernel depends on; None where the text of its file cannot be read.
+
+    Raises:
+        TypeError: it closes over something that a key cannot tell apart.
+    """
+    code = function.__code__
+    if not os.path.isfile(code.co_filename):
+        return None
+    cells = function.__closure__ or ()
+    closed = {n: _plain(cell.cell_contents) for n, cell in zip(code.co_freevars, cells, strict=True)}
+    return {
+        "function": f"{function.__module__}.{function.__qualname__}:{code.co_firstlineno}",
+        "closed": closed,
+        "signature": signature,
+        "sources": _sources(code.co_filename),
+        **_compiler(),
+    }
+
+
+def load(wanted: dict[str, Any] | None) -> int | None:
+    """The address of a kernel of this key, linked into this process, or None where it is not kept."""
+    if wanted is None or (path := _path(wanted)) is None:
+        return None
+    try:
+        entry = cache_files.read_trusted(path)
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        warn_once(f"a compiled kernel could not be read, and is compiled anew: {error}")
+        return None
+    try:
+        name, needs, code = _checked(entry, wanted)
+        address = _link(name, needs, code)
+    except ValueError as error:
+        warn_once(f"a compiled kernel was damaged ({error}), and is compiled anew: {path}")
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    if time.time() - status.st_mtime > DAY:
+        with contextlib.suppress(OSError):
+            os.utime(path)  # in use
+    return address
+
+
+def save(wanted: dict[str, Any] | None, name: str, needs: list[str], code: bytes) -> None:
+    """Keep the object code of a kernel, in which `name` is the function, and `needs` are not defined.
+
+    What cannot be kept costs one warning.
+    """
+    if wanted is None or (path := _path(wanted)) is None:
+        return
+    head = json.dumps({"key": wanted, "name": name, "needs": sorted(needs)}, sort_keys=True).encode()
+    rest = head + b"\n" + code
+    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+        os.replace(aside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        warn_once(
+            f"{path.parent} cannot be written ({error.strerror or error}): kernels are compiled anew in "
+            "every process (set CONVALGOS_CACHE_DIR)"
+        )
+        return
+    prune(path.parent)
+
+
+def prune(folder: Path, now: float | None = None) -> None:
+    """Remove entries that nobody has used for a month, and the oldest beyond the bound, once a day.
+
+    Other processes may do the same at once, or load what goes: what they have linked stays with them.
+    """
+    now = time.time() if now is None else now
+    stamp = folder / "pruned"
+    try:
+        if abs(now - stamp.stat().st_mtime) < DAY:
+            return
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        stamp.touch(0o600)
+        os.utime(stamp, (now, now))
+        _remove_old(folder, stamp, now)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _remove_old(folder: Path, stamp: Path, now: float) -> None:
+    found = []  # (last use, bytes, path), of folders of earlier versions, too
+    for place, folders, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(place, name)
+            if path == stamp:
+                continue
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                age = now - status.st_mtime
+                if age > (ABANDONED if name.endswith(".part") else UNUSED):
+                    path.unlink()
+                else:
+                    found.append((status.st_mtime, status.st_size, path))
+        for name in folders:
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(Path(place, name))
+    excess = sum(size for _, size, _ in found) - MOST_BYTES
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        excess -= size
+
+
+def _path(wanted: dict[str, Any]) -> Path | None:
+    """Where the entry of a key lies, or None where its folder is not to be trusted."""
+    folder = cache_folder() / "kernels"
+    if not _usable(folder):
+        return None
+    function = re.sub(r"\W+", "_", wanted["function"].rpartition(".cpu.")[2].replace("<locals>", ""))
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    return folder / f"{function[:80]}-{digest[:32]}{ENDING}"
+
+
+@functools.cache
+def _usable(folder: Path) -> bool:
+    return cache_files.private_folder(folder)
+
+
+def _checked(entry: bytes, wanted: dict[str, Any]) -> tuple[str, list[str], bytes]:
+    """(name, needs, code) of an entry.
+
+    Raises:
+        ValueError: it is not what was written under this key; says what is wrong.
+    """
+    if not entry.startswith(MAGIC):
+        raise ValueError("not a kernel of this version")
+    start = len(MAGIC) + 65
+    rest = entry[start:]
+    if entry[len(MAGIC) : start] != hashlib.sha256(rest).hexdigest().encode() + b"\n":
+        raise ValueError("its checksum is another one")
+    head, _, code = rest.partition(b"\n")
+    told = json.loads(head)
+    if told["key"] != wanted:
+        raise ValueError("it is another kernel")
+    return told["name"], told["needs"], code
+
+
+def _link(name: str, needs: list[str], code: bytes) -> int:
+    """The address of a function in object code, alone in an engine of its own."""
+    registry.cpu_target.target_context.codegen()  # brings Numba's own functions to LLVM's notice
+    if any(need.startswith("NRT_") for need in needs):
+        rtsys.initialize(registry.cpu_target.target_context)
+    if missing := [need for need in needs if not binding.address_of_symbol(need)]:
+        raise ValueError(f"it calls {missing[0]}, which is not there")  # LLVM would end the process
+    target = binding.Target.from_triple(binding.get_process_triple()).create_target_machine()
+    manager = getattr(config, "USE_LLVMLITE_MEMORY_MANAGER", None)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target, use_lmm=manager)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _linked.append(engine)
+    if not (address := engine.get_function_address(name)):
+        raise ValueError(f"it does not define {name}")
+    return address
+
+
+def _plain(value: Any) -> Any:
+    """A closed-over value as JSON tells it apart."""
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    raise TypeError(f"a kernel may close over integers only, not over {value!r}")
+
+
+@functools.cache
+def _sources(file: str) -> str:
+    """A digest of the text of a file and of the toolkit, under the names by which kernels know them."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for path in (Path(file), *(here / name for name in TOOLKIT)):
+        text = path.read_bytes() if path.exists() else b""
+        digest.update(f"{path.name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _compiler() -> dict[str, Any]:
+    """What turns a function into code, and for which processor."""
+    triple, cpu, features = registry.cpu_target.target_context.codegen().magic_tuple()
+    return {
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "llvm": list(binding.llvm_version_info),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "target": [triple, cpu, features],
+        "options": [str(getattr(config, name, "")) for name in ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")],
+    }
