@@ -6,7 +6,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -265,13 +264,13 @@ def capture_command(output: Path, command: tuple[str, ...]) -> None:
 
     The exit status is that of the command.
     """
-    before = recorder.read(output) if output.exists() else Counter()
+    before = recorder.gather(output)
     environment = {**os.environ, recorder.VARIABLE: str(output.absolute())}
     try:
         status = subprocess.run(command, env=environment).returncode
     except FileNotFoundError:
         raise ValueError(f"{command[0]!r} is no program that can be run") from None
-    found = recorder.read(output) if output.exists() else Counter()
+    found = recorder.gather(output)
     runs = found.total() - before.total()
     click.echo(f"{runs} runs; {len(found)} problems in {output}" if runs else "nothing was run", err=True)
     sys.exit(status if status >= 0 else 128 - status)

@@ -16,11 +16,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from convalgos import strict_json
 from convalgos.cache_files import warn_once
 
 FORMAT = 1  # of the stored file; raise it when a field changes its meaning
 LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
-LARGEST, LONGEST_NAME = 1e18, 1000  # of a stored figure, and characters of a stored name
+LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any machine
+    "threads": (1, 1 << 16),
+    "vector_bytes": (8, 1 << 12),
+    "l1_bytes": (1 << 8, 1 << 40),
+    "l2_bytes": (1 << 8, 1 << 40),
+    "l3_bytes": (1 << 8, 1 << 40),
+    "peak_float32": (1e6, 1e18),
+    "peak_float64": (1e6, 1e18),
+    "bandwidth": (1e6, 1e16),
+    "cache_bandwidth": (1e6, 1e16),
+    "launch": (1e-9, 1.0),
+}
+LONGEST_NAME = 1000  # characters
 NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 SLOWEST_LAUNCH = 2e-4  # seconds; a Numba workqueue takes half of it
 
@@ -187,32 +200,41 @@ def load(threads: int) -> Machine | None:
     """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
     path = _path(threads)
     try:
-        stored = json.loads(path.read_text())
-        if not isinstance(stored, dict) or stored.pop("format", None) != FORMAT:
+        stored = strict_json.loads(path.read_text("utf-8"))
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise ValueError("not a machine file of this version")
-        machine = Machine(**stored)
-        for field in fields(Machine):
-            check_figure(field.name, getattr(machine, field.name), str(field.type))
+        strict_json.integer("format", stored.pop("format"), FORMAT, FORMAT)
+        machine = checked(stored)
+        if machine.threads != threads:
+            raise ValueError(f"threads={machine.threads} must be {threads}, as its name says")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         warn_once(f"machine figures could not be read: {error}")
         return None
-    except (ValueError, TypeError, RecursionError) as error:
-        set_aside(path, str(error) or type(error).__name__)
+    except ValueError as error:
+        set_aside(path, str(error))
         return None
     return machine
 
 
-def check_figure(name: str, value: Any, kind: str) -> None:
-    """ValueError unless a stored figure is of its kind, and one that a machine can have."""
-    if kind == "str":
-        if not isinstance(value, str) or len(value) > LONGEST_NAME:
-            raise ValueError(f"{name} is not a name")
-    elif isinstance(value, bool) or not isinstance(value, int if kind == "int" else int | float):
-        raise ValueError(f"{name} is not a number")
-    elif not 0 < value < LARGEST:
-        raise ValueError(f"{name} is not a positive number that a machine can have")
+def checked(stored: dict[str, Any]) -> Machine:
+    """The figures that somebody wrote down.
+
+    Raises:
+        ValueError: names what is missing, unknown or no figure of a machine.
+    """
+    names = [f.name for f in fields(Machine)]
+    if stored.keys() != set(names):
+        raise ValueError(f"the figures must be {', '.join(names)}")
+    for name, value in stored.items():
+        if name not in LIMITS:
+            strict_json.text(name, value, LONGEST_NAME)
+        elif Machine.__annotations__[name] == "int":
+            strict_json.integer(name, value, *LIMITS[name])
+        else:
+            strict_json.number(name, value, *LIMITS[name])
+    return Machine(**stored)
 
 
 def save(machine: Machine) -> None:

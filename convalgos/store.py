@@ -10,22 +10,23 @@ choice is made (`convalgos.select`), and so never colour what is known.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import re
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from convalgos import strict_json
+from convalgos.file_lock import locked
 from convalgos.machine import cache_folder, set_aside, write_atomic
 from convalgos.problem import ConvProblem
 
@@ -36,6 +37,11 @@ LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are 
 NEAR_BATCH = 2.0  # a batch within this factor,
 NEAR_SIZE = 1.25  # and sizes of the map within this one, are near enough to scale what was measured
 IDS = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+LARGEST = 1 << 50  # elements of an array of a problem that was ever run
+LONGEST_NUMBER = 15  # digits of a size
+SLOWEST = 1e9  # seconds of a sample
+CLOCKS = timedelta(days=1)  # by which clocks of machines may differ
+BUILT = 2026  # year before which a clock was not set yet, and says nothing of others
 
 
 @dataclass(frozen=True)
@@ -136,27 +142,45 @@ def parse(text: str) -> tuple[str, Entries]:
     Raises:
         ValueError: says what is wrong.
     """
-    try:
-        read = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(read, dict) or read.get("format") != FORMAT:
+    read = strict_json.loads(text)
+    if not isinstance(read, dict) or type(read.get("format")) is not int or read["format"] != FORMAT:
         raise ValueError("not a wisdom file of this version")
     fingerprint, problems = read.get("machine"), read.get("problems")
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[\w-]{1,200}", fingerprint):
-        raise ValueError(f"machine={str(fingerprint)[:80]!r} is not the fingerprint of one")
+        raise ValueError(f"machine={strict_json.shown(fingerprint)} is not the fingerprint of one")
     if not isinstance(problems, dict):
         raise ValueError("problems must be an object")
     entries: Entries = {}
-    for problem, candidates in problems.items():
+    untrue: list[str] = []
+    for told, candidates in problems.items():
+        where = f"problem {told[:200]!r}"
         if not isinstance(candidates, dict):
-            raise ValueError(f"problem {problem!r}: its candidates must be an object")
-        entry = entries.setdefault(str(ConvProblem.parse(problem)), {})
+            raise ValueError(f"{where}: its candidates must be an object")
+        problem = None if re.search(rf"\d{{{LONGEST_NUMBER + 1}}}", told) else ConvProblem.parse(told)
+        if problem is None or max(map(math.prod, problem.array_shapes)) > LARGEST:
+            untrue.append(f"{where} is larger than any memory")
+            continue
+        entry = entries.setdefault(str(problem), {})
         for name, values in candidates.items():
             if not IDS.fullmatch(name):
-                raise ValueError(f"problem {problem!r}: {name[:80]!r} is not the id of an algorithm")
-            entry[name] = _from_json(f"problem {problem!r}, {name}", values)
+                raise ValueError(f"{where}: {name[:80]!r} is not the id of an algorithm")
+            measured = _from_json(f"{where}, {name}", values)
+            if _later(measured):
+                untrue.append(f"{where}, {name}: when={measured.when} is still to come")
+            else:
+                entry[name] = measured
+        if not entry:
+            del entries[str(problem)]
+    if untrue:
+        told = f"{len(untrue)} entries of wisdom cannot be true and are left out, such as {untrue[0]}"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
     return fingerprint, entries
+
+
+def _later(m: Measured) -> bool:
+    """Whether it was measured in the future, as far as the clock of this machine can tell."""
+    now = datetime.now(UTC)
+    return now.year >= BUILT and _moment(m) > now + CLOCKS
 
 
 @lru_cache(1 << 15)
@@ -183,42 +207,38 @@ def _as_json(m: Measured) -> dict[str, Any]:
 def _from_json(where: str, values: Any) -> Measured:
     """Checked field by field; `median_s` and `spread` are for readers, and follow from the samples."""
 
-    def positive(value: Any) -> float:
-        ok = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
-        if not ok:
-            raise ValueError(f"{where}: {str(value)[:40]} is not a number of seconds")
-        return float(value)
-
     if not isinstance(values, dict):
         raise ValueError(f"{where}: must be an object")
-    when, version = str(values.get("when")), values.get("version", "")
     try:
-        if datetime.fromisoformat(when).utcoffset() is None:
-            raise ValueError
-    except ValueError:
-        raise ValueError(f"{where}: when={when[:40]!r} is not a time with its zone") from None
-    if not isinstance(version, str) or len(version) > 40:
-        raise ValueError(f"{where}: version={str(version)[:40]!r} is not one")
-    if (failure := values.get("failure")) is not None:
-        if not isinstance(failure, str):
-            raise ValueError(f"{where}: failure={str(failure)[:40]!r} must be text")
-        return Measured(failure=failure[:LONGEST], when=when, version=version)
-    samples, workspace = values.get("samples_s"), values.get("workspace_bytes", 0)
-    if not isinstance(samples, list) or not samples:
-        raise ValueError(f"{where}: samples_s must be a list of seconds")
-    if not isinstance(workspace, int) or not 0 <= workspace < 1 << 60:
-        raise ValueError(f"{where}: workspace_bytes={str(workspace)[:40]} is not a number of bytes")
-    error, prepare = values.get("error"), values.get("prepare_s")
-    if error is not None and (not isinstance(error, int | float) or not 0 <= error < 1e300):
-        raise ValueError(f"{where}: error={str(error)[:40]} is not one")
-    return Measured(
-        samples_s=tuple(map(positive, samples)),
-        workspace_bytes=workspace,
-        error=None if error is None else float(error),
-        prepare_s=None if prepare is None else positive(prepare),
-        when=when,
-        version=version,
-    )
+        when = strict_json.text("when", values.get("when"), LONGEST)
+        if (moment := datetime.fromisoformat(when)).utcoffset() is None:
+            raise ValueError(f"when={when[:40]!r} is not a time with its zone")
+        moment.astimezone(UTC)  # in the years that there are, there, too
+        version = strict_json.text("version", values.get("version", ""), 40)
+        if (failure := values.get("failure")) is not None:
+            reason = strict_json.text("failure", failure, 1 << 20)[:LONGEST]
+            return Measured(failure=reason, when=when, version=version)
+        samples = values.get("samples_s")
+        if not isinstance(samples, list) or not samples:
+            raise ValueError("samples_s must be a list of seconds")
+        error, prepare = values.get("error"), values.get("prepare_s")
+        return Measured(
+            samples_s=tuple(_seconds("samples_s", value) for value in samples),
+            workspace_bytes=strict_json.integer(
+                "workspace_bytes", values.get("workspace_bytes", 0), 0, LARGEST
+            ),
+            error=None if error is None else strict_json.number("error", error, 0.0, 1e300),
+            prepare_s=None if prepare is None else _seconds("prepare_s", prepare),
+            when=when,
+            version=version,
+        )
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _seconds(name: str, value: Any) -> float:
+    """No clock tells less than the least of them."""
+    return strict_json.number(name, value, 1e-12, SLOWEST)
 
 
 def _rounded(m: Measured) -> Measured:
@@ -276,18 +296,36 @@ def folder() -> Path:
     return Path(chosen) if chosen else cache_folder() / "wisdom"
 
 
+@dataclass(frozen=True)
+class _Snapshot:
+    """What is known at one time. Nothing in it changes: who asks while others record goes on with its own."""
+
+    seen: Any = None  # path, time, size and inode of the file that was read,
+    text: str = ""  # and what was in it
+    entries: Entries = field(default_factory=dict)
+    changes: int = 0  # of the entries, since this process began
+    placed: dict[str, tuple[Family, ConvProblem]] = field(default_factory=dict)  # of the texts of the entries
+    families: dict[Family, list[ConvProblem]] = field(default_factory=dict)
+
+    def followed_by(self, text: str, entries: Entries, seen: Any) -> _Snapshot:
+        placed: dict[str, tuple[Family, ConvProblem]] = {}
+        families: dict[Family, list[ConvProblem]] = {}
+        for name in entries:
+            if (place := self.placed.get(name)) is None:
+                problem = ConvProblem.parse(name)
+                place = family(problem), problem
+            placed[name] = place
+            families.setdefault(place[0], []).append(place[1])
+        return _Snapshot(seen, text, entries, self.changes + 1, placed, families)
+
+
 class Store:
     """The file of one machine. Reads are cached for as long as the file does not change."""
 
     def __init__(self, fingerprint: str):
         self.fingerprint = fingerprint
-        self._seen: Any = None  # path, time, size and inode of the file that was read,
-        self._text = ""  # and what was in it
-        self._entries: Entries = {}
+        self._now = _Snapshot()
         self._until, self._where = 0.0, ""  # the next look at the file, and the folder of the last one
-        self._changes = 0  # of the entries, since this process began
-        self._placed: dict[str, tuple[Family, ConvProblem]] = {}  # of the texts of the entries
-        self._families: dict[Family, list[ConvProblem]] = {}
 
     @property
     def path(self) -> Path:
@@ -295,23 +333,12 @@ class Store:
 
     def entries(self) -> Entries:
         """All that is known; not to be changed. What others wrote is seen after FRESH seconds."""
-        now, where = time.monotonic(), os.environ.get("CONVALGOS_WISDOM", "")
-        if now < self._until and where == self._where:
-            return self._entries
-        self._until, self._where = now + FRESH, where
-        if (seen := _status(self.path)) != self._seen:
-            try:
-                self._keep(*self._read(), seen)
-            except OSError as error:
-                warnings.warn(f"wisdom could not be read: {error}", RuntimeWarning, stacklevel=2)
-                self._keep("", {}, seen)
-        return self._entries
+        return self._snapshot().entries
 
     @property
     def stamp(self) -> int:
         """Equal as long as nothing new is known."""
-        self.entries()
-        return self._changes
+        return self._snapshot().changes
 
     def lookup(self, problem: ConvProblem) -> Entry:
         """What is known of a problem: empty where nothing is."""
@@ -320,16 +347,16 @@ class Store:
 
     def near(self, problem: ConvProblem) -> tuple[ConvProblem, Entry] | None:
         """The most similar known problem, different in batch and size of the map only, and what is known."""
-        entries = self.entries()
+        known = self._snapshot()
         close = [
             (distance, str(other), other)
-            for other in self._families.get(family(problem), ())
+            for other in known.families.get(family(problem), ())
             if (distance := _distance(problem, other)) is not None
         ]
         if not close:
             return None
         _, text, other = min(close)
-        return other, entries[text]
+        return other, known.entries[text]
 
     def record(self, problem: ConvProblem, found: Mapping[str, Measured]) -> None:
         """Add what was measured of a problem. A folder that cannot be written costs only a warning."""
@@ -338,8 +365,10 @@ class Store:
             self.update(lambda entries: merge(entries, more))
         except OSError as error:
             warnings.warn(f"wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
-            merge(entries := {p: dict(e) for p, e in self.entries().items()}, more)
-            self._keep(self._text, entries, self._seen)  # for this process at least
+            with _reader:
+                known = self._snapshot()
+                merge(entries := {p: dict(e) for p, e in known.entries.items()}, more)
+                self._keep(known.text, entries, known.seen)  # for this process at least
 
     def update(self, change: Callable[[Entries], Any]) -> Any:
         """Read the file, change its entries in place, and replace it, alone among all processes.
@@ -355,18 +384,33 @@ class Store:
             result = change(entries)
             text = dump(self.fingerprint, entries)
             write_atomic(path, text)
-            self._keep(text, entries, _status(path))
+            with _reader:
+                self._keep(text, entries, _status(path))
         return result
+
+    def _snapshot(self) -> _Snapshot:
+        now, where = time.monotonic(), os.environ.get("CONVALGOS_WISDOM", "")
+        if now < self._until and where == self._where:
+            return self._now
+        with _reader:  # an older file that was read meanwhile must not take the place of a newer one
+            if (seen := _status(self.path)) != self._now.seen:
+                try:
+                    self._keep(*self._read(), seen)
+                except OSError as error:
+                    self._keep("", {}, seen)
+                    warnings.warn(f"wisdom could not be read: {error}", RuntimeWarning, stacklevel=3)
+            self._until, self._where = now + FRESH, where
+            return self._now
 
     def _read(self) -> tuple[str, Entries]:
         """The file as it is now: its text, and its entries, which are not to be changed.
 
         There are none where there is no file, or a damaged one, which is set aside.
         """
-        path = self.path
+        path, known = self.path, self._now
         try:
             text = path.read_text("utf-8")
-            return text, self._entries if text == self._text else parse(text)[1]
+            return text, known.entries if text == known.text else parse(text)[1]
         except (FileNotFoundError, NotADirectoryError):
             return "", {}
         except ValueError as error:
@@ -374,15 +418,19 @@ class Store:
             return "", {}
 
     def _keep(self, text: str, entries: Entries, seen: Any) -> None:
-        self._text, self._entries, self._seen = text, entries, seen
-        self._changes += 1
-        known, self._placed, self._families = self._placed, {}, {}
-        for name in entries:
-            if name not in known:
-                problem = ConvProblem.parse(name)
-                known[name] = family(problem), problem
-            layer, problem = self._placed[name] = known[name]
-            self._families.setdefault(layer, []).append(problem)
+        self._now = self._now.followed_by(text, entries, seen)
+
+
+_reader = threading.RLock()  # of the files, by one thread at a time
+
+
+def _unlock() -> None:
+    """In a child that was forked while another thread read, which is not there."""
+    global _reader
+    _reader = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def _status(path: Path) -> tuple:
@@ -392,15 +440,6 @@ def _status(path: Path) -> tuple:
     except OSError:
         return (path,)
     return path, status.st_mtime_ns, status.st_size, status.st_ino
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside a file. The system lets it go when its holder dies, however it does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def family(p: ConvProblem) -> Family:

@@ -89,6 +89,8 @@ def test_figures_are_kept(folder):
         json.dumps({"format": 0}),
         json.dumps({"format": machine.FORMAT}),
         json.dumps({"format": machine.FORMAT, "surprise": 1}),
+        "[" * 100_000,
+        "\ufffd",
     ],
 )
 def test_damaged_figures_are_set_aside(folder, text):
@@ -103,8 +105,31 @@ def test_damaged_figures_are_set_aside(folder, text):
     assert machine.load(figures.threads) == figures
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "fast", None])
-@pytest.mark.parametrize("name", ["peak_float32", "threads"])
+@pytest.mark.parametrize("name", ["name", "source", "format"])
+@pytest.mark.parametrize("value", [True, 1.0, None, ["a name"], "a name" * 1000])
+def test_words_must_be_words_and_the_format_a_number(folder, name, value):
+    figures = current_machine()
+    machine.save(figures)
+    path = stored(folder)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert machine.load(figures.threads) is None
+
+
+def test_figures_of_another_number_of_threads_are_not_these(folder):
+    figures = current_machine()
+    machine.save(figures)
+    path = stored(folder)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": figures.threads + 1}))
+    with pytest.warns(RuntimeWarning, match="was damaged .threads="):
+        assert machine.load(figures.threads) is None
+
+
+NO_FIGURES = [0, -1.0, float("nan"), float("inf"), "fast", None, True, [2], int("9" * 400), 1e-30]
+
+
+@pytest.mark.parametrize("value", NO_FIGURES, ids=lambda value: str(value)[:8])
+@pytest.mark.parametrize("name", ["peak_float32", "threads", "l3_bytes", "launch"])
 def test_figures_must_be_positive_numbers(folder, name, value):
     figures = current_machine()
     machine.save(figures)

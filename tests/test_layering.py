@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
-    {"kept", "arguments", "memory", "cache_files"},
+    {"kept", "arguments", "memory", "cache_files", "strict_json", "file_lock"},
     {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
     {"algorithm", "store", "profiles"},

@@ -114,3 +114,114 @@ def test_a_child_of_a_fork_tells_only_of_itself(tmp_path):
     environment = {**os.environ, recorder.VARIABLE: str(output)}
     subprocess.run([sys.executable, "-c", code, "2", "0"], env=environment, check=True)
     assert recorder.read(output) == {PROBLEM: 2}
+
+
+def run_captured(code, output, *arguments):
+    environment = {**os.environ, recorder.VARIABLE: str(output)}
+    run = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("damage", [b"3 what\n", b"\xff\xfe\x00", b"9" * 400 + b" n1 c1 w9 k1 s3\n"])
+def test_a_damaged_file_costs_a_warning(tmp_path, damage):
+    output = tmp_path / "captured.txt"
+    output.write_bytes(damage)
+    done = run_captured(PROGRAM, output, "3", "0")
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert done.stderr.count("was damaged") == 1
+    assert recorder.read(output) == {PROBLEM: 3}
+    assert (tmp_path / "captured.txt.damaged").read_bytes() == damage
+
+
+def test_a_file_that_cannot_be_written_costs_a_warning(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    done = run_captured(PROGRAM, tmp_path / "file" / "captured.txt", "3", "7")
+    assert done.returncode == 7 and "Traceback" not in done.stderr
+    assert done.stderr.count("RuntimeWarning: the program runs on, but is no longer captured") == 1
+
+
+def test_a_full_disk_does_not_reach_the_program(tmp_path):
+    """Files of this process may not grow: as on a full disk, each write fails."""
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n" + PROGRAM
+    done = run_captured(code, tmp_path / "captured.txt", "3", "7")
+    assert done.returncode == 7 and "Traceback" not in done.stderr
+    assert done.stderr.count("RuntimeWarning: the program runs on, but is no longer captured") == 1
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_a_program_that_ends_by_a_signal_has_told_all(tmp_path, end):
+    code = PROGRAM.replace("sys.exit(", f"import os, signal; os.kill(os.getpid(), signal.{end}); sys.exit(")
+    done = capture(tmp_path / "captured.txt", sys.executable, "-c", code, "7", "0")
+    assert done.returncode > 128 and "7 runs; 1 problems" in done.stderr
+    assert (tmp_path / "captured.txt").read_text() == f"7 {PROBLEM}\n"
+    assert not list(tmp_path.glob("*.counts"))
+
+
+POOL = f"""
+import multiprocessing, sys
+import numpy as np, convalgos as ca
+
+def work(_):
+    x, w = np.ones({PROBLEM.x_shape}, "f4"), np.ones({PROBLEM.w_shape}, "f4")
+    ca.conv(x, w, padding=1, algorithm="cpu.reference")
+
+if __name__ == "__main__":
+    work(0)
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:  # which ends its workers by a signal
+        pool.map(work, range(9))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_pool_tell_what_they_ran(tmp_path, method):
+    program = tmp_path / "program.py"
+    program.write_text(POOL)
+    done = capture(tmp_path / "captured.txt", sys.executable, str(program), method)
+    assert done.returncode == 0 and "10 runs; 1 problems" in done.stderr
+
+
+def test_a_program_that_runs_on_is_read(tmp_path):
+    """What a process has not added yet is part of what is read, and is not taken from it."""
+    output = tmp_path / "captured.txt"
+    code = PROGRAM.replace("sys.exit(", "print('ran', flush=True); input(); sys.exit(")
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, "4", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, recorder.VARIABLE: str(output)},
+    )  # fmt: skip
+    try:
+        assert running.stdout.readline() == "ran\n"
+        assert recorder.read(output) == {PROBLEM: 4} and recorder.gather(output) == {}
+    finally:
+        running.communicate("\n", timeout=60)
+    assert recorder.read(output) == {PROBLEM: 4}
+
+
+def test_a_child_forked_while_another_thread_counts_goes_on(tmp_path):
+    code = f"""
+import os, signal, threading
+import convalgos as ca
+from convalgos.algorithm import tell
+problem = ca.ConvProblem.parse({str(PROBLEM)!r})
+with ca.capture():
+    done = threading.Event()
+    def count():
+        while not done.is_set():
+            tell(problem)
+    thread = threading.Thread(target=count)
+    thread.start()
+    stuck = 0
+    for _ in range(60):
+        child = os.fork()
+        if not child:
+            signal.alarm(3)
+            tell(problem)
+            os._exit(0)
+        stuck += os.waitpid(child, 0)[1] != 0
+        if stuck:
+            break
+    done.set()
+    thread.join()
+print(stuck)
+"""
+    done = run_captured(code, tmp_path / "captured.txt")
+    assert done.stdout == "0\n", done.stderr

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -125,6 +126,15 @@ BAD = {
     "no samples": lambda text: text.replace("samples_s", "sample"),
     "a date without a zone": lambda text: text.replace("+00:00", ""),
     "a huge workspace": lambda text: text.replace("64,", "1" * 5000 + ","),
+    "true for bytes": lambda text: text.replace('_bytes": 64', '_bytes": true'),
+    "true for an error": lambda text: text.replace('"error": 1e-07', '"error": true'),
+    "true for the format": lambda text: text.replace('"format": 1', '"format": true'),
+    "infinite, by name": lambda text: text.replace('"error": 1e-07', '"error": Infinity'),
+    "nested within": lambda text: text.replace("[0.001,", "[" * 900 + "]" * 900 + ", [0.001,"),
+    "a number for a time": lambda text: text.replace(f'"when": "{NEW}"', '"when": 20260102'),
+    "a time before all years": lambda text: text.replace(NEW, "0001-01-01T00:00:00+23:00"),
+    "a list for a version": lambda text: text.replace('"version": "1"', '"version": [1]'),
+    "less than any clock tells": lambda text: text.replace("0.001,", "5e-324,"),
 }
 
 
@@ -140,6 +150,96 @@ def test_a_bad_file_is_set_aside_with_a_warning(known, damage):
     assert aside.read_text() == bad
     known.record(OTHER, {"cpu.direct": timed()})
     assert list(Store("a_machine-2t").entries()) == [str(OTHER)]
+
+
+LARGE = "n1 c" + "4" * 400 + " h9 w9 k4 r3 s3 p1"
+UNTRUE = {
+    "from the future": lambda text: text.replace(NEW, "2999-01-01T00:00:00+00:00"),
+    "a size of 400 digits": lambda text: text.replace(str(SMALL), LARGE),
+    "larger than any memory": lambda text: text.replace(str(SMALL), "n1000000000 c1000000000 w9 k4 s3"),
+    "padding of 30 digits": lambda text: text.replace("p1", "p" + "1" * 30),
+}
+
+
+@pytest.mark.parametrize("change", UNTRUE.values(), ids=UNTRUE)
+def test_what_cannot_be_true_is_left_out_and_the_rest_is_kept(known, change):
+    known.record(SMALL, {"cpu.direct": timed()})
+    known.record(OTHER, {"cpu.direct": timed(when=OLD)})
+    known.path.write_text(change(known.path.read_text()))
+    with pytest.warns(RuntimeWarning, match="1 entries of wisdom cannot be true"):
+        assert known.entries().keys() == {str(OTHER)}
+    assert known.near(OTHER)[0] == OTHER and known.near(SMALL) is None
+    known.record(SMALL, {"cpu.direct": timed(2e-3)})  # is not older, and warns no more
+    assert Store("a_machine-2t").lookup(SMALL)["cpu.direct"].median_s == 2e-3
+
+
+def test_a_clock_that_was_never_set_takes_nothing_away(known, monkeypatch):
+    class Unset(store.datetime):
+        @classmethod
+        def now(cls, zone):
+            return cls(1970, 1, 1, tzinfo=zone)
+
+    known.record(SMALL, {"cpu.direct": timed()})
+    monkeypatch.setattr(store, "datetime", Unset)
+    assert Store("a_machine-2t").lookup(SMALL)
+
+
+def test_near_looks_at_one_state_of_what_is_known(known, monkeypatch):
+    """What is recorded between its steps is not half there."""
+    first, second = (ca.ConvProblem.parse(f"n1 c4 h{size} w9 k4 r3 s3 p1") for size in (20, 21))
+    known.record(first, {"cpu.direct": timed()})
+    true_family = store.family
+
+    def meanwhile(problem):
+        monkeypatch.setattr(store, "family", true_family)
+        known.update(lambda entries: entries.clear())
+        known.record(second, {"cpu.direct": timed()})
+        return true_family(problem)
+
+    monkeypatch.setattr(store, "family", meanwhile)
+    near = known.near(second)
+    assert near is None or (near[0] == first and "cpu.direct" in near[1])
+    assert known.near(first)[0] == second
+
+
+def test_who_asks_while_others_record_gets_one_state_of_it(known):
+    """Of threads that record, ask for the near and forget, none sees half of a change."""
+    problems = [ca.ConvProblem.parse(f"n1 c4 h{size} w9 k4 r3 s3 p1") for size in range(20, 26)]
+    wrong, done = [], threading.Event()
+
+    def ask():
+        try:
+            while not done.is_set():
+                for problem in problems:
+                    if near := known.near(problem):
+                        assert near[1]["cpu.direct"].median_s > 0
+        except BaseException as error:
+            wrong.append(error)
+
+    def record(turns):
+        try:
+            for _ in range(turns):
+                for problem in problems:
+                    known.record(problem, {"cpu.direct": timed()})
+                known.update(lambda entries: entries.clear())
+        except BaseException as error:
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        asking = [threading.Thread(target=ask) for _ in range(3)]
+        recording = [threading.Thread(target=record, args=(10,)) for _ in range(2)]
+        for thread in asking + recording:
+            thread.start()
+        for thread in recording:
+            thread.join(60)
+        done.set()
+        for thread in asking:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
 
 
 WRITER = """

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from convalgos import machine
+from convalgos import machine, strict_json
 from convalgos.gpu.machine import Device, GpuMachine
 from convalgos.machine import cache_folder, set_aside
 
 FORMAT = 1  # of the file; raise it when a figure changes its meaning
-KEPT = ("bandwidth", "efficiency")
+KEPT = {"bandwidth": (1e6, 1e16), "efficiency": (1e-6, 1e3)}  # and what a file may say
 TRIES = 5  # of which the fastest counts: other programs only slow a GPU down
 COPIED = 1 << 30  # bytes: far more than L2 holds
 SQUARE = 8192  # rows and columns of the matrices that are multiplied
@@ -61,16 +61,16 @@ def kept(figures: GpuMachine) -> GpuMachine:
     """The figures with those that were measured before; a damaged file is set aside with a warning."""
     path = _path(figures)
     try:
-        stored = json.loads(path.read_text())
+        stored = strict_json.loads(path.read_text("utf-8"))
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise ValueError("not a file of this version")
-        found: dict[str, Any] = {name: stored.get(name) for name in KEPT}
-        for name, value in found.items():
-            machine.check_figure(name, value, "float")
+        found: dict[str, Any] = {
+            name: strict_json.number(name, stored.get(name), *limits) for name, limits in KEPT.items()
+        }
     except (FileNotFoundError, NotADirectoryError):
         return figures
-    except (OSError, ValueError, RecursionError) as error:
-        set_aside(path, str(error) or type(error).__name__)
+    except (OSError, ValueError) as error:
+        set_aside(path, str(error))
         return figures
     return replace(figures, **found, source="measured")
 

@@ -1,0 +1,52 @@
+"""JSON of files that anybody may have written: what is read is a plain value, or a ValueError."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def loads(text: str) -> Any:
+    """The value of a text.
+
+    Raises:
+        ValueError: it is not JSON (which has no NaN and no Infinity), or nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def integer(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number, which True and 1.0 are not.
+
+    Raises:
+        ValueError: names it and says what would be valid.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name}={shown(value)} must be a whole number from {least} to {most:.4g}")
+    return value
+
+
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """A finite number, which True is not; errors as of `integer`."""
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise ValueError(f"{name}={shown(value)} must be a number from {least:g} to {most:g}")
+    return float(value)
+
+
+def text(name: str, value: Any, longest: int) -> str:
+    """A string; errors as of `integer`."""
+    if not isinstance(value, str) or len(value) > longest:
+        raise ValueError(f"{name}={shown(value)} must be text of at most {longest} characters")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: what is nested may be too deep to be written."""
+    return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)[:40]
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
