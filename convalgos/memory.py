@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.forks import guarded
+
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 LARGE = 1 << 20  # bytes from which on memory is kept,
 MOST = 1 << 26  # up to so much in all
@@ -19,7 +21,7 @@ WASTE = 1.25  # times what is asked for that may be given
 
 _kept: list[np.ndarray] = []  # the oldest first
 # Waited for by `forget` only: garbage may be collected, and an array go, amid any line here, in one thread.
-_lock = threading.Lock()
+_lock = guarded(threading.Lock())
 
 
 class _Lent:

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
+    {"forks"},
     {"kept", "arguments", "memory", "cache_files", "strict_json", "file_lock"},
     {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
@@ -182,7 +183,7 @@ def test_the_toolkit_stands_in_order():
     """Vectors and compiling know nothing of tiles; only one file writes LLVM."""
     assert {m for m in inside(modules()["cpu.simd"]) if m.startswith("cpu")} <= {"cpu"}
     assert not {m for m in inside(modules()["cpu.kernel_cache"]) if m.startswith("cpu.")}
-    toolkit = {"cpu", "cpu.simd", "cpu.kernel_cache"}
+    toolkit = {"cpu", "cpu.simd", "cpu.kernel_cache", "cpu.atomics", "cpu.thread_pool"}
     assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= toolkit
 
     def that_import(*names):

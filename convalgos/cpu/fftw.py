@@ -30,6 +30,7 @@ from typing import Any
 from convalgos import machine
 from convalgos.algorithm import missing
 from convalgos.cpu import mkl
+from convalgos.forks import guarded
 from convalgos.machine import cache_folder, fingerprint, set_aside
 from convalgos.memory import aligned_zeros
 
@@ -45,7 +46,7 @@ LONGEST = 48  # bits of a length, more than memory has room for
 SPEED_BY_TWOS = (0.3, 0.6, 0.75, 0.85, 0.95)
 ODD_PARTS = [m for m in (3**a * 5**b * 7**c for a, b, c in product(range(6), range(5), range(4))) if m < 700]
 
-_lock = threading.RLock()  # FFTW's planner and its wisdom belong to one thread at a time
+_lock = guarded(threading.RLock())  # FFTW's planner and its wisdom belong to one thread at a time
 
 
 class Transform:

@@ -22,6 +22,7 @@ from convalgos.algorithm import Algorithm, Plan, error_of_sums
 from convalgos.cpu import jit, mkl, panels, simd, tiles
 from convalgos.cpu.kernel_plan import arguments
 from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
+from convalgos.cpu.threads import worth_sharing
 from convalgos.machine import cache_sizes
 from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
@@ -214,11 +215,12 @@ class Im2colPlan(Plan):
         p = self._p = cut.problem
         self._gemm = algorithm.gemm
         self._last = p.layout == "channels_last"
-        # Our threads spin for milliseconds after a launch, and would take the cores from NumPy's BLAS, whose
-        # threads are others: then one thread makes the patches. MKL shares our threads.
+        # Our threads spin for a while after a launch, and would take the cores from NumPy's BLAS, whose
+        # threads are others: then one thread makes the patches.
         tasks = self._tasks = 1 if self._gemm == "blas" else jit.thread_count()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         rows, vectors = panels.tile_for(p.gemm_n, size)
+        self._parallel = worth_sharing(problem)
         self._panel = vectors * lanes
         self._fill = fill_channels_last() if self._last else fill_channels_first(size)
         out = math.prod(p.spatial_out)
@@ -282,11 +284,11 @@ class Im2colPlan(Plan):
                 count = min(cut.pixels, cut.run_pixels - first)
                 fields["first"], fields["pixels"] = first, count
                 if cut.needed:
-                    jit.launch(self._fill, address, self._tasks)
+                    jit.launch(self._fill, address, self._tasks, self._parallel)
                 else:
                     fields["patches"] = fields["x"] + first * fields["pixel_step"] * p.itemsize
                 if self._gemm == "own":
-                    jit.launch(multiply(), address, self._tasks)
+                    jit.launch(multiply(), address, self._tasks, self._parallel)
                     continue
                 source, at = (block, 0) if cut.needed else (x[run], first)
                 self._product(source, at, w, y[run], first, count, bias, activation)
@@ -307,8 +309,7 @@ class Im2colPlan(Plan):
         if self._gemm == "blas":
             np.matmul(a, b, out=c)
         else:
-            for group in range(p.groups):
-                mkl.gemm(a[group], b[group], c[group])
+            mkl.gemm(a, b, c)
         if bias is not None:
             c += bias
         if activation == "relu":

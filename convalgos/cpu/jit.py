@@ -3,7 +3,8 @@
 A kernel is a plain Python function over integers (addresses and sizes), compiled by Numba to a C function
 and called by address: `specialise` turns a factory over small integers (element bytes, lanes, tile sizes)
 into one compiled kernel per combination. Kernels call kernels through `simd.call`, so that a driver is
-compiled once for all tiles and dtypes. `launch` is the only parallel region of the library.
+compiled once for all tiles and dtypes. `launch` is the only parallel region of the library; its threads are
+those of `thread_pool`.
 
 Compiled kernels are kept on disk by `kernel_cache`.
 
@@ -12,28 +13,53 @@ Without Numba everything here imports, and only compiling fails.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import functools
 import inspect
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from convalgos.cpu import kernel_cache
-from convalgos.cpu.simd import call
+import numpy as np
+
+from convalgos.algorithm import Unsupported
+from convalgos.cpu import atomics, kernel_cache, thread_pool
+from convalgos.cpu.simd import call, carray, pointer
+from convalgos.forks import guarded
 from convalgos.machine import cpu_count
 
 try:
     import numba
     from numba.core import ccallback
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.np.ufunc import parallel as numba_threads
 except Exception:  # it is missing, or does not go with what else is installed: `missing` says how
     numba = None  # type: ignore[assignment]
 
 OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
-_lock = threading.RLock()
 _kept: list[Any] = []  # what was compiled must outlive its address
-_forked = False  # OpenMP does not survive a fork: the child runs serially
+_uncompilable: str | None = None  # why this process cannot compile
+
+
+def _broken() -> None:
+    global _uncompilable
+    _uncompilable = (
+        "this process was forked while another thread compiled, which left the compiler amid its work: "
+        "compile before forking, or start processes with spawn"
+    )
+
+
+if numba is not None:  # functions of Python's own
+    _integer = numba.types.ExternalFunction("PyNumber_AsSsize_t", numba.intp(numba.intp, numba.intp))
+    _release = numba.types.ExternalFunction("PyEval_SaveThread", numba.intp())
+    _resume = numba.types.ExternalFunction("PyEval_RestoreThread", numba.void(numba.intp))
+    _count = numba.types.ExternalFunction("Py_IncRef", numba.void(numba.intp))
+    # the compiler's own locks, of which the innermost is LLVM's
+    guarded(kernel_cache.binding.ffi.lib._lock._lock, _broken)
+    guarded(global_compiler_lock._lock, _broken)
+_lock = guarded(threading.RLock(), _broken)
 
 
 def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
@@ -70,13 +96,15 @@ def helper(function: Callable) -> Callable:
     return function if numba is None else numba.njit(**OPTIONS)(function)
 
 
-def compile_kernel(function: Callable[..., None]) -> int:
-    """The address of a compiled function over integers that returns nothing."""
+def compile_kernel(function: Callable[..., Any], result: Any = None) -> int:
+    """The address of a compiled function over integers, which returns a Numba type or nothing."""
+    if _uncompilable:
+        raise Unsupported(_uncompilable)
     count = len(inspect.signature(function).parameters)
-    key = kernel_cache.key(function, f"void({count} addresses or sizes)")
+    key = kernel_cache.key(function, f"{result or 'void'}({count} addresses or sizes)")
     if (address := kernel_cache.load(key)) is not None:
         return address
-    signature = numba.types.void(*[numba.types.intp] * count)
+    signature = (result or numba.types.void)(*[numba.types.intp] * count)
     kernel: Any = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
     kernel.compile()
     _kept.append(kernel)
@@ -84,26 +112,38 @@ def compile_kernel(function: Callable[..., None]) -> int:
     return kernel.address
 
 
-def launch(kernel: int, arguments_address: int, tasks: int) -> None:
-    """kernel(arguments_address, task) for every task in range(tasks), in parallel."""
+def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = True) -> None:
+    """kernel(arguments_address, task) for every task in range(tasks), in parallel or by this thread alone."""
     if tasks > 0:
-        _launcher()(kernel, arguments_address, tasks)
+        run, pool = _launcher or _start()
+        threads = thread_count() if parallel and tasks > 1 else 1
+        if threads > pool.threads:
+            with _lock:
+                pool.grow(threads)
+        run(pool.address, kernel, arguments_address, tasks, threads)
 
 
 def thread_count() -> int:
-    """Threads that `launch` runs on: Numba's count, which NUMBA_NUM_THREADS and set_num_threads change."""
-    return cpu_count() if numba is None else numba.get_num_threads()
+    """Threads that `launch` runs on: Numba's count, which NUMBA_NUM_THREADS and set_num_threads change.
+
+    Numba's own threads are not started by the question, as `numba.get_num_threads` would.
+    """
+    if numba is None:
+        return cpu_count()
+    threads: Any = numba_threads
+    return threads._get_num_threads() if threads._is_initialized else threads.config.NUMBA_NUM_THREADS
 
 
 def thread_layer() -> str:
-    """What runs the threads of `launch`: "omp", "tbb" or "workqueue"; "none" without Numba."""
+    """What runs the tasks of `launch`: "pool", our own threads, or "caller"; "none" without Numba."""
     if numba is None:
         return "none"
-    _parallel_launch()
-    return numba.threading_layer()
+    return "pool" if atomics.CAN_SLEEP else "caller"
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+_launcher: tuple[Callable[..., None], thread_pool.Pool] | None = None
 
 
 def _object_code(kernel: Any) -> tuple[str, list[str], bytes]:
@@ -115,63 +155,74 @@ def _object_code(kernel: Any) -> tuple[str, list[str], bytes]:
     return kernel.native_name, [name for name in declared if not name.startswith("llvm.")], code
 
 
-def _launcher() -> Callable[[int, int, int], None]:
-    return _serial_launch() if _forked else _parallel_launch()
-
-
-@functools.cache
-def _serial_launch() -> Callable[[int, int, int], None]:
-    def run_serial(kernel, args, tasks):
-        for task in range(tasks):
-            call(kernel, (args, task))
-
-    return _jitted(run_serial, False)
-
-
-@functools.cache
-def _parallel_launch() -> Callable[[int, int, int], None]:
-    def run_parallel(kernel, args, tasks):
-        if tasks == 1:
-            call(kernel, (args, 0))
-        else:
-            for task in numba.prange(tasks):
-                call(kernel, (args, task))
-
-    launcher = _jitted(run_parallel, {"fusion": False})
-    if numba.threading_layer() == "workqueue":
-        warnings.warn(
-            "Numba found no OpenMP (libgomp): parallel calls cost 50x more and run one at a time",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return _one_at_a_time(launcher)
-    return launcher
-
-
-def _jitted(function: Callable[[int, int, int], None], parallel: Any) -> Callable[[int, int, int], None]:
+def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
+    """Make the pool of this process; its workers start when they are needed."""
+    global _launcher
     with _lock:
-        dispatcher: Any = numba.njit(parallel=parallel, nogil=True, **OPTIONS)(function)
-        dispatcher(compile_kernel(_nothing), 0, 2)  # compiles, and starts the threads
-    return dispatcher
+        if _launcher is None:
+            run, work, stop = _of_threads()
+            _launcher = run, thread_pool.Pool(work, stop)
+        return _launcher
 
 
-def _nothing(args, task):
-    pass
+@functools.cache
+def _of_threads() -> tuple[Callable[..., None], int, int]:
+    """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
+    run = functools.partial(_from_python(), compile_kernel(thread_pool.launch))
+    return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
 
 
-def _one_at_a_time(launcher: Callable[[int, int, int], None]) -> Callable[[int, int, int], None]:
-    turn = threading.Lock()
+def _invoke(this, arguments, count):
+    """What Python calls as f(kernel, a, b, c, d, e), all integers; other threads of Python go on meanwhile.
 
-    def locked(kernel: int, args: int, tasks: int) -> None:
-        with turn:
-            launcher(kernel, args, tasks)
+    `arguments` is the address of the addresses of the objects. (ctypes takes 0.5 us longer, and a dispatcher
+    of Numba's is compiled in every process.)
+    """
+    given = carray(pointer(arguments), 6, np.intp)
+    kernel, a, b = _integer(given[0], 0), _integer(given[1], 0), _integer(given[2], 0)
+    c, d, e = _integer(given[3], 0), _integer(given[4], 0), _integer(given[5], 0)
+    state = _release()
+    call(kernel, (a, b, c, d, e))
+    _resume(state)
+    _count(this)  # it is None, and is returned
+    return this
 
-    return locked
+
+class _Method(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("help", ctypes.c_char_p),
+    )
+
+
+FASTCALL = 0x80  # Python's METH_FASTCALL
+
+
+@functools.cache
+def _from_python() -> Callable[..., None]:
+    """`_invoke` as a function of Python."""
+    method = _Method(b"invoke", compile_kernel(_invoke, numba.types.intp), FASTCALL, None)
+    _kept.append(method)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return make(ctypes.addressof(method), None, None)
+
+
+@atexit.register
+def _end_threads() -> None:
+    if _launcher is not None:
+        _launcher[1].close()
 
 
 def _after_fork() -> None:
-    global _forked
-    _forked = _parallel_launch.cache_info().currsize > 0
+    """Workers do not survive a fork; the child starts its own."""
+    global _launcher
+    _launcher = None
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

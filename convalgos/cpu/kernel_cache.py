@@ -47,6 +47,7 @@ TOOLKIT = (
     "jit.py",
     "kernel_cache.py",
     "simd.py",
+    "atomics.py",
     "squares.py",
     "kernel_plan.py",
     "tiles.py",

@@ -15,6 +15,7 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan
 from convalgos.cpu import jit, simd
+from convalgos.cpu.threads import worth_sharing
 from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
 
@@ -81,6 +82,7 @@ class KernelPlan(Plan):
         if missing:
             raise ValueError(f"{algorithm.id}: the record has no value for {sorted(missing)}")
         self._steps = tuple(steps)
+        self._parallel = worth_sharing(problem)
         self._scratch_bytes = scratch_bytes
         padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1
         self._no_bias = aligned_zeros(padded * simd.lanes(problem.itemsize), self._dtype)
@@ -113,4 +115,4 @@ class KernelPlan(Plan):
     def launch_steps(self, workspace: Workspace) -> None:
         """Run all steps on a workspace whose record is complete."""
         for kernel, tasks in self._steps:
-            jit.launch(kernel, workspace.address, tasks)
+            jit.launch(kernel, workspace.address, tasks, self._parallel)

@@ -21,7 +21,7 @@ from convalgos.cpu import interleave, jit, simd
 from convalgos.cpu.kernel_plan import CALL, Packed, arguments, fields
 from convalgos.cpu.pieces import Piece, filters_of, pieces
 from convalgos.cpu.simd import call, carray, pointer
-from convalgos.cpu.threads import Lone, alone, thread_count
+from convalgos.cpu.threads import Lone, alone, thread_count, worth_sharing
 from convalgos.kept import kept
 from convalgos.machine import Machine, cache_sizes
 from convalgos.memory import aligned_empty, whole_lines
@@ -224,6 +224,7 @@ class SlicedPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, inner: Algorithm, cut: Slicing):
         super().__init__(problem, algorithm, workspace_bytes(cut, inner))
         self.cut, self.tasks = cut, min(thread_count(), cut.count)
+        self._parallel = worth_sharing(problem)
         with alone():
             plans = [inner.plan(p.forward) if p.forward else None for p in cut.pieces]
         self.plans: list[Any] = plans  # kernel plans
@@ -251,7 +252,7 @@ class SlicedPlan(Plan):
             steps["x"], steps["w"] = dy.ctypes.data, filters.addresses.ctypes.data
         workspace.of_dx["y"] = y.ctypes.data
         workspace.finish_with(bias, activation)
-        jit.launch(driver(), workspace.record.ctypes.data, self.tasks)
+        jit.launch(driver(), workspace.record.ctypes.data, self.tasks, self._parallel)
 
 
 class Filters(NamedTuple):

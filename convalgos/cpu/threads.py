@@ -11,6 +11,14 @@ from typing import Any, TypeVar
 from convalgos.cpu import jit
 from convalgos.problem import ConvProblem
 
+# A problem of less is run by one thread: to wake others and to wait for them costs as much as they save, and
+# much more where other programs hold the cores.
+SMALL = 3e-5  # seconds on one thread,
+FLOPS, BYTES = (
+    9e10,
+    3e10,
+)  # at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _this = threading.local()
@@ -19,6 +27,11 @@ _this = threading.local()
 def thread_count() -> int:
     """Threads that a plan made now shares its work among."""
     return 1 if _alone() else jit.thread_count()
+
+
+def worth_sharing(problem: ConvProblem) -> bool:
+    """Whether the tasks of a problem are dealt to several threads when it is run."""
+    return problem.flops / FLOPS + problem.bytes / BYTES > SMALL
 
 
 @contextmanager

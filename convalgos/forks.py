@@ -1,0 +1,63 @@
+"""Locks and forks: a lock that another thread holds at the moment of a fork would never be free in the
+child.
+
+A fork waits for the guarded locks, so that what they protect is whole in the child. It does not wait for
+ever: of what was amid a change even then the child is told, and its lock is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+PATIENCE = 20.0  # seconds that a fork waits for all locks: most kernels compile in less
+
+Lock = TypeVar("Lock")
+
+_guarded: list[tuple[Any, Callable[[], None]]] = []
+_forking = threading.local()  # .taken: the locks that this thread has taken for its fork
+
+
+def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
+    """Let forks wait for a lock of `threading`, and leave it free in the child; returns the lock.
+
+    Locks that are taken while others are held are guarded before those.
+
+    Args:
+        broken: called in a child that was forked while another thread went on holding the lock.
+
+    Example:
+        >>> lock = guarded(threading.Lock())
+    """
+    _guarded.append((lock, broken))
+    return lock
+
+
+def _before() -> None:
+    until = time.monotonic() + PATIENCE
+    _forking.taken = [
+        (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic())))
+        for lock, broken in reversed(_guarded)
+    ]
+
+
+def _in_parent() -> None:
+    for lock, _, taken in reversed(_forking.taken):
+        if taken:
+            lock.release()
+
+
+def _in_child() -> None:
+    for lock, broken, taken in reversed(_forking.taken):
+        if taken:
+            lock.release()
+        else:
+            lock._at_fork_reinit()
+            broken()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,247 @@
+"""A child of a fork computes what its parent does, and ends, whatever the parent was doing."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from convalgos import forks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+
+SECONDS = 100  # after which a program hangs
+
+BEGIN = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore")  # Python's own: the process has threads
+import numpy as np, convalgos as ca
+from convalgos.measure import random_arrays
+P = ca.ConvProblem.parse
+LARGE = P("n1 c64 h40 w40 k64 r3 s3 p1")  # enough work for several threads
+
+def computed(algorithm, problem=LARGE):
+    x, w = random_arrays(problem)[:2]
+    return ca.conv(x, w, padding=1, algorithm=algorithm)
+
+def in_child(work):
+    "The exit status of a child that does some work: 0 where it returned True."
+    pid = os.fork()
+    if pid == 0:
+        status = 9
+        try:
+            status = 0 if work() else 1
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def same(algorithm, expected):
+    return lambda: bool(np.array_equal(computed(algorithm), expected))
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout} {done.stderr}"
+
+
+def test_after_everything_ran_in_the_parent_and_in_a_grandchild():
+    """MKL's, FFTW's and NumPy's BLAS among them."""
+    run("""
+served = {c.id for c in ca.explain(LARGE).candidates}
+ids = {"cpu.direct", "cpu.im2col.blas", "cpu.im2col.mkl", "cpu.fft.fftw", "cpu.fft.mkl"} & served
+assert "cpu.direct" in ids
+expected = {i: computed(i) for i in ids}
+def child():
+    grandchild = in_child(lambda: all(same(i, expected[i])() for i in ids))
+    return all(same(i, expected[i])() for i in ids) and grandchild == 0
+assert in_child(child) == 0
+""")
+
+
+def test_after_torch_ran_in_the_parent():
+    pytest.importorskip("torch")
+    run("""
+import torch
+expected = computed("cpu.winograd.f4x3")
+torch.set_num_threads(4)
+x, w = (torch.from_numpy(a) for a in random_arrays(LARGE)[:2])
+for _ in range(3):
+    torch.nn.functional.conv2d(x, w, padding=1)
+assert in_child(same("cpu.winograd.f4x3", expected)) == 0
+""")
+
+
+def test_after_a_prange_of_the_program_ran_in_the_parent():
+    run("""
+import numba
+@numba.njit(parallel=True)
+def total(x):
+    s = 0.0
+    for i in numba.prange(len(x)):
+        s += x[i]
+    return s
+assert total(np.ones(1000)) == 1000
+expected = computed("cpu.direct")
+assert in_child(same("cpu.direct", expected)) == 0
+""")
+
+
+def test_while_threads_run_and_plan():
+    run("""
+expected = computed("cpu.direct")
+going = True
+def work():
+    n = 0
+    while going:
+        n += 1
+        computed("cpu.direct")
+        computed("cpu.fft.fftw", P(f"n1 c1 h{40 + n % 50} w40 k1 r3 s3 p1"))
+others = [threading.Thread(target=work) for _ in range(4)]
+for other in others:
+    other.start()
+found = [in_child(same("cpu.direct", expected)) for _ in range(8)]
+going = False
+assert found == [0] * 8, found
+""")
+
+
+def test_while_a_thread_compiles():
+    """The fork waits for it; the child compiles, too."""
+    run("""
+from convalgos.cpu import jit, kernel_cache
+from convalgos.cpu.simd import carray, pointer
+kernel_cache.load, kernel_cache.save = lambda key: None, lambda *entry: None
+def kernel(n):
+    def add(address):
+        y = carray(pointer(address), 8, np.int64)
+        for i in range(8):
+            y[i] += n * i
+    return add
+expected = computed("cpu.direct")
+going = True
+def work():
+    n = 0
+    while going:
+        n += 1
+        jit.specialise(kernel)(n)
+other = threading.Thread(target=work)
+other.start()
+def child():
+    return jit.specialise(kernel)(-1) > 0 and same("cpu.direct", expected)()
+found = []
+for i in range(4):
+    time.sleep(0.023 * i)
+    found.append(in_child(child))
+going = False
+assert found == [0] * 4, found
+""")
+
+
+def test_a_compilation_that_goes_on_for_too_long():
+    """The child is told; what is compiled runs on."""
+    run("""
+from convalgos import forks
+from convalgos.cpu import jit, thread_pool
+forks.PATIENCE = 0.1
+expected = computed("cpu.direct")
+let_go, held = threading.Event(), threading.Event()
+def hold():
+    with jit._lock:
+        held.set()
+        let_go.wait()
+other = threading.Thread(target=hold)
+other.start()
+held.wait()
+def child():
+    try:
+        jit.compile_kernel(thread_pool.stop)
+    except ca.Unsupported as told:
+        return "forked while another thread compiled" in str(told) and same("cpu.direct", expected)()
+found = in_child(child)
+let_go.set()
+other.join()
+assert found == 0, found
+assert jit.compile_kernel(thread_pool.stop) > 0  # in the parent
+""")
+
+
+def test_processes_of_multiprocessing_and_a_data_loader():
+    pytest.importorskip("torch")
+    run("""
+import multiprocessing
+import torch.utils.data
+expected = computed("auto"), computed("cpu.im2col.blas")
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+    def __getitem__(self, i):
+        return float(same("auto", expected[0])())
+def work(i):
+    return same("cpu.im2col.blas", expected[1])()
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    assert all(pool.map(work, range(6)))
+loader = torch.utils.data.DataLoader(Data(), 2, num_workers=2, multiprocessing_context="fork")
+assert sum(float(batch.sum()) for batch in loader) == 6
+""")
+
+
+def test_a_fork_that_python_is_not_told_of():
+    """Of a library in C: the child has no workers, and knows nothing of it."""
+    run("""
+import ctypes
+expected = computed("cpu.direct")
+pid = ctypes.PyDLL(None).fork()
+if pid == 0:
+    os._exit(0 if all(same("cpu.direct", expected)() for _ in range(5)) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+""")
+
+
+def test_a_child_has_threads_of_its_own():
+    run("""
+from convalgos.cpu import jit
+jit.thread_count = lambda: 3
+expected = computed("cpu.direct")
+pool = jit._launcher[1]
+def child():
+    fresh = same("cpu.direct", expected)() and jit._launcher[1]
+    return fresh is not pool and len(fresh._handles) == 2
+assert in_child(child) == 0
+assert pool is jit._launcher[1] and len(pool._handles) == 2
+sys.exit(0)  # with the parent's threads, which the child's end has left alone
+""")
+
+
+def test_locks_are_free_in_the_child_and_kept_in_the_parent(monkeypatch):
+    monkeypatch.setattr(forks, "PATIENCE", 0.2)
+    monkeypatch.setattr(forks, "_guarded", [])
+    told = []
+    free, reentrant = forks.guarded(threading.Lock()), forks.guarded(threading.RLock())
+    stuck = forks.guarded(threading.Lock(), lambda: told.append("stuck"))
+    let_go, held = threading.Event(), threading.Event()
+
+    def hold():
+        with stuck:
+            held.set()
+            let_go.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    with reentrant:  # the forking thread itself may hold one
+        pid = os.fork()
+        if pid == 0:
+            right = all(lock.acquire(timeout=1) for lock in (free, stuck)) and told == ["stuck"]
+            os._exit(0 if right else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert free.acquire(blocking=False) and not stuck.acquire(blocking=False)
+        assert told == []
+    let_go.set()
+    other.join()
