@@ -35,7 +35,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
 }
 LONGEST_NAME = 1000  # characters
 NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
-SLOWEST_LAUNCH = 2e-4  # seconds; a Numba workqueue takes half of it
+SLOWEST_LAUNCH = 2e-4  # seconds, of a parallel region whose threads all have a core
 
 
 @dataclass(frozen=True)

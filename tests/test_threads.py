@@ -8,6 +8,7 @@ import pytest
 from helpers import cpu_algorithms
 
 import convalgos as ca
+from convalgos.cpu import jit
 from convalgos.measure import random_arrays
 
 THREADS, CALLS = 16, 6
@@ -90,3 +91,41 @@ def test_one_cache_of_plans():
         p, (x, w) = problems[i % len(problems)], data[i % len(problems)]
         expected = ca.conv(x, w, padding=padding, groups=p.groups, algorithm="cpu.reference")
         assert np.abs(y - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "small", "large"),
+    [
+        ("cpu.direct", "n1 c16 h14 w14 k16 r3 s3 p1", "n1 c64 h56 w56 k64 r3 s3 p1"),
+        ("cpu.winograd.f4x3", "n1 c16 h14 w14 k16 r3 s3 p1", "n1 c64 h56 w56 k64 r3 s3 p1"),
+        ("cpu.im2col.own", "n1 c16 h14 w14 k16 r3 s3 p1", "n1 c64 h56 w56 k64 r3 s3 p1"),
+        (
+            "cpu.direct",
+            "n4 c6 h12 w13 k5 r3 s3 p1 stride2 backward_data",
+            "n4 c64 h56 w56 k64 r3 s3 p1 stride2 backward_data",
+        ),
+        (
+            "cpu.direct.weights",
+            "n1 c16 h14 w14 k16 r3 s3 p1 backward_weights",
+            "n1 c64 h56 w56 k64 r3 s3 p1 backward_weights",
+        ),
+    ],
+)
+def test_small_problems_stay_on_the_calling_thread(algorithm, small, large, monkeypatch):
+    """30 us of work: to wake another thread takes as long, and longer where other programs hold the cores."""
+    launch, seen = jit.launch, []
+
+    def watched(kernel, arguments, tasks, parallel=True):
+        seen.append(parallel)
+        launch(kernel, arguments, tasks, parallel)
+
+    for text, parallel in ((small, False), (large, True)):
+        problem = ca.ConvProblem.parse(text)
+        first, second = random_arrays(problem)[:2]
+        plan = ca.plan(problem, algorithm=algorithm)
+        prepared = plan.prepare(second)
+        monkeypatch.setattr(jit, "launch", watched)
+        seen.clear()
+        plan(first, prepared)
+        monkeypatch.undo()
+        assert seen and set(seen) == {parallel}, text

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from convalgos.cpu import jit, simd
+from convalgos.cpu.atomics import nanoseconds
 from convalgos.cpu.jit import thread_count
 from convalgos.cpu.simd import carray, copy_bytes, pointer
 from convalgos.machine import Machine, cache_sizes, cpu_name, vector_bytes
@@ -24,6 +25,7 @@ __all__ = ["measure", "thread_count"]
 BURST = 0.02  # seconds
 BURSTS = 6
 BUSY = 0.85  # of the peak of one thread is expected of each of many
+TASK = 20_000  # nanoseconds of the tasks of a region
 SLOWEST_LAUNCH = 2e-5  # seconds; a longer one was measured while other programs held the cores
 RATES = ("peak_float32", "peak_float64", "bandwidth", "cache_bandwidth")  # better where larger
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
@@ -123,11 +125,14 @@ def copy_part():
 
 
 @jit.specialise
-def nothing():
-    def nothing(args, task):
-        pass
+def busy():
+    def busy(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        until = nanoseconds() + a.repeats
+        while nanoseconds() < until:
+            pass
 
-    return nothing
+    return busy
 
 
 def _peak(size: int, threads: int) -> float:
@@ -164,7 +169,8 @@ def _copy(nbytes: int, threads: int) -> float:
 
 
 def _launch(threads: int) -> float:
-    return min(SLOWEST_LAUNCH, _best(_call(nothing(), max(2, threads))))
+    """What a region takes beyond its tasks, which are long enough for every thread to come in time."""
+    return min(SLOWEST_LAUNCH, _best(_call(busy(), threads, repeats=TASK)) - TASK * 1e-9)
 
 
 def _call(kernel: int, tasks: int, **values: int | np.ndarray) -> Callable[[], None]:
