@@ -200,7 +200,8 @@ def find(
             whose data are in L2 where they fit, and the wisdom is that of GPUs of its kind.
         effort: "exhaustive" times every candidate that is not hopeless, and other settings of the best,
             checks each result against float64 and takes its time; "measure" races the promising ones, as
-            `plan` does.
+            `plan` does, and checks them more briefly. Wrong results and times that other programs disturbed
+            are not used, which a RuntimeWarning says.
         time_budget: seconds that it may take.
         limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan.
 
@@ -325,8 +326,7 @@ def _measured(
             runs_budget=None if calls is None else calls * best,
             site=site(device),
         )
-    if found:
-        remember(problem, found, device)
+    remember(problem, found, device)
     decided = select.rank(problem, device, constraints, measured_only=True)
     if not decided.candidates:  # all that was tried has failed: the rest, without them
         decided = select.rank(problem, device, constraints, selector=selector)
@@ -340,8 +340,9 @@ def _tries_variants(effort: str, device: str) -> bool:
 
 def remember(problem: ConvProblem, found: Entry, device: str = "cpu") -> None:
     """Add to the wisdom what was measured, and let `conv` choose by it."""
-    select.store(device).record(problem, found)
-    forget_plans()
+    if found:
+        select.store(device).record(problem, found)
+        forget_plans()
 
 
 def forget_plans() -> None:

@@ -104,7 +104,8 @@ def bench_command(
     of the suites, the Conv nodes of an ONNX model, or one problem. Each result is checked against the
     float64 reference; the exit status is 1 if one is over its error bound.
 
-    The table shows what auto picks, its median time (± half the spread between quartiles), effective
+    The table shows what auto picks, its median time (± half the spread between quartiles; n=1 is a single
+    sample), effective
     GFLOP/s (those of the direct convolution), the oracle (the fastest measured, where that is another),
     the regret (time of the pick / of the oracle), and for each peer its time / the time of the pick.
 

@@ -6,7 +6,9 @@ after its call and would take the cores of the next; then each burst is warmed u
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -17,20 +19,24 @@ import numpy as np
 
 from convalgos.algorithm import Plan, numpy_dtype
 from convalgos.cpu.reference import answer, answer_at
+from convalgos.interference import LEAST, LONG, Samples
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate, Ranking, Rejection
 from convalgos.site import CPU, Site
-from convalgos.store import Entry, Measured
+from convalgos.store import Entry, Measured, relative_spread
 from convalgos.version import __version__
 
 WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
 WHOLE_REFERENCE_TAPS = 2048
+WHOLE_REFERENCE_BYTES = 1 << 27  # of all arrays, which the reference has several times in float64
+BRIEF_FLOPS, BRIEF_TAPS = 2e7, 64  # the same for a brief check
 SAMPLED_OUTPUTS = 512
+BRIEF_PRODUCTS, BRIEF_OUTPUTS = 4e6, 256  # of a brief check of samples: products in all, and outputs at least
 HOPELESS = 50.0  # candidates predicted this many times slower than the best are not timed ...
 HARMLESS = 0.5  # ... unless a call is predicted to take no more than these seconds
+UNBOUNDED = 1e30  # stands for an error that is not finite, where it is kept
 LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst
 SINGLE_CALL = 2.0  # seconds; so long a call is timed once in all
-UNBOUNDED = 1e30  # stands for an error that is not finite, where it is kept
 SLOW = 3.0  # candidates this many times slower than the best when first run are not timed again
 
 Progress = Callable[[str, float], None]  # what is done next, and the share that is done
@@ -45,6 +51,7 @@ class Timing:
     """Seconds of single calls."""
 
     samples: tuple[float, ...]
+    believable: bool = True  # not disturbed by other programs, and agreeing with one another
 
     @property
     def median(self) -> float:
@@ -69,31 +76,51 @@ def interleave(
     rounds: int = 3,
     burst: int = 3,
     site: Site = CPU,
+    deadline: float = math.inf,
     progress: Progress = silent,
 ) -> dict[str, Timing]:
-    """Time every call `rounds` times in turn, `burst` samples each.
+    """Time every call `rounds` times in turn, `burst` samples each, and again as often where others disturb.
 
     Args:
         site: of the calls. It says for how long to sleep before a burst, and then to repeat the call untimed
             (at least once). A call longer than LONG_CALL is its own warm-up: it is timed, once, and one
             longer than SINGLE_CALL in the first round only.
+        deadline: of `time.perf_counter`, after which nothing is timed once more.
         progress: called before every burst.
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for turn, (name, call) in enumerate(_turns(calls, rounds)):
-        progress(name, turn / (rounds * len(calls)))
-        if samples[name] and samples[name][0] > SINGLE_CALL:
-            continue
+    samples = {name: Samples() for name in calls}
+
+    def time_once(name: str, call: Callable[[], object]) -> None:
+        known = samples[name]
         time.sleep(site.idle)
         until = time.perf_counter() + site.warm_up
-        first = site.seconds(call)
+        first = site.sample(call, trial := Samples())
         if first > LONG_CALL:
-            samples[name].append(first)
-            continue
+            known.add(first, bool(trial.disturbed))
+            return
         while time.perf_counter() < until:
             site.seconds(call)
-        samples[name] += [site.seconds(call) for _ in range(burst)]
-    return {name: Timing(tuple(s)) for name, s in samples.items()}
+        for _ in range(burst):
+            site.sample(call, known)
+
+    for turn, (name, call) in enumerate(_turns(calls, rounds)):
+        progress(name, turn / (rounds * len(calls)))
+        if turn >= len(calls) and samples[name].best > SINGLE_CALL:
+            continue
+        time_once(name, call)
+    for name, call in _turns(calls, rounds):  # once more, as often at most, what was disturbed
+        known = samples[name]
+        if not known.believable and known.best <= SINGLE_CALL and time.perf_counter() < deadline:
+            progress(name, 1.0)
+            if known.enough:
+                samples[name] = Samples()  # that did not agree
+            time_once(name, call)
+    return {name: timing(known) for name, known in samples.items()}
+
+
+def timing(samples: Samples) -> Timing:
+    """What samples tell together."""
+    return Timing(samples.all, samples.believable)
 
 
 @dataclass(frozen=True)
@@ -109,6 +136,11 @@ class Row:
     samples_s: tuple[float, ...]
     prepare_s: float | None = None  # to prepare the filter
     host_s: float | None = None  # for which a call keeps the host, where it does not wait for the device
+    believable: bool = True  # its time; see `Timing`
+
+    @property
+    def wrong(self) -> bool:
+        return not self.error <= self.error_bound
 
 
 @dataclass(frozen=True)
@@ -129,7 +161,7 @@ class Table:
         ]
         for r in self.rows:
             lines.append(
-                f"  {r.algorithm:24s} {r.median_s * 1e6:10.1f} us {r.spread:8.1%} "
+                f"  {r.algorithm:24s} {r.median_s * 1e6:10.1f} us {spread_told(r.samples_s):>8s} "
                 f"{self.problem.flops / r.median_s / 1e9:9.1f} {r.workspace_bytes / 1e6:9.2f} MB "
                 f"{r.error:9.1e}"
             )
@@ -144,22 +176,32 @@ class Judge:
     Args:
         site: where the candidates run.
         arrays: what they read first and second; the problem's `random_arrays` by default.
+        brief: take no longer than some runs do: sample sooner, and fewer outputs of long sums.
     """
 
     def __init__(
-        self, problem: ConvProblem, site: Site = CPU, arrays: tuple[np.ndarray, np.ndarray] | None = None
+        self,
+        problem: ConvProblem,
+        site: Site = CPU,
+        arrays: tuple[np.ndarray, np.ndarray] | None = None,
+        *,
+        brief: bool = False,
     ):
         self.problem, self.site = problem, site
         self.x, self.w = arrays or random_arrays(problem)
         first, second = problem.logical(0, self.x), problem.logical(1, self.w)
         taps = problem.gemm_k // max(1, problem.w_shape[1])
         self._where: np.ndarray | None = None
-        if problem.flops <= WHOLE_REFERENCE_FLOPS and taps * problem.groups <= WHOLE_REFERENCE_TAPS:
+        most_flops = BRIEF_FLOPS if brief else WHOLE_REFERENCE_FLOPS
+        most_taps = BRIEF_TAPS if brief else WHOLE_REFERENCE_TAPS
+        small = problem.bytes <= WHOLE_REFERENCE_BYTES and problem.flops <= most_flops
+        if small and taps * problem.groups <= most_taps:
             self._answer = answer(problem, first, second)
         else:
-            rng = np.random.default_rng(1)
-            where = [rng.integers(0, size, SAMPLED_OUTPUTS) for size in problem.result_shape]
-            self._where = np.stack(where, axis=1)  # (SAMPLED_OUTPUTS, dimensions), logical
+            count = SAMPLED_OUTPUTS
+            if brief:
+                count = min(count, max(BRIEF_OUTPUTS, int(BRIEF_PRODUCTS / max(1, problem.reduction))))
+            self._where = _sampled(problem.result_shape, count)
             self._answer = answer_at(problem, first, second, self._where)
 
     def error(self, y: Any) -> float:
@@ -174,6 +216,16 @@ class Judge:
         worst = float(np.max(np.abs(found - self._answer)))
         scale = float(np.max(np.abs(self._answer))) or 1.0
         return worst / scale if np.isfinite(worst) else float("inf")
+
+
+def _sampled(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """(count, dimensions) Places of an array, many of them at its borders, where tails of tiles are."""
+    rng = np.random.default_rng(1)
+    where = np.stack([rng.integers(0, size, count) for size in shape], axis=1)
+    at_end = rng.random(where.shape) < 1 / 8
+    where[at_end] = np.broadcast_to(np.array(shape) - 1, where.shape)[at_end]
+    where[rng.random(where.shape) < 1 / 16] = 0
+    return where
 
 
 def table(
@@ -202,11 +254,12 @@ def table(
     """
     judge = judge or Judge(ranking.problem)
     deadline = time.perf_counter() + (float("inf") if time_budget is None else time_budget)
-    predicted = {c.id: c.seconds if c.predicted is None else c.predicted for c in ranking.candidates}
+    predicted = _predicted(ranking)
     least = min(predicted.values(), default=0.0)
-    tolerable = max(harmless, within * least)
+    tolerable = worth_timing(ranking, within, harmless)
     site = judge.site
     x, w = site.put(judge.x), site.put(judge.w)
+    y = site.empty(judge.problem.array_shapes[2], judge.x.dtype)  # of all, one after the other
     trials: list[_Trial] = []
     rejected, failed = list(ranking.rejected), []
     time.sleep(site.idle)
@@ -215,23 +268,25 @@ def table(
         if trials and time.perf_counter() > deadline:
             reason = f"not timed: time_budget={time_budget} s was spent"
             rejected.append(Rejection(candidate.id, reason))
-        elif predicted[candidate.id] > tolerable:
+        elif candidate.id not in tolerable:
             reason = f"not timed: predicted {predicted[candidate.id]:.2g} s, {least:.2g} best"
             rejected.append(Rejection(candidate.id, reason))
         else:
             try:
-                trials.append(_try(candidate, judge, x, w))
+                trials.append(_try(candidate, judge, x, w, y))
             except MemoryError as error:  # that there is no room now says nothing of the next time
                 rejected.append(Rejection(candidate.id, f"not timed: no memory ({error})"))
             except Exception as error:  # one that is broken must not hide what is known of the others
                 failed.append(Rejection(candidate.id, f"{type(error).__name__}: {error}"))
                 if site.lost():
                     break
-    slow = SLOW * min((t.first for t in trials), default=0.0)
-    calls = {
-        t.candidate.id: t.call for t in trials if t.first <= slow or t.candidate is ranking.candidates[0]
-    }
-    trials = [replace(t, call=None) for t in trials]  # lets go of the workspaces of the others
+        slow = SLOW * min((t.first for t in trials), default=0.0)
+        trials = [
+            t if t.first <= slow or t.candidate is ranking.candidates[0] else replace(t, call=None)
+            for t in trials  # lets go of the workspaces of the slow ones
+        ]
+    calls = {t.candidate.id: t.call for t in trials if t.call is not None}
+    trials = [replace(t, call=None) for t in trials]
     if time_budget is not None:
         pause = site.idle + site.warm_up
         per_round = sum(4 * t.first + pause for t in trials if t.candidate.id in calls) or 1.0
@@ -240,6 +295,7 @@ def table(
         calls | dict(others),
         rounds=rounds,
         site=site,
+        deadline=deadline,
         progress=lambda what, done: progress(what, 0.5 + done / 2),
     )
     hosts = {name: site.host_seconds(call) for name, call in calls.items()}
@@ -249,37 +305,62 @@ def table(
     return Table(ranking.problem, tuple(rows), tuple(rejected), tuple(failed), other_timings)
 
 
+def worth_timing(ranking: Ranking, within: float = HOPELESS, harmless: float = HARMLESS) -> set[str]:
+    """The candidates that a table times."""
+    predicted = _predicted(ranking)
+    tolerable = max(harmless, within * min(predicted.values(), default=0.0))
+    return {name for name, seconds in predicted.items() if seconds <= tolerable}
+
+
+def _predicted(ranking: Ranking) -> dict[str, float]:
+    return {c.id: c.seconds if c.predicted is None else c.predicted for c in ranking.candidates}
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A candidate after its first run: what it runs, the seconds it took, the error of its result."""
 
     candidate: Candidate
     call: Any
-    first: float
+    samples: Samples
     error: float
     prepare: float
 
-    def row(self, timing: Timing | None) -> Row:
-        c, t = self.candidate, timing or Timing((self.first,))
+    @property
+    def first(self) -> float:
+        return self.samples.best
+
+    def row(self, found: Timing | None) -> Row:
+        c, t = self.candidate, found or Timing((self.first,), self.samples.believable)
         return Row(
-            c.id, t.median, t.spread, c.workspace_bytes, self.error, c.error_bound, t.samples, self.prepare
+            c.id,
+            t.median,
+            t.spread,
+            c.workspace_bytes,
+            self.error,
+            c.error_bound,
+            t.samples,
+            self.prepare,
+            believable=t.believable,
         )
 
 
-def _try(candidate: Candidate, judge: Judge, x: Any, w: Any) -> _Trial:
+def _try(candidate: Candidate, judge: Judge, x: Any, w: Any, y: Any) -> _Trial:
     """Run a candidate for the first time, on arrays of the judge's site."""
     site, problem = judge.site, judge.problem
-    y = site.unwritten(problem.array_shapes[2], judge.x.dtype)
     with site.working():
         plan = candidate.algorithm.serve(problem)
     prepare = min(_prepare_seconds(plan, w, site) for _ in range(2))
     call = runner(plan, x, w, y)
+    site.spoil(y)
     call()
     error = judge.error(y)
-    first = site.seconds(call)
-    if first < 0.01:  # a single call this short says little
-        first = min(first, site.seconds(call), site.seconds(call))
-    return _Trial(candidate, call, first, error, prepare)
+    samples = Samples()
+    for _ in range(2 * LEAST):
+        site.sample(call, samples)
+        if samples.enough or samples.best >= LONG:
+            break
+    return _Trial(candidate, call, samples, error, prepare)
 
 
 def _prepare_seconds(plan: Plan, w: Any, site: Site) -> float:
@@ -290,22 +371,48 @@ def _prepare_seconds(plan: Plan, w: Any, site: Site) -> float:
 
 
 def entry(found: Table) -> Entry:
-    """What a table tells, to be remembered."""
+    """What a table tells, to be remembered: of a wrong result that it is, of a disturbed time nothing."""
     known = {
         r.algorithm: Measured(
             samples_s=r.samples_s,
             workspace_bytes=r.workspace_bytes,
-            error=min(r.error, UNBOUNDED),
+            error=r.error,
             prepare_s=r.prepare_s,
             version=__version__,
         )
         for r in found.rows
+        if r.believable and not r.wrong
     }
-    return known | {f.id: failure(f.why_not) for f in found.failed}
+    wrong = {
+        r.algorithm: wrong_result(found.problem, r.algorithm, r.error, r.error_bound)
+        for r in found.rows
+        if r.wrong
+    }
+    warn_of_disturbed(found.problem, [r.algorithm for r in found.rows if not (r.believable or r.wrong)])
+    return known | wrong | {f.id: failure(f.why_not) for f in found.failed}
+
+
+def wrong_result(problem: ConvProblem, algorithm: str, error: float, bound: float) -> Measured:
+    """What is remembered of a candidate that gave a wrong result, which is said at once, too."""
+    reason = f"its error was {error:.1e}, over its bound {bound:.1e}"
+    warnings.warn(f"{algorithm} is wrong on {problem}: {reason}; not used", RuntimeWarning, stacklevel=3)
+    return replace(failure(reason), error=min(error, UNBOUNDED) if error == error else UNBOUNDED)
+
+
+def warn_of_disturbed(problem: ConvProblem, algorithms: list[str]) -> None:
+    """That times of candidates are not remembered."""
+    if algorithms:
+        told = f"{problem}: other programs ran meanwhile; not remembered: {', '.join(algorithms)}"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+
+
+def spread_told(samples: tuple[float, ...]) -> str:
+    """The spread of samples; one alone has none."""
+    return "1 sample" if len(samples) == 1 else f"{relative_spread(samples):.1%}"
 
 
 def known_table(ranking: Ranking, found: Entry) -> Table:
-    """The table of what was measured without being checked; its errors are not known."""
+    """The table of what was measured by a race."""
     bounds = {c.id: c.error_bound for c in ranking.candidates}
     rows = [
         Row(
@@ -313,7 +420,7 @@ def known_table(ranking: Ranking, found: Entry) -> Table:
             m.median_s,
             m.spread,
             m.workspace_bytes,
-            float("nan"),
+            math.nan if m.error is None else m.error,
             bounds[name],
             m.samples_s,
             m.prepare_s,
@@ -322,9 +429,13 @@ def known_table(ranking: Ranking, found: Entry) -> Table:
         if m.failure is None
     ]
     rows.sort(key=lambda r: (r.median_s, r.algorithm))
+    least = ranking.candidates[0].seconds if ranking.candidates else 0.0
     failed = tuple(Rejection(name, m.failure) for name, m in found.items() if m.failure is not None)
     rest = tuple(
-        Rejection(c.id, f"not timed: predicted {c.seconds:.2g} s, {ranking.candidates[0].seconds:.2g} best")
+        Rejection(
+            c.id,
+            f"not timed, or disturbed: predicted {c.seconds:.2g} s, {least:.2g} best",
+        )
         for c in ranking.candidates
         if c.id not in found
     )

@@ -96,7 +96,8 @@ def _timed(c: Candidate, known: Measured | None) -> Candidate:
     if known is None:
         return c
     prepare = c.prepare if known.prepare_s is None else known.prepare_s
-    return replace(c, seconds=known.median_s, measured=known.median_s, spread=known.spread, prepare=prepare)
+    spread = known.spread if len(known.samples_s) > 1 else None
+    return replace(c, seconds=known.median_s, measured=known.median_s, spread=spread, prepare=prepare)
 
 
 def _calibrated(candidates: Sequence[Candidate], entry: Entry) -> list[Candidate]:

@@ -1,12 +1,15 @@
 """effort="measure": time the few candidates that may be the fastest, in about twenty times a run.
 
-Candidates run in the order of their predictions. One that takes twice the incumbent's time is abandoned after
-a call; the rest are timed in turns, and leave as soon as they are clearly behind. What was learned of each,
-also of the abandoned, is for the wisdom. Nothing is checked against the reference: `measure.table` does that.
+Candidates run in the order of their predictions. The first result of each is checked against float64, at some
+of its places where it is large. One that takes twice the incumbent's time is abandoned after a call; the rest
+are timed in turns, and leave as soon as they are clearly behind. What was learned of each, also of the
+abandoned, is for the wisdom, but for times that other programs had part in: these are taken again, and if
+that does not help, they are forgotten.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +18,8 @@ import numpy as np
 
 from convalgos import measure
 from convalgos.algorithm import numpy_dtype
-from convalgos.measure import Progress, silent
+from convalgos.interference import LEAST, Samples
+from convalgos.measure import Judge, Progress, silent
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate
 from convalgos.site import CPU, Site
@@ -30,20 +34,25 @@ RUNS = 14  # of the best candidate, or `Site.least`: no turn begins after that, 
 FIRST = 3  # candidates that are run in any case, where no budget is given
 ROUNDS = 5
 BURST = 3  # samples of a turn, after a call that brings its data into the caches: one may be disturbed
+RETRIES = 6  # of a sample that other programs disturbed, in a turn,
+PATIENCE = 1.0  # and seconds, beside those of RUNS, that disturbed runs may take in all
+PAUSE = 0.01  # seconds after one, in which others may get done
+DOUBTFUL, SLACK = 5.0, 1e-4  # times the prediction, and seconds more, over which too few samples say nothing
+PERIOD = 16381  # elements; a prime
 SPINNERS = 1.15  # times the best prediction, within which candidates that leave threads spinning take part
 
 
 @dataclass
 class _Runner:
     candidate: Candidate
-    call: Callable[[], object]
+    call: Callable[[], object] | None  # None once it has left: it lets go of its workspace
     prepare: float
-    samples: list[float] = field(default_factory=list)
+    error: float = math.nan
+    samples: Samples = field(default_factory=Samples)
 
     @property
     def best(self) -> float:
-        """By which candidates are compared here: other programs only add to a time."""
-        return min(self.samples)
+        return self.samples.best
 
 
 def race(
@@ -70,22 +79,67 @@ def race(
     Returns:
         What is known of each candidate that was run: its samples, or how it failed.
     """
-    start, spent = time.perf_counter(), 0.0
-    x, w = map(site.put, cheap_arrays(problem))
+    start, spent, lost = time.perf_counter(), 0.0, 0.0
+    host = cheap_arrays(problem)
+    x, w = map(site.put, host)
     y = site.empty(problem.array_shapes[2], x.dtype)
+    judge: Judge | None = None  # made when there is something to judge
     field_, found = _starters(candidates, within), {}
     runners: list[_Runner] = []
 
-    def run(runner: _Runner) -> float:
-        nonlocal spent
-        began = time.perf_counter()
-        took = site.seconds(runner.call)
-        spent += time.perf_counter() - began
+    def late() -> bool:
+        return time_budget is not None and time.perf_counter() - start >= time_budget
+
+    def run(runner: _Runner, samples: Samples) -> float:
+        nonlocal spent, lost
+        began, before = time.perf_counter(), len(samples.disturbed)
+        assert runner.call is not None
+        took = site.sample(runner.call, samples)
+        passed = time.perf_counter() - began
+        if len(samples.disturbed) > before:
+            lost += passed
+        else:
+            spent += passed
         return took
+
+    def more(runner: _Runner, count: int) -> None:
+        """So many more undisturbed samples, if other programs let us have them."""
+        samples, tries = runner.samples, count + RETRIES
+        wanted = len(samples.quiet) + count
+        while len(samples.quiet) < wanted and tries:
+            tries -= 1
+            before = len(samples.disturbed)
+            run(runner, samples)
+            if len(samples.disturbed) > before:
+                if late() or lost > PATIENCE + RUNS * runner.best:
+                    return
+                time.sleep(PAUSE)
+
+    def burst(runner: _Runner, fresh: bool) -> None:
+        """Samples of a turn, after a call that brings its data into the caches; `fresh`: in place of all."""
+        run(runner, Samples())
+        known, runner.samples = runner.samples, Samples()
+        more(runner, BURST)
+        if not (fresh and runner.samples.quiet):
+            runner.samples = known + runner.samples
+
+    def leave(runner: _Runner) -> None:
+        """Its last word: samples that are too few, or do not agree, are taken again."""
+        for _ in range(2):
+            if runner.samples.believable or late():
+                break
+            if (
+                runner.samples.enough
+            ):  # but they do not agree: twice as many are less likely to do so by chance
+                runner.samples = Samples()
+                more(runner, 2 * LEAST)
+            else:
+                more(runner, LEAST - len(runner.samples.quiet))
+        runner.call = None
 
     def left(more: float = 0.0) -> bool:
         """Whether there is time, for so many seconds more; what is known by now says how much there is."""
-        if time_budget is not None and time.perf_counter() - start >= time_budget:
+        if late():
             return False
         if runs_budget is not None and spent >= runs_budget:
             return False
@@ -107,9 +161,22 @@ def race(
             runner = _Runner(candidate, call, time.perf_counter() - began)
             spent += runner.prepare
             site.ready(call)
+            site.spoil(y)
             incumbent = min((r.best for r in runners), default=float("inf"))
-            first = run(runner)
-            runner.samples = [first if first > COLD * ABANDON * incumbent else run(runner)]
+            first = run(runner, cold := Samples())
+            judge = judge or Judge(problem, site, host, brief=True)
+            runner.error = judge.error(y)
+            if not runner.error <= candidate.error_bound:
+                found[candidate.id] = measure.wrong_result(
+                    problem, candidate.id, runner.error, candidate.error_bound
+                )
+                continue
+            if first > COLD * ABANDON * incumbent and cold.quiet:
+                runner.samples = cold
+            else:
+                more(runner, 1)
+            if runner.best > COLD * ABANDON * incumbent:
+                leave(runner)
         except MemoryError:
             continue  # that there was no room now says nothing of the next time
         except Exception as error:  # one that is broken must not keep the others from being known
@@ -118,15 +185,28 @@ def race(
                 break
             continue
         runners.append(runner)
-    _rounds(runners, run, left, progress, idle=site.idle if time_budget is not None else 0.0)
+    _rounds(runners, burst, leave, left, progress, idle=site.idle if time_budget is not None else 0.0)
+    kept = {r.candidate.id for r in runners if _tells(r)}
     for r in runners:
-        found[r.candidate.id] = Measured(
-            samples_s=tuple(r.samples),
-            workspace_bytes=r.candidate.workspace_bytes,
-            prepare_s=r.prepare,
-            version=__version__,
-        )
+        if r.candidate.id in kept:
+            found[r.candidate.id] = Measured(
+                samples_s=tuple(r.samples.quiet),
+                workspace_bytes=r.candidate.workspace_bytes,
+                error=r.error,
+                prepare_s=r.prepare,
+                version=__version__,
+            )
+    measure.warn_of_disturbed(problem, [r.candidate.id for r in runners if r.candidate.id not in kept])
     return found
+
+
+def _tells(runner: _Runner) -> bool:
+    """Whether its samples may be remembered; too few, as where time is short, must be near the prediction."""
+    samples = runner.samples
+    if samples.enough:
+        return samples.believable
+    predicted = runner.candidate.predicted or runner.candidate.seconds
+    return bool(samples.quiet) and samples.best <= DOUBTFUL * predicted + SLACK
 
 
 def open_questions(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -152,31 +232,45 @@ def _starters(candidates: Sequence[Candidate], within: float) -> list[Candidate]
 
 def _rounds(
     runners: list[_Runner],
-    run: Callable[[_Runner], float],
+    burst: Callable[[_Runner, bool], None],
+    leave: Callable[[_Runner], None],
     left: Callable[[], bool],
     progress: Progress,
     idle: float,
 ) -> None:
     """Time the runners in turns, forwards and backwards, for as long as it is open which is the fastest."""
+    running = [r for r in runners if r.call is not None]
     for turn in range(ROUNDS):
-        best = min((r.best for r in runners), default=0.0)
+        best = min((r.best for r in running), default=0.0)
         behind = ABANDON if turn == 0 else CLEAR
-        runners = [r for r in runners if r.best <= behind * best]
-        if len(runners) < 2 and turn:
-            return
-        for r in runners if turn % 2 == 0 else reversed(runners):
+        for r in running:
+            if r.best > behind * best:
+                leave(r)
+        running = [r for r in running if r.call is not None]
+        if len(running) < 2 and turn:
+            break
+        for r in running if turn % 2 == 0 else running[::-1]:
             if not left():
-                return
+                break
             progress(r.candidate.id, 0.5 + turn / ROUNDS / 2)
-            if idle and any(other.candidate.algorithm.spins for other in runners):
+            if idle and any(other.candidate.algorithm.spins for other in running):
                 time.sleep(idle)
-            run(r)
-            samples = [run(r) for _ in range(BURST)]
-            r.samples = samples if turn == 0 else r.samples + samples  # the very first one was cold
+            burst(r, turn == 0)
+        else:
+            continue
+        break
+    for r in running:
+        leave(r)
 
 
 def cheap_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What a run of the problem reads, made at the speed of a copy, of numbers like any other."""
-    values = np.random.default_rng(0).standard_normal(1 << 14, np.float32).astype(numpy_dtype(problem.dtype))
+    """What a run of the problem reads, made at the speed of a copy, of numbers like any other.
+
+    They repeat after a prime number of elements, so that no two rows, channels or images are the same; the
+    second are scaled for results of order 1.
+    """
+    values = np.random.default_rng(0).standard_normal((2, PERIOD), np.float32)
+    values[1] /= np.sqrt(max(1, problem.reduction))
     first, second, _ = problem.array_shapes
-    return np.resize(values, first), np.resize(values, second)
+    x, w = values.astype(numpy_dtype(problem.dtype))
+    return np.resize(x, first), np.resize(w, second)

@@ -19,7 +19,7 @@ class Candidate:
     error_bound: float
     predicted: float | None = None  # seconds of a run by the cost model, or by the ranker that was asked for
     measured: float | None = None  # median seconds of a run
-    spread: float = 0.0  # of what was measured: (third quartile - first quartile) / median
+    spread: float | None = None  # (third quartile - first quartile) / median; None of a single sample
     prepare: float = 0.0  # seconds to prepare the filter
     note: Callable[[], str] = field(default=str, compare=False)  # what else to tell of it, found when asked
 
@@ -86,7 +86,7 @@ class Ranking:
         return any(c.measured is not None for c in self.candidates)
 
     def _heading(self) -> str:
-        timed = f" {'measured time':>16s} {'spread':>7s}" if self._timed else ""
+        timed = f" {'measured time':>16s} {'spread':>8s}" if self._timed else ""
         return (
             f"  {'algorithm':24s} {'predicted time':>16s}{timed} {'x best':>7s} {'prepare':>13s} "
             f"{'workspace':>12s} {'error bound':>12s}"
@@ -96,7 +96,8 @@ class Ranking:
         mark = "->" if rank == 0 else "  "
         timed = ""
         if self._timed:
-            timed = f" {'':>24s}" if c.measured is None else f" {_us(c.measured)} {c.spread:7.1%}"
+            spread = "1 sample" if c.spread is None else f"{c.spread:8.1%}"
+            timed = f" {'':>25s}" if c.measured is None else f" {_us(c.measured)} {spread}"
         best = self.candidates[0].seconds
         ratio = c.seconds / best if best else 1.0
         return (

@@ -139,7 +139,7 @@ def _pick(result: LayerResult, machine: Machine | GpuMachine) -> tuple[str | Tex
     return (
         Text(short(row.algorithm), style="bold red" if row in result.wrong else ""),
         digits(row.median_s * 1e3),
-        f"{row.spread / 2:.0%}".rstrip("%"),
+        "n=1" if len(row.samples_s) == 1 else f"{row.spread / 2:.0%}".rstrip("%"),
         digits(rate / 1e9),
         f"{rate / machine.peak_of(result.problem):.0%}".rstrip("%"),
     )

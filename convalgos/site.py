@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.gpu import device as gpu
+from convalgos.interference import Meter, Samples
 
 Call = Callable[[], object]
 
@@ -49,8 +50,12 @@ class Site:
     def unwritten(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An array of NaNs."""
         y = self.empty(shape, dtype)
-        y.view(np.uint8).fill(0xFF)  # all bits set are a NaN in every type
+        self.spoil(y)
         return y
+
+    def spoil(self, y: Any) -> None:
+        """Fill an array with NaNs."""
+        y.view(np.uint8).fill(0xFF)  # all bits set are a NaN in every type
 
     def at(self, array: Any, where: np.ndarray) -> np.ndarray:
         """(count,) Single elements of an array of the device; `where` is (count, dimensions)."""
@@ -67,6 +72,13 @@ class Site:
         start = time.perf_counter()
         call()
         return time.perf_counter() - start
+
+    def sample(self, call: Call, samples: Samples) -> float:
+        """Add a sample, of which is told whether other programs took part in it."""
+        meter = Meter()
+        seconds = self.seconds(call)
+        samples.add(seconds, meter.disturbed())
+        return seconds
 
     def host_seconds(self, call: Call) -> float | None:
         """For how long a call keeps the host, where that is not the time of the call."""
@@ -107,9 +119,9 @@ class GpuSite(Site):
         with self._device.active():
             return self._device.xp.empty(shape, dtype)
 
-    def unwritten(self, shape, dtype):
+    def spoil(self, y):
         with self._device.active():
-            return super().unwritten(shape, dtype)
+            super().spoil(y)
 
     def at(self, array, where):
         bits = array.view(f"u{array.dtype.itemsize}")  # which every library can pick from
@@ -122,6 +134,11 @@ class GpuSite(Site):
     def ready(self, call):
         call()
         self.wait()
+
+    def sample(self, call, samples):
+        seconds = self.seconds(call)  # by the clock of the device, while the host waits
+        samples.add(seconds, False)
+        return seconds
 
     def seconds(self, call):
         once = self._device.elapsed(call)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from convalgos import strict_json
 from convalgos.file_lock import locked
+from convalgos.interference import LEAST
 from convalgos.machine import cache_folder, set_aside, write_atomic
 from convalgos.problem import ConvProblem
 
@@ -50,9 +51,9 @@ class Measured:
 
     samples_s: tuple[float, ...] = ()  # seconds of single calls
     workspace_bytes: int = 0
-    error: float | None = None  # relative to max|y| of the float64 answer; None where it was not checked
+    error: float | None = None  # relative to max|y| of the float64 answer; None where it is not known
     prepare_s: float | None = None  # seconds to prepare the filter
-    failure: str | None = None  # what it raised; then there are no samples
+    failure: str | None = None  # what it raised, or how wrong it was; then there are no samples
     when: str = field(default_factory=lambda: now())  # UTC, ISO 8601
     version: str = ""  # of convalgos
 
@@ -67,8 +68,10 @@ class Measured:
 
     @property
     def noise(self) -> float:
-        """Standard error of the median, relative, of samples that are about normal."""
-        return 0.93 * self.spread / math.sqrt(len(self.samples_s))
+        """Standard error of the median, relative, of samples that are about normal; the most of too few."""
+        return (
+            MOST_NOISE if len(self.samples_s) < LEAST else 0.93 * self.spread / math.sqrt(len(self.samples_s))
+        )
 
     def ties(self, other: Measured) -> bool:
         """Whether this time cannot be told from another one."""

@@ -34,9 +34,13 @@ class Tuned:
 
 
 def is_known(problem: ConvProblem, effort: str, device: str = "cpu") -> bool:
-    """Whether a problem was tuned before: with "exhaustive", whether its results were checked, too."""
-    measured = [m for m in select.store(device).lookup(problem).values() if m.failure is None]
-    return bool(measured) and (effort == "measure" or any(m.error is not None for m in measured))
+    """Whether a problem was tuned before: with "exhaustive", whether that tried all that are not hopeless."""
+    known = select.store(device).lookup(problem)
+    if not any(m.failure is None for m in known.values()):
+        return False
+    if effort == "measure":
+        return True
+    return measure.worth_timing(select.rank(problem, device)) <= known.keys()
 
 
 def tune(

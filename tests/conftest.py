@@ -23,6 +23,15 @@ def wisdom(tmp_path, monkeypatch):
     return tmp_path / "wisdom"
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """As on a machine where nothing else runs: no other program decides what is measured and remembered."""
+    from convalgos import interference
+
+    monkeypatch.setattr(interference.Meter, "disturbed", lambda meter: False)
+    monkeypatch.setattr(interference, "AGREE", float("inf"))
+
+
 @pytest.fixture
 def one_thread():
     """One thread for torch and one for us: of two libraries, each waits long for the threads of the other."""

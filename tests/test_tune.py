@@ -47,7 +47,7 @@ def test_tuning_fills_the_wisdom_and_goes_on_where_it_stopped(captured, monkeypa
     assert select.store().lookup(SMALL) != known
 
 
-def test_a_race_is_not_known_to_be_right(wisdom):
+def test_a_race_is_no_exhaustive_search(wisdom):
     result = tune.tune(SMALL, effort="measure", time_budget=1.0)
     assert result.after in select.store().lookup(SMALL)
     assert tune.is_known(SMALL, "measure") and not tune.is_known(SMALL, "exhaustive")
