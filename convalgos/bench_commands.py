@@ -22,6 +22,7 @@ from convalgos import (
     report_page,
     report_training,
     select,
+    termination,
     training,
 )
 from convalgos.algorithm import Unsupported, missing
@@ -31,7 +32,7 @@ from convalgos.progress import bar, teller
 from convalgos.site import site
 from convalgos.suites import Layer
 
-WRONG, INTERRUPTED = 1, 130  # exit statuses beside 0 and 2
+WRONG = 1  # exit status, beside 0, 2 and those of `termination`
 
 Run = Callable[[Layer, measure.Progress], Any]  # measures a layer
 
@@ -244,7 +245,7 @@ def _measure(
     if not layers:
         show()
         raise ValueError(f"{' '.join(target)} has no convolution to run")
-    interrupted = False
+    interrupted = 0
     try:
         _save(results, json_path)
         with bar() as progress:
@@ -252,13 +253,13 @@ def _measure(
             for i, layer in enumerate(layers):
                 results.layers.append(run(layer, teller(progress, task, i, layer.name)))
                 _save(results, json_path)
-    except KeyboardInterrupt:
-        interrupted = True
+    except KeyboardInterrupt as reason:
+        interrupted = termination.status(reason)
         _save(results, json_path)  # it may have come between a layer and its being saved
     show()
     if interrupted:
         click.echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(interrupted)
 
 
 def _save(results: bench.Results[Any], path: Path | None) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from convalgos import api, bench_commands, commands, info, measure, select
+from convalgos import api, bench_commands, commands, info, measure, select, termination
 from convalgos.algorithm import Unsupported
-from convalgos.bench_commands import INTERRUPTED
 from convalgos.commands import DEVICE
 from convalgos.history.commands import history_group
 from convalgos.problem import ConvProblem
@@ -32,10 +31,11 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
+            with termination.terminable():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as reason:
             click.echo("interrupted", err=True)
-            sys.exit(INTERRUPTED)
+            sys.exit(termination.status(reason))
         except BrokenPipeError:
             raise
         except OSError as error:

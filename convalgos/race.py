@@ -128,9 +128,7 @@ def race(
         for _ in range(2):
             if runner.samples.believable or late():
                 break
-            if (
-                runner.samples.enough
-            ):  # but they do not agree: twice as many are less likely to do so by chance
+            if runner.samples.enough:  # which do not agree: twice as many hardly do so by chance
                 runner.samples = Samples()
                 more(runner, 2 * LEAST)
             else:

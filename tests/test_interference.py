@@ -271,7 +271,7 @@ def test_samples_agree():
 
 
 def test_measuring_holds_one_result_at_a_time_and_nothing_afterwards(wisdom):
-    problem = ca.ConvProblem.parse("n1 c1 h2000 w2000 k1 r1 s1")  # 16 MB read, 16 MB written
+    problem = ca.ConvProblem.parse("n1 c1 h800 w800 k1 r1 s1")  # 2.6 MB read, 2.6 MB written
     place = Place(a=[1e-5], b=[1e-5], c=[1e-5], d=[1e-5], e=[1e-5], f=[1e-5])
     tracemalloc.start()
     try:

@@ -45,6 +45,7 @@ LAYERS = (
         "evaluate",
         "gpu_check",
         "progress",
+        "termination",
         "constants",
         "tune",
         "commands",

@@ -1,6 +1,9 @@
 """Tuning: what it leaves in the wisdom, what it passes over, and figures of the machine to be believed."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 
 import pytest
 from command_line import run
@@ -60,6 +63,57 @@ def test_a_race_is_no_exhaustive_search(wisdom):
 def test_what_to_tune_must_be_named():
     assert "name what to tune, or --machine" in run("tune", status=2).stderr
     assert "'resnet5' is not a suite" in run("tune", "resnet5", status=2).stderr
+
+
+ENDLESS = """
+import sys, time
+from convalgos import bench, interference, tune
+from convalgos.cli import main
+
+interference.Meter.disturbed = lambda meter: False
+true_run, true_tune = bench.run_layer, tune.tune
+
+def after_one(run):
+    def measured(*arguments, **more):
+        if after_one.done:
+            print("waiting", flush=True)
+            time.sleep(60)
+        after_one.done = True
+        return run(*arguments, **more)
+    return measured
+
+after_one.done = False
+bench.run_layer, tune.tune = after_one(true_run), after_one(true_tune)
+main()
+"""
+
+
+def terminated(*command):
+    """What a command leaves that is asked to end in the middle of its second problem."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "waiting\n"
+        process.terminate()
+        told, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 143 and "Traceback" not in errors
+    return told + errors
+
+
+def test_a_tuning_that_is_terminated_keeps_what_it_found(captured):
+    assert "1 of 3 problems tuned" in terminated("tune", captured)
+    assert tune.is_known(SMALL, "measure")
+
+
+def test_a_bench_that_is_terminated_shows_and_keeps_what_it_found(captured, tmp_path):
+    path = tmp_path / "found.json"
+    told = terminated("bench", captured, "--peers", "none", "--json", path)
+    assert "interrupted after 1 of 3 layers" in told and "captured_1" in told
+    assert [layer["name"] for layer in json.loads(path.read_text())["layers"]] == ["captured_1"]
 
 
 # --- the machine -----------------------------------------------------------------------------
