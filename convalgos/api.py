@@ -17,6 +17,7 @@ from convalgos.arrays import (
     device_of,
     facts,
     is_tensor,
+    like,
     moveaxis,
     same_dtype,
     writable_view,
@@ -48,12 +49,16 @@ def conv(
     algorithm: str = "auto",
     activation: str | None = None,
     out: Any = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
 ) -> Any:
     """Convolve x with w, in 1, 2 or 3 dimensions by x.ndim.
 
     Args:
-        x: (N, C, *spatial). With layout="channels_last": (N, *spatial, C), or an (N, C, *spatial) view of
-            such memory (as torch's channels_last tensors are); y then comes back the same way.
+        x: (N, C, *spatial), of float32, float64, float16 or bfloat16. With layout="channels_last":
+            (N, *spatial, C), or an (N, C, *spatial) view of such memory (as torch's channels_last tensors
+            are); y then comes back the same way.
         w: (K, C/groups, *kernel), or what `plan.prepare` returned for the same problem.
         bias: (K,), added to every output, or None.
         stride, padding, dilation, groups, mode, layout: see `ConvProblem`.
@@ -61,12 +66,15 @@ def conv(
             "auto" counts the time of preparing the filter, which a call with a bare w pays.
         activation: None or "relu", applied after the bias.
         out: array for y; it may be of any strides, and may overlap x.
+        strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
-        y (N, K, *spatial_out), of x's kind of array and dtype.
+        y (N, K, *spatial_out), of x's dtype and kind of array: NumPy, CuPy, torch, or one of the array API
+        standard, such as JAX. Of what NumPy only reads, such as lists, a NumPy array.
 
     Raises:
-        ValueError, TypeError: an argument is invalid; the message names it.
+        ValueError, TypeError: an argument is invalid, or holds what would be lost, such as a mask or what
+            torch needs for gradients (`convalgos.torch` has them); the message names it.
         Unsupported: the forced algorithm cannot serve this problem; the message says why.
 
     Example:
@@ -77,6 +85,7 @@ def conv(
     """
     device = device_of(x)
     target = writable_view if device == "cpu" else as_cupy
+    given = x
     if not is_tensor(x):
         x = as_numpy("x", x) if device == "cpu" else as_cupy("x", x)
     of_x = facts("x", x)
@@ -89,11 +98,12 @@ def conv(
             w = as_numpy("w", w) if device == "cpu" else as_cupy("w", w)
         w_shape, _, w_dtype = facts("w", w)
         if not same_dtype(w_dtype, of_x.dtype):
+            check_dtype("x", of_x.dtype)
             raise TypeError(f"w has dtype {w_dtype}, but x has {of_x.dtype}; they must be the same")
     if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
         raise ValueError(
             f"x has shape {of_x.shape} and w {w_shape}: both must have 3, 4 or 5 dimensions, "
-            "(N, C, *spatial) and (K, C/groups, *kernel)"
+            f"(N, C, *spatial) and (K, C/groups, *kernel){instead('x', of_x.shape, w_shape)}"
         )
     logical = layout != "channels_last"
     if not logical and is_logical_view(of_x, w_shape[1] * groups):
@@ -102,13 +112,17 @@ def conv(
             moveaxis(x, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
             groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
             out=None if out is None else moveaxis(target("out", out), 1, -1),
+            strict_nan=strict_nan, max_rel_error=max_rel_error, selector=selector,
         )  # fmt: skip
-        return out if out is not None else moveaxis(y, -1, 1)
+        y = moveaxis(y, -1, 1) if out is None else out
+        return y if x is given or out is not None else like(y, given)
     shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
-    arguments = (
+    made = plan_for(
         shape, w_shape, stride, padding, dilation, groups, mode, layout, of_x.dtype, algorithm, device,
+        "forward", *limits(strict_nan, max_rel_error, selector),
     )  # fmt: skip
-    return plan_for(*arguments)(x, w, bias=bias, out=out, activation=activation)
+    y = made(x, w, bias=bias, out=out, activation=activation)
+    return y if x is given or out is not None else like(y, given)
 
 
 def plan(
@@ -371,16 +385,52 @@ def _plan_for(
     dtype: np.dtype,
     algorithm: str,
     device: str,
-    direction: str = "forward",
+    direction: str,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    ranker: tuple[str, select.Ranker] | None = None,
 ) -> Plan:
     """The plan of raw arguments; the cache is bounded and thread-safe, and errors are not kept."""
-    if dtype.name not in DTYPES:
-        raise TypeError(f"x has dtype {dtype}, which must be one of {', '.join(DTYPES)}")
+    check_dtype("x", dtype)
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups,
         mode=mode, layout=layout, dtype=dtype.name, direction=direction,
     )  # fmt: skip
-    return plan(problem, device, algorithm, weights_constant=False)
+    return plan(
+        problem, device, algorithm, weights_constant=False,
+        strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,
+    )  # fmt: skip
+
+
+def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> tuple[Any, ...]:
+    """The last arguments of `_plan_for`: none where nothing is limited. A ranker may be registered anew."""
+    if strict_nan is False and max_rel_error is None and selector is None:
+        return ()
+    return strict_nan, max_rel_error, None if selector is None else (selector, select.find_ranker(selector))
+
+
+def check_dtype(name: str, dtype: np.dtype) -> None:
+    """TypeError for what is not computed, with what computes it."""
+    if dtype.name in DTYPES:
+        return
+    told = {
+        "b": f"; give {name}.astype('float32')",
+        "i": f"; give {name}.astype('float32'), or 'float64' where sums exceed 2**24",
+        "c": "; convolve the real and the imaginary parts, or, where there is one channel, call "
+        "ca.signal.convolve, which takes complex arrays",
+    }.get(dtype.kind.replace("u", "i"), "")
+    if dtype.kind in "iu":
+        told += "; ca.signal.convolve computes integers of one channel exactly"
+    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join(DTYPES)}{told}")
+
+
+def instead(name: str, shape: tuple[int, ...], w_shape: tuple[int, ...]) -> str:
+    """What to give in the place of an array that has not the dimensions of the filter."""
+    if len(shape) == len(w_shape) - 1 and len(w_shape) <= 5:
+        return f"; {name} has no batch dimension: give {name}[None], and take the first of the result"
+    if len(shape) == len(w_shape) < 3:
+        return "; ca.signal.convolve and correlate take arrays without batch and channels"
+    return ""
 
 
 def _hashable(value: Any) -> Any:

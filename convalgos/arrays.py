@@ -1,8 +1,11 @@
 """Arrays of other libraries at the door: what comes in, which device it lies on, how the answer goes back.
 
 NumPy and CuPy arrays pass through untouched. Torch tensors on the CPU are viewed as NumPy arrays, those on
-a GPU as CuPy arrays, without a copy (also as `out`), and answers go back as tensors. Arrays of any other
-library on a GPU come in through DLPack, or `__cuda_array_interface__`, and answers go back as CuPy arrays.
+a GPU as CuPy arrays, without a copy (also as `out`), and answers go back as tensors. Host arrays of libraries
+that keep to the array API standard, such as JAX, are viewed through DLPack, and answers go back that way.
+Arrays of any other library on a GPU come in through DLPack, or `__cuda_array_interface__`, and answers go
+back as CuPy arrays. What would be lost is refused: gradients that torch would record, masks, labels, blocks
+that are not computed yet. Others that NumPy reads, such as lists and memory maps, count as NumPy arrays.
 Nothing here imports torch: a tensor can only arrive when the caller has imported it.
 """
 
@@ -15,6 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
+NO_DLPACK = (TypeError, ValueError, RuntimeError, BufferError)  # of dtypes that it has not, as bfloat16
+REFUSED = {  # library -> what NumPy's view of its arrays would lose, and what to give instead
+    "dask": "would be computed as a whole: give {0}.compute(), or use dask.array.map_overlap",
+    "xarray": "would lose its labels: give {0}.values",
+    "tensorflow": "would leave its graph: give {0}.numpy()",
+}
 
 
 def device_of(array: Any) -> str:
@@ -73,14 +82,23 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     """A NumPy view of a host array.
 
     Raises:
-        TypeError: `array` is neither a NumPy array, nor a CPU tensor, nor something NumPy reads as numbers.
+        TypeError: `array` is neither a NumPy array, nor a CPU tensor, nor something NumPy reads as numbers,
+            or it holds more than these, as a mask or what gradients need.
     """
+    if type(array) is np.ndarray:
+        return array
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: give {name}.filled(0)")
     if isinstance(array, np.ndarray):
         return np.asarray(array)  # of a subclass, such as a memory map, the plain array
     if is_tensor(array):
         return _torch_to_numpy(name, array)
     if _is_cupy(array):
         raise TypeError(f"{name} lies on {device_of(array)}; this plan takes arrays in host memory")
+    if told := REFUSED.get(type(array).__module__.partition(".")[0]):
+        raise TypeError(f"{name} is a {_kind(array)}, which {told.format(name)}")
+    if namespace_of(array) is not None:
+        return _standard_to_numpy(name, array)
     view = np.asarray(array)
     if view.dtype == object:
         raise TypeError(f"{name}={type(array).__name__} must be a NumPy array or a CPU tensor")
@@ -112,7 +130,7 @@ def host_array(array: Any) -> np.ndarray:
     """A NumPy array of what lies on any device, copied where it must be."""
     if _is_cupy(array):
         return array.get()
-    return as_numpy("array", array.cpu() if is_tensor(array) else array)
+    return as_numpy("array", array.detach().cpu() if is_tensor(array) else array)
 
 
 def writable_view(name: str, array: Any) -> np.ndarray:
@@ -144,6 +162,7 @@ def as_cupy(name: str, array: Any) -> Any:
 
     if not is_tensor(array):
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+    _refuse_gradient(name, array)
     if array.is_neg():
         raise TypeError(f"{name} has its negative bit set: give {name}.resolve_neg()")
     index = array.get_device()
@@ -167,9 +186,17 @@ def torch_stream(array: Any) -> int | None:
 
 
 def like(array: Any, example: Any) -> Any:
-    """`array` as the kind of array that `example` is, without a copy."""
-    if not is_tensor(example):
+    """`array` as the kind of array that `example` is, without a copy where its library can do so."""
+    if type(example) is np.ndarray:
         return array
+    if not is_tensor(example):
+        namespace = None if isinstance(example, np.ndarray) else namespace_of(example)
+        if namespace is None or not isinstance(array, np.ndarray):
+            return array
+        try:
+            return namespace.from_dlpack(array)
+        except NO_DLPACK:
+            return namespace.asarray(array)
     torch = sys.modules["torch"]
     if example.is_cuda:
         if array.dtype.name == "bfloat16":
@@ -190,6 +217,16 @@ def is_tensor(array: Any) -> bool:
     return torch is not None and isinstance(array, getattr(torch, "Tensor", ()))
 
 
+def namespace_of(array: Any) -> Any:
+    """The functions of an array's library in the array API standard, or None where it does not keep to that.
+
+    Source: https://data-apis.org/array-api
+    """
+    if not (hasattr(array, "__array_namespace__") and hasattr(array, "__dlpack__")):
+        return None
+    return array.__array_namespace__()
+
+
 def _is_on_gpu(array: Any) -> bool:
     """Whether an array of any library is one that CuPy can view."""
     if hasattr(array, "__dlpack_device__"):
@@ -202,9 +239,38 @@ def _is_cupy(array: Any) -> bool:
     return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
 
 
+def _standard_to_numpy(name: str, array: Any) -> np.ndarray:
+    try:
+        return np.from_dlpack(array)
+    except NO_DLPACK:
+        pass
+    try:
+        return np.asarray(array)
+    except Exception as error:  # each library has its own, as JAX for arrays that are being traced
+        told = str(error).partition("\n")[0]
+        raise TypeError(f"{name} is a {_kind(array)} whose numbers cannot be read here: {told}") from None
+
+
+def _kind(array: Any) -> str:
+    return f"{type(array).__module__.partition('.')[0]}.{type(array).__name__}"
+
+
+def _refuse_gradient(name: str, tensor: Any) -> None:
+    """TypeError where torch would record what is computed from a tensor, to differentiate it."""
+    torch = sys.modules["torch"]
+    ad = torch.autograd.forward_ad
+    recorded = tensor.requires_grad and torch.is_grad_enabled()
+    if recorded or (ad._current_level >= 0 and ad.unpack_dual(tensor).tangent is not None):
+        raise TypeError(
+            f"{name} requires a gradient, which would be lost: call conv2d, conv_transpose2d, ... of "
+            f"convalgos.torch, give {name}.detach(), or work within torch.no_grad()"
+        )
+
+
 def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
     if tensor.is_cuda:
         raise TypeError(f"{name} lies on {tensor.device}; this plan takes arrays in host memory")
+    _refuse_gradient(name, tensor)
     torch = sys.modules["torch"]
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:

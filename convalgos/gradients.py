@@ -12,7 +12,7 @@ import numpy as np
 from convalgos import api, arguments
 from convalgos.algorithm import PreparedFilter
 from convalgos.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
-from convalgos.problem import DTYPES, LAYOUTS, Shape, transposed_rows, transposed_spatial
+from convalgos.problem import LAYOUTS, Shape, transposed_rows, transposed_spatial
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -49,6 +49,9 @@ def conv_backward_data(
     layout: str = "channels_first",
     algorithm: str = "auto",
     out: Any = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
 ) -> Any:
     """The gradient of `conv`'s input: dx of a loss of which dy is the gradient by y.
 
@@ -60,6 +63,7 @@ def conv_backward_data(
         stride, padding, dilation, groups, mode, layout: those of the forward pass.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
         out: array for dx; it may be of any strides, and overlap dy and w.
+        strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
         dx, of the shape of x, of dy's kind of array and dtype.
@@ -87,7 +91,8 @@ def conv_backward_data(
             f"groups={groups} reads {w_shape[1] * groups}"
         )
     how = (stride, padding, dilation, groups, mode, layout)
-    return _input_gradient(dy, dy_view, w, x_shape, w_shape, how, algorithm, out)
+    limits = api.limits(strict_nan, max_rel_error, selector)
+    return _input_gradient(dy, dy_view, w, x_shape, w_shape, how, algorithm, limits, out)
 
 
 @_on_its_stream
@@ -105,6 +110,9 @@ def conv_backward_weights(
     algorithm: str = "auto",
     return_bias: bool = False,
     out: Any = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
 ) -> Any:
     """The gradient of `conv`'s filter: dw of a loss of which dy is the gradient by y.
 
@@ -115,6 +123,7 @@ def conv_backward_weights(
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
         return_bias: return the gradient of the bias too, the sum of dy over images and places.
         out: array for dw; it may be of any strides, and overlap x and dy.
+        strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
         dw (K, C/groups, *kernel), of x's kind of array and dtype; with `return_bias` (dw, db (K,)), alike.
@@ -136,6 +145,11 @@ def conv_backward_weights(
     _check_dtypes("x", x_view, "dy", dy_view)
     if not 3 <= x_view.ndim <= 5:
         raise ValueError(f"x has shape {x_view.shape}: it must have 3, 4 or 5 dimensions")
+    if x_view.ndim == dy_view.ndim == len(tuple(w_shape)) - 1:
+        raise ValueError(
+            f"x has shape {x_view.shape} and w_shape is {w_shape}: x and dy have no batch dimension; "
+            "give x[None] and dy[None]"
+        )
     w_shape = _sizes("w_shape", w_shape, x_view.ndim)
     if dy_view.ndim != x_view.ndim:
         raise ValueError(f"dy has shape {dy_view.shape}: it must have as many dimensions as x {x_view.shape}")
@@ -145,6 +159,7 @@ def conv_backward_weights(
     plan = api.plan_for(
         _first(x_view.shape) if last else x_view.shape, w_shape, stride, padding, dilation, groups, mode,
         layout, x_view.dtype, algorithm, device_of(x), "backward_weights",
+        *api.limits(strict_nan, max_rel_error, selector),
     )  # fmt: skip
     dw = plan(x_view, dy_view, out=None if out is None else target("out", out))
     dw = like(dw, x) if out is None else out
@@ -170,6 +185,9 @@ def conv_transpose(
     algorithm: str = "auto",
     activation: str | None = None,
     out: Any = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
 ) -> Any:
     """The transposed convolution: `conv_backward_data` with the roles of a forward pass, bias and activation.
 
@@ -186,6 +204,7 @@ def conv_transpose(
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
         activation: None or "relu", applied after the bias.
         out: array for y; it may be of any strides.
+        strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
         y (N, C, *sizes), size = (in - 1) * stride + dilation * (r - 1) + 1 - low - high + output_padding,
@@ -218,7 +237,8 @@ def conv_transpose(
         x = like(x_view, x)
     y_shape = (shape[0], w_shape[1] * groups, *sizes)
     how = (stride, padding, dilation, groups, mode, layout)
-    return _input_gradient(x, x_view, w, y_shape, w_shape, how, algorithm, out, bias, activation)
+    limits = api.limits(strict_nan, max_rel_error, selector)
+    return _input_gradient(x, x_view, w, y_shape, w_shape, how, algorithm, limits, out, bias, activation)
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -232,15 +252,17 @@ def _input_gradient(
     w_shape: Shape,
     how: tuple[Any, ...],
     algorithm: str,
+    limits: tuple[Any, ...],
     out: Any,
     bias: Any = None,
     activation: str | None = None,
 ) -> Any:
     """dx of the logical shape x_shape, in the order of memory, or as the logical view, that dy has.
 
-    how: (stride, padding, dilation, groups, mode, layout).
+    how: (stride, padding, dilation, groups, mode, layout). limits: of `api.limits`.
     """
-    plan = api.plan_for(x_shape, w_shape, *how, dy_view.dtype, algorithm, device_of(dy), "backward_data")
+    device = device_of(dy)
+    plan = api.plan_for(x_shape, w_shape, *how, dy_view.dtype, algorithm, device, "backward_data", *limits)
     if how[-1] != "channels_last" or not api.is_logical_view(dy_view, w_shape[0]):
         return plan(dy, w, bias=bias, out=out, activation=activation)
     _, target = _views(dy)
@@ -266,7 +288,7 @@ def _filter(view: Any, w: Any, name: str, data: Any, algorithm: str) -> tuple[An
     if data.ndim != len(shape) or not 3 <= data.ndim <= 5:
         raise ValueError(
             f"{name} has shape {data.shape} and w {shape}: both must have 3, 4 or 5 dimensions, of which "
-            "all but two are spatial"
+            f"all but two are spatial{api.instead(name, data.shape, shape)}"
         )
     return w, shape, algorithm
 
@@ -278,8 +300,7 @@ def _checked_groups(groups: Any, layout: Any) -> int:
 
 
 def _check_dtypes(name: str, array: Any, other_name: str, other: Any) -> None:
-    if array.dtype.name not in DTYPES:
-        raise TypeError(f"{name} has dtype {array.dtype}, which must be one of {', '.join(DTYPES)}")
+    api.check_dtype(name, array.dtype)
     if not same_dtype(other.dtype, array.dtype):
         raise TypeError(
             f"{other_name} has dtype {other.dtype}, but {name} has {array.dtype}; they must be the same"

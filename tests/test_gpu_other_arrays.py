@@ -83,6 +83,8 @@ def torch(monkeypatch):
     module = ModuleType("torch")
     streams = [4096, 8192]
     module.Tensor, module.bfloat16, module.int16 = Tensor, "torch.bfloat16", "torch.int16"
+    module.is_grad_enabled = lambda: False  # as within an operator
+    module.autograd = SimpleNamespace(forward_ad=SimpleNamespace(_current_level=-1))
     module.cuda = SimpleNamespace(
         current_stream=lambda where: SimpleNamespace(cuda_stream=streams[where.index]),
     )
