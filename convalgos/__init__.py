@@ -11,7 +11,7 @@ from typing import Any
 
 from convalgos import select
 from convalgos.algorithm import Unsupported
-from convalgos.api import algorithms, conv, explain, find, plan
+from convalgos.api import algorithms, conv, explain, find, forget_plans, plan
 from convalgos.gradients import conv_backward_data, conv_backward_weights, conv_transpose
 from convalgos.problem import ConvProblem
 from convalgos.version import __version__
@@ -28,6 +28,7 @@ __all__ = [
     "conv_transpose",
     "explain",
     "find",
+    "forget_plans",
     "plan",
     "select",
     "signal",
@@ -41,6 +42,10 @@ def __getattr__(name: str) -> Any:
     if name == "capture":
         return import_module("convalgos.recorder").capture
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)  # not the modules that importing this one has loaded
 
 
 if _capture := os.environ.get("CONVALGOS_CAPTURE"):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from convalgos import workspaces
 from convalgos.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
@@ -229,6 +230,7 @@ class Plan(ABC):
     explanation: str | Callable[[], str] = ""  # set by the selector: why this algorithm
     next_plan: Callable[[], Plan] | None = None  # of less workspace, where there is one; set by the selector
     watched = False  # whether its runs are those of a program, which `convalgos.recorder` counts
+    used = 0  # when a cache of plans last gave it out, in its own count
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         self.problem = problem
@@ -242,6 +244,7 @@ class Plan(ABC):
         self._flips = problem.mode == "convolution"
         self._flips_result = self._flips and problem.direction == "backward_weights"
         self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
+        self._counted = workspace_bytes >= workspaces.LARGE
 
     # --- for the caller ----------------------------------------------------------------------
 
@@ -298,11 +301,16 @@ class Plan(ABC):
         if bias is not None:
             bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
         target = self._new_target() if out is None else self._target(out, (x, given, bias))
-        workspace = self._free.pop() if self._free else self.new_workspace()
+        try:
+            workspace = self._free.pop()
+        except IndexError:
+            workspace = self.new_workspace()
         try:
             self.run(x, w.data, bias, activation, target, workspace)
         finally:
             self._free.append(workspace)
+            if self._counted:
+                workspaces.returned(self)
         if self._flips_result:
             target = np.ascontiguousarray(flipped(target))
         if out is None or target is out:
@@ -405,7 +413,8 @@ class CastPlan(Plan):
         return self._inner.prepare_filter(w.astype(np.float32))
 
     def new_workspace(self) -> Any:
-        return self._inner.new_workspace(), np.empty(self._y_shape, np.float32)
+        wide = aligned_empty(math.prod(self._y_shape), np.float32).reshape(self._y_shape)
+        return self._inner.new_workspace(), wide
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
         inner_workspace, wide = workspace

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convalgos import profiles, quick, select
+from convalgos import memory, profiles, quick, select, workspaces
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
 from convalgos.arrays import (
     Facts,
@@ -23,6 +22,7 @@ from convalgos.arrays import (
     writable_view,
 )
 from convalgos.constraints import Constraints
+from convalgos.plan_cache import PlanCache
 from convalgos.problem import DTYPES, ConvProblem
 from convalgos.ranking import Ranking
 from convalgos.store import Entry
@@ -30,7 +30,6 @@ from convalgos.store import Entry
 if TYPE_CHECKING:
     from convalgos.measure import Table
 
-CACHED_PLANS = 256
 EFFORTS = ("estimate", "measure", "exhaustive")
 ON_MISS = ("estimate", "error")
 
@@ -360,20 +359,49 @@ def remember(problem: ConvProblem, found: Entry, device: str = "cpu") -> None:
 
 
 def forget_plans() -> None:
-    """Let `conv` choose anew, as more or less is known now."""
-    _plan_for.cache_clear()
+    """Let go of all that is kept for later calls of `conv` and its kin, so that they choose and plan anew.
+
+    The memory goes back to the system: plans, their tables and workspaces, and that of results which were
+    dropped. What was measured, and compiled kernels, stay. Of plans and workspaces the least recently used go
+    by themselves where they take more than a sixteenth of the memory, or than CONVALGOS_KEPT_BYTES says.
+
+    Example:
+        >>> import convalgos as ca
+        >>> ca.forget_plans()
+    """
+    _plans.clear()
+    quick.forget()
+    workspaces.forget()
+    memory.forget()
 
 
-def plan_for(*arguments: Any) -> Plan:
-    """The plan of raw arguments, in the order of `_plan_for`."""
+def plan_for(
+    x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, *others: Any
+) -> Plan:
+    """The plan of raw arguments, in the order of `_made`; errors are not kept."""
+    # 1.0 and True are equal to 1, and not what it is
+    if type(stride) is type(padding) is type(dilation) is type(groups) is int:
+        kinds = None
+    else:
+        kinds = _kinds((stride, padding, dilation, groups))
+    key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
     try:
-        return _plan_for(*arguments)
+        found = _held.get(key)
     except TypeError:  # a list among the arguments
-        return _plan_for(*map(_hashable, arguments))
+        return plan_for(*map(_hashable, (*key[:6], *others)))
+    if found is None:
+        found = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
+        _plans.add(key, found)
+    else:
+        found.used = next(_clock)
+    return found
 
 
-@lru_cache(maxsize=CACHED_PLANS, typed=True)
-def _plan_for(
+_plans = PlanCache()
+_held, _clock = _plans.plans, _plans.clock
+
+
+def _made(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     stride: Any,
@@ -390,7 +418,6 @@ def _plan_for(
     max_rel_error: float | None = None,
     ranker: tuple[str, select.Ranker] | None = None,
 ) -> Plan:
-    """The plan of raw arguments; the cache is bounded and thread-safe, and errors are not kept."""
     check_dtype("x", dtype)
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups,
@@ -402,10 +429,17 @@ def _plan_for(
     )  # fmt: skip
 
 
+def _kinds(value: Any) -> Any:
+    """The types of what tuples hold."""
+    return tuple(map(_kinds, value)) if type(value) is tuple else type(value)
+
+
 def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> tuple[Any, ...]:
-    """The last arguments of `_plan_for`: none where nothing is limited. A ranker may be registered anew."""
+    """The last arguments of `_made`: none where nothing is limited. A ranker may be registered anew."""
     if strict_nan is False and max_rel_error is None and selector is None:
         return ()
+    if not isinstance(strict_nan, bool):
+        raise ValueError(f"strict_nan={strict_nan!r} must be True or False")
     return strict_nan, max_rel_error, None if selector is None else (selector, select.find_ranker(selector))
 
 

@@ -7,7 +7,9 @@ leave their memory here for the next ones.
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -64,9 +66,11 @@ def whole_lines(nbytes: int) -> int:
 
 
 def forget() -> None:
-    """Give back to the system what is kept."""
+    """Give back to the system what is kept, by the C library, too: it holds on to what large arrays leave."""
     with _lock:
         _kept.clear()
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _found(nbytes: int) -> np.ndarray:

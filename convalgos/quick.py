@@ -146,6 +146,12 @@ def like(
     return min(options, key=lambda o: (o.on(problem), o.algorithm.id)).algorithm, other
 
 
+def forget() -> None:
+    """Forget the choices that were made."""
+    _ranked.clear()
+    _options.cache_clear()
+
+
 # --- inside ----------------------------------------------------------------------------------
 
 

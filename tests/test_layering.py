@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "convalgos"
 # of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
 LAYERS = (
     {"forks"},
-    {"kept", "arguments", "memory", "cache_files", "strict_json", "file_lock", "interference"},
+    {"kept", "arguments", "memory", "workspaces", "cache_files", "strict_json", "file_lock", "interference"},
     {"problem_text"},
     {"problem", "machine", "transforms", "arrays", "version"},
     {"algorithm", "store", "profiles"},
@@ -30,7 +30,7 @@ LAYERS = (
     {"ranking", "constraints", "site"},
     {"ordering"},
     {"select"},
-    {"measure", "quick"},
+    {"measure", "quick", "plan_cache"},
     {"race"},
     {"api"},
     {"gradients"},

@@ -135,7 +135,8 @@ def test_what_is_kept_is_bounded(monkeypatch):
     for c in range(1, 8):
         quick.like(ca.ConvProblem.parse(f"n1 c{c} w9 k4 s3"), "cpu", FREE, None)
     assert len(quick._ranked) == 3
-    assert ca.api._plan_for.cache_info().maxsize == ca.api.CACHED_PLANS
+    quick.forget()
+    assert not quick._ranked and not quick._options.cache_info().currsize
     assert quick._options.cache_info().maxsize == quick.CLASSES
 
 
