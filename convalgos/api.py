@@ -30,6 +30,7 @@ from convalgos.store import Entry
 if TYPE_CHECKING:
     from convalgos.measure import Table
 
+forgotten = 0  # how often `forget_plans` was called: what others keep of plans is then out of date
 EFFORTS = ("estimate", "measure", "exhaustive")
 ON_MISS = ("estimate", "error")
 
@@ -369,6 +370,8 @@ def forget_plans() -> None:
         >>> import convalgos as ca
         >>> ca.forget_plans()
     """
+    global forgotten
+    forgotten += 1
     _plans.clear()
     quick.forget()
     workspaces.forget()
@@ -381,9 +384,9 @@ def plan_for(
     """The plan of raw arguments, in the order of `_made`; errors are not kept."""
     # 1.0 and True are equal to 1, and not what it is
     if type(stride) is type(padding) is type(dilation) is type(groups) is int:
-        kinds = None
+        kinds = ""
     else:
-        kinds = _kinds((stride, padding, dilation, groups))
+        kinds = repr((stride, padding, dilation, groups))
     key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
     try:
         found = _held.get(key)
@@ -417,6 +420,7 @@ def _made(
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     ranker: tuple[str, select.Ranker] | None = None,
+    weights_constant: bool = False,
 ) -> Plan:
     check_dtype("x", dtype)
     problem = ConvProblem(
@@ -424,14 +428,9 @@ def _made(
         mode=mode, layout=layout, dtype=dtype.name, direction=direction,
     )  # fmt: skip
     return plan(
-        problem, device, algorithm, weights_constant=False,
+        problem, device, algorithm, weights_constant=weights_constant,
         strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,
     )  # fmt: skip
-
-
-def _kinds(value: Any) -> Any:
-    """The types of what tuples hold."""
-    return tuple(map(_kinds, value)) if type(value) is tuple else type(value)
 
 
 def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> tuple[Any, ...]:

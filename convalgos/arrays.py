@@ -202,7 +202,7 @@ def like(array: Any, example: Any) -> Any:
         if array.dtype.name == "bfloat16":
             return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_dlpack(array)
-    if array.dtype.name == "bfloat16":
+    if array.itemsize == 2 and array.dtype != np.float16:  # bfloat16, which torch does not take from NumPy
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 

@@ -22,6 +22,7 @@ from convalgos.torch.functions import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from convalgos.torch.inference import forget_filters
 from convalgos.torch.modules import (
     Conv1d,
     Conv2d,
@@ -49,6 +50,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Replaced",
+    "forget_filters",
     "replace",
     "restore",
 ]

@@ -93,6 +93,14 @@ def _conv(
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
         how = (stride, padding, dilation, groups)
         return handle_torch_function(function, tensors, *tensors, *how)
+    y = products.conv(*read(ndim, input, weight, bias, stride, padding, dilation, groups))
+    return y if input.dim() == ndim + 2 else y.squeeze(0)
+
+
+def read(
+    ndim: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple:
+    """The arguments of `products.conv`, once they are known to be valid: a batch, weight, bias, settings."""
     input, weight, bias = _operands(ndim, input, weight, bias)
     groups = arguments.integer("groups", groups, 1)
     if input.shape[-ndim - 1] != weight.shape[1] * groups:
@@ -105,8 +113,7 @@ def _conv(
     pads = _pads(ndim, padding, weight, steps, spread)
     batched = input if input.dim() == ndim + 2 else input.unsqueeze(0)
     last = _is_last(batched) or _is_last(weight)
-    y = products.conv(batched, weight, bias, steps, pads, spread, groups, last)
-    return y if batched is input else y.squeeze(0)
+    return batched, weight, bias, steps, pads, spread, groups, last
 
 
 def _conv_transpose(

@@ -24,31 +24,39 @@ HOW = "int[] stride, int[] pads, int[] dilation, int groups, bool last"
 
 
 def _operator(name: str, arguments: str) -> Any:
-    return torch.library.custom_op(
-        f"convalgos::{name}", mutates_args=(), device_types=DEVICES, schema=f"({arguments}, {HOW}) -> Tensor"
-    )
+    """Makes a function an operator, whose `directly` is the function itself."""
+    schema = f"({arguments}, {HOW}) -> Tensor"
+
+    def operator(function: Any) -> Any:
+        made = torch.library.custom_op(
+            f"convalgos::{name}", function, mutates_args=(), device_types=DEVICES, schema=schema
+        )
+        made.directly = function
+        return made
+
+    return operator
 
 
 @_operator("conv", "Tensor x, Tensor w, Tensor? bias")
 def conv(x, w, bias, stride, pads, dilation, groups, last):
-    how = _how(stride, pads, dilation, groups, last)
-    return _seen(api.conv(_laid(x, last), w.contiguous(), bias, **how), last)
+    settings = how(stride, pads, dilation, groups, last)
+    return _seen(api.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")
 def backward_data(dy, w, sizes, stride, pads, dilation, groups, last):
     channels = w.shape[1] * groups
     shape = (dy.shape[0], *sizes, channels) if last else (dy.shape[0], channels, *sizes)
-    how = _how(stride, pads, dilation, groups, last)
-    return _seen(gradients.conv_backward_data(_laid(dy, last), w.contiguous(), shape, **how), last)
+    settings = how(stride, pads, dilation, groups, last)
+    return _seen(gradients.conv_backward_data(_laid(dy, last), w.contiguous(), shape, **settings), last)
 
 
 @_operator("conv_backward_weights", "Tensor x, Tensor dy, SymInt[] kernel")
 def backward_weights(x, dy, kernel, stride, pads, dilation, groups, last):
     shape = (dy.shape[1], x.shape[1] // groups, *kernel)
-    how = _how(stride, pads, dilation, groups, last)
+    settings = how(stride, pads, dilation, groups, last)
     out = _empty(x, shape, last) if last or x.is_cuda else None  # else dw would lie in CuPy's memory
-    return gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **how)
+    return gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **settings)
 
 
 @conv.register_fake
@@ -111,7 +119,7 @@ def _seen(y: Tensor, last: bool) -> Tensor:
     return y.movedim(-1, 1).detach() if last else y
 
 
-def _how(stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool) -> dict[str, Any]:
+def how(stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool) -> dict[str, Any]:
     return {
         "stride": tuple(stride),
         "padding": tuple(pairs(pads)),

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from convalgos.torch import operators
+from convalgos.torch.eager import is_plain
 
 Product = Callable[..., Tensor]  # (first, second, extra, stride, pads, dilation, groups, last)
 SETTINGS = 5  # of these, how many follow the first three
@@ -135,6 +136,9 @@ def _product(
         return Transformed.apply(*inputs)
 
     def apply(*inputs: Any) -> Tensor:
+        first, second, extra, *_ = inputs
+        if is_plain(first, second, extra if isinstance(extra, Tensor) else None):
+            return operator.directly(*inputs)
         return transformed(*inputs) if _is_transformed() else operator(*inputs)
 
     return apply

@@ -1,0 +1,153 @@
+"""Convolutions of models that are not trained: around the operators, on filters that were prepared before.
+
+An operator of torch costs tens of microseconds around a call, which is what gradients, graphs, modes and
+profilers go by. Where none of these is at work a module calls its plan. Its filter, in the form that the plan
+runs on, is kept for as long as it is the same: the same parameter, at the same address, which nobody can be
+given anew while it is kept, and of the same version, which torch counts up with each write in place.
+
+A write through `parameter.data`, NumPy or another process is not counted. So a filter that shares its memory
+with other processes is not kept, and some of its elements are compared in each call: all of a small filter,
+and SAMPLES spread over a large one. That finds what writes whole filters, as averaging them does; after
+changing single elements in such a way, call `forget_filters`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from convalgos import api
+from convalgos.algorithm import Plan, PreparedFilter
+from convalgos.arrays import as_numpy, facts, like
+from convalgos.torch import functions, operators
+from convalgos.torch.eager import is_plain
+
+ATTRIBUTE = "_convalgos_filters"  # of a module, in its __dict__
+SHAPES = 4  # of inputs, for which a module keeps its filter prepared
+SAMPLES = 128  # elements of a filter that are compared in each call; 0.4 us where they are in the caches
+
+
+class Step(NamedTuple):
+    """What a module does with inputs of one shape and order in memory."""
+
+    plan: Plan
+    prepared: PreparedFilter
+    axes: (
+        tuple[tuple[int, ...], tuple[int, ...]] | None
+    )  # of x for the plan and of y for torch; None: as they are
+
+
+class Held(NamedTuple):
+    """A filter, what tells that it is the same, and what was prepared of it."""
+
+    weight: Tensor
+    version: int
+    address: int
+    forgotten: int  # `api.forgotten`
+    how: tuple  # stride, padding, dilation and groups of the module
+    sample: np.ndarray  # a view, which keeps the memory, and so its address, taken
+    sampled: bytes
+    steps: dict[tuple, Step]
+
+    def is_of(self, module: Any, weight: Tensor) -> bool:
+        return (
+            weight is self.weight
+            and weight._version == self.version
+            and weight.data_ptr() == self.address
+            and self.forgotten == api.forgotten
+            and self.how == (module.stride, module.padding, module.dilation, module.groups)
+            and self.sample.tobytes() == self.sampled
+        )
+
+
+class Filters:
+    """The prepared filters of one module. A copy of it, as of a model that is copied or stored, is empty."""
+
+    def __init__(self) -> None:
+        self._held: Held | None = None  # replaced as a whole: threads may share a module
+
+    def __reduce__(self) -> tuple:
+        return Filters, ()
+
+    def find(self, module: Any, weight: Tensor, x: Tensor) -> Step | None:
+        """The step for an input, where the filter is still the one that was prepared."""
+        held = self._held
+        if held is None or not held.is_of(module, weight):
+            return None
+        return held.steps.get((x.shape, x.stride(), x.dtype))
+
+    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan, last: bool) -> Step:
+        """Prepare the filter for inputs like x."""
+        values = as_numpy("weight", weight.detach())
+        held = self._held
+        if held is None or not held.is_of(module, weight):
+            sample = values.reshape(-1)[:: max(1, values.size // SAMPLES)]
+            how = module.stride, module.padding, module.dilation, module.groups
+            told = weight._version, weight.data_ptr(), api.forgotten
+            held = Held(weight, *told, how, sample, sample.tobytes(), {})
+        while len(held.steps) >= SHAPES:
+            held.steps.pop(next(iter(held.steps)), None)
+        spatial = range(2, x.dim())
+        axes = ((0, *spatial, 1), (0, x.dim() - 1, *range(1, x.dim() - 1))) if last else None
+        step = held.steps[x.shape, x.stride(), x.dtype] = Step(plan, plan.prepare(values), axes)
+        self._held = held
+        return step
+
+
+def convolve(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """y of a module's convolution, or None where an operator has to compute it."""
+    if weight is not module._parameters.get("weight") or not is_plain(x, weight, bias):
+        return None
+    filters = module.__dict__.get(ATTRIBUTE)
+    if filters is None:
+        filters = module.__dict__[ATTRIBUTE] = Filters()
+    if weight.is_inference():  # such tensors have no version
+        return None
+    step = filters.find(module, weight, x)
+    if step is None:
+        step = _planned(module, filters, x, weight, bias)
+        if step is None:
+            return None
+    plan, prepared, axes = step
+    values = x.numpy() if x.dtype is torch.float32 and not x.requires_grad else as_numpy("input", x.detach())
+    added = None if bias is None else as_numpy("bias", bias.detach())
+    if axes is None:
+        return like(plan(values, prepared, bias=added), x)
+    return like(plan(values.transpose(axes[0]), prepared, bias=added).transpose(axes[1]), x)
+
+
+def _planned(module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Tensor | None) -> Step | None:
+    """The step for a new input; None where it needs a copy, or nobody would tell that the filter changes."""
+    ndim = len(module.kernel_size)
+    how = module.stride, module.padding, module.dilation, module.groups
+    batched, weight, bias, *settings, last = functions.read(ndim, x, weight, bias, *how)
+    memory = operators.LAST[x.dim()] if last else torch.contiguous_format
+    if batched is not x or not x.is_contiguous(memory_format=memory) or weight.is_shared():
+        return None
+    stride, pads, dilation, groups = settings
+    problem = operators.how(stride, pads, dilation, groups, last)
+    plan = api.plan_for(
+        tuple(x.shape), tuple(weight.shape), problem["stride"], problem["padding"], problem["dilation"],
+        problem["groups"], "cross_correlation", problem["layout"], facts("input", x).dtype, "auto", "cpu",
+        "forward", False, None, None, True,
+    )  # fmt: skip
+    return filters.add(module, weight, x, plan, last)
+
+
+def forget_filters(model: nn.Module) -> None:
+    """Let the convolutions of a model prepare their filters anew, and give back those that they keep.
+
+    Needed only after single elements of a filter were written behind torch's back: through `parameter.data`,
+    or an array that shares its memory. Everything else is noticed.
+
+    Example:
+        >>> from torch import nn
+        >>> model = nn.Conv2d(3, 4, 3)
+        >>> model.weight.data[0, 0, 0, 0] = 0
+        >>> forget_filters(model)
+    """
+    for module in model.modules():
+        module.__dict__.pop(ATTRIBUTE, None)
