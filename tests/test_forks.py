@@ -69,20 +69,20 @@ assert in_child(child) == 0
 """)
 
 
-def test_after_torch_ran_in_the_parent():
-    pytest.importorskip("torch")
-    run("""
+@pytest.mark.parametrize("first", ["torch", "prange"])
+def test_after_other_threads_ran_in_the_parent(first):
+    """Of OpenMP, whose threads a child does not have, or which ends it."""
+    if first == "torch":
+        pytest.importorskip("torch")
+        code = """
 import torch
 torch.set_num_threads(4)
 x, w = (torch.from_numpy(a) for a in random_arrays(LARGE)[:2])
 for _ in range(3):
     torch.nn.functional.conv2d(x, w, padding=1)
-assert in_child(lambda: right("cpu.winograd.f4x3")) == 0
-""")
-
-
-def test_after_a_prange_of_the_program_ran_in_the_parent():
-    run("""
+"""
+    else:
+        code = """
 import numba
 @numba.njit(parallel=True)
 def total(x):
@@ -91,8 +91,13 @@ def total(x):
         s += x[i]
     return s
 assert total(np.ones(1000)) == 1000
-assert in_child(lambda: right("cpu.direct")) == 0
-""")
+"""
+    run(
+        code
+        + """
+assert in_child(lambda: right("cpu.winograd.f4x3") and right("cpu.direct")) == 0
+"""
+    )
 
 
 def test_while_threads_run_and_plan():
@@ -196,20 +201,10 @@ assert sum(float(batch.sum()) for batch in loader) == 6
 """)
 
 
-def test_a_fork_that_python_is_not_told_of():
-    """Of a library in C: the child has no workers, and knows nothing of it."""
+def test_threads_of_a_child():
+    """It starts its own. A child whose fork Python is not told of, as by a library in C, does without."""
     run("""
 import ctypes
-expected = computed("cpu.direct")
-pid = ctypes.PyDLL(None).fork()
-if pid == 0:
-    os._exit(0 if all(same("cpu.direct", expected)() for _ in range(5)) else 1)
-assert os.waitpid(pid, 0)[1] == 0
-""")
-
-
-def test_a_child_has_threads_of_its_own():
-    run("""
 from convalgos.cpu import jit
 jit.thread_count = lambda: 3
 expected = computed("cpu.direct")
@@ -218,8 +213,12 @@ def child():
     fresh = same("cpu.direct", expected)() and jit._launcher[1]
     return fresh is not pool and len(fresh._handles) == 2
 assert in_child(child) == 0
+pid = ctypes.PyDLL(None).fork()
+if pid == 0:
+    os._exit(0 if all(same("cpu.direct", expected)() for _ in range(5)) else 1)
+assert os.waitpid(pid, 0)[1] == 0
 assert pool is jit._launcher[1] and len(pool._handles) == 2
-sys.exit(0)  # with the parent's threads, which the child's end has left alone
+sys.exit(0)  # with the parent's threads, which the children's ends have left alone
 """)
 
 

@@ -8,11 +8,12 @@ among all threads (sequentially consistent), and also hand on what was written b
 from __future__ import annotations
 
 import platform
+import time
 
 from convalgos.cpu.simd import cgutils, intrinsic, ir, types
 
 X86 = platform.machine() in ("x86_64", "AMD64")
-MONOTONIC = 1  # Linux's number of the clock that nobody sets
+MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)  # the number of the clock that nobody sets
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)  # the number of Linux's call
 WAIT, WAKE = 128, 129  # of a futex, among the threads of one process
 
@@ -134,6 +135,8 @@ def wake(typing_context, address, count):
 
 
 def _futex(builder, address, operation, value):
+    if not CAN_SLEEP:  # there are no workers then, for whom and by whom this would be called
+        return
     word = ir.IntType(64)
     kind = ir.FunctionType(word, [word], var_arg=True)
     system = cgutils.get_or_insert_function(builder.module, kind, "syscall")

@@ -25,11 +25,12 @@ from convalgos.cpu import jit
 from convalgos.cpu.simd import call, carray, pointer
 
 GNU_THREADS = 3  # of MKL's threading layers the one that starts no library of its own
-PIECE, PIECES = 96, 128  # rows or columns of a piece at least, and pieces at most,
-PIECE_FLOPS = 4 << 20  # each of so much work: 40 us of a thread; Xeon with AVX-512
+PIECE = 128  # rows or columns of a piece at least: of all others MKL makes a copy for each
+PIECE_FLOPS = 16 << 20  # each of so much work: 60 us of a thread; Xeon with AVX-512
+STEP = 16  # rows or columns that MKL computes together
 GEMM = {"float32": "sgemm_64", "float64": "dgemm_64"}
 
-FIELDS = "gemm set_threads no_transpose size groups pieces cut_rows rows columns depth numbers"
+FIELDS = "gemm set_threads no_transpose size groups step pieces cut_rows rows columns depth numbers"
 MATRICES = (
     "a a_row a_group b b_row b_group c c_row c_group"  # addresses; elements, bytes from one to the next
 )
@@ -60,13 +61,13 @@ def multiply():
         numbers[3], numbers[4], numbers[5] = r.b_row, r.a_row, r.c_row
         numbers[6] = 0x3F800000 if r.size == 4 else 0x3FF0000000000000  # 1.0
         numbers[7] = 0
+        first = r.step * piece
+        end = min(first + r.step, r.rows if r.cut_rows else r.columns)
         if r.cut_rows:
-            first = r.rows * piece // r.pieces
-            numbers[1] = r.rows * (piece + 1) // r.pieces - first
+            numbers[1] = end - first
             a, c = a + first * r.a_row * r.size, c + first * r.c_row * r.size
         else:
-            first = r.columns * piece // r.pieces
-            numbers[0] = r.columns * (piece + 1) // r.pieces - first
+            numbers[0] = end - first
             b, c = b + first * r.size, c + first * r.size
         no = r.no_transpose
         # of MKL's matrices columns lie together: c' = b' a'
@@ -88,7 +89,10 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     groups, rows, depth = a.shape
     columns, size = b.shape[2], a.itemsize
     cut_rows = rows > columns
-    pieces = min(PIECES, max(rows, columns) // PIECE, 2 * rows * columns * depth // PIECE_FLOPS) or 1
+    extent = max(rows, columns)
+    most = min(extent // PIECE, 2 * rows * columns * depth // PIECE_FLOPS)
+    step = -(-extent // (STEP << most.bit_length() - 1)) * STEP if most > 1 else extent
+    pieces = -(-extent // step)
     tasks = groups * pieces
     numbers = np.empty((tasks, NUMBERS), np.int64)
     steps = [(max(x.shape[2], x.strides[1] // size), x.strides[0]) for x in (a, b, c)]
@@ -96,7 +100,7 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     record = np.array(
         [(
             _address(mkl, GEMM[a.dtype.name]), _address(mkl, "MKL_Set_Num_Threads_Local"), _NO_TRANSPOSE_AT,
-            size, groups, pieces, cut_rows, rows, columns, depth, numbers.ctypes.data,
+            size, groups, step, pieces, cut_rows, rows, columns, depth, numbers.ctypes.data,
             a.ctypes.data, a_row, a_group, b.ctypes.data, b_row, b_group, c.ctypes.data, c_row, c_group,
         )],
         RECORD,

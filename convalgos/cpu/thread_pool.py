@@ -35,6 +35,8 @@ LATE = 60_000  # and that a caller does before it sleeps until the last tasks ar
 PAUSES = 8  # between two looks at the clock
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
+FAULTS = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")}
+
 
 def work(pool):
     """What a worker does until it is stopped."""
@@ -102,12 +104,13 @@ def launch(pool, kernel, arguments, tasks, threads):
         while load(slot + UNDONE) > 0 and nanoseconds() < until:
             for _ in range(PAUSES):
                 pause()
-        add(slot + WAITING, 1)
-        undone = load(slot + UNDONE)
-        while undone > 0:
-            sleep(slot + UNDONE, undone)
+        if load(slot + UNDONE) > 0:
+            add(slot + WAITING, 1)
             undone = load(slot + UNDONE)
-        add(slot + WAITING, -1)
+            while undone > 0:
+                sleep(slot + UNDONE, undone)
+                undone = load(slot + UNDONE)
+            add(slot + WAITING, -1)
     store(slot + FREE, 1)
 
 
@@ -140,8 +143,8 @@ class Pool:
             return
         create = ctypes.CDLL(None).pthread_create
         work, address = ctypes.c_void_p(self._work), ctypes.c_void_p(self.address)
-        # signals are for Python's threads
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        # signals are for Python's threads, but for those that tell of a fault of the thread itself
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
         try:
             while len(self._handles) < threads - 1:
                 handle = ctypes.c_ulong()
