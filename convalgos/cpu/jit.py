@@ -56,9 +56,10 @@ if numba is not None:  # functions of Python's own
     _release = numba.types.ExternalFunction("PyEval_SaveThread", numba.intp())
     _resume = numba.types.ExternalFunction("PyEval_RestoreThread", numba.void(numba.intp))
     _count = numba.types.ExternalFunction("Py_IncRef", numba.void(numba.intp))
-    # the compiler's own locks, of which the innermost is LLVM's
-    guarded(kernel_cache.binding.ffi.lib._lock._lock, _broken)
-    guarded(global_compiler_lock._lock, _broken)
+    # the compiler's own locks, LLVM's innermost, as far as this version has them
+    for of in (getattr(kernel_cache.binding.ffi.lib, "_lock", None), global_compiler_lock):
+        if hasattr(of, "_lock"):
+            guarded(of._lock, _broken)
 _lock = guarded(threading.RLock(), _broken)
 
 
