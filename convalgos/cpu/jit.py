@@ -57,6 +57,7 @@ if numba is not None:  # functions of Python's own
     _resume = numba.types.ExternalFunction("PyEval_RestoreThread", numba.void(numba.intp))
     _count = numba.types.ExternalFunction("Py_IncRef", numba.void(numba.intp))
     # the compiler's own locks, LLVM's innermost, as far as this version has them
+    of: Any
     for of in (getattr(kernel_cache.binding.ffi.lib, "_lock", None), global_compiler_lock):
         if hasattr(of, "_lock"):
             guarded(of._lock, _broken)
