@@ -6,8 +6,9 @@ the end only for tasks that a worker has begun: on a machine whose cores others 
 thread that has none. Any number of threads may launch at once; where no slot is free, the caller runs its
 tasks itself.
 
-Workers that find nothing spin for some microseconds, as the next launch mostly follows soon, and then sleep.
-They are threads of the system that run compiled code only, and know nothing of Python or its lock.
+Workers that find nothing spin for a while, as the next launch mostly follows soon, and then sleep; where
+another program took a core from one that span, they hardly spin. They are threads of the system that run
+compiled code only, and know nothing of Python or its lock.
 
 This file has the code of the threads; `jit` compiles it and starts them. Words of the memory that they share
 are at these distances in bytes; what is written by different threads lies in different cache lines.
@@ -24,14 +25,17 @@ from convalgos.memory import aligned_zeros
 
 POSTED = 0  # launches so far: changes when there is work; workers sleep here
 SLEEPING, SPINNING = 64, 72  # workers that do so now
-STOP = 128  # 1: workers end
+STOP, CROWDED = 128, 136  # 1: workers end; the time until which they leave the cores to others soon
 SLOTS, FIRST, SLOT = 16, 192, 192  # jobs at a time, the first one, and from one to the next
 UNCLAIMED, HELPERS = 0, 8  # tasks that no thread has taken yet, and workers that may still join
 UNDONE, WAITING = 64, 72  # tasks that are not finished; 1: the caller sleeps at UNDONE
 FREE, KERNEL, ARGUMENTS, TASKS = 128, 136, 144, 152  # 1: the slot may be taken; and what is to be run
 
-IDLE = 60_000  # nanoseconds that a worker spins before it sleeps,
-LATE = 60_000  # and that a caller does before it sleeps until the last tasks are finished
+# Nanoseconds. To wake a thread takes the caller 15 000, and it comes after 30 000 (a virtual machine, Xeon):
+# who spins for much longer than that loses little by what comes later.
+IDLE, LATE = 300_000, 200_000  # that a worker spins for the next task, and a caller for the end of the last
+SHORT = 20_000  # and both where other programs want the cores
+AWAY, CALM = 200_000, 200_000_000  # for which a thread lost its core then, and for which that is remembered
 PAUSES = 8  # between two looks at the clock
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
@@ -57,10 +61,15 @@ def work(pool):
         if load(pool + STOP) > 0:
             return
         add(pool + SPINNING, 1)
-        until = nanoseconds() + IDLE
-        while load(pool + POSTED) == seen and nanoseconds() < until:
+        now = nanoseconds()
+        until = now + (IDLE if now > load(pool + CROWDED) else SHORT)
+        while load(pool + POSTED) == seen and now < until:
             for _ in range(PAUSES):
                 pause()
+            before, now = now, nanoseconds()
+            if now - before > AWAY:  # another program had the core meanwhile, and wants it again
+                store(pool + CROWDED, now + CALM)
+                until = now
         add(pool + SPINNING, -1)
         # Who posts after this counts us among those to be woken, and who posted before made the words differ.
         add(pool + SLEEPING, 1)
@@ -100,11 +109,13 @@ def launch(pool, kernel, arguments, tasks, threads):
         done += 1
         left = take(slot + UNCLAIMED)
     if add(slot + UNDONE, -done) > done:
-        until = nanoseconds() + LATE
+        now = nanoseconds()
+        until = now + (LATE if now > load(pool + CROWDED) else SHORT)
         while load(slot + UNDONE) > 0 and nanoseconds() < until:
             for _ in range(PAUSES):
                 pause()
         if load(slot + UNDONE) > 0:
+            store(pool + CROWDED, until + CALM)
             add(slot + WAITING, 1)
             undone = load(slot + UNDONE)
             while undone > 0:
