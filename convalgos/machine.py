@@ -245,6 +245,8 @@ def save(machine: Machine) -> None:
 
 def keep(path: Path, text: str, what: str) -> None:
     """Write a file of what this process found out; a folder that cannot be written costs only one warning."""
+    if NOWHERE in path.parents:
+        return  # `cache_folder` has said so
     try:
         write_atomic(path, text)
     except OSError as error:

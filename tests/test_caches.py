@@ -1,6 +1,7 @@
 """What is kept between processes, compiled kernels and the machine's figures, and how bad files end."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convalgos import machine
+from convalgos import cache_files, machine, profiles
 from convalgos.select import current_machine
 
 CONV = """
@@ -56,6 +57,30 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
+def test_a_user_without_a_home_folder_goes_without_a_cache(tmp_path, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "CONVALGOS_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr(cache_files, "_told", {})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(profiles.VARIABLE, "avx512")
+    figures = profiles.chosen(3)
+    with pytest.warns(RuntimeWarning, match="no home folder.*CONVALGOS_CACHE_DIR") as told:
+        assert machine.load(3) is None
+        machine.save(figures)
+        if importlib.util.find_spec("numba"):
+            from tiny_kernels import number, result
+
+            for value in (101, 102):
+                assert result(number(value)) == value
+    assert len(told) == 1
+    assert not list(tmp_path.iterdir()), "a folder named ~ was made"
+
+
 # --- the machine's figures -------------------------------------------------------------------
 
 
@@ -86,6 +111,7 @@ def test_figures_are_kept(folder):
         "{",
         "[]",
         "null",
+        "[" * 100_000,
         json.dumps({"format": 0}),
         json.dumps({"format": machine.FORMAT}),
         json.dumps({"format": machine.FORMAT, "surprise": 1}),

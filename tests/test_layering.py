@@ -259,6 +259,27 @@ print(json.dumps({
 """
 
 
+BROKEN = """
+from convalgos.algorithm import Unsupported
+try:
+    ca.conv(x, w, algorithm="cpu.direct")
+except Unsupported as error:
+    print(json.dumps(str(error)))
+"""
+
+
+@pytest.mark.parametrize("text", ["ImportError('Numba needs NumPy 2.3 or less')", "AttributeError('_dtype')"])
+def test_a_numba_that_cannot_be_imported_is_a_reason(tmp_path, text):
+    (tmp_path / "numba.py").write_text(f"raise {text}\n")
+    first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    found = run(first + USE)
+    assert found["right"] and found["served"] == ["cpu.reference"]
+    kind, message = text.rstrip("')").split("('")
+    told = f"needs numba, which is installed but cannot be imported ({kind}: {message})"
+    assert found["reasons"]["cpu.direct"] == told
+    assert run(first + USE + BROKEN).endswith(told)
+
+
 @cache
 def with_everything():
     return run(USE)

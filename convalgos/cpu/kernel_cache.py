@@ -26,7 +26,7 @@ from typing import Any
 
 from convalgos import cache_files
 from convalgos.cache_files import warn_once
-from convalgos.machine import cache_folder
+from convalgos.machine import NOWHERE, cache_folder
 
 try:
     import llvmlite
@@ -191,7 +191,7 @@ def _path(wanted: dict[str, Any]) -> Path | None:
 
 @functools.cache
 def _usable(folder: Path) -> bool:
-    return cache_files.private_folder(folder)
+    return NOWHERE not in folder.parents and cache_files.private_folder(folder)
 
 
 def _checked(entry: bytes, wanted: dict[str, Any]) -> tuple[str, list[str], bytes]:
