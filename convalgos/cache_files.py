@@ -8,6 +8,7 @@ root, and nobody else can write there, or rename what lies on the way to it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import warnings
@@ -77,6 +78,41 @@ def read_trusted(path: Path) -> bytes:
         if _writable_by_others(status):
             raise PermissionError(f"{path} can be written by others")
         return file.read()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for this user alone, aside and renamed: readers see the old one or the new one whole.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    _make_private(path.parent)
+    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def sealed(content: bytes) -> bytes:
+    """Content behind a line with its checksum."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def unsealed(file: bytes) -> bytes:
+    """The content of a file that was `sealed`.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    checksum, _, content = file.partition(b"\n")
+    if checksum != hashlib.sha256(content).hexdigest().encode():
+        raise ValueError("its checksum is another one")
+    return content
 
 
 # --- inside ----------------------------------------------------------------------------------

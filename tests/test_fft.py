@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convalgos as ca
+from convalgos import cache_files
 from convalgos.algorithm import missing
 from convalgos.cpu import fft, fftw, jit, plane_costs, planes
 from convalgos.cpu.fft import Fft
@@ -120,6 +121,7 @@ def test_engines_agree(dtype, layout):
 def own_wisdom(monkeypatch, tmp_path):
     """A cache folder of our own, in which no wisdom was read yet."""
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache_files, "_told", {})
     fftw.learn.cache_clear()
     yield fftw.wisdom_path("fftwf")
     fftw.learn.cache_clear()
@@ -132,7 +134,7 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
     pyfftw.forget_wisdom()
     try:
         fftw.Transform("fftw", "float32", (1, 1, 1200))
-        text = own_wisdom.read_text()
+        text = cache_files.unsealed(own_wisdom.read_bytes().removeprefix(fftw.MAGIC)).decode()
         pyfftw.forget_wisdom()
         fftw.learn.cache_clear()
         fftw.learn("fftwf")
@@ -143,7 +145,14 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no wisdom", b"\x00\xff" * 100, b"(fftw-3.3.5 fftwf_wisdom #x1 #x2 #x3"]
+    "content",
+    [
+        b"",
+        b"no wisdom",
+        b"\x00\xff" * 100,
+        b"(fftw-3.3.5 fftwf_wisdom #x1 #x2 #x3",
+        fftw.MAGIC + cache_files.sealed(b"no wisdom"),
+    ],
 )
 def test_damaged_wisdom_is_set_aside(own_wisdom, content):
     own_wisdom.parent.mkdir(parents=True)
@@ -152,7 +161,34 @@ def test_damaged_wisdom_is_set_aside(own_wisdom, content):
         fftw.learn("fftwf")
     assert own_wisdom.with_name(own_wisdom.name + ".damaged").read_bytes() == content
     fftw.keep("fftwf")
-    assert own_wisdom.read_bytes().startswith(b"(fftw-")
+    assert own_wisdom.read_bytes().startswith(fftw.MAGIC)
+
+
+def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
+    """FFTW ends the process where it finds what it did not write."""
+    pyfftw = pytest.importorskip("pyfftw")
+    fftw.Transform("fftw", "float32", (1, 1, 1200))
+    whole = own_wisdom.read_bytes()
+    monkeypatch.setattr(pyfftw, "import_wisdom", lambda wisdom: pytest.fail("FFTW was given changed wisdom"))
+    for place in [*range(0, 100, 7), *range(100, len(whole), max(1, len(whole) // 40))]:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        own_wisdom.write_bytes(changed)
+        fftw.learn.cache_clear()
+        with pytest.warns(RuntimeWarning, match="was damaged"):
+            fftw.learn("fftwf")
+
+
+def test_wisdom_that_others_can_change_is_passed_over(own_wisdom, monkeypatch):
+    pyfftw = pytest.importorskip("pyfftw")
+    fftw.keep("fftwf")
+    monkeypatch.setattr(pyfftw, "import_wisdom", lambda wisdom: pytest.fail("it was read"))
+    for path, mode in ((own_wisdom, 0o666), (own_wisdom.parent, 0o777)):
+        path.chmod(mode)
+        fftw.learn.cache_clear()
+        fftw._usable.cache_clear()
+        with pytest.warns(RuntimeWarning, match="others"):
+            fftw.learn("fftwf")
 
 
 def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp_path):

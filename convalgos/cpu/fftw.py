@@ -29,12 +29,14 @@ from typing import Any
 
 from convalgos import machine
 from convalgos.algorithm import missing
+from convalgos.cache_files import private_folder, read_trusted, sealed, unsealed, warn_once, write_private
 from convalgos.cpu import mkl
 from convalgos.forks import guarded
 from convalgos.machine import cache_folder, fingerprint, set_aside
 from convalgos.memory import aligned_zeros
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
+MAGIC = b"convalgos FFTW wisdom 1\n"  # of the form of its file; raise it when that changes
 PREFIX = {"float32": "fftwf", "float64": "fftw"}
 MEASURED = range(1024, 1 << 17)  # elements; smaller plans gain nothing, larger ones take seconds (Zen 5)
 PLANNING_SECONDS = 1.0  # after which FFTW estimates
@@ -178,7 +180,7 @@ def wisdom_path(prefix: str) -> Path:
 
 @functools.cache
 def learn(prefix: str) -> None:
-    """Read the kept wisdom, once; a damaged file is set aside with a warning."""
+    """Read the kept wisdom, once; a damaged file is set aside with a warning, and FFTW never sees it."""
     _read(prefix)
 
 
@@ -187,22 +189,44 @@ def keep(prefix: str) -> None:
     import pyfftw
 
     _read(prefix)
-    text = pyfftw.export_wisdom()[_slot(prefix)].decode()
-    machine.keep(wisdom_path(prefix), text, "FFTW's wisdom")
+    path = wisdom_path(prefix)
+    if not _usable(path.parent):
+        return
+    try:
+        write_private(path, MAGIC + sealed(pyfftw.export_wisdom()[_slot(prefix)]))
+    except OSError as error:
+        warn_once(f"FFTW's wisdom could not be kept: {error}")
 
 
 def _read(prefix: str) -> None:
     import pyfftw
 
     path = wisdom_path(prefix)
+    if not _usable(path.parent):
+        return
     try:
-        text = path.read_bytes()
-    except OSError:  # nothing is kept yet, or nothing can be
+        file = read_trusted(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        warn_once(f"FFTW's wisdom could not be read: {error}")
+        return
+    try:
+        if not file.startswith(MAGIC):
+            raise ValueError("not wisdom of this version")
+        text = unsealed(file.removeprefix(MAGIC))  # FFTW ends the process where it finds anything else
+    except ValueError as error:
+        set_aside(path, str(error))
         return
     slots = [b"", b"", b""]
     slots[_slot(prefix)] = text
     if not pyfftw.import_wisdom(tuple(slots))[_slot(prefix)]:
         set_aside(path, "FFTW does not accept it")
+
+
+@functools.cache
+def _usable(folder: Path) -> bool:
+    return machine.NOWHERE not in folder.parents and private_folder(folder)
 
 
 def _slot(prefix: str) -> int:

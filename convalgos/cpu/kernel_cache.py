@@ -115,15 +115,9 @@ def save(wanted: dict[str, Any] | None, name: str, needs: list[str], code: bytes
     if wanted is None or (path := _path(wanted)) is None:
         return
     head = json.dumps({"key": wanted, "name": name, "needs": sorted(needs)}, sort_keys=True).encode()
-    rest = head + b"\n" + code
-    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        os.replace(aside, path)
+        cache_files.write_private(path, MAGIC + cache_files.sealed(head + b"\n" + code))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         warn_once(
             f"{path.parent} cannot be written ({error.strerror or error}): kernels are compiled anew in "
             "every process (set CONVALGOS_CACHE_DIR)"
@@ -202,11 +196,7 @@ def _checked(entry: bytes, wanted: dict[str, Any]) -> tuple[str, list[str], byte
     """
     if not entry.startswith(MAGIC):
         raise ValueError("not a kernel of this version")
-    start = len(MAGIC) + 65
-    rest = entry[start:]
-    if entry[len(MAGIC) : start] != hashlib.sha256(rest).hexdigest().encode() + b"\n":
-        raise ValueError("its checksum is another one")
-    head, _, code = rest.partition(b"\n")
+    head, _, code = cache_files.unsealed(entry.removeprefix(MAGIC)).partition(b"\n")
     told = json.loads(head)
     if told["key"] != wanted:
         raise ValueError("it is another kernel")
