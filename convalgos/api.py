@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convalgos import memory, profiles, quick, select, workspaces
+from convalgos import arguments, memory, profiles, quick, select, workspaces
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
 from convalgos.arrays import (
     Facts,
@@ -22,6 +22,7 @@ from convalgos.arrays import (
     writable_view,
 )
 from convalgos.constraints import Constraints
+from convalgos.machine import memory_bytes
 from convalgos.plan_cache import PlanCache
 from convalgos.problem import DTYPES, ConvProblem
 from convalgos.ranking import Ranking
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from convalgos.measure import Table
 
 forgotten = 0  # how often `forget_plans` was called: what others keep of plans is then out of date
+MOST_MEMORIES = 4  # times the memory of the machine that the arrays of a plan may take
 EFFORTS = ("estimate", "measure", "exhaustive")
 ON_MISS = ("estimate", "error")
 
@@ -175,10 +177,11 @@ def plan(
     """
     device = _check(problem, device)
     for name, value, valid in (("effort", effort, EFFORTS), ("on_miss", on_miss, ON_MISS)):
-        if value not in valid:
-            raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
-    if time_budget is not None and not time_budget >= 0:
-        raise ValueError(f"time_budget={time_budget!r} must be None or at least 0")
+        arguments.one_of(name, value, valid)
+    if time_budget is not None:
+        arguments.check_number("time_budget", time_budget, 0)
+    if not isinstance(selector, str | None):
+        raise ValueError(f"selector={arguments.shown(selector)} must be None or the name of a ranker")
     if on_miss == "error" and (effort != "estimate" or selector is not None):
         raise ValueError("on_miss='error' replays what is known: it goes with effort='estimate', no selector")
     constraints = Constraints(
@@ -302,14 +305,27 @@ def algorithms() -> tuple[Algorithm, ...]:
 def _check(problem: Any, device: str, runs: bool = True) -> str:
     """The device's full name: "cuda" is another one for another thread, or later."""
     if not isinstance(problem, ConvProblem):
-        raise TypeError(f"problem={problem!r} must be a ConvProblem")
+        raise TypeError(f"problem={arguments.shown(problem)} must be a ConvProblem")
+    if not isinstance(device, str):
+        raise ValueError(f"device={arguments.shown(device)} must be 'cpu', 'cuda' or 'cuda:N'")
     if runs and device in profiles.of_gpus():
         raise Unsupported(f"device={device!r} is known by its figures only, for ca.explain")
     if device == "cpu":
+        if runs:
+            _check_room(problem)
         return device
     from convalgos.gpu import device as gpu
 
     return gpu.named(device).name
+
+
+def _check_room(problem: ConvProblem) -> None:
+    """Arrays may lie in files larger than memory, but not in such that planning alone would take hours."""
+    room = memory_bytes()
+    if room is not None and problem.bytes > MOST_MEMORIES * room:
+        needed, there = (f"{nbytes / 2**30:,.1f} GiB" for nbytes in (problem.bytes, room))
+        names = ", ".join(problem.arrays)
+        raise Unsupported(f"{problem}: {names} take {needed}, and this machine has {there} of memory")
 
 
 def _measured(
@@ -468,9 +484,11 @@ def instead(name: str, shape: tuple[int, ...], w_shape: tuple[int, ...]) -> str:
 
 def _hashable(value: Any) -> Any:
     """Lists and arrays of arguments as tuples."""
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        return value
-    return tuple(_hashable(v) for v in value)
+    if arguments.is_sequence(value):
+        return tuple(_hashable(v) for v in value)
+    if isinstance(value, np.ndarray):  # of one number
+        return value.item()
+    return value if isinstance(value, Hashable) else arguments.shown(value)  # which is then refused
 
 
 def is_logical_view(x: Facts | np.ndarray, channels: int) -> bool:

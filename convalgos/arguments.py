@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 LAYOUTS = ("channels_first", "channels_last")
@@ -16,38 +17,62 @@ DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of a
 COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 NAMED_PADDING = ("valid", "same", "full")
 
+LARGEST = 2**60 - 1  # of a size or of padding: more than addresses reach
+LARGEST_STEP = 2**31 - 1  # of a stride or a dilation: times a row it is still an address
+LONGEST_SHOWN = 120  # characters of an argument in an error
+
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
 
 
-def integer(name: str, value: Any, least: int) -> int:
+def integer(name: str, value: Any, least: int, most: int = LARGEST) -> int:
+    """An int from what stands for one: not from a float, a bool, or an array of more than one number."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {least}") from None
+        raise ValueError(f"{name}={shown(value)} must be an integer of at least {least}") from None
     if isinstance(value, bool) or number < least:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
+        raise ValueError(f"{name}={shown(value)} must be an integer of at least {least}")
+    if number > most:
+        raise ValueError(f"{name}={shown(number)} must be at most {most}")
     return number
 
 
+def shown(value: Any) -> str:
+    """An argument for an error: on one line, and not long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an int of more digits than Python writes, or an object that cannot be shown
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def check_number(name: str, value: Any, least: float) -> None:
+    """ValueError unless it is an int or a float, of Python's or NumPy's, of at least `least`."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not value >= least:  # type: ignore[operator]
+        raise ValueError(f"{name}={shown(value)} must be None or at least {least}")
+
+
 def is_sequence(value: Any) -> bool:
-    """Lists, tuples and arrays, but neither text nor an array that holds one number."""
-    return hasattr(value, "__iter__") and not isinstance(value, str) and getattr(value, "ndim", 1) > 0
+    """Lists, tuples and arrays, but neither text nor sets, nor an array that holds one number."""
+    if isinstance(value, str | bytes | bytearray | set | frozenset | dict):
+        return False
+    return hasattr(value, "__iter__") and getattr(value, "ndim", 1) > 0
 
 
 def shape(name: str, value: Any) -> Shape:
     if not is_sequence(value):
-        raise ValueError(f"{name}={value!r} must be a sequence of integers")
+        raise ValueError(f"{name}={shown(value)} must be a sequence of integers")
     return tuple(integer(name, v, 0) for v in value)
 
 
 def per_dim(name: str, value: Any, ndim: int, least: int) -> Shape:
-    """One int for every dimension, or one int per dimension."""
+    """One int for every dimension, or one int per dimension, of steps through an array."""
     if not is_sequence(value):
-        return (integer(name, value, least),) * ndim
-    values = tuple(integer(name, v, least) for v in value)
+        return (integer(name, value, least, LARGEST_STEP),) * ndim
+    values = tuple(integer(name, v, least, LARGEST_STEP) for v in value)
     if len(values) != ndim:
-        raise ValueError(f"{name}={value!r} must be one integer or {ndim} of them")
+        raise ValueError(f"{name}={shown(value)} must be one integer or {ndim} of them")
     return values
 
 
@@ -70,8 +95,8 @@ def pads(value: Any, spatial: Shape, kernel: Shape, stride: Shape, dilation: Sha
     values = tuple(value)
     if len(values) != ndim:
         raise ValueError(
-            f"padding={value!r} must be an integer, {ndim} integers, {ndim} (low, high) pairs, or one of "
-            + ", ".join(map(repr, NAMED_PADDING))
+            f"padding={shown(value)} must be an integer, {ndim} integers, {ndim} (low, high) pairs, or one "
+            "of " + ", ".join(map(repr, NAMED_PADDING))
         )
     pairs = []
     for v in values:
@@ -80,14 +105,16 @@ def pads(value: Any, spatial: Shape, kernel: Shape, stride: Shape, dilation: Sha
             continue
         pair: Sequence[Any] = tuple(v)
         if len(pair) != 2:
-            raise ValueError(f"padding={value!r} must hold integers or (low, high) pairs, not {v!r}")
+            raise ValueError(
+                f"padding={shown(value)} must hold integers or (low, high) pairs, not {shown(v)}"
+            )
         pairs.append((integer("padding", pair[0], 0), integer("padding", pair[1], 0)))
     return tuple(pairs)
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(repr, allowed))}")
     return value
 
 

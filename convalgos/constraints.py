@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from convalgos import arguments
 from convalgos.algorithm import Algorithm
 
 LIMITS = ("workspace_limit", "max_rel_error", "deterministic", "strict_nan", "allow", "deny")
@@ -48,14 +49,13 @@ class Constraints:
 
     def __post_init__(self) -> None:
         for name, least in (("workspace_limit", 0), ("max_rel_error", 0), ("expected_calls", 1)):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value >= least):
-                raise ValueError(f"{name}={value!r} must be None or at least {least}")
+            if (value := getattr(self, name)) is not None:
+                arguments.check_number(name, value, least)
         for name in ("deterministic", "strict_nan", "weights_constant"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
+                raise ValueError(f"{name}={arguments.shown(getattr(self, name))} must be True or False")
         object.__setattr__(self, "allow", None if self.allow is None else _names("allow", self.allow))
-        object.__setattr__(self, "deny", _names("deny", self.deny or ()))
+        object.__setattr__(self, "deny", () if self.deny is None else _names("deny", self.deny))
 
     @cached_property
     def active(self) -> tuple[str, ...]:
@@ -101,9 +101,10 @@ class Constraints:
 
 
 def _names(argument: str, value: Any) -> tuple[str, ...]:
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
+    several = isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) != 0
+    names = tuple(value) if several else (value,)
     if not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"{argument}={value!r} must be a family or an id, or a list of them")
+        raise ValueError(f"{argument}={arguments.shown(value)} must be a family or an id, or a list of them")
     return names
 
 

@@ -145,7 +145,7 @@ def conv_backward_weights(
     _check_dtypes("x", x_view, "dy", dy_view)
     if not 3 <= x_view.ndim <= 5:
         raise ValueError(f"x has shape {x_view.shape}: it must have 3, 4 or 5 dimensions")
-    if x_view.ndim == dy_view.ndim == len(tuple(w_shape)) - 1:
+    if x_view.ndim == dy_view.ndim == len(arguments.shape("w_shape", w_shape)) - 1:
         raise ValueError(
             f"x has shape {x_view.shape} and w_shape is {w_shape}: x and dy have no batch dimension; "
             "give x[None] and dy[None]"
@@ -310,7 +310,7 @@ def _check_dtypes(name: str, array: Any, other_name: str, other: Any) -> None:
 def _sizes(name: str, value: Any, ndim: int) -> Shape:
     sizes = tuple(value) if arguments.is_sequence(value) and getattr(value, "ndim", 1) == 1 else ()
     if len(sizes) != ndim:
-        raise ValueError(f"{name}={value!r} must be a sequence of {ndim} sizes")
+        raise ValueError(f"{name}={arguments.shown(value)} must be a sequence of {ndim} sizes")
     return arguments.shape(name, sizes)
 
 

@@ -153,6 +153,15 @@ def cpu_count() -> int:
 
 
 @cache
+def memory_bytes() -> int | None:
+    """Of the machine, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+@cache
 def cache_sizes() -> tuple[int, int, int]:
     """(L1 data, L2, L3) bytes of core 0; usual sizes where the system does not say."""
     if _assumed is not None:

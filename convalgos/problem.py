@@ -19,6 +19,7 @@ from convalgos.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MOD
 from convalgos.kept import kept
 
 EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
+LARGEST_COUNT = 2**63 - 1
 ARRAYS = {  # direction -> what a run reads first and second, and what it writes
     "forward": ("x", "w", "y"),
     "backward_data": ("dy", "w", "dx"),
@@ -94,6 +95,7 @@ class ConvProblem:
         put("compute_dtype", arguments.one_of("compute_dtype", arguments.dtype_name(compute), COMPUTE_DTYPES))
         put("padding", arguments.pads(self.padding, self.spatial, self.kernel, self.stride, self.dilation))
         self._check_extent()
+        self._check_counts()
 
     def __hash__(self) -> int:
         """Kept: a problem is the key of many caches, and asked for its hash a hundred times in one choice."""
@@ -125,6 +127,23 @@ class ConvProblem:
                     f"padding={self.padding} must make x_shape={self.x_shape} at least as large as "
                     f"the (dilated) kernel, which spans {self.kernel_extent}"
                 )
+
+    def _check_counts(self) -> None:
+        """Addresses and counts are 64-bit integers in compiled code."""
+        padded = [size + low + high for size, (low, high) in zip(self.spatial, self.padding, strict=True)]
+        for what, shape in (
+            (f"x_shape={self.x_shape}", self.x_shape),
+            (f"w_shape={self.w_shape}", self.w_shape),
+            (f"padding={self.padding} of x_shape={self.x_shape}", (self.N, self.C, *padded)),
+            (f"y of shape {self.y_shape}", self.y_shape),
+        ):
+            if math.prod(shape) > arguments.LARGEST:
+                raise ValueError(f"{what} has more elements than an array can have, {arguments.LARGEST}")
+        if self.flops > LARGEST_COUNT:
+            raise ValueError(
+                f"x_shape={self.x_shape} and w_shape={self.w_shape} take {self.flops:.1e} flops, more than "
+                "any computer does in a year"
+            )
 
     # --- sizes -------------------------------------------------------------------------------
 

@@ -18,10 +18,12 @@ from convalgos.arguments import (
     Pads,
     Shape,
     default_compute,
+    shown,
 )
 
 INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
 PADS = r"\d+(?::\d+)?(?:[,x]\d+(?::\d+)?)*"  # the same, of numbers or low:high
+MOST_DIGITS = 100  # of a number, which is then found too large
 WORDS = {
     "mode": MODES,
     "layout": LAYOUTS,
@@ -71,35 +73,35 @@ def read(text: str) -> dict[str, Any]:
 
     def once(where: dict[str, Any], key: str, value: Any, word: str) -> None:
         if key in where:
-            raise ValueError(f"problem {text!r}: {word!r} gives {key} a second time")
+            raise ValueError(f"problem {shown(text)}: {shown(word)} gives {key} a second time")
         where[key] = value
 
     if not isinstance(text, str):
-        raise ValueError(f"text={text!r} must be a string, such as 'n8 c64 h56 w56 k64 r3 s3 p1'")
+        raise ValueError(f"text={shown(text)} must be a string, such as 'n8 c64 h56 w56 k64 r3 s3 p1'")
     for word in text.lower().split():
         named = next((k for k, v in WORDS.items() if word in v), None)
         if named:
             once(options, named, word.removeprefix("compute_"), word)
         elif m := re.fullmatch(r"([ncdhwktrs])(\d+)", word):
-            once(sizes, m[1], int(m[2]), word)
+            once(sizes, m[1], _read_int(m[2]), word)
         elif m := re.fullmatch(r"groups(\d+)", word):
-            once(options, "groups", int(m[1]), word)
+            once(options, "groups", _read_int(m[1]), word)
         elif m := re.fullmatch(rf"(stride|dilation)({INTS})", word):
             once(options, m[1], _read_ints(m[2]), word)
         elif m := re.fullmatch(rf"p(?:adding)?(valid|same|full|{PADS})", word):
             once(options, "padding", _read_pads(m[1]), word)
         else:
             raise ValueError(
-                f"problem {text!r}: {word!r} is not understood; an example is "
+                f"problem {shown(text)}: {shown(word)} is not understood; an example is "
                 "'n8 c64 h56 w56 k64 r3 s3 p1 stride2 dilation1 groups1 channels_last float32'"
             )
     ndim = 3 if {"d", "t"} & sizes.keys() else 2 if {"h", "r"} & sizes.keys() else 1
     axes, taps = "dhw"[-ndim:], "trs"[-ndim:]
     if absent := [a for a in ("c", *axes, "k", *taps) if a not in sizes]:
-        raise ValueError(f"problem {text!r}: missing size {', '.join(absent)} of a {ndim}-D problem")
+        raise ValueError(f"problem {shown(text)}: missing size {', '.join(absent)} of a {ndim}-D problem")
     groups = options.get("groups", 1)
     if groups < 1 or sizes["c"] % groups:
-        raise ValueError(f"problem {text!r}: groups={groups} must divide c={sizes['c']}")
+        raise ValueError(f"problem {shown(text)}: groups={groups} must divide c={sizes['c']}")
     for name in ("stride", "dilation", "padding"):
         given = options.get(name)
         if isinstance(given, tuple) and len(given) == 1:
@@ -111,14 +113,20 @@ def read(text: str) -> dict[str, Any]:
     }
 
 
+def _read_int(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"{shown(digits)} has {len(digits)} digits, of which {MOST_DIGITS} are allowed")
+    return int(digits)
+
+
 def _read_ints(text: str) -> Shape:
-    return tuple(int(v) for v in re.split("[,x]", text))
+    return tuple(_read_int(v) for v in re.split("[,x]", text))
 
 
 def _read_pads(text: str) -> Any:
     if text in NAMED_PADDING:
         return text
-    pads = [tuple(int(v) for v in part.split(":")) for part in re.split("[,x]", text)]
+    pads = [tuple(_read_int(v) for v in part.split(":")) for part in re.split("[,x]", text)]
     return tuple(p[0] if len(p) == 1 else p for p in pads)
 
 
