@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from convalgos.cpu import fftw, mkl
 from convalgos.cpu.kernel_cache import TOOLKIT
 
 PACKAGE = Path(__file__).parents[1] / "convalgos"
@@ -278,6 +279,30 @@ def test_a_numba_that_cannot_be_imported_is_a_reason(tmp_path, text):
     told = f"needs numba, which is installed but cannot be imported ({kind}: {message})"
     assert found["reasons"]["cpu.direct"] == told
     assert run(first + USE + BROKEN).endswith(told)
+
+
+OVERLAP = """
+import json
+import numpy as np, convalgos as ca
+x, w = np.arange(100_000, dtype="f4")[None, None] % 7, np.ones((1, 1, 301), "f4")
+try:
+    y = ca.conv(x, w, algorithm="cpu.fft.overlap")
+    sums = np.convolve(x[0, 0].astype("f8"), w[0, 0], "valid")
+    print(json.dumps(float(np.abs(y[0, 0] - sums).max() / sums.max())))
+except ca.Unsupported as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_blocks_of_the_fft_go_through_mkl_where_fftw_is_left_out():
+    """FFTW is under the GPL: who ships a program may want to do without it."""
+    pytest.importorskip("numba")
+    told = run(OVERLAP, "pyfftw", "mkl")
+    assert "needs pyfftw, which is not installed (pip install pyfftw)" in told
+    if not mkl.why_not():
+        assert run(OVERLAP, "pyfftw") < 1e-5
+    if not fftw.why_not("fftw"):
+        assert run(OVERLAP, "mkl") < 1e-5
 
 
 @cache

@@ -40,7 +40,7 @@ class FftPlan(KernelPlan):
         p, dealt = cut.problem, schedule(cut)
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         self._cut = cut
-        self._transform = fftw.transform(algorithm.engine, p.dtype, cut.lengths)  # its plans must outlive us
+        self._transform = fftw.transform(algorithm.library, p.dtype, cut.lengths)  # its plans must outlive us
         values = self._transform_values() | {
             "chunk": 0, "chunk_groups": dealt.groups, "chunk_blocks": dealt.blocks, "groups": p.groups,
             "channels": p.w_shape[1], "filters": p.gemm_n, "panels": cut.panels, "panel_filters": cut.tile[0],
@@ -159,11 +159,16 @@ class Fft(Algorithm):
             return self.engine
         return "overlap" if self.length is None else f"overlap.{self.length}"
 
+    @property
+    def library(self) -> str:
+        """The engine that transforms. Blocks go through FFTW, or through MKL where FFTW is left out."""
+        return "mkl" if self.overlap and fftw.why_not("fftw") and not fftw.why_not("mkl") else self.engine
+
     def cut(self, problem: ConvProblem) -> Cut:
         return plane_costs.blocked(problem, self.length) if self.overlap else plane_costs.whole(problem)
 
     def why_not(self, problem):
-        if reason := super().why_not(problem) or fftw.why_not(self.engine):
+        if reason := super().why_not(problem) or fftw.why_not(self.library):
             return reason
         if problem.is_empty:
             return None
