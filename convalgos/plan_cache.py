@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Hashable
 from typing import Any
@@ -12,10 +11,13 @@ import numpy as np
 
 from convalgos import workspaces
 from convalgos.algorithm import Plan
+from convalgos.forks import guarded
 
 COUNT = 256  # plans that are kept at most,
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
+
+_lock = guarded(threading.Lock())
 
 
 class PlanCache:
@@ -35,9 +37,6 @@ class PlanCache:
         self.plans: dict[Hashable, Plan] = {}
         self._weights: dict[Hashable, int] = {}
         self.clock = itertools.count(1)
-        self._lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -53,7 +52,7 @@ class PlanCache:
         """Keep a plan, and let go of those that are then too many; the new one stays in any case."""
         plan.used = next(self.clock)
         most = int(SHARE * workspaces.most()) if self._most is None else self._most
-        with self._lock:
+        with _lock:
             self._drop(key)
             self.plans[key] = plan
             self._weights[key] = nbytes = weight(plan)
@@ -68,7 +67,7 @@ class PlanCache:
 
     def clear(self) -> None:
         """Let go of all plans."""
-        with self._lock:
+        with _lock:
             self.plans.clear()
             self._weights.clear()
             self.nbytes = 0
@@ -76,9 +75,6 @@ class PlanCache:
     def _drop(self, key: Hashable) -> None:
         self.plans.pop(key, None)
         self.nbytes -= self._weights.pop(key, 0)
-
-    def _forked(self) -> None:
-        self._lock = threading.Lock()
 
 
 def weight(plan: Plan) -> int:

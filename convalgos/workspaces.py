@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from convalgos.forks import guarded
+
 LARGE = 1 << 20  # bytes of a workspace from which on it is counted; smaller ones count with their plan
 SHARE = 1 / 16  # of the machine's memory that may be kept
 VARIABLE = "CONVALGOS_KEPT_BYTES"  # sets how many bytes instead
@@ -28,21 +30,12 @@ class Owner(Protocol):
     _free: list
 
 
-_lock = threading.RLock()  # a plan may go, and `_gone` be called, amid any line here, in the same thread
+# A plan may go, and `_gone` be called, amid any line here, in the same thread.
+_lock = guarded(threading.RLock())
 _kept: OrderedDict[int, tuple[weakref.ref, int]] = (
     OrderedDict()
 )  # id of a plan -> it, bytes it is counted with
 _total = 0
-
-
-def _forked() -> None:
-    """Another thread may have held the lock at the time of the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
 
 
 @cache
