@@ -345,6 +345,11 @@ class Plan(ABC):
         """Scratch for one run at a time; made when the pool is empty, then reused."""
         return None
 
+    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
+        """target[...] = source, which are `as_laid`, one of them float32 and the other of 16 bits."""
+        with np.errstate(over="ignore"):  # what is too large becomes infinity without a word, as in kernels
+            target[...] = source
+
     # --- inside ------------------------------------------------------------------------------
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -410,17 +415,25 @@ class CastPlan(Plan):
         return 4 * (math.prod(first) + math.prod(result))
 
     def prepare_filter(self, w: np.ndarray) -> Any:
-        return self._inner.prepare_filter(w.astype(np.float32))
+        return self._inner.prepare_filter(self._wide(w, np.empty(w.shape, np.float32)))
 
     def new_workspace(self) -> Any:
-        wide = aligned_empty(math.prod(self._y_shape), np.float32).reshape(self._y_shape)
-        return self._inner.new_workspace(), wide
+        """(workspace of the plan, x or dy in float32, y or its gradient in float32)."""
+        wide = (
+            aligned_empty(math.prod(shape), np.float32).reshape(shape)
+            for shape in (self._x_shape, self._y_shape)
+        )
+        return self._inner.new_workspace(), *wide
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
-        inner_workspace, wide = workspace
+        inner_workspace, wide_x, wide_y = workspace
         bias = None if bias is None else bias.astype(np.float32)
-        self._inner.run(x.astype(np.float32), w, bias, activation, wide, inner_workspace)
-        y[...] = wide
+        self._inner.run(self._wide(x, wide_x), w, bias, activation, wide_y, inner_workspace)
+        self._inner.convert(wide_y, y)
+
+    def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        self._inner.convert(array, wide)
+        return wide
 
 
 def flipped(w: Any) -> Any:

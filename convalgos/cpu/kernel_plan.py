@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.algorithm import Algorithm, Plan
-from convalgos.cpu import jit, simd
+from convalgos.cpu import half, jit, simd
 from convalgos.cpu.threads import worth_sharing
 from convalgos.memory import aligned_empty, aligned_zeros
 from convalgos.problem import ConvProblem
@@ -95,6 +95,9 @@ class KernelPlan(Plan):
     def prepare_filter(self, w: np.ndarray) -> Packed:
         packed = self.pack_filter(w)
         return Packed(packed, packed.ctypes.data)
+
+    def convert(self, source, target) -> None:
+        half.convert(source, target)
 
     def new_workspace(self) -> Workspace:
         return Workspace(self._record, self._scratch_bytes, self._no_bias)
