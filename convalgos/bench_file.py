@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from convalgos import strict_json
 from convalgos.bench import LayerResult, PeerResult, Results
 from convalgos.evaluate.recorded import read_machine, reading
 from convalgos.measure import Row, Table, Timing
@@ -24,7 +24,7 @@ def read(path: Path) -> Results[LayerResult] | Results[StepResult]:
         ValueError: says what is wrong, and where. OSError: the file cannot be read.
     """
     with reading(path):
-        found = json.loads(path.read_text("utf-8"))
+        found = strict_json.loads(path.read_text("utf-8"))
         layers = found["layers"]
         read_layer: Callable[[dict[str, Any]], Any] = _step if layers and "passes" in layers[0] else _layer
         return Results(
@@ -42,7 +42,7 @@ def _layer(found: dict[str, Any]) -> LayerResult:
     rows = tuple(_row(c) for c in found["candidates"])
     peers = tuple(_peer(p) for p in found["peers"])
     table = Table(layer.problem, rows, _reasons(found["rejected"]), _reasons(found["failed"]))
-    return LayerResult(layer, found["pick"], table, peers)
+    return LayerResult(layer, _optional(_name, found["pick"]), table, peers)
 
 
 def _step(found: dict[str, Any]) -> StepResult:
@@ -53,18 +53,18 @@ def _step(found: dict[str, Any]) -> StepResult:
 
 def _what(found: dict[str, Any]) -> Layer:
     problem = ConvProblem.parse(found["problem"])
-    return Layer(str(found["suite"]), str(found["name"]), problem, int(found["count"]))
+    return Layer(str(found["suite"]), str(found["name"]), problem, _count("count", found["count"]))
 
 
 def _pass(found: dict[str, Any]) -> Pass:
     return Pass(
         direction=str(found["direction"]),
-        algorithm=found["algorithm"],
+        algorithm=_optional(_name, found["algorithm"]),
         timing=_seconds(found["samples_s"]) if found["samples_s"] else None,
-        workspace_bytes=int(found["workspace_bytes"]),
+        workspace_bytes=_count("workspace_bytes", found["workspace_bytes"]),
         error=_error(found["error"]),
         error_bound=_error(found["error_bound"]),
-        why_not=found["why_not"],
+        why_not=_optional(str, found["why_not"]),
         failed=bool(found["failed"]),
     )
 
@@ -75,22 +75,23 @@ def _row(found: dict[str, Any]) -> Row:
         algorithm=str(found["algorithm"]),
         median_s=samples.median,
         spread=samples.spread,
-        workspace_bytes=int(found["workspace_bytes"]),
+        workspace_bytes=_count("workspace_bytes", found["workspace_bytes"]),
         error=_error(found["error"]),
-        error_bound=float(found["error_bound"]),
+        error_bound=_error(found["error_bound"]),
         samples_s=samples.samples,
-        host_s=found["host_s"],
+        host_s=_optional(_time, found["host_s"]),
     )
 
 
 def _peer(found: dict[str, Any]) -> PeerResult:
     timing = _seconds(found["samples_s"]) if found["samples_s"] else None
-    return PeerResult(str(found["name"]), timing, found["error"], found["why_not"])
+    error = _optional(_error, found["error"])
+    return PeerResult(str(found["name"]), timing, error, _optional(str, found["why_not"]))
 
 
 def _error(found: Any) -> float:
     """Not known, or not finite, where it is null."""
-    return math.inf if found is None else float(found)
+    return math.inf if found is None else strict_json.number("error", found, 0.0, 1e300)
 
 
 def _reasons(found: list[dict[str, str]]) -> tuple[Rejection, ...]:
@@ -98,6 +99,22 @@ def _reasons(found: list[dict[str, str]]) -> tuple[Rejection, ...]:
 
 
 def _seconds(values: list[Any]) -> Timing:
-    if not values or not all(isinstance(v, float) and 0 < v < math.inf for v in values):
-        raise ValueError(f"samples {values} are no seconds")
-    return Timing(tuple(values))
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"samples_s={strict_json.shown(values)} must be a list of seconds")
+    return Timing(tuple(map(_time, values)))
+
+
+def _time(value: Any) -> float:
+    return strict_json.number("seconds", value, 1e-12, 1e9)
+
+
+def _count(name: str, value: Any) -> int:
+    return strict_json.integer(name, value, 0, 1 << 60)
+
+
+def _name(value: Any) -> str:
+    return strict_json.text("the id of an algorithm", value, 200)
+
+
+def _optional(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)

@@ -10,10 +10,14 @@ def loads(text: str) -> Any:
     """The value of a text.
 
     Raises:
-        ValueError: it is not JSON (which has no NaN and no Infinity), or nested too deeply.
+        ValueError: it is not JSON (which has no NaN and no Infinity), nested too deeply, or has half of a
+            character, which nobody can print.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -13,8 +13,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from convalgos import strict_json
 from convalgos.gpu.device import GpuMachine
-from convalgos.machine import Machine
+from convalgos.machine import Machine, checked
 from convalgos.problem import ConvProblem
 from convalgos.store import Measured
 
@@ -49,7 +50,7 @@ def read(path: str | Path) -> Recorded:
         ValueError: says what is wrong, and where. OSError: the file cannot be read.
     """
     with reading(path):
-        found = json.loads(Path(path).read_text("utf-8"))
+        found = strict_json.loads(Path(path).read_text("utf-8"))
         machine = read_machine(found["machine"])
         layers = tuple(_layer(layer) for layer in found["layers"])
         versions = {str(k): str(v) for k, v in found.get("versions", {}).items()}
@@ -63,7 +64,7 @@ def reading(path: str | Path) -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a table of convalgos bench --json: {error!r}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not a table of convalgos bench --json: {error}") from None
 
 
@@ -91,9 +92,14 @@ def dump(table: Recorded) -> str:
 def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     """The figures of the machine of a table."""
     if "capability" not in found:
-        return Machine(**{f.name: found[f.name] for f in fields(Machine)})
+        return checked({f.name: found[f.name] for f in fields(Machine)})
     major, minor = found["capability"]
     values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
+    for name, value in values.items():
+        if name in ("name", "source"):
+            strict_json.text(name, value, 1000)
+        elif name != "capability":
+            strict_json.number(name, value, 0.0, 1e20)
     return GpuMachine(**{**values, "capability": (int(major), int(minor))})
 
 
@@ -113,6 +119,6 @@ def _layer(found: dict[str, Any]) -> RecordedLayer:
         suite=str(found["suite"]),
         name=str(found["name"]),
         problem=ConvProblem.parse(found["problem"]),
-        count=int(found["count"]),
+        count=strict_json.integer("count", found["count"], 0, 1 << 60),
         times={name: Measured(tuple(values)) for name, values in samples.items()},
     )
