@@ -188,7 +188,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def error_bound(self, problem: ConvProblem) -> float:
-        """Largest error of y for well-scaled data, relative to max|y| of the float64 answer."""
+        """Largest error of y for well-scaled data, relative to max|y| of the float64 answer.
+
+        Or, where a few outputs are small by accident, to the size of such sums: `cpu.reference.error_scale`.
+        """
 
     @abstractmethod
     def plan(self, problem: ConvProblem) -> Plan:
@@ -444,7 +447,12 @@ def flipped(w: Any) -> Any:
 def error_of_sums(problem: ConvProblem) -> float:
     """The error bound of sums of all products in some order: errors grow like a random walk.
 
-    4 sqrt(k) eps covers the largest of many sums of k products.
+    Each partial sum is rounded by up to eps / 2 of its size, which grows with the square root of its length:
+    k of them add up to an error of 0.2 sqrt(k) eps times the size of the whole sum, as a standard deviation;
+    six of these, for the largest of 10^8 sums, are 1.2 sqrt(k) eps. The 4 leaves room for products that are
+    rounded before they are added and for signs that agree, which few terms make likely: two products may err
+    by 2 eps of their size, which is that of the sum, and not of what is left of it where they cancel. So
+    errors are relative to `cpu.reference.error_scale`. The 2 is for the bias, and for rounding y.
     """
     return problem.eps * (4 * math.sqrt(max(1, problem.reduction)) + 2)
 

@@ -166,7 +166,9 @@ def conv_backward_weights(
     if not return_bias:
         return dw
     outputs = tuple(i for i in range(dy_view.ndim) if i != (dy_view.ndim - 1 if last else 1))
-    return dw, like(dy_view.sum(axis=outputs, dtype=np.float64).astype(dy_view.dtype), dw)
+    with np.errstate(over="ignore"):  # beyond the type lies infinity
+        db = dy_view.sum(axis=outputs, dtype=np.float64).astype(dy_view.dtype)
+    return dw, like(db, dw)
 
 
 @_on_its_stream

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.algorithm import Plan, numpy_dtype
-from convalgos.cpu.reference import answer, answer_at
+from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.interference import LEAST, LONG, Samples
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate, Ranking, Rejection
@@ -125,7 +125,7 @@ def timing(samples: Samples) -> Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured candidate. `error`: max|y - float64 answer| / max|float64 answer|."""
+    """One measured candidate. `error`: max|y - float64 answer|, relative as `Algorithm.error_bound` is."""
 
     algorithm: str
     median_s: float
@@ -204,8 +204,10 @@ class Judge:
             self._where = _sampled(problem.result_shape, count)
             self._answer = answer_at(problem, first, second, self._where)
 
+        self._scale = error_scale(problem, first, second, self._answer) or 1.0
+
     def error(self, y: Any) -> float:
-        """max|y - answer| / max|answer| of a y in the problem's layout; infinite where it is not a number.
+        """max|y - answer| over their `error_scale` of a y in the problem's layout; infinite where it is NaN.
 
         y: an array of the host, or of the judge's site.
         """
@@ -213,9 +215,8 @@ class Judge:
             return 0.0
         y = self.problem.logical(2, y)
         found = self.site.get(y) if self._where is None else self.site.at(y, self._where)
-        worst = float(np.max(np.abs(found - self._answer)))
-        scale = float(np.max(np.abs(self._answer))) or 1.0
-        return worst / scale if np.isfinite(worst) else float("inf")
+        worst = float(np.max(deviation(self.problem.dtype, found, self._answer)))
+        return worst / self._scale if np.isfinite(worst) else float("inf")
 
 
 def _sampled(shape: tuple[int, ...], count: int) -> np.ndarray:

@@ -54,7 +54,7 @@ def test_every_cut_into_boxes_is_right(algorithm, text, cuts):
         "n2 c256 h34 w8 k32 r3 s3 p1",
         "n2 c54 h35 w36 k15 r3 s3 p2 stride3,1 dilation1,3 groups3",
         "n2 c33 h9 w14 k1 r1 s2",
-        "n1 c3 h17 w14 k5 r3 s3 p1,2",
+        "n2 c3 h17 w14 k5 r3 s3 p1,2",
         "n2 c3 h20 w11 k3 r3 s3 p2 groups3 channels_last float64",
     ],
 )

@@ -20,6 +20,7 @@ from convalgos.problem import DIRECTIONS, ConvProblem
 
 CALL = 1e-4  # seconds of the NumPy calls for a kernel element of a group,
 COPIED = 4e-9  # and to convert and pad an element of x or y, in memory that is new; Zen 5, Sapphire Rapids
+BEYOND = {"float16": 65520.0, "bfloat16": 2.0**128 * (1 - 2.0**-9)}  # from here on values round to infinity
 
 
 def reference(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None):
@@ -155,6 +156,37 @@ def answer_at(problem: ConvProblem, first: np.ndarray, second: np.ndarray, where
     return _AT[problem.direction](problem, first, second, where)
 
 
+def deviation(dtype: str, found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """|found - exact| in float64; NaN where something is not a number.
+
+    Infinity counts as the least value that a type of 16 bits rounds to it, and so does what lies beyond.
+    """
+    found = np.asarray(found, np.float64)
+    if beyond := BEYOND.get(dtype):
+        found, exact = np.clip(found, -beyond, beyond), np.clip(exact, -beyond, beyond)
+    return np.abs(found - exact)
+
+
+def error_scale(problem: ConvProblem, first: np.ndarray, second: np.ndarray, y: np.ndarray) -> float:
+    """What errors of a result are relative to, and `Algorithm.error_bound` bounds: the size of its sums.
+
+    max|y|, or where that is larger the root mean square of sums of as many products of such data. Products
+    are rounded at their own size: where there are few outputs they may all be small by accident, as terms
+    cancel or ReLU makes all of them zero, and no bound relative to max|y| alone could hold.
+
+    Args:
+        first, second: what the problem reads, as `answer` takes it.
+        y: the float64 answer, with its bias and before ReLU.
+    """
+    if problem.is_empty:
+        return float(np.abs(y).max(initial=0))
+    squares = 1.0  # of the elements, in the mean
+    for array in (first, second):
+        axes = range(array.ndim)
+        squares *= np.einsum(array, axes, array, axes, (), dtype=np.float64) / array.size
+    return max(math.sqrt(problem.reduction * squares), float(np.abs(y).max(initial=0)))
+
+
 _WHOLE: dict[str, Callable] = {
     "forward": reference,
     "backward_data": backward_data,
@@ -209,10 +241,11 @@ class ReferencePlan(Plan):
         p = self.problem.replace(mode="cross_correlation")  # w is flipped already
         last = p.layout == "channels_last"
         x = np.moveaxis(x, -1, 1) if last else x
-        if p.direction == "backward_weights":
-            y[...] = answer(p, x, np.moveaxis(w, -1, 1) if last else w)
-            return
-        y[...] = np.moveaxis(answer(p, x, w), 1, -1) if last else answer(p, x, w)
+        with np.errstate(over="ignore"):  # beyond the type lies infinity
+            if p.direction == "backward_weights":
+                y[...] = answer(p, x, np.moveaxis(w, -1, 1) if last else w)
+                return
+            y[...] = np.moveaxis(answer(p, x, w), 1, -1) if last else answer(p, x, w)
         finish(y, bias, activation, p)
 
 

@@ -1,0 +1,294 @@
+"""Random layers, drawn as networks have them and as they do not, and every candidate on them.
+
+`draw` makes a problem. `check_problem` runs each algorithm that serves it, and what auto picks, in one
+direction, by `helpers.check`: against the float64 reference, in poisoned memory, between guard bands. Which
+schedule an algorithm takes follows from threads and caches: in a process that assumes small ones, as most of
+`SURROUNDINGS` are, layers of a megaflop are cut into many boxes, blocks and parts. A batch is such a process,
+drawn from a seed:
+
+    python tests/random_layers.py SEED BATCH PROBLEMS [--without ID ...]
+
+writes a line of JSON before each check, and one of results after each problem. tests/fuzz.py runs many.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+DTYPES = ("float32", "float32", "float32", "float32", "float64", "float64", "float16", "bfloat16")
+FLOPS = 1e4, 6e7  # of a problem, as many in each decade
+MOST_ELEMENTS = 3_000_000  # of an array
+POOL = 60  # problems that are drawn for each that is taken
+SURROUNDINGS = (  # threads, and bytes of the caches; None: those that there are
+    (1, (16 << 10, 64 << 10, 512 << 10)),
+    (2, (32 << 10, 256 << 10, 2 << 20)),
+    (3, (16 << 10, 64 << 10, 512 << 10)),
+    (2, None),
+    (8, (32 << 10, 128 << 10, 1 << 20)),
+    (1, (48 << 10, 2 << 20, 96 << 20)),
+)
+
+
+# --- drawing ---------------------------------------------------------------------------------
+
+
+def draw(rng: random.Random, most_flops: float = FLOPS[1]):
+    """A problem of the forward direction, of a random size, that is valid and not empty."""
+    from convalgos import ConvProblem
+
+    while True:
+        flops = math.exp(rng.uniform(math.log(FLOPS[0]), math.log(most_flops)))
+        sizes = of_networks(rng) if rng.random() < 0.6 else of_nobody(rng)
+        try:
+            problem = ConvProblem(
+                **sizes,
+                layout=rng.choice(("channels_first", "channels_first", "channels_last")),
+                dtype=rng.choice(DTYPES),
+                mode="convolution" if rng.random() < 0.1 else "cross_correlation",
+            )
+        except ValueError:  # the kernel is larger than the map
+            continue
+        arrays = (math.prod(shape) for shape in (problem.x_shape, problem.w_shape, problem.y_shape))
+        if not problem.is_empty and problem.flops <= flops and max(arrays) <= MOST_ELEMENTS:
+            return problem
+
+
+def of_networks(rng: random.Random) -> dict:
+    """Square kernels, steps and groups of networks, on maps of any size."""
+    ndim = rng.choice((1, 2, 2, 2, 2, 2, 2, 3))
+    r = rng.choice((1, 1, 3, 3, 3, 3, 3, 3, 5, 7, 2, 4, 11))
+    stride, dilation = rng.choice((1, 1, 1, 1, 2, 2, 3, 4)), rng.choice((1, 1, 1, 1, 1, 2, 3))
+    channels, filters = (rng.choice((1, 3, 8, 16, 24, 32, 40, 64, 96, 128, 256)) for _ in range(2))
+    groups = rng.choice((1, 1, 1, 1, 1, channels, channels, 2, 4))
+    channels, filters = (-(-n // groups) * groups for n in (channels, filters))
+    if groups == channels and rng.random() < 0.7:
+        filters = channels
+    most = {1: 600, 2: 75, 3: 14}[ndim]
+    return {
+        "x_shape": (
+            rng.choice((1, 2, 2, 3, 3, 5, 8)),
+            channels,
+            *(rng.randint(1, most) for _ in range(ndim)),
+        ),
+        "w_shape": (filters, channels // groups, *(r,) * ndim),
+        "stride": stride,
+        "padding": rng.choice((r // 2 * dilation, r // 2 * dilation, 0)),
+        "dilation": dilation,
+        "groups": groups,
+    }
+
+
+def of_nobody(rng: random.Random) -> dict:
+    """Everything differs by dimension; any number of groups, uneven padding, long kernels."""
+    ndim = rng.choice((1, 2, 2, 2, 3))
+
+    def each(*choices: int) -> tuple[int, ...]:
+        return tuple(rng.choice(choices) for _ in range(ndim))
+
+    groups = rng.choice((1, 1, 2, 3, 3, 5, 5, 17))
+    inputs, outputs = (rng.choice((1, 1, 2, 3, 4, 5, 7, 9, 16, 17, 18, 31, 33, 54, 65)) for _ in range(2))
+    kernel, dilation = each(1, 2, 3, 3, 4, 5, 6, 7), each(1, 1, 1, 2, 3)
+    if rng.random() < 0.15:
+        kernel = (*(1,) * (ndim - 1), rng.randint(8, 33))
+    reach = [d * (r - 1) + 1 for r, d in zip(kernel, dilation, strict=True)]
+    padding = tuple((rng.randint(0, 3 + e // 2), rng.randint(0, 3 + e // 2)) for e in reach)
+    if rng.random() < 0.3:
+        padding = ((0, 0),) * ndim
+    most = {1: 300, 2: 45, 3: 14}[ndim]
+    return {
+        "x_shape": (
+            rng.choice((1, 2, 3, 4, 7)),
+            groups * inputs,
+            *(rng.randint(1, most) for _ in range(ndim)),
+        ),
+        "w_shape": (groups * outputs, inputs, *kernel),
+        "stride": each(1, 1, 1, 2, 2, 3, 4, 5),
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+    }
+
+
+def various(drawn: list, count: int) -> list:
+    """So many of the problems: one after the other the first that reaches most ways which none before did."""
+    reached = {problem: ways(problem) for problem in drawn}
+    found: list = []
+    seen: set[tuple] = set()
+    while len(found) < count:
+        best = max(reached, key=lambda problem: len(reached[problem] - seen))
+        seen |= reached.pop(best)
+        found.append(best)
+    return found
+
+
+def ways(problem) -> set[tuple]:
+    """How boxes of tiles are cut and shared on a problem, by the algorithms that have such.
+
+    Returns:
+        (id,) of those that serve it, and of each (kind, whether threads share boxes, how each dimension is
+        cut: not "-", evenly "=", with smaller boxes "<"; whether a box has several images, whether in 3-D).
+    """
+    from convalgos.cpu import fft_tiles, winograd, winograd_weights
+    from convalgos.cpu.winograd_weights import WinogradWeights
+
+    found: set[tuple] = set()
+    for algorithm in (*fft_tiles.ALGORITHMS[:1], *winograd.ALGORITHMS, *winograd_weights.ALGORITHMS):
+        faced = algorithm.computed(problem).replace(direction=algorithm.directions[0])
+        if algorithm.why_not(faced) is None:
+            found.add((algorithm.id,))
+            of_filter = isinstance(algorithm, WinogradWeights)
+            boxes = algorithm._boxes(faced) if of_filter else algorithm._schedule(faced)
+            tiles = boxes.inputs if of_filter else boxes
+            each = zip(tiles.grid, tiles.cuts, strict=True)
+            cut = "".join("-" if cuts == 1 else "=" if n % cuts == 0 else "<" for n, cuts in each)
+            found.add((type(algorithm).__name__, tiles.team, cut, tiles.box[0] > 1, problem.ndim == 3))
+    return found
+
+
+# --- checking --------------------------------------------------------------------------------
+
+
+def check_problem(
+    problem, kind: str, rng: random.Random, without=(), at=lambda name: None
+) -> Iterator[tuple]:
+    """(algorithm id or "auto", worst error over its bound, what failed or None) of each candidate.
+
+    at: called with the name before each check.
+    """
+    from helpers import check
+
+    import convalgos as ca
+    from convalgos.select import algorithms_on, find_algorithm
+
+    steps = [(False, None), (rng.random() < 0.5, rng.choice((None, "relu")))]
+    for algorithm in (*algorithms_on("cpu", problem.direction), "auto"):
+        name = algorithm if algorithm == "auto" else algorithm.id
+        if name in without or name == "cpu.reference":
+            continue
+        if name != "auto" and algorithm.why_not(algorithm.computed(problem)) is not None:
+            continue
+        at(name)
+        try:
+            if name == "auto":
+                plan = ca.plan(problem)
+                if plan.algorithm in without:
+                    continue
+                found = check(find_algorithm(plan.algorithm, problem), problem, kind, steps, plan)
+            else:
+                found = check(algorithm, problem, kind, steps)
+            yield name, found, None
+        except Exception as failure:
+            yield name, 0.0, f"{type(failure).__name__}: {failure}"
+
+
+def problems_of(seed: int, batch: int, count: int) -> Iterator[tuple]:
+    """(problem in a direction, kind of data, generator for what else is drawn) of a batch."""
+    from convalgos.problem import DIRECTIONS
+
+    rng = random.Random(f"{seed} {batch}")
+    for problem in various([draw(rng) for _ in range(POOL * count)], count):
+        kind = rng.choice(("reals", "reals", "integers"))
+        for direction in DIRECTIONS:
+            yield problem.replace(direction=direction), kind, rng
+
+
+def surrounding(batch: int) -> tuple[int, tuple[int, int, int] | None]:
+    """Threads and caches of the process of a batch."""
+    return SURROUNDINGS[batch % len(SURROUNDINGS)]
+
+
+def environment(batch: int) -> dict[str, str]:
+    """That of the process of a batch: nothing there is measured, so that its picks repeat."""
+    from convalgos.machine import vector_bytes
+
+    paths = str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "NUMBA_NUM_THREADS": str(surrounding(batch)[0]),
+        "OMP_WAIT_POLICY": "passive",
+        "CONVALGOS_PROFILE": "avx512" if vector_bytes() == 64 else "avx2",
+        "CONVALGOS_WISDOM": str(Path(tempfile.gettempdir(), "convalgos-without-wisdom")),
+    }
+
+
+def run_batch(seed: int, batch: int, problems: int, without=(), timeout: float = 1800) -> dict:
+    """What a batch found, in a process of its own: results, failures, and the seconds that it took.
+
+    Returns:
+        results: [direction, algorithm id or "auto", worst error over its bound] of each check that was right;
+        ways: those of `ways` that its problems reach;
+        failures: the problem, direction, kind of data, algorithm, and what is wrong, of each other.
+    """
+    command = [sys.executable, __file__, *map(str, (seed, batch, problems)), "--without", *without]
+    begin = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, env=environment(batch), capture_output=True, text=True, timeout=timeout, check=False
+        )
+        output, ended, said = done.stdout, done.returncode and f"with {done.returncode}", done.stderr
+    except subprocess.TimeoutExpired as late:
+        output, ended, said = (late.stdout or b"").decode(), f"after {timeout:.0f} s", ""
+    results, failures, reached, last = [], [], [], {}
+    for line in output.splitlines():
+        told = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
+        last = told.get("at", last)
+        results += told.get("results", [])
+        failures += told.get("failures", [])
+        reached += told.get("ways", [])
+    if ended:
+        failures.append({**last, "what": f"the process ended {ended}: {said.strip()[-2000:]}"})
+    threads, caches = surrounding(batch)
+    for failure in failures:
+        failure |= {"seed": seed, "batch": batch, "threads": threads, "caches": caches}
+    seconds = time.perf_counter() - begin
+    return {"results": results, "failures": failures, "ways": reached, "seconds": seconds}
+
+
+# --- the process of a batch ------------------------------------------------------------------
+
+
+def assume_caches(sizes: tuple[int, int, int] | None) -> None:
+    from convalgos import machine
+
+    if sizes:
+        figures = machine.Machine("assumed", 1, machine.vector_bytes(), *sizes, 1e11, 5e10, 2e10, 1e11, 5e-6)
+        machine.assume(figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("seed", "batch", "problems"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--without", nargs="*", default=())
+    given = parser.parse_args()
+    assume_caches(surrounding(given.batch)[1])
+    from helpers import example
+
+    for problem, kind, rng in problems_of(given.seed, given.batch, given.problems):
+        told = {"problem": str(problem), "direction": problem.direction, "kind": kind}
+
+        def tell(algorithm: str, told=told) -> None:
+            print(json.dumps({"at": told | {"algorithm": algorithm}}), flush=True)
+
+        results, failures = [], []
+        for algorithm, ratio, failed in check_problem(problem, kind, rng, given.without, tell):
+            if failed:
+                failures.append(told | {"algorithm": algorithm, "what": failed})
+            else:
+                results.append([problem.direction, algorithm, round(ratio, 4)])
+        reached = sorted(ways(problem)) if problem.direction == "forward" else []
+        print(json.dumps({"results": results, "failures": failures, "ways": reached}), flush=True)
+        example.cache_clear()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A fixed sample of random layers by every candidate and by auto, and what runs many more: tests/fuzz.py."""
+
+import json
+from collections import Counter
+
+import fuzz
+import pytest
+from random_layers import SURROUNDINGS, run_batch
+
+from convalgos.algorithm import missing
+from convalgos.problem import DIRECTIONS
+from convalgos.select import algorithms_on
+
+SEED, PROBLEMS = 11, 6  # whose boxes are of all kinds, with AVX2 as with AVX-512
+
+
+def test_random_layers():
+    """On one and many threads, with small caches and those there are, in poisoned memory."""
+    failures, checked, ways = [], Counter(), set()
+    for batch in range(len(SURROUNDINGS)):
+        found = run_batch(SEED, batch, PROBLEMS, timeout=400)
+        failures += found["failures"]
+        checked += Counter((direction, name) for direction, name, _ in found["results"])
+        ways |= {tuple(way) for way in found["ways"]}
+    assert not failures, json.dumps(failures, indent=1)
+    for direction in DIRECTIONS:
+        assert checked[direction, "auto"] == PROBLEMS * len(SURROUNDINGS)
+        installed = {
+            a.id for a in algorithms_on("cpu", direction) if a.why_not_facing(direction) is None
+            and not any(map(missing, a.needs)) and a.id != "cpu.reference"
+        }  # fmt: skip
+        assert installed <= {name for of, name in checked if of == direction}
+    shared = {"Winograd": (False, True), "FftTiles": (False, True), "WinogradWeights": (True,)}
+    for kind, team in ((of, team) for of, teams in shared.items() for team in teams):
+        cuts = {way[2] for way in ways if way[:2] == (kind, team)}
+        assert "----" in cuts, "one box"
+        assert any("=" in cut for cut in cuts) and any("<" in cut for cut in cuts), (
+            "boxes of one size and of two"
+        )
+    assert any("<" in way[2][2:] and way[3] for way in ways if way[0] == "WinogradWeights")
+
+
+def test_a_process_that_ends_early_is_a_failure():
+    found = run_batch(SEED, 0, 1, timeout=0.01)
+    assert found["results"] == []
+    (failure,) = found["failures"]
+    assert failure["what"].startswith("the process ended after") and failure["batch"] == 0
+
+
+def test_a_long_run_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
+    ran = []
+
+    def some(seed, batch, problems, without):
+        ran.append(batch)
+        failures = [{"problem": "n1 c1 w1 k1 s1", "seed": seed, "batch": batch}] * (batch == 2)
+        return {"results": [["forward", "auto", 0.1 * batch]] * 4, "failures": failures, "seconds": 1.0}
+
+    monkeypatch.setattr(fuzz, "run_batch", some)
+    out = tmp_path / "found.json"
+    assert fuzz.main(["--checks", "5", "--seed", "7", "--out", str(out)]) == 0
+    assert fuzz.main(["--checks", "10", "--seed", "7", "--out", str(out), "--jobs", "2"]) == 1
+    record = json.loads(out.read_text())
+    assert ran[:2] == [0, 1] and sorted(ran[2:]) == [2, 3]
+    assert (record["batches"], record["checks"], record["seconds"]) == (4, 17, 4.0)
+    assert record["by_direction"] == {"forward": {"auto": {"checks": 16, "worst": pytest.approx(0.3)}}}
+    assert [f["batch"] for f in record["failures"]] == [2]
+    assert "17 of 10 checks, 1 failed" in capsys.readouterr().out
+    assert fuzz.main(["--checks", "99", "--seed", "8", "--out", str(out)]) == 2
+    assert "has seed 7, not 8" in capsys.readouterr().err
