@@ -22,6 +22,7 @@ from convalgos import workspaces
 from convalgos.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
+from convalgos.tabular import Tabular
 
 if TYPE_CHECKING:
     from convalgos.machine import Machine
@@ -224,7 +225,7 @@ class PreparedFilter:
         self.data = data
 
 
-class Plan(ABC):
+class Plan(Tabular, ABC):
     """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
 
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
@@ -320,6 +321,17 @@ class Plan(ABC):
             return target
         out[...] = target
         return out
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.problem}: {self.algorithm}, workspace {self.workspace_bytes / 1e6:.2f} MB>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, as `json.dumps` takes it."""
+        what = {"problem": str(self.problem), "algorithm": self.algorithm}
+        return what | {"workspace_bytes": int(self.workspace_bytes), "flops": self.problem.flops}
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        return [self.to_dict()]
 
     def explain(self) -> str:
         """Why this algorithm was picked, and why not the others."""

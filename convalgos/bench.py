@@ -7,7 +7,6 @@ there is to show (`convalgos.report`) and to keep (`as_json`). Of whole training
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,15 +15,17 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from convalgos import measure, recorder, select
 from convalgos.arrays import host_array
 from convalgos.gpu.device import GpuMachine
+from convalgos.json_format import head
 from convalgos.machine import Machine
 from convalgos.measure import Row, Table, Timing
+from convalgos.near_names import did_you_mean
 from convalgos.onnx_model import read_model
 from convalgos.peers import Peer
 from convalgos.problem import ConvProblem
@@ -32,6 +33,7 @@ from convalgos.ranking import Ranking
 from convalgos.site import Site, site
 from convalgos.suites import Layer, read_table, suites
 
+SUFFIXES = (".csv", ".onnx", ".txt")  # of files that `read_target` reads
 PEER_ERROR = 1e-2  # a peer further off than this did not compute the same problem
 DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that bring it
     "convalgos": ("convalgos",),
@@ -72,6 +74,8 @@ class PeerResult:
 class Measured(Protocol):
     """What is found out about a layer by one measurement or another."""
 
+    kind: ClassVar[str]  # of `json_format`
+
     @property
     def layer(self) -> Layer: ...
 
@@ -88,6 +92,8 @@ M = TypeVar("M", bound=Measured)
 @dataclass(frozen=True)
 class LayerResult:
     """All that was found out about a layer."""
+
+    kind: ClassVar[str] = "bench"
 
     layer: Layer
     pick: str | None  # what algorithm="auto" takes by its estimate; None where nothing serves
@@ -213,13 +219,10 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
     elif " " in target:
         layers = (Layer("", "problem", ConvProblem.parse(target)),)
     else:
-        known = ["all", *suites()]
-        close = difflib.get_close_matches(target.lower(), known)
-        hint = f"; did you mean {' or '.join(close)}?" if close else "."
+        hint = did_you_mean(target, ["all", *suites()]) or "; convalgos suites lists the suites"
         raise ValueError(
             f"{target!r} is not a suite, a .csv, .onnx or .txt file, or a problem like "
-            "'c64 h56 w56 k64 r3 s3 p1'"
-            f"{hint} The suites are {', '.join(known)}"
+            f"'c64 h56 w56 k64 r3 s3 p1'{hint}"
         )
     if batch is not None:
         layers = tuple(
@@ -359,7 +362,7 @@ def versions() -> dict[str, str]:
 
 def as_json(results: Results[Any]) -> dict[str, Any]:
     """All of it, for `json.dumps`: null for what there is not, and for an error that is not finite."""
-    return {
+    return head(results.layers[0].kind if results.layers else "bench") | {
         "command": results.command,
         "started": results.started,
         "machine": asdict(results.machine),

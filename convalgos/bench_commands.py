@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from convalgos import (
     bench,
     bench_file,
+    completion,
     measure,
     peers,
     report,
+    report_comparison,
     report_page,
     report_training,
     select,
@@ -26,13 +27,14 @@ from convalgos import (
     training,
 )
 from convalgos.algorithm import Unsupported, missing
-from convalgos.commands import DEVICE, changing, changing_elements
+from convalgos.commands import BATCH, DEVICE, changing, changing_elements
+from convalgos.exit_status import FAILED
 from convalgos.machine import write_atomic
+from convalgos.near_names import did_you_mean
 from convalgos.progress import bar, teller
 from convalgos.site import site
 from convalgos.suites import Layer
-
-WRONG = 1  # exit status, beside 0, 2 and those of `termination`
+from convalgos.text_output import console, echo
 
 Run = Callable[[Layer, measure.Progress], Any]  # measures a layer
 
@@ -41,12 +43,7 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the argument and the options that say what to measure, beside what, for how long, and where."""
     for option in (
         DEVICE,
-        click.option(
-            "--batch",
-            type=click.IntRange(1),
-            metavar="N",
-            help="Batch size in place of the layers' own; 1 where a model leaves it open.",
-        ),
+        BATCH,
         click.option(
             "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing."
         ),
@@ -57,6 +54,7 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
             "--peers",
             "peer_names",
             metavar="LIST",
+            shell_complete=completion.peers,
             help="Libraries to compare with, like torch,onnxruntime, or none; all installed by default.",
         ),
         click.option(
@@ -67,7 +65,10 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
             help="Save everything measured; the file is complete after every layer.",
         ),
         click.argument(
-            "target", nargs=-1, metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]"
+            "target",
+            nargs=-1,
+            metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
+            shell_complete=completion.targets,
         ),
     ):
         command = option(command)
@@ -85,7 +86,12 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
     help="Write a page with charts and sortable tables that needs nothing else.",
 )
 @click.option(
-    "--algorithm", "only", multiple=True, metavar="ID", help="Run this algorithm only (repeatable)."
+    "--algorithm",
+    "only",
+    multiple=True,
+    metavar="ID",
+    shell_complete=completion.ids,
+    help="Run this algorithm only (repeatable).",
 )
 def bench_command(
     target: tuple[str, ...],
@@ -119,21 +125,21 @@ def bench_command(
     chosen = peers.choose(peer_names, device)
     if html_path is not None and (reason := missing("plotly")):
         raise Unsupported(f"--html {reason}")
-    results = _results(device, skipped)
+    results = new_results(device, skipped)
 
     def run(layer: Layer, progress: measure.Progress) -> bench.LayerResult:
         return bench.run_layer(layer, chosen, only=only, rounds=rounds, device=device, progress=progress)
 
     def show() -> None:
-        report.show(results, Console())
+        report.show(results, console())
         if html_path is not None:
             write_atomic(html_path, report_page.html(results))
 
-    _measure(target, layers, run, results, json_path, show)
+    measure_layers(target, layers, run, results, json_path, show)
     if all(result.pick is None for result in results.layers):
         raise Unsupported("no algorithm can serve any of these layers")
     if results.complaints():
-        sys.exit(WRONG)
+        sys.exit(FAILED)
 
 
 @click.command("training")
@@ -165,33 +171,43 @@ def training_command(
     layers, skipped = read_layers(target, batch, pattern, changes)
     layers = training.steps_of(layers)
     chosen = training.choose_peers(peer_names, device)
-    results: bench.Results[training.StepResult] = _results(device, skipped)
+    results: bench.Results[training.StepResult] = new_results(device, skipped)
 
     def run(layer: Layer, progress: measure.Progress) -> training.StepResult:
         return training.run_step(layer, chosen, rounds=rounds, device=device, progress=progress)
 
-    _measure(target, layers, run, results, json_path, lambda: report_training.show(results, Console()))
+    measure_layers(target, layers, run, results, json_path, lambda: report_training.show(results, console()))
     if all(p.algorithm is None for result in results.layers for p in result.passes):
         raise Unsupported("no algorithm can serve any of these layers")
     if results.complaints():
-        sys.exit(WRONG)
+        sys.exit(FAILED)
 
 
 @click.command("report")
 @click.argument("table", type=click.Path(dir_okay=False, path_type=Path), metavar="TABLE.json")
 @click.argument(
-    "page", type=click.Path(dir_okay=False, path_type=Path), metavar="[PAGE.html]", required=False
+    "other",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="[PAGE.html | OTHER.json]",
+    required=False,
 )
-def report_command(table: Path, page: Path | None) -> None:
-    """Show again what `bench --json` or `training --json` wrote, or make the page of `bench --html`."""
+def report_command(table: Path, other: Path | None) -> None:
+    """Show again what `bench --json` or `training --json` wrote, or make the page of `bench --html`.
+
+    With OTHER.json it compares the two, layer by layer: the time of our pick in OTHER / in TABLE, above 1
+    where OTHER is slower; and it says where the machines, the versions or the picks differ.
+    """
     results: bench.Results[Any] = bench_file.read(table)
     steps = any(isinstance(result, training.StepResult) for result in results.layers)
-    if page is None:
-        (report_training if steps else report).show(results, Console())
+    if other is None:
+        (report_training if steps else report).show(results, console())
+    elif other.suffix.lower() == ".json":
+        names = str(table), str(other)
+        report_comparison.show(report_comparison.compare(results, bench_file.read(other), names), console())
     elif steps:
         raise ValueError(f"{table} is of training steps, of which there is no page")
     else:
-        write_atomic(page, report_page.html(results))
+        write_atomic(other, report_page.html(results))
 
 
 COMMANDS: tuple[click.Command, ...] = (bench_command, training_command, report_command)
@@ -215,12 +231,14 @@ def _matching(layers: tuple[Layer, ...], pattern: str | None) -> tuple[Layer, ..
         la for la in layers if fnmatch(la.name, pattern) or fnmatch(f"{la.suite}/{la.name}", pattern)
     )
     if layers and not matching:
+        hint = did_you_mean(pattern, [layer.name for layer in layers])
         names = ", ".join(layer.name for layer in layers[:20])
-        raise ValueError(f"--layers {pattern!r} matches none of {names}" + ", ..." * (len(layers) > 20))
+        names += ", ..." * (len(layers) > 20)
+        raise ValueError(f"--layers {pattern!r} matches none of {names}{hint}")
     return matching
 
 
-def _results(device: str, skipped: dict[str, str]) -> bench.Results[Any]:
+def new_results(device: str, skipped: dict[str, str]) -> bench.Results[Any]:
     """With no layer yet."""
     return bench.Results(
         command=shlex.join(["convalgos", *sys.argv[1:]]),
@@ -230,7 +248,7 @@ def _results(device: str, skipped: dict[str, str]) -> bench.Results[Any]:
     )
 
 
-def _measure(
+def measure_layers(
     target: tuple[str, ...],
     layers: tuple[Layer, ...],
     run: Run,
@@ -258,7 +276,7 @@ def _measure(
         _save(results, json_path)  # it may have come between a layer and its being saved
     show()
     if interrupted:
-        click.echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
+        echo(f"interrupted after {len(results.layers)} of {len(layers)} layers", err=True)
         sys.exit(interrupted)
 
 

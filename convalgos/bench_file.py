@@ -9,7 +9,8 @@ from typing import Any
 
 from convalgos import strict_json
 from convalgos.bench import LayerResult, PeerResult, Results
-from convalgos.evaluate.recorded import read_machine, reading
+from convalgos.evaluate.recorded import read_machine
+from convalgos.json_format import load, reading
 from convalgos.measure import Row, Table, Timing
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Rejection
@@ -23,16 +24,15 @@ def read(path: Path) -> Results[LayerResult] | Results[StepResult]:
     Raises:
         ValueError: says what is wrong, and where. OSError: the file cannot be read.
     """
+    found = load(path, "bench", "training")
+    read_layer: Callable[[dict[str, Any]], Any] = _step if found["kind"] == "training" else _layer
     with reading(path):
-        found = strict_json.loads(path.read_text("utf-8"))
-        layers = found["layers"]
-        read_layer: Callable[[dict[str, Any]], Any] = _step if layers and "passes" in layers[0] else _layer
         return Results(
             command=str(found["command"]),
             machine=read_machine(found["machine"]),
             versions={str(k): str(v) for k, v in found["versions"].items()},
             skipped={str(s["name"]): str(s["why_not"]) for s in found["skipped"]},
-            layers=[read_layer(layer) for layer in layers],
+            layers=[read_layer(layer) for layer in found["layers"]],
             started=str(found["started"]),
         )
 

@@ -1,4 +1,4 @@
-"""The command line: `convalgos explain | find | info`, and the commands of the other files."""
+"""The command line: what errors look like, exit statuses, `convalgos info`, and the commands of all files."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import sys
 from typing import Any
 
 import click
-from rich.console import Console
 
-from convalgos import api, bench_commands, commands, info, measure, select, termination
+from convalgos import api, bench_commands, commands, explain_commands, info, listing_commands, termination
 from convalgos.algorithm import Unsupported
-from convalgos.commands import DEVICE
+from convalgos.completion import HOW
+from convalgos.exit_status import DONE, FAILED, MEANING, USAGE
 from convalgos.history.commands import history_group
-from convalgos.problem import ConvProblem
-from convalgos.progress import bar, teller
-from convalgos.site import site
-from convalgos.suites import Layer
+from convalgos.text_output import clean, console, flush, silence
 from convalgos.version import __version__
 
-INVALID = 2  # exit status
+
+class _Told(click.ClickException):
+    """An error in one line."""
+
+    exit_code = USAGE
+
+    def __init__(self, message: object):
+        super().__init__(clean(" ".join(str(message).split())))
 
 
-class _Invalid(click.ClickException):
-    exit_code = INVALID
+class _Failed(_Told):
+    exit_code = FAILED
 
 
 class _Commands(click.Group):
@@ -31,21 +35,34 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            return self._carry_out(ctx)
+        finally:
+            flush()
+
+    def _carry_out(self, ctx: click.Context) -> Any:
+        try:
             with termination.terminable():
                 return super().invoke(ctx)
         except KeyboardInterrupt as reason:
             click.echo("interrupted", err=True)
             sys.exit(termination.status(reason))
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError:  # who read the output has enough, as `| head`
+            silence(sys.stdout)
+            sys.exit(DONE)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise _Invalid(f"{where}{error.strerror or error}") from error
-        except (ValueError, TypeError, Unsupported) as error:
-            raise _Invalid(" ".join(str(error).split())) from error
+            raise _Told(f"{where}{error.strerror or error}") from error
+        except (Unsupported, ImportError) as error:
+            raise _Failed(error) from error
+        except MemoryError as error:
+            raise _Failed(f"there is not enough memory: {error}") from error
+        except (ValueError, TypeError) as error:
+            raise _Told(error) from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=f"{HOW}\n\n{MEANING}"
+)
 @click.version_option(__version__, prog_name="convalgos")
 def main() -> None:
     """Convolution algorithms behind one selector that says why.
@@ -53,50 +70,6 @@ def main() -> None:
     A PROBLEM reads like "n8 c64 h56 w56 k64 r3 s3 p1 stride2 groups4": batch, channels, size, filters,
     kernel, padding and the rest, with w and s alone in 1-D, and d and t before them in 3-D.
     """
-
-
-@main.command("explain")
-@click.argument("problem", nargs=-1, required=True)
-@click.option(
-    "--workspace-limit", type=click.IntRange(0), metavar="BYTES", help="Scratch that a call may take."
-)
-@click.option("--max-rel-error", type=click.FloatRange(0), help="Largest error bound, relative to max|y|.")
-@click.option("--deterministic", is_flag=True, help="The same bits on every run.")
-@click.option("--strict-nan", is_flag=True, help="A NaN stays in its footprint: no Winograd, no FFT.")
-@click.option("--allow", multiple=True, metavar="FAMILY", help="Only this family or id; may be repeated.")
-@click.option("--deny", multiple=True, metavar="FAMILY", help="Not this family or id; may be repeated.")
-@click.option("--expected-calls", type=click.IntRange(1), help="Runs that share the preparing of the filter.")
-@click.option(
-    "--weights-constant/--weights-change",
-    default=True,
-    help="Whether every call brings the same filter, or another, which is then prepared each time.",
-)
-@click.option(
-    "--exhaustive", is_flag=True, help="With other settings that are worth a try, as cuDNN's plans."
-)
-@DEVICE
-def explain_command(problem: tuple[str, ...], allow: tuple[str, ...], **limits: Any) -> None:
-    """Show the ranking of a problem as the selector sees it, and why the others are rejected.
-
-    With limits it also shows what each of them costs: the time of the pick / without this limit.
-    """
-    limits["allow"] = allow or None
-    click.echo(str(api.explain(ConvProblem.parse(" ".join(problem)), **limits)))
-
-
-@main.command("find")
-@click.argument("problem", nargs=-1, required=True)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing.")
-@DEVICE
-def find_command(problem: tuple[str, ...], rounds: int, device: str) -> None:
-    """Time and check every algorithm on a problem."""
-    layer = Layer("", "problem", ConvProblem.parse(" ".join(problem)))
-    with bar() as progress:
-        task = progress.add_task("", total=1)
-        ranking, judge = select.rank(layer.problem, device), measure.Judge(layer.problem, site(device))
-        tell = teller(progress, task, 0, layer.name)
-        table = measure.table(ranking, rounds=rounds, judge=judge, progress=tell)
-    click.echo(str(table))
 
 
 @main.command("info")
@@ -108,8 +81,14 @@ def info_command(with_constants: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        info.show(found, Console())
+        info.show(found, console())
 
 
-for command in (*bench_commands.COMMANDS, *commands.COMMANDS, history_group):
+for command in (
+    *bench_commands.COMMANDS,
+    *explain_commands.COMMANDS,
+    *listing_commands.COMMANDS,
+    *commands.COMMANDS,
+    history_group,
+):
     main.add_command(command)

@@ -10,17 +10,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from convalgos import bench, evaluate, recorder, report, select, tune, wisdom
+from convalgos import bench, completion, evaluate, recorder, report, select, tune, wisdom
 from convalgos.evaluate import learned, recorded
 from convalgos.evaluate import report as evaluate_report
 from convalgos.machine import write_atomic
 from convalgos.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
 from convalgos.progress import bar, teller
+from convalgos.text_output import console, echo
 
 DEVICE = click.option(
-    "--device", default="cpu", show_default=True, metavar="[cpu|cuda|cuda:N]", help="Where plans run."
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="[cpu|cuda|cuda:N]",
+    shell_complete=completion.devices,
+    help="Where plans run.",
+)
+BATCH = click.option(
+    "--batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Batch size in place of the layers' own; 1 where a model leaves it open.",
 )
 
 
@@ -54,7 +65,7 @@ def wisdom_group() -> None:
 @DEVICE
 def export_command(path: Path, device: str) -> None:
     """Write what is known to a file."""
-    click.echo(f"{wisdom.export(path, device)} problems in {path}")
+    echo(f"{wisdom.export(path, device)} problems in {path}")
 
 
 @wisdom_group.command("merge")
@@ -62,7 +73,7 @@ def export_command(path: Path, device: str) -> None:
 def merge_command(paths: tuple[Path, ...]) -> None:
     """Add what files tell; the newest time of each candidate wins, and conflicts are listed."""
     for path in paths:
-        click.echo(f"{path}: {wisdom.merge(path)}")
+        echo(f"{path}: {wisdom.merge(path)}")
 
 
 @wisdom_group.command("show")
@@ -70,7 +81,7 @@ def merge_command(paths: tuple[Path, ...]) -> None:
 @DEVICE
 def show_command(problem: tuple[str, ...], device: str) -> None:
     """List the fastest candidate of every known problem, or all that is known of one PROBLEM."""
-    click.echo(wisdom.show(" ".join(problem) or None, device))
+    echo(wisdom.show(" ".join(problem) or None, device))
 
 
 @wisdom_group.command("verify")
@@ -83,12 +94,14 @@ def verify_command(sample: int, rounds: int, device: str) -> None:
         task = progress.add_task("", total=1)
         tell = teller(progress, task, 0)
         found = wisdom.verify(sample, rounds=rounds, device=device, progress=tell)
-    click.echo(str(found))
+    echo(str(found))
 
 
 @wisdom_group.command("forget")
 @click.argument("problem", nargs=-1)
-@click.option("--algorithm", metavar="ID", help="Only what is known of this algorithm.")
+@click.option(
+    "--algorithm", metavar="ID", shell_complete=completion.ids, help="Only what is known of this algorithm."
+)
 @click.option("--all", "everything", is_flag=True, help="Forget every problem of this machine.")
 @DEVICE
 def forget_command(problem: tuple[str, ...], algorithm: str | None, everything: bool, device: str) -> None:
@@ -97,7 +110,7 @@ def forget_command(problem: tuple[str, ...], algorithm: str | None, everything: 
         raise ValueError("name a PROBLEM, an --algorithm, or --all")
     text = " ".join(problem) or None
     count = wisdom.forget(ConvProblem.parse(text) if text else None, algorithm, device)
-    click.echo(f"forgot {count} candidates")
+    echo(f"forgot {count} candidates")
 
 
 @click.group("select")
@@ -143,12 +156,10 @@ def evaluate_command(
         evaluate.evaluate(name, select.find_ranker(name), found, held_out=hold_out) for name in chosen
     ]
     single, errors = evaluate.single_best(found), evaluate.model_errors(found)
-    console = Console()
-    for table in evaluate_report.text_tables(evaluations, single, errors):
-        report.print_table(table, console)
+    evaluate_report.show(evaluations, single, errors, console())
     if page is not None:
         write_atomic(page, evaluate_report.html(evaluations, single, errors, read))
-        click.echo(f"the picks are plotted in {page}")
+        echo(f"the picks are plotted in {page}")
 
 
 @select_group.command("compact")
@@ -158,7 +169,7 @@ def compact_command(table: Path, path: Path) -> None:
     """Write what a selector is judged by, of a TABLE of `bench --json`, to a small file for git."""
     found = recorded.read(table)
     write_atomic(path, recorded.dump(found))
-    click.echo(f"{len(found.layers)} layers of {found.machine.name} in {path}")
+    echo(f"{len(found.layers)} layers of {found.machine.name} in {path}")
 
 
 @select_group.command("scipy")
@@ -181,12 +192,17 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
             found = scipy_choice.record(count, seed, progress=teller(progress, task, 0))
     if path is not None:
         scipy_choice.write(path, found)
-    report.print_table(scipy_choice.summary(found), Console())
-    click.echo(scipy_choice.speedups(found))
+    scipy_choice.show(found, console())
+    echo(scipy_choice.speedups(found))
 
 
 @click.command("tune")
-@click.argument("target", nargs=-1, metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]")
+@click.argument(
+    "target",
+    nargs=-1,
+    metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
+    shell_complete=completion.targets,
+)
 @click.option(
     "--machine", "figures", is_flag=True, help="Measure the peak and the bandwidth of the device again."
 )
@@ -198,7 +214,7 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
     help="Time and check all candidates, or race the promising ones.",
 )
 @click.option("--budget", type=click.FloatRange(0), metavar="SECONDS", help="Time for each problem.")
-@click.option("--batch", type=click.IntRange(1), help="Batch size in place of the layers' own.")
+@BATCH
 @click.option("--again", is_flag=True, help="Time what is known already, too.")
 @changing
 @DEVICE
@@ -222,9 +238,9 @@ def tune_command(
         with bar() as progress:
             task = progress.add_task("", total=1)
             found, warnings = tune.tune_device(device, teller(progress, task, 0))
-        report.show_machine(found, Console())
+        report.show_machine(found, console())
         for line in warnings:
-            click.echo(f"warning: {line}", err=True)
+            echo(f"warning: {line}", err=True)
     if not target:
         return
     layers, _ = bench.read_target(" ".join(target), batch)
@@ -244,9 +260,9 @@ def tune_command(
     finally:
         for t in done:
             if t.gain is not None:
-                click.echo(f"{names[t.problem]}: {t.after} instead of {t.before}, {t.gain:.2f}x faster")
+                echo(f"{names[t.problem]}: {t.after} instead of {t.before}, {t.gain:.2f}x faster")
         known = len(problems) - len(open_)
-        click.echo(f"{len(done)} of {len(open_)} problems tuned, {known} known before")
+        echo(f"{len(done)} of {len(open_)} problems tuned, {known} known before")
 
 
 @click.command("capture", context_settings={"allow_interspersed_args": False})
@@ -272,7 +288,7 @@ def capture_command(output: Path, command: tuple[str, ...]) -> None:
         raise ValueError(f"{command[0]!r} is no program that can be run") from None
     found = recorder.gather(output)
     runs = found.total() - before.total()
-    click.echo(f"{runs} runs; {len(found)} problems in {output}" if runs else "nothing was run", err=True)
+    echo(f"{runs} runs; {len(found)} problems in {output}" if runs else "nothing was run", err=True)
     sys.exit(status if status >= 0 else 128 - status)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from convalgos import arguments
 from convalgos.algorithm import Algorithm
+from convalgos.near_names import did_you_mean
 
 LIMITS = ("workspace_limit", "max_rel_error", "deterministic", "strict_nan", "allow", "deny")
 
@@ -65,12 +66,13 @@ class Constraints:
 
     def check_names(self, known: Iterable[Algorithm]) -> None:
         """ValueError where `allow` or `deny` names what is no algorithm nor family of them."""
+        names = {name for a in known for name in (a.family, a.id)}
         ids = [a.id for a in known]
         for argument in ("allow", "deny"):
             for name in getattr(self, argument) or ():
                 if not any(_covers(name, i) for i in ids):
-                    families = ", ".join(sorted({i for a in known for i in (a.family, a.id)}))
-                    raise ValueError(f"{argument}={name!r} must be a family or an id, of {families}")
+                    hint = did_you_mean(name, sorted(names)) or ", as `convalgos algorithms` lists them"
+                    raise ValueError(f"{argument}={name!r} must be a family or an id{hint}")
 
     def violations(self, algorithm: Algorithm, workspace_bytes: int, error_bound: float) -> dict[str, str]:
         """The limits that a candidate does not keep, each with the reason in words."""

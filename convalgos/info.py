@@ -64,11 +64,15 @@ def show(found: dict[str, Any], console: Console) -> None:
         if title == "constants":
             report.show_constants(constants.constants(), console)
             continue
+        if title == "algorithms" and "none" in found["gpu"]:  # said once, in the section on the GPU
+            there = {name: value for name, value in section.items() if not name.startswith("gpu.")}
+            absent = [name for name in section if name not in there]
+            section = there | ({", ".join(absent): "no GPU"} if absent else {})
         rows = [(name, _words(title, name, value), "") for name, value in section.items()]
         if (sources := SOURCES.get(title)) and "source" in section:
             measured = section["source"]
             rows = [(n, words, sources.get(n, measured)) for n, words, _ in rows if n != "source"]
-        report.print_table(report.pairs(title, rows or [("none", "", "")]), console)
+        report.print_pairs(title, rows or [("none", "", "")], console)
 
 
 # --- sections --------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ def _kept() -> dict[str, Any]:
 
 def _words(section: str, name: str, value: Any) -> str:
     """A value as people read it."""
-    if section == "algorithms":
+    if section == "algorithms" and isinstance(value, dict):
         return f"{', '.join(value['dtypes'])}; {'; '.join(value['missing']) or 'ready'}"
     return report.figure(name, value)
 

@@ -21,9 +21,10 @@ from convalgos.algorithm import Plan, numpy_dtype
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.interference import LEAST, LONG, Samples
 from convalgos.problem import ConvProblem
-from convalgos.ranking import Candidate, Ranking, Rejection
+from convalgos.ranking import Candidate, Ranking, Rejection, worth_telling
 from convalgos.site import CPU, Site
 from convalgos.store import Entry, Measured, relative_spread
+from convalgos.tabular import Tabular, count, microseconds
 from convalgos.version import __version__
 
 WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
@@ -144,7 +145,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Tabular):
     """Every candidate of a problem, fastest first, and the reasons of those that are not among them."""
 
     problem: ConvProblem
@@ -152,6 +153,51 @@ class Table:
     rejected: tuple[Rejection, ...]
     failed: tuple[Rejection, ...] = ()  # those that raised an error, which they never should
     others: dict[str, Timing] = field(default_factory=dict)  # calls timed in the same rounds
+
+    def __repr__(self) -> str:
+        rest = (
+            f"{count(len(self.rows), 'candidate')}, {len(self.rejected)} rejected, {len(self.failed)} failed"
+        )
+        if not self.rows:
+            return f"<Table of {self.problem}: nothing was measured; {rest}>"
+        first = self.rows[0]
+        rate = self.problem.flops / first.median_s / 1e9
+        return (
+            f"<Table of {self.problem}: {first.algorithm} is the fastest, {microseconds(first.median_s)}, "
+            f"{rate:.1f} GFLOP/s, error {first.error:.1e}; {rest}>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as `json.dumps` takes it; an error is None where it is not known or not finite."""
+        return {
+            "problem": str(self.problem),
+            "flops": self.problem.flops,
+            "candidates": [
+                r | {"samples_s": list(row.samples_s)}
+                for r, row in zip(self._frame_rows(), self.rows, strict=True)
+            ],
+            "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in self.rejected],
+            "failed": [{"algorithm": r.id, "why_not": r.why_not} for r in self.failed],
+            "others": {
+                name: {"median_s": t.median, "samples_s": list(t.samples)} for name, t in self.others.items()
+            },
+        }
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "algorithm": r.algorithm,
+                "median_s": r.median_s,
+                "spread": r.spread if len(r.samples_s) > 1 else None,
+                "gflops_per_s": self.problem.flops / r.median_s / 1e9,
+                "prepare_s": r.prepare_s,
+                "host_s": r.host_s,
+                "workspace_bytes": r.workspace_bytes,
+                "error": r.error if math.isfinite(r.error) else None,
+                "error_bound": r.error_bound,
+            }
+            for r in self.rows
+        ]
 
     def __str__(self) -> str:
         lines = [
@@ -165,7 +211,9 @@ class Table:
                 f"{self.problem.flops / r.median_s / 1e9:9.1f} {r.workspace_bytes / 1e6:9.2f} MB "
                 f"{r.error:9.1e}"
             )
-        lines += [f"  {r.id:24s} no: {r.why_not}" for r in self.rejected]
+        told, others = worth_telling(self.rejected)
+        lines += [f"  {r.id:24s} no: {r.why_not}" for r in told]
+        lines += [f"  {others}"] if others else []
         lines += [f"  {r.id:24s} FAILED: {r.why_not}" for r in self.failed]
         return "\n".join(lines)
 

@@ -7,13 +7,15 @@ handed back with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from convalgos.algorithm import Unsupported, missing
-from convalgos.arguments import Pads, Shape
+from convalgos.arguments import Shape
+from convalgos.onnx_attributes import CONV, checked, conv_problem
+from convalgos.onnx_functions import bodies, check_functions
 from convalgos.problem import ConvProblem
 from convalgos.suites import Layer
 
@@ -35,25 +37,24 @@ def read_model(path: Path, batch: int | None = None) -> tuple[tuple[Layer, ...],
         layers: named after their (first) node. skipped: node name -> why it is not among them.
 
     Raises:
-        ValueError: not an ONNX model. Unsupported: `onnx` is not installed. OSError: cannot be read.
+        ValueError: not an ONNX model, or none that can be read; says why. Unsupported: `onnx` is not
+            installed. OSError: the file cannot be read.
     """
     if reason := missing("onnx"):
         raise Unsupported(f"reading {path} {reason}")
-    graph, fixed_batch = _inferred(path, batch)
+    graph, fixed_batch, skipped = _inferred(path, batch)
     suite = path.stem
     layers: dict[ConvProblem, Layer] = {}
-    skipped: dict[str, str] = {}
     for node, tensors in _nodes(graph, {}):
-        if "Conv" not in node.op_type:
-            continue
-        name = node.name or (node.output[0] if node.output else node.op_type)
-        if node.op_type != "Conv" or node.domain not in ONNX_DOMAINS:
-            skipped[name] = f"{node.op_type} is another operator than Conv"
+        operator, name = _text(node.op_type), _name(node)
+        if not _is_conv(node):
+            if "Conv" in operator:
+                skipped[name] = f"{operator} is another operator than Conv"
             continue
         try:
             problem = _problem(node, tensors)
         except ValueError as error:
-            skipped[name] = str(error)
+            skipped[name] = " ".join(str(error).split())
             continue
         if batch is not None and fixed_batch and problem.N % fixed_batch == 0:
             n = problem.N // fixed_batch * batch
@@ -63,51 +64,43 @@ def read_model(path: Path, batch: int | None = None) -> tuple[tuple[Layer, ...],
     return tuple(layers.values()), skipped
 
 
-def conv_problem(
-    x_shape: Shape,
-    w_shape: Shape,
-    dtype: str,
-    *,
-    strides: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    group: int | None = None,
-    auto_pad: str | None = None,
-) -> ConvProblem:
-    """The problem of a Conv node, from its attributes as ONNX defines them; None is an absent one.
-
-    Raises:
-        ValueError: they are not valid.
-    """
-    pads = pads or [0] * (2 * (len(x_shape) - 2))  # every low, then every high
-    padding: Any = tuple(zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True))
-    if auto_pad not in (None, "NOTSET"):
-        padding = "valid" if auto_pad == "VALID" else "same"
-    problem = ConvProblem(
-        x_shape, w_shape, strides or 1, padding, dilations or 1, 1 if group is None else group, dtype=dtype
-    )
-    if auto_pad == "SAME_LOWER":
-        problem = problem.replace(padding=_swapped(problem.padding))
-    return problem
-
-
-def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None]:
-    """(the model's graph with the shapes of its tensors, its batch size where the model fixes one)."""
+def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None, dict[str, str]]:
+    """(the graph with the shapes of its tensors, its batch size where it fixes one, the nodes taken out)."""
     import onnx
-    from google.protobuf.message import DecodeError
 
     try:
         model = onnx.load(str(path), load_external_data=False)
+        if not model.HasField("graph"):
+            raise ValueError("it holds no graph")
         if model.functions:
             from onnx.inliner import inline_local_functions
 
+            check_functions(model)
             model = inline_local_functions(model)
-        if not model.HasField("graph"):
-            raise DecodeError("it holds no graph")
         fixed = _set_batch(model.graph, 1 if batch is None else batch)
-        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph, fixed
-    except (DecodeError, onnx.shape_inference.InferenceError, RuntimeError) as error:
-        raise ValueError(f"{path} cannot be read as an ONNX model: {error}") from None
+        unsound = _take_out_unsound(model.graph)
+        return onnx.shape_inference.infer_shapes(model, data_prop=True).graph, fixed, unsound
+    except OSError:
+        raise
+    except Exception as error:  # of onnx, which raises what it likes where a file is not sound
+        told = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} cannot be read as an ONNX model: {told}") from None
+
+
+def _take_out_unsound(graph: Any) -> dict[str, str]:
+    """Remove Conv nodes that are not valid as such, at which ONNX would stop for all; name -> reason."""
+    found: dict[str, str] = {}
+    for i in reversed(range(len(graph.node))):
+        node = graph.node[i]
+        for body in bodies(node):
+            found |= _take_out_unsound(body)
+        if _is_conv(node):
+            try:
+                _attributes(node)
+            except ValueError as error:
+                found[_name(node)] = " ".join(str(error).split())
+                del graph.node[i]
+    return found
 
 
 def _set_batch(graph: Any, batch: int) -> int | None:
@@ -141,9 +134,8 @@ def _nodes(graph: Any, outer: Tensors) -> Iterator[tuple[Any, Tensors]]:
         tensors[tensor.name] = (dtype, tuple(tensor.dims))
     for node in graph.node:
         yield node, tensors
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _nodes(body, tensors)
+        for body in bodies(node):
+            yield from _nodes(body, tensors)
 
 
 def _problem(node: Any, tensors: Tensors) -> ConvProblem:
@@ -153,12 +145,19 @@ def _problem(node: Any, tensors: Tensors) -> ConvProblem:
     dtype, x_shape = _known("input", node.input[0], tensors)
     _, w_shape = _known("filter", node.input[1], tensors)
     if not isinstance(dtype, str):
-        raise ValueError(f"its element type is {onnx.TensorProto.DataType.Name(dtype)}")
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    given.pop("kernel_shape", None)  # says again what the shape of the filter says
-    if "auto_pad" in given:
-        given["auto_pad"] = given["auto_pad"].decode()
-    return conv_problem(x_shape, w_shape, dtype, **given)
+        known = onnx.TensorProto.DataType.values()
+        told = onnx.TensorProto.DataType.Name(dtype) if dtype in known else f"{dtype}, which is none of ONNX"
+        raise ValueError(f"its element type is {told}")
+    return conv_problem(x_shape, w_shape, dtype, **_attributes(node))
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    """The attributes of a Conv node; ValueError where they, or its inputs, are not valid."""
+    import onnx
+
+    if not 2 <= len(node.input) <= 3:
+        raise ValueError(f"it has {len(node.input)} inputs; a Conv has an input, a filter and perhaps a bias")
+    return checked({_text(a.name): onnx.helper.get_attribute_value(a) for a in node.attribute}, CONV)
 
 
 def _known(what: str, name: str, tensors: Tensors) -> tuple[str | int, Shape]:
@@ -172,5 +171,15 @@ def _known(what: str, name: str, tensors: Tensors) -> tuple[str | int, Shape]:
     return dtype, tuple(d for d in dims if isinstance(d, int))
 
 
-def _swapped(padding: Pads) -> Pads:
-    return tuple((high, low) for low, high in padding)
+def _is_conv(node: Any) -> bool:
+    return _text(node.op_type) == "Conv" and _text(node.domain) in ONNX_DOMAINS
+
+
+def _name(node: Any) -> str:
+    """That of a node, or of what it gives."""
+    return _text(node.name) or (_text(node.output[0]) if node.output else _text(node.op_type))
+
+
+def _text(value: str | bytes) -> str:
+    """A text of a file, which protobuf leaves as bytes where it is none."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

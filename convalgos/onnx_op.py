@@ -5,14 +5,14 @@ Importing this module needs `onnx` (pip install 'convalgos[bench]').
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx.reference.op_run import OpRun
 
 from convalgos.api import conv
-from convalgos.onnx_model import conv_problem
+from convalgos.onnx_attributes import CONV, CONV_TRANSPOSE, checked, conv_problem, sizes
 from convalgos.problem import ConvProblem
 
 Choice = str | Callable[[ConvProblem], str]
@@ -35,7 +35,24 @@ def ops(algorithm: Choice = "auto") -> list[type[OpRun]]:
 
 class _ConvOp(OpRun):
     op_domain = ""
+    known: ClassVar[tuple[str, ...]]  # its attributes
     choose: ClassVar[Callable[[ConvProblem], str]]
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray]:
+        """ValueError names the node where its inputs or attributes are not valid."""
+        try:
+            if not 2 <= len(inputs) <= 3 or any(array is None for array in inputs[:2]):
+                raise ValueError("it must have an input, a filter and perhaps a bias")
+            x, w, b = (*inputs, None)[:3]
+            if x.ndim != w.ndim or not 3 <= x.ndim <= 5:
+                raise ValueError(f"input {x.shape} and filter {w.shape} must have 3, 4 or 5 dimensions")
+            return (self._serve(x, w, b, **checked(attributes, self.known)),)
+        except ValueError as error:
+            name = self.onnx_node.name or ", ".join(self.onnx_node.output)
+            raise ValueError(f"{self.onnx_node.op_type} node {name!r}: {error}") from error
+
+    def _serve(self, x: Any, w: Any, b: Any, **attributes: Any) -> np.ndarray:
+        raise NotImplementedError
 
     def _conv(self, p: ConvProblem, x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
         return conv(
@@ -47,23 +64,16 @@ class _ConvOp(OpRun):
 class Conv(_ConvOp):
     """https://onnx.ai/onnx/operators/onnx__Conv.html"""
 
-    def _run(
+    known = CONV
+
+    def _serve(
         self,
-        X: np.ndarray,  # (N, C, *spatial)
-        W: np.ndarray,  # (K, C/group, *kernel)
-        B: np.ndarray | None = None,  # (K,)
-        auto_pad: str | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int | None = None,
-        kernel_shape: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[np.ndarray]:
-        problem = conv_problem(
-            X.shape, W.shape, X.dtype.name,
-            strides=strides, pads=pads, dilations=dilations, group=group, auto_pad=auto_pad,
-        )  # fmt: skip
-        return (self._conv(problem, X, W, B),)
+        x: np.ndarray,  # (N, C, *spatial)
+        w: np.ndarray,  # (K, C/group, *kernel)
+        b: np.ndarray | None,  # (K,)
+        **attributes: Any,
+    ) -> np.ndarray:
+        return self._conv(conv_problem(x.shape, w.shape, x.dtype.name, **attributes), x, w, b)
 
 
 class ConvTranspose(_ConvOp):
@@ -73,53 +83,58 @@ class ConvTranspose(_ConvOp):
     the reach of the filter less `pads`.
     """
 
-    def _run(
+    known = CONV_TRANSPOSE
+
+    def _serve(
         self,
-        X: np.ndarray,  # (N, C, *spatial)
-        W: np.ndarray,  # (C, K/group, *kernel)
-        B: np.ndarray | None = None,  # (K,)
-        auto_pad: str | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int | None = None,
-        kernel_shape: Sequence[int] | None = None,
-        output_padding: Sequence[int] | None = None,
-        output_shape: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[np.ndarray]:
-        ndim = X.ndim - 2
-        groups = group or 1
-        stride, dilation = strides or [1] * ndim, dilations or [1] * ndim
-        extra = output_padding or [0] * ndim
-        apart = [s * max(0, n - 1) + 1 for n, s in zip(X.shape[2:], stride, strict=True)]
-        reach = [d * (r - 1) for r, d in zip(W.shape[2:], dilation, strict=True)]
+        x: np.ndarray,  # (N, C, *spatial)
+        w: np.ndarray,  # (C, K/group, *kernel)
+        b: np.ndarray | None,  # (K,)
+        **attributes: Any,
+    ) -> np.ndarray:
+        ndim, given = x.ndim - 2, attributes.get
+        groups = given("group", 1)
+        if w.shape[0] != x.shape[1] or w.shape[0] % groups:
+            raise ValueError(
+                f"filter {w.shape} must have the {x.shape[1]} channels of its input, in {groups} groups"
+            )
+        sizes("kernel_shape", kernel := given("kernel_shape"), ndim, 1, 0)
+        if kernel and tuple(kernel) != w.shape[2:]:
+            raise ValueError(f"kernel_shape={kernel} must be that of the filter {w.shape}")
+        stride = sizes("strides", given("strides"), ndim, 1, 1)
+        dilation = sizes("dilations", given("dilations"), ndim, 1, 1)
+        extra = sizes("output_padding", given("output_padding"), ndim, 0, 0)
+        auto_pad, output_shape = given("auto_pad"), given("output_shape")
+        apart = [s * max(0, n - 1) + 1 for n, s in zip(x.shape[2:], stride, strict=True)]
+        reach = [d * (r - 1) for r, d in zip(w.shape[2:], dilation, strict=True)]
         if output_shape is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            output_shape = [n * s for n, s in zip(X.shape[2:], stride, strict=True)]
+            output_shape = [n * s for n, s in zip(x.shape[2:], stride, strict=True)]
         if output_shape is None:
-            pads = pads or [0] * (2 * ndim)
+            pads = sizes("pads", given("pads"), 2 * ndim, 0, None)
             low, high = pads[:ndim], pads[ndim:]
         else:
+            output_shape = sizes("output_shape", output_shape, ndim, 0, 0)
             total = [a + r + e - o for a, r, e, o in zip(apart, reach, extra, output_shape, strict=True)]
             less, more = [t // 2 for t in total], [t - t // 2 for t in total]
             low, high = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
 
-        spread = np.zeros((*X.shape[:2], *apart), X.dtype)  # (N, C, *apart)
+        spread = np.zeros((*x.shape[:2], *apart), x.dtype)  # (N, C, *apart)
         every: Any = [slice(None, None, s) for s in stride]
-        spread[(..., *every)] = X
-        w = W.reshape(groups, -1, *W.shape[1:]).swapaxes(1, 2)  # (groups, K/group, C/group, *kernel)
+        spread[(..., *every)] = x
+        w = w.reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2)  # (groups, K/group, C/group, *kernel)
         w = w.reshape(-1, *w.shape[2:])  # (K, C/group, *kernel)
-        around = [(r - a, r - b + e) for r, a, b, e in zip(reach, low, high, extra, strict=True)]
+        around = [(r - a, r - z + e) for r, a, z, e in zip(reach, low, high, extra, strict=True)]
         problem = ConvProblem(
             spread.shape,
             w.shape,
-            padding=[(max(0, a), max(0, b)) for a, b in around],
+            padding=[(max(0, a), max(0, z)) for a, z in around],
             dilation=dilation,
             groups=groups,
             mode="convolution",
-            dtype=X.dtype.name,
+            dtype=x.dtype.name,
         )
-        y = self._conv(problem, spread, w, B)
+        y = self._conv(problem, spread, w, b)
         inside: Any = [  # padding below zero takes outputs away
-            slice(max(0, -a), size - max(0, -b)) for (a, b), size in zip(around, y.shape[2:], strict=True)
+            slice(max(0, -a), size - max(0, -z)) for (a, z), size in zip(around, y.shape[2:], strict=True)
         ]
-        return (np.ascontiguousarray(y[(..., *inside)]),)
+        return np.ascontiguousarray(y[(..., *inside)])

@@ -7,7 +7,6 @@ the best of all plans that it proposes, and torch's pick is that of its own benc
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from convalgos.algorithm import Unsupported, flipped, missing
 from convalgos.arrays import like
 from convalgos.gpu import device as gpu
 from convalgos.measure import runner
+from convalgos.near_names import did_you_mean
 from convalgos.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.site import site
 
@@ -128,9 +128,9 @@ def choose(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
         named = [peer for peer in there if word in (peer.name, peer.package)]
         if not named:
             known = list(dict.fromkeys(w for peer in there for w in (peer.package, peer.name)))
-            close = difflib.get_close_matches(word, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ValueError(f"peers={word!r} must be none, or some of {', '.join(known)}{hint}")
+            packages = ", ".join(dict.fromkeys(peer.package for peer in there))
+            hint = did_you_mean(word, known)
+            raise ValueError(f"peers={word!r} must be none, or some of {packages}{hint}")
         for peer in named:
             if reason := peer.missing():
                 raise Unsupported(f"peer {word} {reason}")

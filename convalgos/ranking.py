@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from convalgos.algorithm import Algorithm
 from convalgos.problem import ConvProblem
+from convalgos.tabular import Tabular, count, microseconds
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,18 @@ class Rejection:
 
     id: str
     why_not: str
+    elsewhere: bool = field(default=False, compare=False)  # it only computes other directions
+
+
+def worth_telling(rejected: Sequence[Rejection]) -> tuple[list[Rejection], str]:
+    """The rejections without those that only name another direction, and a sentence on these, if any."""
+    told = [r for r in rejected if not r.elsewhere]
+    left = len(rejected) - len(told)
+    return told, f"{f'{left} more':24s} no: for other directions only" if left else ""
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Tabular):
     """What the selector sees: candidates from fastest to slowest, and the rejected with their reasons."""
 
     problem: ConvProblem
@@ -54,7 +64,61 @@ class Ranking:
             return None
         return self.candidates[1].seconds / self.candidates[0].seconds
 
+    def __repr__(self) -> str:
+        rest = f"{count(len(self.candidates), 'candidate')}, {len(self.rejected)} rejected"
+        if not self.candidates:
+            return f"<Ranking of {self.problem}: no algorithm can serve it, {rest}>"
+        first = self.candidates[0]
+        lead = f", {self.margin:.2f}x faster than {self.candidates[1].id}" if self.margin else ""
+        time = f"{microseconds(first.seconds)} as {self._how}"
+        return f"<Ranking of {self.problem}: {first.id}, {time}{lead}; {rest}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as `json.dumps` takes it.
+
+        Example:
+            >>> import convalgos as ca
+            >>> found = ca.explain(ca.ConvProblem.parse("n1 c4 w9 k4 s3")).to_dict()
+            >>> found["candidates"][0]["predicted_s"] > 0
+            True
+        """
+        return {
+            "problem": str(self.problem),
+            "pick": self.candidates[0].id if self.candidates else None,
+            "basis": self.basis,
+            "near": None if self.near is None else str(self.near),
+            "candidates": self._frame_rows(),
+            "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in self.rejected],
+            "limit_costs": dict(self.costs),
+        }
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "algorithm": c.id,
+                "seconds": c.seconds,
+                "predicted_s": c.predicted,
+                "measured_s": c.measured,
+                "spread": c.spread,
+                "prepare_s": c.prepare,
+                "workspace_bytes": c.workspace_bytes,
+                "error_bound": c.error_bound,
+                "note": c.note(),
+            }
+            for c in self.candidates
+        ]
+
     def __str__(self) -> str:
+        lines = self.header()
+        lines.append(self._heading())
+        lines += [self._line(rank, c) for rank, c in enumerate(self.candidates)]
+        told, others = worth_telling(self.rejected)
+        lines += [f"  {r.id:24s} no: {r.why_not}" for r in told]
+        lines += [f"  {others}"] if others else []
+        return "\n".join(lines + self.footer())
+
+    def header(self) -> list[str]:
+        """The problem, and what it amounts to."""
         p = self.problem
         forward = "" if p.direction == "forward" else "forward "
         lines = [
@@ -64,16 +128,18 @@ class Ranking:
         ]
         if self.near is not None:
             lines.append(f"  scaled from what was measured on {self.near}")
-        lines.append(self._heading())
-        lines += [self._line(rank, c) for rank, c in enumerate(self.candidates)]
-        lines += [f"  {r.id:24s} no: {r.why_not}" for r in self.rejected]
+        return lines
+
+    def footer(self) -> list[str]:
+        """By how much the first is ahead, and what limits cost."""
+        lines = []
         if self.margin is not None:
             first, second = self.candidates[:2]
             lines.append(
                 f"  margin: {first.id} is {self.margin:.2f}x faster than {second.id}, as {self._how}"
             )
         lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
-        return "\n".join(lines)
+        return lines
 
     @property
     def _how(self) -> str:

@@ -6,16 +6,15 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from convalgos.bench import LayerResult, Measured, Results, geometric_mean
 from convalgos.constants import Constant
 from convalgos.gpu.device import GpuMachine
 from convalgos.machine import Machine
+from convalgos.text_output import cell, one_line
+from convalgos.text_table import Cell, Column, print_table
 
 PEER_HEADINGS = {
     "cudnn.channels_first": "cudnn\nfirst",
@@ -36,6 +35,7 @@ GPU_SOURCES = {
     f.name: "the driver" for f in fields(GpuMachine) if f.name not in ("bandwidth", "efficiency")
 } | {"launch": "convalgos, from an H200"}
 NOTABLE_REGRET = 1.1
+LAYER, PROBLEM = Column("layer", wraps=True), Column("problem", wraps=True, spare=3)
 
 
 # --- bench -----------------------------------------------------------------------------------
@@ -43,35 +43,33 @@ NOTABLE_REGRET = 1.1
 
 def show(results: Results, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
-    print_all(layer_table(results) if results.layers else None, footer(results), console)
+    if results.layers:
+        print_table(*layer_table(results), console)
+    print_lines(footer(results), console)
 
 
-def print_all(table: Table | None, lines: list[Text], console: Console) -> None:
-    """A table, and lines below it."""
-    if table is not None:
-        print_table(table, console)
+def print_lines(lines: list[Text], console: Console) -> None:
+    """What is told below a table."""
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
-def layer_table(results: Results) -> Table:
+def layer_table(results: Results) -> tuple[list[Column], list[tuple[Cell, ...]]]:
     """One line per layer. Ids leave out the device, and the oracle where the pick is the oracle."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, header_style="bold")
-    table.add_column("layer", no_wrap=True)
-    table.add_column("problem", min_width=12)
-    table.add_column("pick", no_wrap=True)
-    for heading in ("time\nms", "±%", "GFLOP\n/s", "% of\npeak"):
-        table.add_column(heading, justify="right", no_wrap=True)
     hosts = any(r.pick_row and r.pick_row.host_s is not None for r in results.layers)
-    if hosts:
-        table.add_column("host\nus", justify="right", no_wrap=True)
-    table.add_column("oracle", no_wrap=True)
-    table.add_column("regret", justify="right", no_wrap=True)
     peers = timed_peers(results)
-    for name in peers:
-        table.add_column(PEER_HEADINGS.get(name, name), justify="right", no_wrap=True)
-    for result in results.layers:
-        table.add_row(
+    columns = [
+        *(LAYER, PROBLEM, Column("pick"), Column("time\nms", right=True)),
+        *(
+            Column(name, right=True, spare=spare)
+            for name, spare in (("±%", 8), ("GFLOP\n/s", 7), ("% of\npeak", 9))
+        ),
+        *([Column("host\nus", right=True, spare=4)] if hosts else []),
+        *(Column("oracle", spare=6), Column("regret", right=True, spare=5)),
+        *map(peer_column, peers),
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (
             layer_name(results, result),
             str(result.problem),
             *_pick(result, results.machine),
@@ -79,7 +77,14 @@ def layer_table(results: Results) -> Table:
             *_oracle(result),
             *(ratio(result.ratio(name)) for name in peers),
         )
-    return table
+        for result in results.layers
+    ]
+    return columns, rows
+
+
+def peer_column(name: str) -> Column:
+    """The column of a peer's time / ours."""
+    return Column(PEER_HEADINGS.get(name, name), right=True, spare=1)
 
 
 def footer(results: Results) -> list[Text]:
@@ -94,7 +99,7 @@ def footer(results: Results) -> list[Text]:
         lines.insert(0, "geometric means: regret, and time of each peer / of the pick")
     lines += _whole_network(results)
     unserved = [layer_name(results, r) for r in results.layers if r.pick is None]
-    return [Text(line) for line in lines] + closing(results, unserved)
+    return [cell(line) for line in lines] + closing(results, unserved)
 
 
 def closing(results: Results[Any], unserved: list[str]) -> list[Text]:
@@ -103,7 +108,7 @@ def closing(results: Results[Any], unserved: list[str]) -> list[Text]:
     lines.append(", ".join(f"{name} {version}" for name, version in results.versions.items()))
     lines += [f"skipped {name}: {why_not}" for name, why_not in results.skipped.items()]
     lines += [f"{name}: no algorithm can serve it (convalgos explain says why)" for name in unserved]
-    return [Text(line) for line in lines] + [Text(c, style="bold red") for c in results.complaints()]
+    return [cell(line) for line in lines] + [cell(c, style="bold red") for c in results.complaints()]
 
 
 def mean(what: str, by_layer: dict[str, float | None], extreme: str, choose: Any) -> list[str]:
@@ -127,22 +132,27 @@ def layer_name(results: Results[Any], result: Measured) -> str:
     layer = result.layer
     several = len({r.layer.suite for r in results.layers}) > 1
     count = f" x{layer.count}" if layer.count > 1 else ""
-    return (f"{layer.suite}/{layer.name}" if several else layer.name) + count
+    return one_line(f"{layer.suite}/{layer.name}" if several else layer.name) + count
 
 
-def _pick(result: LayerResult, machine: Machine | GpuMachine) -> tuple[str | Text, ...]:
+def _pick(result: LayerResult, machine: Machine | GpuMachine) -> tuple[Cell, ...]:
     """Cells pick, time, spread, GFLOP/s, percent of peak."""
     row = result.pick_row
     if row is None:
-        return (Text("failed", style="bold red") if result.pick else "none", "", "", "", "")
+        return (cell("failed", style="bold red") if result.pick else "none", "", "", "", "")
     rate = result.problem.flops / row.median_s
     return (
-        Text(short(row.algorithm), style="bold red" if row in result.wrong else ""),
+        cell(short(row.algorithm), style="bold red" if row in result.wrong else ""),
         digits(row.median_s * 1e3),
-        "n=1" if len(row.samples_s) == 1 else f"{row.spread / 2:.0%}".rstrip("%"),
+        half_spread(row.spread if len(row.samples_s) > 1 else None),
         digits(rate / 1e9),
         f"{rate / machine.peak_of(result.problem):.0%}".rstrip("%"),
     )
+
+
+def half_spread(spread: float | None) -> str:
+    """Cell of percent around a median; a single sample has none."""
+    return "n=1" if spread is None else f"{spread / 2:.0%}".rstrip("%")
 
 
 def _host(result: LayerResult) -> str:
@@ -151,19 +161,19 @@ def _host(result: LayerResult) -> str:
     return "" if row is None or row.host_s is None else digits(row.host_s * 1e6)
 
 
-def _oracle(result: LayerResult) -> tuple[str | Text, ...]:
+def _oracle(result: LayerResult) -> tuple[Cell, ...]:
     """Cells oracle and regret."""
     oracle, regret = result.oracle, result.regret
     same = oracle is None or oracle.algorithm == result.pick
     return (
         "" if same or oracle is None else short(oracle.algorithm),
-        Text(f"{regret:.2f}", style="yellow" if regret > NOTABLE_REGRET else "") if regret else "n/a",
+        cell(f"{regret:.2f}", style="yellow" if regret > NOTABLE_REGRET else "") if regret else "n/a",
     )
 
 
 def ratio(value: float | None) -> Text | str:
     """A peer's time / ours: green where we are faster."""
-    return Text(f"{value:.2f}", style="green" if value >= 1 else "yellow") if value else "n/a"
+    return cell(f"{value:.2f}", style="green" if value >= 1 else "yellow") if value else "n/a"
 
 
 def _whole_network(results: Results) -> list[str]:
@@ -184,14 +194,6 @@ def _whole_network(results: Results) -> list[str]:
     for name in timed_peers(results):
         parts += total(name, [r.peer_seconds(name) for r in results.layers])
     return [f"all {calls} convolutions in a row: {', '.join(parts)}"] if parts else []
-
-
-def print_table(table: Table, console: Console) -> None:
-    """On a terminal as wide as that is, in a file as wide as the table takes."""
-    if not console.is_terminal:  # a file has no width: do not fold
-        options = console.options.update(max_width=1000)
-        console.width = max(console.width, Measurement.get(console, options, table).maximum)
-    console.print(table)
 
 
 def short(algorithm: str) -> str:
@@ -215,7 +217,7 @@ def show_machine(machine: Machine | GpuMachine, console: Console) -> None:
     figures = [
         (name, figure, sources.get(name, machine.source)) for name, figure in figures_of(machine).items()
     ]
-    print_table(pairs(title, figures), console)
+    print_pairs(title, figures, console)
 
 
 def figures_of(machine: Machine | GpuMachine) -> dict[str, str]:
@@ -225,19 +227,14 @@ def figures_of(machine: Machine | GpuMachine) -> dict[str, str]:
 
 def show_constants(found: list[Constant], console: Console) -> None:
     """The constants of the cost models, by file."""
-    table = Table("file", "constant", "value", "what it is, and where it was found", box=box.SIMPLE_HEAD,
-                  pad_edge=False, header_style="bold")  # fmt: skip
-    for constant in found:
-        table.add_row(constant.file, constant.name, constant.value, constant.comment)
-    print_table(table, console)
+    headings = ("file", "constant", "value", "what it is, and where it was found")
+    rows = [(c.file, c.name, c.value, c.comment) for c in found]
+    print_table([Column(heading, wraps=True) for heading in headings], rows, console)
 
 
-def pairs(title: str, rows: list[tuple[str, str, str]]) -> Table:
+def print_pairs(title: str, rows: list[tuple[str, str, str]], console: Console) -> None:
     """Names, values and where these come from."""
-    table = Table(title, "", "", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*map(Text, row))  # an extra in brackets is no markup
-    return table
+    print_table([Column(heading, wraps=True) for heading in (title, "", "")], rows, console)
 
 
 def figure(name: str, value: object) -> str:

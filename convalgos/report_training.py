@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from convalgos import report
 from convalgos.bench import Results
 from convalgos.measure import Timing
 from convalgos.report import digits
+from convalgos.text_output import cell
+from convalgos.text_table import Cell, Column, print_table
 from convalgos.training import Pass, StepResult
 
 WORDS = {"forward": "forward", "backward_data": "dx", "backward_weights": "dw"}
@@ -22,26 +22,25 @@ Steps = Results[StepResult]
 
 def show(results: Steps, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
-    report.print_all(step_table(results) if results.layers else None, footer(results), console)
+    if results.layers:
+        print_table(*step_table(results), console)
+    report.print_lines(footer(results), console)
 
 
-def step_table(results: Steps) -> Table:
+def step_table(results: Steps) -> tuple[list[Column], list[tuple[Cell, ...]]]:
     """Two lines per layer: milliseconds of each pass, and what was picked, without the device.
 
     Of a peer the time of its step / that of ours, and the milliseconds of its two calls.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, header_style="bold")
-    table.add_column("layer", no_wrap=True)
-    table.add_column("problem", min_width=12)
-    for word in WORDS.values():
-        table.add_column(f"{word}\nms", justify="right", no_wrap=True)
-    for heading in ("step\nms", "±%"):
-        table.add_column(heading, justify="right", no_wrap=True)
     peers = timed_peers(results)
-    for name in peers:
-        table.add_column(report.PEER_HEADINGS.get(name, name), justify="right", no_wrap=True)
-    for r in results.layers:
-        table.add_row(
+    columns = [
+        *(report.LAYER, report.PROBLEM),
+        *(Column(f"{word}\nms", right=True) for word in WORDS.values()),
+        *(Column("step\nms", right=True), Column("±%", right=True, spare=5)),
+        *map(report.peer_column, peers),
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (
             report.layer_name(results, r),
             str(r.problem),
             *map(_pass, r.passes),
@@ -49,7 +48,9 @@ def step_table(results: Steps) -> Table:
             f"{r.spread / 2:.0%}".rstrip("%") if r.spread is not None else "",
             *(_peer(r, name) for name in peers),
         )
-    return table
+        for r in results.layers
+    ]
+    return columns, rows
 
 
 def footer(results: Steps) -> list[Text]:
@@ -67,7 +68,7 @@ def footer(results: Steps) -> list[Text]:
         for p in r.passes
         if p.algorithm is None
     ]
-    return [Text(line) for line in lines] + report.closing(results, unserved)
+    return [cell(line) for line in lines] + report.closing(results, unserved)
 
 
 def timed_peers(results: Steps) -> list[str]:
@@ -79,16 +80,16 @@ def timed_peers(results: Steps) -> list[str]:
 def _pass(p: Pass) -> Text:
     """The cell of a pass: its time, and what was picked."""
     if p.algorithm is None or p.failed:
-        return Text("failed" if p.failed else "none", style="bold red" if p.failed else "")
+        return cell("failed" if p.failed else "none", style="bold red" if p.failed else "")
     time = digits(p.timing.median * 1e3) if p.timing else ""
-    return Text(f"{time}\n{report.short(p.algorithm)}", style="bold red" if p.wrong else "")
+    return cell(f"{time}\n{report.short(p.algorithm)}", style="bold red" if p.wrong else "")
 
 
 def _peer(r: StepResult, name: str) -> Text:
     """The cell of a peer: its step / ours, and the milliseconds of its forward pass and of both gradients."""
     step = r.peer(name)
     if step is None or step.seconds is None:
-        return Text("n/a")
+        return cell("n/a")
     parts = "+".join(digits(t.median * 1e3) for t in step.timings if t)
     return Text.assemble(report.ratio(r.ratio(name)), f"\n{parts}")
 

@@ -22,6 +22,7 @@ from convalgos import profiles
 from convalgos.algorithm import Algorithm, CastPlan, Plan, Unsupported
 from convalgos.constraints import Constraints
 from convalgos.machine import Machine
+from convalgos.near_names import did_you_mean
 from convalgos.ordering import cost, order, scaled
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Candidate, Ranking, Rejection
@@ -78,7 +79,7 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
         problem: in the form in which it computes its direction; forward by default.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: there is none; the message suggests the nearest.
     """
     for algorithm in algorithms():
         if algorithm.id == algorithm_id:
@@ -87,8 +88,11 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
         for algorithm in variants(problem, algorithm_id.partition(".")[0]):
             if algorithm.id == algorithm_id:
                 return algorithm
-    known = ", ".join(a.id for a in algorithms())
-    raise ValueError(f"algorithm={algorithm_id!r} must be 'auto' or one of {known}")
+    known = [a.id for a in algorithms()]
+    raise ValueError(
+        f"algorithm={algorithm_id!r} must be 'auto' or one of the {len(known)} ids that "
+        f"`convalgos algorithms` and ca.algorithms() list{did_you_mean(algorithm_id, known)}"
+    )
 
 
 def variants(problem: ConvProblem, device: str) -> list[Algorithm]:
@@ -300,7 +304,8 @@ def survey(
         computed = algorithm.computed(problem)
         algorithm = within(algorithm, computed, constraints)
         if reason := algorithm.why_not(computed):
-            rejected.append(Rejection(algorithm.id, reason))
+            elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
+            rejected.append(Rejection(algorithm.id, reason, elsewhere))
             continue
         candidates.append(_candidate(algorithm, problem, machine, device))
     return candidates, rejected

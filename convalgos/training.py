@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from convalgos import measure, peers, select
 from convalgos.algorithm import Unsupported
@@ -82,6 +82,8 @@ class PeerStep:
 @dataclass(frozen=True)
 class StepResult:
     """All that was found out about a step of a layer."""
+
+    kind: ClassVar[str] = "training"
 
     layer: Layer
     passes: tuple[Pass, ...]  # in the order of DIRECTIONS

@@ -76,7 +76,8 @@ def layer_result(
 
 
 def row(algorithm, seconds, error=1e-7, bound=1e-6):
-    return Row(algorithm, seconds, 0.1, 0, error, bound, (seconds,))
+    samples = (0.9 * seconds, seconds, 1.1 * seconds)  # of which the spread is a tenth
+    return Row(algorithm, seconds, 0.1, 0, error, bound, samples)
 
 
 # --- timing ----------------------------------------------------------------------------------
@@ -261,7 +262,10 @@ def test_the_json_has_what_it_says():
     results = bench.Results("convalgos bench", MACHINE, bench.versions(), {"up": "no"}, [result, wrong])
     text = json.dumps(bench.as_json(results), allow_nan=False)
     read = json.loads(text)
-    assert read.keys() == {"command", "started", "machine", "versions", "skipped", "layers"}
+    assert read.keys() == {
+        "kind", "format", "command", "started", "machine", "versions", "skipped", "layers",
+    }  # fmt: skip
+    assert (read["kind"], read["format"]) == ("bench", 1)
     assert read["machine"]["threads"] == 2 and read["machine"]["peak_float32"] == 5e11
     assert read["versions"].keys() >= {"python", "numpy", "convalgos"}
     assert read["skipped"] == [{"name": "up", "why_not": "no"}]

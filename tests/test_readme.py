@@ -62,7 +62,10 @@ def test_commands_exist(words):
         for option in (word for word in rest if word.startswith("--")):
             assert option in shown
         if command in ("explain", "find", "info"):
-            assert "cpu.direct" in convalgos(*arguments)
+            of_network = rest[:1] and rest[0] in suites()
+            assert (" direct " if of_network else "cpu.direct") in convalgos(*arguments)
+        elif command in ("algorithms", "suites"):
+            assert ("resnet50" if command == "suites" else "cpu.direct") in convalgos(*arguments)
         elif command.startswith("select"):
             assert all((ROOT / word).exists() for word in rest if "/" in word)
         elif command in ("bench", "tune"):

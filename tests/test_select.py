@@ -223,7 +223,7 @@ def test_allow_and_deny_take_families_and_ids(wisdom):
     assert set(ids(ca.explain(PROBLEM, allow="cpu.direct"))) == {"cpu.direct", "cpu.direct.pixels"}
     assert "cpu.direct" in ids(ca.explain(PROBLEM, deny="cpu.direct.pixels"))
     assert not {"cpu.direct", "cpu.direct.pixels"} & set(ids(ca.explain(PROBLEM, deny="cpu.direct")))
-    with pytest.raises(ValueError, match=r"deny='cpu\.magic' must be a family or an id, of cpu\.depthwise"):
+    with pytest.raises(ValueError, match=r"deny='cpu\.magic' must be a family or an id"):
         ca.explain(PROBLEM, deny="cpu.magic")
     with pytest.raises(Unsupported, match=r"is not among allow=cpu\.depthwise"):
         ca.plan(PROBLEM, allow="cpu.depthwise")

@@ -354,12 +354,16 @@ def test_a_wrong_pass_ends_in_status_1(table, monkeypatch):
         (["--direction", "backward_data"], "No such option '--direction'"),
         (["--algorithm", "cpu.direct"], "No such option '--algorithm'"),
         (["--html", "page.html"], "No such option '--html'"),
-        (["n1 c4 w9 k4 s3 compute_tf32", "--peers", "none"], "no algorithm can serve any of these layers"),
     ],
 )
 def test_errors_are_one_line_with_status_2(arguments, message):
     result = run("training", *arguments, status=2)
     assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_nothing_to_run_with_ends_in_status_1():
+    result = run("training", "n1 c4 w9 k4 s3 compute_tf32", "--peers", "none", status=1)
+    assert "no algorithm can serve any of these layers" in result.stderr and "Traceback" not in result.stderr
 
 
 @needs_torch

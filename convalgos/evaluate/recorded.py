@@ -7,19 +7,17 @@ layer on each line. Both are read here, and checked. Results that were wrong are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from convalgos import strict_json
 from convalgos.gpu.device import GpuMachine
+from convalgos.json_format import FORMATS, load, reading
 from convalgos.machine import Machine, checked
 from convalgos.problem import ConvProblem
 from convalgos.store import Measured
 
-FORMAT = 1  # of the compact form
 DIGITS = 4  # of a sample in the compact form
 
 
@@ -49,23 +47,12 @@ def read(path: str | Path) -> Recorded:
     Raises:
         ValueError: says what is wrong, and where. OSError: the file cannot be read.
     """
+    found = load(path, "bench", "gpu_check", "selector_table")
     with reading(path):
-        found = strict_json.loads(Path(path).read_text("utf-8"))
         machine = read_machine(found["machine"])
         layers = tuple(_layer(layer) for layer in found["layers"])
         versions = {str(k): str(v) for k, v in found.get("versions", {}).items()}
     return Recorded(machine, versions, layers)
-
-
-@contextmanager
-def reading(path: str | Path) -> Iterator[None]:
-    """Within it, what a file lacks or has wrong is a ValueError that names the file."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a table of convalgos bench --json: {error!r}") from None
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is not a table of convalgos bench --json: {error}") from None
 
 
 def dump(table: Recorded) -> str:
@@ -85,7 +72,8 @@ def dump(table: Recorded) -> str:
         )
         for layer in table.layers
     ]
-    head = json.dumps({"format": FORMAT, "machine": asdict(table.machine), "versions": table.versions})
+    version = FORMATS["selector_table"]
+    head = json.dumps({"format": version, "machine": asdict(table.machine), "versions": table.versions})
     return f'{head[:-1]}, "layers": [\n' + ",\n".join(lines) + "\n]}\n"
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
+from rich.console import Console
 
 from convalgos.evaluate import Evaluation, Judged, ModelError
 from convalgos.evaluate.recorded import Recorded
 from convalgos.page import Figure, Html, chart, label, layout, page, section, table, tiles
 from convalgos.report import digits
 from convalgos.report_charts import family, family_colors, log_axis, marks
+from convalgos.text_table import Column, print_table
 
 WORST = 10  # picks that are listed
 REGRETS = (0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that are named on an axis
@@ -76,19 +76,18 @@ def model_rows(errors: Sequence[ModelError]) -> list[Row]:
     return [(m.family, str(m.count), f"{m.bias:.2f}", f"{m.scatter:.2f}") for m in errors]
 
 
-def text_tables(
-    evaluations: Sequence[Evaluation], single: Evaluation, errors: Sequence[ModelError]
-) -> list[Table]:
-    """All of it for a terminal."""
+def show(
+    evaluations: Sequence[Evaluation], single: Evaluation, errors: Sequence[ModelError], console: Console
+) -> None:
+    """All of it on a terminal."""
     names = tuple(e.selector for e in evaluations)
-    found = [
-        _table("regret: time of the pick / time of the fastest", COLUMNS, summary_rows(evaluations, single)),
-        _table(
-            "mean and largest regret by network", ("network", "layers", *names), network_rows(evaluations)
-        ),
+    tables = [
+        ("regret: time of the pick / time of the fastest", COLUMNS, summary_rows(evaluations, single)),
+        ("mean and largest regret by network", ("network", "layers", *names), network_rows(evaluations)),
     ]
-    found += [_table(f"worst picks of {e.selector}", WORST_COLUMNS, worst_rows(e)) for e in evaluations]
-    return [*found, _table(MODELS, MODEL_COLUMNS, model_rows(errors))]
+    tables += [(f"worst picks of {e.selector}", WORST_COLUMNS, worst_rows(e)) for e in evaluations]
+    for title, headings, rows in (*tables, (MODELS, MODEL_COLUMNS, model_rows(errors))):
+        print_table(_columns(headings), rows, console, title)
 
 
 def html(
@@ -149,13 +148,12 @@ def _name(j: Judged) -> str:
     return f"{layer.suite}/{layer.name}" if layer.suite else layer.name
 
 
-def _table(title: str, heading: Sequence[str], rows: Sequence[Row]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for i, name in enumerate(heading):
-        table.add_column(name, justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _columns(headings: Sequence[str]) -> list[Column]:
+    """The first stands to the left; words of others go on in the next line, and the last go first."""
+    return [
+        Column(heading, right=i > 0, wraps=heading not in COLUMNS, spare=i if headings is COLUMNS else 0)
+        for i, heading in enumerate(headings)
+    ]
 
 
 def _page_table(heading: Sequence[str], rows: Sequence[Row]) -> Html:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import scipy.signal
-from rich import box
-from rich.table import Table
+from rich.console import Console
 
 from convalgos import measure, recorder, select, signal
 from convalgos.measure import Progress, silent
+from convalgos.text_table import Column, print_table
 
 METHODS = ("direct", "fft")
 LENGTHS = (3, 5e4)  # of both signals; all ranges are of a log-uniform distribution
@@ -163,11 +163,10 @@ def read(paths: Iterable[str | Path]) -> list[Judged]:
     return found
 
 
-def summary(found: Sequence[Judged]) -> Table:
-    """The regrets of both choices, and how long the calls take."""
-    table = Table(title="time of the choice / time of the fastest", box=box.SIMPLE_HEAD, title_justify="left")
-    for i, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if i == 0 else "right")
+def show(found: Sequence[Judged], console: Console) -> None:
+    """Print the regrets of both choices."""
+    columns = [Column(name, right=i > 0, spare=i) for i, name in enumerate(COLUMNS)]
+    rows = []
     for ndim in (1, 2):
         part = [j for j in found if len(j.shape1) == ndim]
         if not part:
@@ -178,8 +177,8 @@ def summary(found: Sequence[Judged]) -> Table:
             (f"{ndim}-D: ours, of sums and transforms", [j.ours_of_two for j in part]),
             (f"{ndim}-D: ours, of up to {most} algorithms", [j.ours for j in part]),
         ):
-            table.add_row(name, *_row(np.array(regrets)))
-    return table
+            rows.append((name, *_row(np.array(regrets))))
+    print_table(columns, rows, console, "time of the choice / time of the fastest")
 
 
 def _row(regrets: np.ndarray) -> tuple[str, ...]:

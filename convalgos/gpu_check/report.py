@@ -17,6 +17,7 @@ from convalgos.gpu.device import GpuMachine
 from convalgos.gpu_check.results import Cut, Result
 from convalgos.gpu_check.targets import Reached, fastest, ours, picked, targets
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
+from convalgos.json_format import head
 from convalgos.machine import write_atomic
 
 LAYERS = "| problem | pick | us | fastest of ours | us | cuDNN | us | cuDNN / pick | cuDNN / fastest |"
@@ -80,7 +81,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         errors = {(r.problem, r.algorithm): r for r in self.results if r.what == "y"}
-        return {
+        return head("gpu_check") | {
             "command": self.command,
             "machine": asdict(self.figures),
             "versions": self.versions,

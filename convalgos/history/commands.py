@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from convalgos import bench, history, report
+from convalgos.exit_status import FAILED
 from convalgos.history import quick as history_quick
 from convalgos.history.quick import Compared, Side
 from convalgos.progress import bar, teller
+from convalgos.text_output import cell, console, echo
+from convalgos.text_table import Cell, Column, print_table
 
-FAILED = 1
 EVERY = 16  # commits from one milestone to the next
 
 
@@ -81,7 +79,7 @@ def backfill_command(every: int, only_list: bool, **choices: Any) -> None:
     found = history.milestones(root, every)
     if only_list:
         for commit in found:
-            click.echo(history.git(root, "log", "-1", "--format=%h %as %s", commit))
+            echo(history.git(root, "log", "-1", "--format=%h %as %s", commit))
         return
     _run(found, choices)
 
@@ -96,7 +94,7 @@ def backfill_command(every: int, only_list: bool, **choices: Any) -> None:
 def publish_command(output: Path | None) -> None:
     """Make pages of curves from all results that are kept."""
     page = history.publish(output)
-    click.echo(f"the curves are in {page}")
+    echo(f"the curves are in {page}")
 
 
 @history_group.command("compare")
@@ -108,7 +106,7 @@ def publish_command(output: Path | None) -> None:
 )
 def compare_command(before: str | None, after: str | None, machine: str | None, factor: float) -> None:
     """Print how two measured commits differ, by default the two newest."""
-    click.echo(history.compare(before, after, machine, factor))
+    echo(history.compare(before, after, machine, factor))
 
 
 @history_group.command("quick")
@@ -128,7 +126,7 @@ def quick_command(base: str, budget: float) -> None:
     where a layer that ran before no longer does.
     """
     if reason := history_quick.why_not(base):
-        click.echo(f"nothing to compare with: {reason}")
+        echo(f"nothing to compare with: {reason}")
         return
     found: list[Compared] = []
     try:
@@ -136,14 +134,14 @@ def quick_command(base: str, budget: float) -> None:
             task = progress.add_task("", total=1)
             found += history_quick.quick(base, budget=budget, progress=teller(progress, task, 0))
     except history_quick.Incomparable as reason:
-        click.echo(f"nothing to compare with: {reason}")
+        echo(f"nothing to compare with: {reason}")
         return
-    report.print_table(_table(found, base), Console())
+    print_table(*_table(found, base), console())
     mean = bench.geometric_mean(c.ratio for c in found)
-    click.echo(f"geometric mean {mean:.2f}" if mean else "no layer ran on both sides")
+    echo(f"geometric mean {mean:.2f}" if mean else "no layer ran on both sides")
     if lost := [c for c in found if c.before.timing and not c.now.timing]:
         for c in lost:
-            click.echo(f"{c.layer} ran on {base} and no longer does: {c.now.why_not}", err=True)
+            echo(f"{c.layer} ran on {base} and no longer does: {c.now.why_not}", err=True)
         sys.exit(FAILED)
 
 
@@ -156,35 +154,39 @@ def _run(commits: Sequence[str], choices: dict[str, Any]) -> None:
     with bar() as progress:
         task = progress.add_task("", total=len(commits))
         for i, commit in enumerate(commits):
-            click.echo(f"commit {i + 1} of {len(commits)}: {commit[:8]}")
+            echo(f"commit {i + 1} of {len(commits)}: {commit[:8]}")
             try:
                 tell = teller(progress, task, i, commit[:8])
-                path, count = history.run(commit, **choices, tell=click.echo, progress=tell)
+                path, count = history.run(commit, **choices, tell=echo, progress=tell)
             except history.NothingMeasured as reason:
-                click.echo(f"Error: {reason}", err=True)
+                echo(f"Error: {reason}", err=True)
             else:
                 measured += 1
-                click.echo(f"{count} values in {path}")
+                echo(f"{count} values in {path}")
     if measured < len(commits):
-        click.echo(f"{measured} of {len(commits)} commits were measured", err=True)
+        echo(f"{measured} of {len(commits)} commits were measured", err=True)
         sys.exit(FAILED)
 
 
-def _table(found: Sequence[Compared], base: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for heading in ("layer", "problem", f"{base}: pick", "ms", "now: pick", "ms", "ratio", ""):
-        table.add_column(heading, justify="right" if heading in ("ms", "ratio") else "left", no_wrap=True)
+def _table(found: Sequence[Compared], base: str) -> tuple[list[Column], list[tuple[Cell, ...]]]:
+    columns = [
+        *(report.LAYER, report.PROBLEM, Column(f"{base}: pick", wraps=True, spare=2)),
+        *(Column("ms", right=True, spare=1), Column("now: pick", wraps=True, spare=2)),
+        *(Column("ms", right=True, spare=1), Column("ratio", right=True), Column("")),
+    ]
     styles = {"slower": "bold yellow", "faster": "green", "": ""}
-    for c in found:
-        table.add_row(
+    rows: list[tuple[Cell, ...]] = [
+        (
             c.layer,
             c.problem,
             *_cells(c.before),
             *_cells(c.now),
             f"{c.ratio:.2f}" if c.ratio else "n/a",
-            Text(c.verdict, styles[c.verdict]),
+            cell(c.verdict, styles[c.verdict]),
         )
-    return table
+        for c in found
+    ]
+    return columns, rows
 
 
 def _cells(side: Side) -> tuple[str, str]:
