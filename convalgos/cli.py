@@ -11,7 +11,7 @@ import click
 from convalgos import api, bench_commands, commands, explain_commands, info, listing_commands, termination
 from convalgos.algorithm import Unsupported
 from convalgos.completion import HOW
-from convalgos.exit_status import DONE, FAILED, MEANING, USAGE
+from convalgos.exit_status import DONE, MEANING, REFUSED
 from convalgos.history.commands import history_group
 from convalgos.text_output import clean, console, flush, silence
 from convalgos.version import __version__
@@ -20,14 +20,10 @@ from convalgos.version import __version__
 class _Told(click.ClickException):
     """An error in one line."""
 
-    exit_code = USAGE
+    exit_code = REFUSED
 
     def __init__(self, message: object):
         super().__init__(clean(" ".join(str(message).split())))
-
-
-class _Failed(_Told):
-    exit_code = FAILED
 
 
 class _Commands(click.Group):
@@ -52,11 +48,9 @@ class _Commands(click.Group):
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise _Told(f"{where}{error.strerror or error}") from error
-        except (Unsupported, ImportError) as error:
-            raise _Failed(error) from error
         except MemoryError as error:
-            raise _Failed(f"there is not enough memory: {error}") from error
-        except (ValueError, TypeError) as error:
+            raise _Told(f"there is not enough memory: {error}") from error
+        except (ValueError, TypeError, ImportError, Unsupported) as error:
             raise _Told(error) from error
 
 

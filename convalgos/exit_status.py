@@ -2,13 +2,13 @@
 
 DONE = 0
 FAILED = 1
-USAGE = 2
+REFUSED = 2
 
 MEANING = """\b
 Exit status:
   0    done
-  1    a result was wrong, an algorithm failed, or nothing can serve what was asked
-       for (no algorithm, no device, or a package that is not installed)
-  2    the command line, or a file that it names, is wrong
+  1    done, and a result was wrong, an algorithm failed, or none served
+  2    not done: the command line or a file that it names is wrong, or what was
+       asked for cannot be served (no device, or a package that is not installed)
   130  interrupted (Ctrl-C); 143 asked to end (SIGTERM): what was done by then is
        shown, and kept in the file of --json and in the wisdom"""

@@ -168,7 +168,7 @@ def test_a_wrong_or_failing_algorithm_ends_in_status_1(table, tmp_path, monkeypa
 
 
 def test_nothing_to_run_with_is_an_error():
-    result = run("bench", "n1 c4 w9 k4 s3 compute_tf32", *QUICK, status=1)
+    result = run("bench", "n1 c4 w9 k4 s3 compute_tf32", *QUICK, status=2)
     assert "no algorithm can serve any of these layers" in result.stderr
 
 
@@ -318,14 +318,14 @@ def test_unsupported_is_an_error_of_one_line(monkeypatch):
         raise Unsupported("not\nhere")
 
     monkeypatch.setattr(api, "explain", unsupported)
-    assert run("explain", "n1 c4 w9 k4 s3", status=1).stderr == "Error: not here\n"
+    assert run("explain", "n1 c4 w9 k4 s3", status=2).stderr == "Error: not here\n"
 
 
 def test_a_model_without_onnx_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     missing.cache_clear()
     try:
-        result = run("bench", tmp_path / "net.onnx", status=1)
+        result = run("bench", tmp_path / "net.onnx", status=2)
         assert "net.onnx needs onnx, which is not installed (pip install 'convalgos[bench]')" in result.stderr
     finally:
         monkeypatch.undo()

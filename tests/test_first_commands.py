@@ -236,7 +236,7 @@ def test_find_ends_in_1_where_a_result_is_wrong_or_an_algorithm_fails(monkeypatc
     [
         (["find", "n1 c4 w9 k4 s3 compute_tf32"], 1),  # nothing serves it
         (["explain", "n1 c4 w9 k4 s3 compute_tf32"], 0),  # which is what explain is for
-        (["explain", "n1 c4 w9 k4 s3", "--device", "cuda"], 1 if gpu.why_none() else 0),
+        (["explain", "n1 c4 w9 k4 s3", "--device", "cuda"], 2 if gpu.why_none() else 0),
         (["bench", "n1 c4 w9 k4 s3", "--device", "tpu"], 2),
         (["wisdom", "merge", "nowhere.json"], 2),
         (["wisdom", "forget"], 2),
@@ -252,7 +252,7 @@ def test_statuses_are_the_same_in_every_command(arguments, status):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(MemoryError("of 36 TiB"), 1), (ImportError("numba is broken"), 1)]
+    ("error", "status"), [(MemoryError("of 36 TiB"), 2), (ImportError("numba is broken"), 2)]
 )
 def test_what_this_machine_cannot_do_is_a_sentence(monkeypatch, error, status):
     def fails(*arguments, **more):

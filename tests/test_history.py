@@ -158,7 +158,7 @@ def test_without_asv(monkeypatch, tmp_path):
     missing.cache_clear()
     try:
         done = CliRunner().invoke(main, ["history", "publish"])
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert "needs asv, which is not installed (pip install 'convalgos[history]')" in done.stderr
     finally:
         monkeypatch.undo()

@@ -331,7 +331,7 @@ def test_without_plotly_nothing_is_measured_first(monkeypatch, tmp_path):
     missing.cache_clear()
     try:
         done = CliRunner().invoke(main, ["bench", "n1 c4 w9 k4 s3", "--html", str(tmp_path / "x.html")])
-        assert done.exit_code == 1 and done.stdout == ""
+        assert done.exit_code == 2 and done.stdout == ""
         assert "needs plotly, which is not installed (pip install 'convalgos[report]')" in done.stderr
     finally:
         monkeypatch.undo()
