@@ -34,8 +34,8 @@ FREE, KERNEL, ARGUMENTS, TASKS = 128, 136, 144, 152  # 1: the slot may be taken;
 # Nanoseconds. To wake a thread takes the caller 15 000, and it comes after 30 000 (a virtual machine, Xeon):
 # who spins for much longer than that loses little by what comes later.
 IDLE, LATE = 300_000, 200_000  # that a worker spins for the next task, and a caller for the end of the last
-SHORT = 20_000  # and both where other programs want the cores
-AWAY, CALM = 200_000, 200_000_000  # for which a thread lost its core then, and for which that is remembered
+SHORT = 60_000  # and both where other programs want the cores
+AWAY, CALM = 200_000, 20_000_000  # for which a thread lost its core then, and for which that is remembered
 PAUSES = 8  # between two looks at the clock
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
