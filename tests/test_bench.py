@@ -412,6 +412,12 @@ def network(picks=("cpu.winograd.f4x3", "cpu.im2col.mkl")):
     )  # fmt: skip
 
 
+def test_a_single_sample_has_no_spread():
+    single = Row("cpu.a", 2.0, 0.0, 0, 1e-7, 1e-6, (2.0,))
+    results = bench.Results("", MACHINE, {}, layers=[layer_result(rows=[single], pick="cpu.a", name="L")])
+    assert "n=1" in shown(results).split() and "1 sample" in str(results.layers[0].table)
+
+
 def test_resnet50_fits_120_columns():
     text = shown(network())
     lines = text.splitlines()
