@@ -69,7 +69,8 @@ def read_trusted(path: Path) -> bytes:
     Raises:
         OSError: there is none, or it is not to be trusted; says why.
     """
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK), "rb") as file:
+    flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, os.O_RDONLY | flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(f"{path} is not a file")
@@ -89,7 +90,9 @@ def write_private(path: Path, content: bytes) -> None:
     _make_private(path.parent)
     aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open(
+            os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb"
+        ) as file:
             file.write(content)
         os.replace(aside, path)
     except BaseException:

@@ -40,7 +40,7 @@ except Exception:  # `jit` says what is wrong with it
 MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
 ENDING = ".kernel"
 UNUSED = 30 * 86400  # seconds after which an entry goes
-MOST_BYTES = 256 << 20  # of all entries; one takes 5 KiB, all algorithms on one network 10 MiB
+MOST_BYTES = 64 << 20  # of all entries, of which one takes 7 KiB
 DAY = 86400  # seconds between two marks of use, and between two looks for old entries
 ABANDONED = 3600  # seconds after which what is written aside belongs to no process any more
 TOOLKIT = (
