@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.signal
 
-from convalgos import select
+from convalgos import select, short_signals
 from convalgos.algorithm import Plan, Unsupported
 from convalgos.constraints import Constraints
 from convalgos.problem import ConvProblem
@@ -29,6 +29,7 @@ FAMILIES = {  # of algorithms, by method
     "direct": ("cpu.direct", "cpu.depthwise", "cpu.im2col"),
     "fft": ("cpu.fft", "cpu.fft_tiles"),
 }
+SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
 LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are their sums
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
@@ -52,6 +53,9 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
         >>> ca.signal.convolve([1, 2, 3], [0, 1, 0.5])
         array([0. , 1. , 2.5, 4. , 1.5])
     """
+    y = short_signals.summed(in1, in2, mode) if method in ("auto", "direct") else None
+    if y is not None:
+        return y
     y = _promoted(in1, in2, mode, method)
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
@@ -66,6 +70,9 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
         >>> ca.signal.correlate([1, 2, 3], [0, 1, 0.5], "same")
         array([2. , 3.5, 3. ])
     """
+    y = short_signals.correlated(in1, in2, mode) if method in ("auto", "direct") else None
+    if y is not None:
+        return y
     w = np.asarray(in2)
     y = _promoted(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method)
     return scipy.signal.correlate(in1, in2, mode, method) if y is None else y
@@ -136,6 +143,8 @@ def _promoted(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
+    if axes is None and (y := short_signals.transformed(in1, in2, mode)) is not None:
+        return y
     arrays = _arrays(in1, in2)
     if arrays is None:
         return None
@@ -283,6 +292,8 @@ def _real_parts(array: np.ndarray, axis: int) -> np.ndarray:
 
 def _finite(x: np.ndarray) -> bool:
     """False where an element is not a number or infinite (or the sum is, which then costs only time)."""
+    if x.size <= SMALL:
+        return bool(np.isfinite(x).all())
     with np.errstate(all="ignore"):
         return bool(np.isfinite(x.sum()))
 

@@ -52,6 +52,7 @@ LAYERS = (
     {"torch"},
     {
         "signal",
+        "short_signals",
         "suites",
         "onnx_model",
         "onnx_attributes",

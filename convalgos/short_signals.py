@@ -1,0 +1,134 @@
+"""Signals so short that to sort them into a problem takes longer than to convolve them.
+
+They go straight to NumPy's loop of dot products, or through three transforms of SciPy's FFT: no problem, no
+plan, nothing kept. All functions return None for what is not theirs to answer, which `convalgos.signal` then
+sorts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+# Up to here nothing else is faster; Sapphire Rapids, one thread.
+LONGEST = 2048  # elements of two 1-D arrays together,
+PRODUCTS = 1 << 20  # and of one times those of the other,
+OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
+TAPS = 10  # elements of the smaller one of two arrays of several axes
+TRANSFORMED = 1 << 12  # elements of a result that is transformed whole
+
+NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
+SINGLE = frozenset("fF")
+
+
+def summed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
+    """`scipy.signal.convolve` by sums of products, in the dtype that the inputs promote to."""
+    arrays = _arrays(in1, in2)
+    return None if arrays is None or mode not in ("full", "same", "valid") else _summed(*arrays, mode)
+
+
+def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
+    """`scipy.signal.correlate` by sums of products."""
+    arrays = _arrays(in1, in2)
+    if arrays is None or mode not in ("full", "same", "valid"):
+        return None
+    x, w = arrays
+    w = w[(slice(None, None, -1),) * w.ndim]
+    return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
+
+
+def transformed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
+    """`scipy.signal.fftconvolve` of all axes: summed, where that is fastest and all is finite."""
+    arrays = _arrays(in1, in2)
+    if arrays is None or mode not in ("full", "same", "valid"):
+        return None
+    x, w = arrays
+    if 1 in x.shape or 1 in w.shape:
+        return None  # no convolution along such axes, but a product
+    single = x.dtype.char in SINGLE and w.dtype.char in SINGLE
+    x, w = (_floating(a, single) for a in arrays)
+    y = _summed(x, w, mode) if x.size * w.size <= OTHER_PRODUCTS else None
+    if y is not None and np.isfinite(y).all():
+        return y  # transforms spread what is not finite
+    full = [n + k - 1 for n, k in zip(x.shape, w.shape, strict=True)]
+    larger = _larger(x.shape, w.shape)
+    if math.prod(full) > TRANSFORMED or (mode == "valid" and larger is None):
+        return None
+    lengths = [scipy.fft.next_fast_len(n, x.dtype.kind == w.dtype.kind == "f") for n in full]
+    if x.dtype.kind == w.dtype.kind == "f":
+        y = scipy.fft.irfftn(scipy.fft.rfftn(x, lengths) * scipy.fft.rfftn(w, lengths), lengths)
+    else:
+        y = scipy.fft.ifftn(scipy.fft.fftn(x, lengths) * scipy.fft.fftn(w, lengths))
+    return y[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both inputs, where they are plain arrays or lists of numbers, of one to three axes and not empty."""
+    if type(in1) in (list, tuple):
+        in1 = np.asarray(in1)
+    if type(in2) in (list, tuple):
+        in2 = np.asarray(in2)
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray:
+        return None
+    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS:
+        return None
+    return (in1, in2) if in1.size and in2.size and 0 < in1.ndim == in2.ndim < 4 else None
+
+
+def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+    """The convolution by sums, where nothing is faster."""
+    if x.ndim > 1:
+        return _by_taps(x, w, mode)
+    most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
+    if x.size + w.size > LONGEST or x.size * w.size > most:
+        return None
+    if mode != "same":
+        return np.convolve(x, w, mode)  # type: ignore[call-overload]
+    return np.convolve(x, w)[_crop(mode, x.size, w.size)].copy()
+
+
+def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+    """The same of several axes: the larger array, times each element of the other, is added in its place."""
+    if max(x.size, w.size) > LONGEST or min(x.size, w.size) > TAPS:
+        return None
+    if mode == "valid" and _larger(x.shape, w.shape) is None:
+        return None
+    dtype = np.result_type(x, w)
+    image, kernel = (a.astype(dtype, copy=False) for a in ((x, w) if x.size >= w.size else (w, x)))
+    full = np.zeros([n + k - 1 for n, k in zip(x.shape, w.shape, strict=True)], dtype)
+    with np.errstate(all="ignore"):
+        for tap in np.ndindex(kernel.shape):
+            window = full[tuple(slice(t, t + n) for t, n in zip(tap, image.shape, strict=True))]
+            window += image * kernel[tap]
+    if mode == "full":
+        return full
+    return full[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
+
+
+def _floating(array: np.ndarray, single: bool) -> np.ndarray:
+    """In single or in double precision, real or complex as it was."""
+    kinds = (np.complex64, np.float32) if single else (np.complex128, np.float64)
+    return array.astype(kinds[array.dtype.kind != "c"], copy=False)
+
+
+def _larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
+    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
+    pairs = list(zip(shape1, shape2, strict=True))
+    if all(a >= b for a, b in pairs):
+        return 0
+    return 1 if all(b >= a for a, b in pairs) else None
+
+
+def _crop(mode: str, n: int, k: int) -> slice:
+    """What a mode takes out of the full convolution, along one axis."""
+    if mode == "full":
+        return slice(0, n + k - 1)
+    count = n if mode == "same" else abs(n - k) + 1
+    first = (n + k - 1 - count) // 2
+    return slice(first, first + count)
