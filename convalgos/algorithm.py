@@ -199,7 +199,13 @@ class Algorithm(ABC):
         """Everything that does not depend on the data. Called only where `why_not` is None."""
 
     def computed(self, problem: ConvProblem) -> ConvProblem:
-        """The problem itself, or its float32 twin where the data are 16-bit and this computes float32."""
+        """The problem itself, or what is computed in its place.
+
+        That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU the
+        problem in the other layout where that is the same memory, and faster.
+        """
+        if self.device == "cpu":
+            problem = problem.reread
         half = problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes
         return problem.replace(dtype="float32") if half and problem.compute_dtype == "float32" else problem
 
@@ -210,9 +216,10 @@ class Algorithm(ABC):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
         if problem.is_empty:
             return EmptyPlan(problem, self)
-        if computed is not problem:
-            return CastPlan(problem, self, self.plan(computed))
-        return self.plan(problem)
+        plan = self.plan(computed)
+        if computed.layout != problem.layout:
+            plan = RereadPlan(computed.relaid, self, plan)
+        return plan if computed.dtype == problem.dtype else CastPlan(problem, self, plan)
 
 
 class PreparedFilter:
@@ -449,6 +456,25 @@ class CastPlan(Plan):
     def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
         self._inner.convert(array, wide)
         return wide
+
+
+class RereadPlan(Plan):
+    """A plan for the other layout, where that is the same memory: other shapes are given to the same data."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, inner: Plan):
+        super().__init__(problem, algorithm, inner.workspace_bytes)
+        self._inner = inner
+        self._shapes = inner.problem.array_shapes
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return self._inner.prepare_filter(w.reshape(self._shapes[1]))
+
+    def new_workspace(self) -> Any:
+        return self._inner.new_workspace()
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        first, _, result = self._shapes
+        self._inner.run(x.reshape(first), w, bias, activation, y.reshape(result), workspace)
 
 
 def flipped(w: Any) -> Any:

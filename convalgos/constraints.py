@@ -64,10 +64,15 @@ class Constraints:
         default = Constraints()
         return tuple(name for name in LIMITS if getattr(self, name) != getattr(default, name))
 
-    def check_names(self, known: Iterable[Algorithm]) -> None:
-        """ValueError where `allow` or `deny` names what is no algorithm nor family of them."""
+    def check_names(self, known: Iterable[Algorithm], more: Iterable[Algorithm] = ()) -> None:
+        """ValueError where `allow` or `deny` names what is no algorithm nor family of them.
+
+        Args:
+            more: algorithms that may be named, too, but are not listed.
+        """
+        known = tuple(known)
         names = {name for a in known for name in (a.family, a.id)}
-        ids = [a.id for a in known]
+        ids = [a.id for a in (*known, *more)]
         for argument in ("allow", "deny"):
             for name in getattr(self, argument) or ():
                 if not any(_covers(name, i) for i in ids):

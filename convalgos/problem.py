@@ -343,6 +343,25 @@ class ConvProblem:
         return made
 
     @kept
+    def relaid(self) -> ConvProblem:
+        """The same problem in the other layout."""
+        first = self.layout == "channels_first"
+        return self.with_valid(layout="channels_last" if first else "channels_first")
+
+    @kept
+    def reread(self) -> ConvProblem:
+        """The problem in the layout in which the same memory is faster to compute, or itself.
+
+        Maps of one channel are the same memory in both layouts, and rows of pixels fill vectors. So are maps
+        of one pixel, where channels do.
+        """
+        if math.prod(self.spatial) == math.prod(self.spatial_out) == 1:
+            return self if self.layout == "channels_last" else self.relaid
+        if self.C == self.K == 1 and self.layout == "channels_last":
+            return self.relaid
+        return self
+
+    @kept
     def as_3d(self) -> ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
         missing = 3 - self.ndim

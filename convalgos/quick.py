@@ -91,10 +91,10 @@ def choose(
             of one shape are those of the shapes around it, whose tiles may fit better or worse.
     """
     machine, share = select.figures(device), constraints.prepare_share()
-    half = problem.dtype in HALF_DTYPES
+    stands_in = problem.dtype in HALF_DTYPES or problem.reread is not problem
     bounds = []
-    for i, algorithm in enumerate(select.algorithms_on(device, problem.direction)):
-        computed = algorithm.computed(problem) if half else problem
+    for i, algorithm in enumerate(select.ways(problem, device)):
+        computed = algorithm.computed(problem) if stands_in else problem
         least = algorithm.least(computed, machine)
         if least < math.inf:
             granule = algorithm.granule(computed) if fitted else ()
@@ -106,7 +106,7 @@ def choose(
     for least, _, algorithm, granule, outputs in bounds:
         if least > slack * best:
             continue
-        computed = algorithm.computed(problem) if half else problem
+        computed = algorithm.computed(problem) if stands_in else problem
         if algorithm.searches and algorithm.closely(computed, machine) > slack * best * outputs:
             continue
         algorithm = select.within(algorithm, computed, constraints)

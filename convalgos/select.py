@@ -20,6 +20,7 @@ from typing import Any
 from convalgos import machine as machine_figures
 from convalgos import profiles
 from convalgos.algorithm import Algorithm, CastPlan, Plan, Unsupported
+from convalgos.arguments import DIRECTIONS
 from convalgos.constraints import Constraints
 from convalgos.machine import Machine
 from convalgos.near_names import did_you_mean
@@ -72,6 +73,27 @@ def facing(algorithm: Algorithm, direction: str) -> Algorithm:
     return getattr(package, name)(algorithm)
 
 
+def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
+    """The algorithms in the form in which they compute a problem, and between reorders where that may pay."""
+    found = algorithms_on(device, problem.direction)
+    if device != "cpu" or problem.layout == "channels_first" or not _reordered().is_promising(problem):
+        return found
+    return found + between_reorders(problem.direction)
+
+
+@cache
+def between_reorders(direction: str) -> tuple[Algorithm, ...]:
+    """The algorithms of the CPU that compute a direction, each in the other layout; but not the reference."""
+    found = (a for a in algorithms_on("cpu", direction) if direction in a.directions)
+    return tuple(_reordered().Reordered(a) for a in found if a.family != "cpu.reference")
+
+
+@cache
+def _reordered() -> Any:
+    """How an algorithm runs in the other layout, imported where one is asked for: it compiles kernels."""
+    return import_module("convalgos.cpu.reordered")
+
+
 def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Algorithm:
     """The algorithm of an id, or the variant of one that is worth a try on a problem.
 
@@ -84,6 +106,10 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
     for algorithm in algorithms():
         if algorithm.id == algorithm_id:
             return algorithm if problem is None else facing(algorithm, problem.direction)
+    for direction in DIRECTIONS if problem is None else (problem.direction,):
+        for algorithm in between_reorders(direction):
+            if algorithm.id == algorithm_id:
+                return algorithm
     if problem is not None and isinstance(algorithm_id, str):
         for algorithm in variants(problem, algorithm_id.partition(".")[0]):
             if algorithm.id == algorithm_id:
@@ -97,7 +123,7 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
 
 def variants(problem: ConvProblem, device: str) -> list[Algorithm]:
     """Settings of the algorithms that are not listed, but worth a try on a problem, ordered by id."""
-    listed = {a.id for a in algorithms_on(device)}
+    listed = {a.id for a in ways(problem, device)}
     found: dict[str, Algorithm] = {}
     for algorithm in algorithms_on(device, problem.direction):
         computed = algorithm.computed(problem)
@@ -252,7 +278,7 @@ def rank(
             GPU VARIED_GPU times. Those that were measured are ranked in any case.
     """
     constraints = constraints or Constraints()
-    constraints.check_names(algorithms())
+    constraints.check_names(algorithms(), between_reorders(problem.direction) if device == "cpu" else ())
     with working_on(device):
         return _ranked(problem, device, constraints, selector, measured_only, exhaustive)
 
@@ -276,7 +302,7 @@ def _ranked(
     if not known and not measured_only and (found := store(device).near(problem)):
         near, entry_near = found
         candidates = scaled(candidates, near, entry_near, machine)
-    if exhaustive or entry.keys() - {a.id for a in algorithms_on(device)}:
+    if exhaustive or entry.keys() - {a.id for a in ways(problem, device)}:
         reach = VARIED if device == "cpu" else VARIED_GPU
         limit = reach * min((c.seconds for c in candidates), default=0.0) if exhaustive else 0.0
         there = {c.id for c in candidates}
@@ -300,12 +326,16 @@ def survey(
     """
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
-    for algorithm in filter(wanted, algorithms_on(device, problem.direction)):
+    plain = len(algorithms_on(device, problem.direction))
+    for i, algorithm in enumerate(ways(problem, device)):
+        if not wanted(algorithm):
+            continue
         computed = algorithm.computed(problem)
         algorithm = within(algorithm, computed, constraints)
         if reason := algorithm.why_not(computed):
-            elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
-            rejected.append(Rejection(algorithm.id, reason, elsewhere))
+            if i < plain:  # that it cannot serve between reorders is for the same reason
+                elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
+                rejected.append(Rejection(algorithm.id, reason, elsewhere))
             continue
         candidates.append(_candidate(algorithm, problem, machine, device))
     return candidates, rejected
@@ -410,6 +440,6 @@ def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
     """(bytes of workspace, error bound), those of converting 16-bit data among them."""
     computed = algorithm.computed(problem)
     workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
-    if computed is problem:
+    if computed.dtype == problem.dtype:
         return workspace_bytes, error_bound
     return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps

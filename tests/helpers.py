@@ -114,7 +114,7 @@ def table_problems(algorithm: Algorithm, dtype: str, direction: str | None = Non
     direction = direction or algorithm.directions[0]
     for text, layout in product(PROBLEMS, ("channels_first", "channels_last")):
         problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, direction=direction)
-        yield problem, algorithm.why_not(problem)
+        yield problem, algorithm.why_not(algorithm.computed(problem))
 
 
 def cpu_algorithms() -> tuple[Algorithm, ...]:
@@ -123,7 +123,10 @@ def cpu_algorithms() -> tuple[Algorithm, ...]:
 
 
 def serves(choice: str, problem: ConvProblem) -> bool:
-    return choice == "auto" or find_algorithm(choice).why_not(problem) is None
+    if choice == "auto":
+        return True
+    algorithm = find_algorithm(choice)
+    return algorithm.why_not(algorithm.computed(problem)) is None
 
 
 def random_problems(count, seed=2):
@@ -326,7 +329,7 @@ def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
     """
     failures, served = [], 0
     for problem in problems:
-        if algorithm.why_not(problem) is not None:
+        if algorithm.why_not(algorithm.computed(problem)) is not None:
             continue
         for kind in KINDS:
             served += 1

@@ -51,10 +51,11 @@ def test_figures_for_the_selector(algorithm, dtype):
     machine = current_machine()
     for problem, reason in table_problems(algorithm, dtype):
         if reason is None:
+            computed = algorithm.computed(problem)
             if not problem.is_empty:
-                cost = algorithm.cost(problem, machine)
+                cost = algorithm.cost(computed, machine)
                 assert math.isfinite(cost) and cost > 0, f"{problem}: cost {cost}"
-            workspace = algorithm.workspace_bytes(problem)
+            workspace = algorithm.workspace_bytes(computed)
             assert type(workspace) is int and workspace >= 0, f"{problem}: workspace {workspace!r}"
 
 
