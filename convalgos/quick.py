@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from convalgos import select
 from convalgos.algorithm import HALF_DTYPES, Algorithm, Plan
@@ -203,7 +203,7 @@ def _outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:
     return problem.N * math.prod(-(-n // g) * g for n, g in zip(problem.spatial_out, granule, strict=True))
 
 
-@cache
+@lru_cache(4096)
 def _grid(size: int, steps: float) -> int:
     """The size that stands for this one; there are `steps` of them for each doubling."""
     return round(2 ** (round(steps * math.log2(size)) / steps))

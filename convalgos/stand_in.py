@@ -25,6 +25,10 @@ class StandIn(Algorithm):
     def forwards(self, problem: ConvProblem) -> Sequence[ConvProblem]:
         """What the forward algorithm computes, of a problem that is not empty."""
 
+    def kinds(self, problem: ConvProblem) -> Sequence[tuple[ConvProblem, int]]:
+        """Those of them that differ, and how many there are of each."""
+        return [(f, 1) for f in self.forwards(problem)]
+
     # --- as the forward algorithm is ---------------------------------------------------------
 
     @property
@@ -62,13 +66,13 @@ class StandIn(Algorithm):
             return reason
         if problem.is_empty:
             return None
-        reasons = (self.inner.why_not(f) for f in self.forwards(problem))
+        reasons = (self.inner.why_not(f) for f, _ in self.kinds(problem))
         return next((f"as a forward convolution: {r}" for r in reasons if r), None)
 
     def prepare_cost(self, problem: ConvProblem, machine: Any) -> float:
-        return sum(self.inner.prepare_cost(f, machine) for f in self.forwards(problem))
+        return sum(count * self.inner.prepare_cost(f, machine) for f, count in self.kinds(problem))
 
     def error_bound(self, problem):
         if problem.is_empty:
             return self.inner.error_bound(problem)
-        return max((self.inner.error_bound(f) for f in self.forwards(problem)), default=problem.eps)
+        return max((self.inner.error_bound(f) for f, _ in self.kinds(problem)), default=problem.eps)

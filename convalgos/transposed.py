@@ -47,11 +47,12 @@ class Phase:
         return dy[(slice(None),) * first + tuple(slice(*rows) for rows in self.rows)]
 
 
-@lru_cache(1024)
+@lru_cache(64)  # of large strides they are thousands
 def phases(problem: ConvProblem) -> tuple[Phase, ...]:
     """The phases of a backward_data problem that is not empty; together they are all of dx."""
     axes = [_axis(problem, axis) for axis in range(problem.ndim)]
-    return tuple(_phase(problem, places) for places in product(*axes))
+    forwards: dict[Any, ConvProblem] = {}  # of thousands of phases of a large stride, a few differ
+    return tuple(_phase(problem, places, forwards) for places in product(*axes))
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,11 @@ def _axis(problem: ConvProblem, axis: int) -> list[_Places]:
     step, dilation, kernel = problem.stride[axis], problem.dilation[axis], problem.kernel[axis]
     size, out, low = problem.spatial[axis], problem.spatial_out[axis], problem.padding[axis][0]
     common = math.gcd(step, dilation)
+    first_taps = {r * dilation % step: r for r in reversed(range(min(kernel, step)))}  # by their remainder
     found = []
     for start in range(min(step, size)):
         count = -(-(size - start) // step)
-        first = next((r for r in range(min(kernel, step)) if (start + low - r * dilation) % step == 0), None)
+        first = first_taps.get((start + low) % step)
         if first is None:
             found.append(_Places(start, count, 0))
             continue
@@ -100,20 +102,24 @@ def _axis(problem: ConvProblem, axis: int) -> list[_Places]:
     return found
 
 
-def _phase(problem: ConvProblem, places: tuple[_Places, ...]) -> Phase:
+def _phase(problem: ConvProblem, places: tuple[_Places, ...], forwards: dict[Any, ConvProblem]) -> Phase:
     start, size = tuple(p.start for p in places), tuple(p.size for p in places)
     if not all(p.taps for p in places):
         return Phase(start, size, None)
     rows = tuple(p.rows for p in places)
-    forward = ConvProblem(
-        (problem.N, problem.K, *(end - first for first, end in rows)),
-        (problem.C, problem.gemm_n, *(p.taps for p in places)),
-        padding=tuple(p.padding for p in places),
-        dilation=tuple(p.dilation for p in places),
-        groups=problem.groups,
-        layout=problem.layout,
-        dtype=problem.dtype,
-        compute_dtype=problem.compute_dtype,
-    )
+    sizes = tuple(end - first for first, end in rows)
+    kind = (sizes, *((p.taps, p.padding, p.dilation) for p in places))
+    forward = forwards.get(kind)
+    if forward is None:
+        forward = forwards[kind] = ConvProblem(
+            (problem.N, problem.K, *sizes),
+            (problem.C, problem.gemm_n, *(p.taps for p in places)),
+            padding=tuple(p.padding for p in places),
+            dilation=tuple(p.dilation for p in places),
+            groups=problem.groups,
+            layout=problem.layout,
+            dtype=problem.dtype,
+            compute_dtype=problem.compute_dtype,
+        )
     assert forward.spatial_out == size, (problem, forward)
     return Phase(start, size, forward, tuple((p.first_tap, p.tap_step) for p in places), rows)

@@ -11,7 +11,7 @@ from convalgos.cpu import interleave, slices
 from convalgos.cpu.pieces import pieces
 from convalgos.cpu.threads import Lone
 from convalgos.measure import random_arrays
-from convalgos.select import algorithms_on, find_algorithm
+from convalgos.select import algorithms_on, current_machine, find_algorithm
 from convalgos.transposed import phases
 
 numba = pytest.importorskip("numba")
@@ -181,3 +181,40 @@ def test_sums_of_many_channels_stay_apart():
     assert [str(f) for f in winograd.forwards(problem)] == ["n1 c4 h5 w5 k32 r3 s3 p1"]
     assert winograd.why_not(problem) is None
     check(winograd, problem, "reals")
+
+
+# --- many phases -----------------------------------------------------------------------------
+
+
+def test_equal_phases_are_priced_and_planned_once(monkeypatch):
+    """A stride of thousands has thousands of phases, of which a few differ: to choose took 4 s."""
+    problem = ca.ConvProblem.parse("n1 c8 w5446 k8 s439 p438 stride439 dilation8 groups8 backward_data")
+    algorithm = find_algorithm("cpu.im2col.own", problem)
+    forwards = algorithm.forwards(problem)
+    assert len(forwards) == 439
+    assert len({id(f) for f in forwards}) == len(set(forwards)) < 20
+    asked = []
+    cost = type(algorithm.inner).cost
+    monkeypatch.setattr(type(algorithm.inner), "cost", lambda a, p, m: asked.append(p) or cost(a, p, m))
+    assert algorithm.cost(problem, current_machine()) > 0
+    assert len(asked) == len(set(asked)) < 20
+    plan = algorithm.plan(problem)
+    assert len({id(p) for p in plan._plans}) < 20
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2 c4 w300 k4 s43 p42 stride43 dilation3 groups4",
+        "n1 c6 w700 k5 s40 stride20",
+        "n2 c3 h30 w40 k2 r9 s20 stride8,16",
+        "n1 c2 h21 w33 k2 r2 s3 stride9,16 groups2",
+    ],
+)
+def test_many_phases(text, layout):
+    problem = ca.ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
+    for name in ("cpu.im2col.own", "cpu.direct", "cpu.depthwise.channels"):
+        algorithm = find_algorithm(name, problem)
+        if algorithm.why_not(problem) is None:
+            check(algorithm, problem)

@@ -16,7 +16,7 @@ import numpy as np
 
 from convalgos.algorithm import Plan
 from convalgos.cpu import interleave, slices
-from convalgos.cpu.pieces import Piece, filters_of, pieces
+from convalgos.cpu.pieces import Piece, filters_of, kinds, pieces
 from convalgos.cpu.slices import SlicedPlan, Slicing, slicing
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
@@ -57,6 +57,9 @@ class BackwardData(StandIn):
     def forwards(self, problem):
         return [p.forward for p in self.pieces(problem) if p.forward]
 
+    def kinds(self, problem):
+        return kinds(problem, self.spare(problem))
+
     def variants(self, problem):
         """Those of the forward algorithm, where it runs once; phases apart, where they are not."""
         if problem.is_empty:
@@ -82,7 +85,9 @@ class BackwardData(StandIn):
 
     def scratch_elements(self, problem: ConvProblem) -> int:
         """Of all phases that are computed, before they are interleaved, where threads share each piece."""
-        return 0 if is_whole(problem) else sum(math.prod(f.y_shape) for f in self.forwards(problem))
+        return (
+            0 if is_whole(problem) else sum(count * math.prod(f.y_shape) for f, count in self.kinds(problem))
+        )
 
     def slicing(self, problem: ConvProblem) -> Slicing | None:
         return slicing(problem, self.inner, self.spare(problem))
@@ -90,7 +95,7 @@ class BackwardData(StandIn):
     def cost(self, problem, machine):
         if cut := self.slicing(problem):
             return slices.seconds(cut, self.inner, machine)
-        sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
+        sums = sum(count * self.inner.cost(f, machine) for f, count in self.kinds(problem))
         elements = self.scratch_elements(problem)
         if not elements:
             return sums
@@ -106,14 +111,14 @@ class BackwardData(StandIn):
             return 0.0
         if cut := self.slicing(problem):
             return slices.least_seconds(cut, self.inner, machine)
-        return sum(self.inner.least(f, machine) for f in self.forwards(problem))
+        return sum(count * self.inner.least(f, machine) for f, count in self.kinds(problem))
 
     def workspace_bytes(self, problem):
         if problem.is_empty:
             return 0
         if cut := self.slicing(problem):
             return slices.workspace_bytes(cut, self.inner)
-        each = [self.inner.workspace_bytes(f) for f in self.forwards(problem)]
+        each = [self.inner.workspace_bytes(f) for f, _ in self.kinds(problem)]
         return max(each, default=0) + self.scratch_elements(problem) * problem.itemsize
 
     def plan(self, problem):
@@ -131,7 +136,9 @@ class BackwardDataPlan(Plan):
         self._whole = is_whole(problem)
         self._pieces = algorithm.pieces(problem)
         self._elements = algorithm.scratch_elements(problem)
-        self._plans = [algorithm.inner.plan(p.forward) if p.forward else None for p in self._pieces]
+        shared = {f: algorithm.inner.plan(f) for f, _ in algorithm.kinds(problem)}
+        self._shared = tuple(shared.values())
+        self._plans = [shared[p.forward] if p.forward else None for p in self._pieces]
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
         turned = filters_of(self._pieces, w, self.problem.groups)
@@ -141,7 +148,7 @@ class BackwardDataPlan(Plan):
         ]
 
     def new_workspace(self) -> Any:
-        spaces = [plan.new_workspace() if plan else None for plan in self._plans]
+        spaces = {plan: plan.new_workspace() for plan in self._shared}
         return spaces, aligned_empty(self._elements, self._dtype)
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
@@ -150,7 +157,7 @@ class BackwardDataPlan(Plan):
         biases = bias if bias is None or together == 1 else np.tile(bias, together)
         addresses: list[int] = []
         done = 0
-        for piece, plan, filters, space in zip(self._pieces, self._plans, w, spaces, strict=True):
+        for piece, plan, filters in zip(self._pieces, self._plans, w, strict=True):
             if plan is None:
                 addresses.append(0)
                 continue
@@ -158,7 +165,7 @@ class BackwardDataPlan(Plan):
             target = y if self._whole else scratch[done : done + math.prod(shape)].reshape(shape)
             done += target.size
             dy = np.ascontiguousarray(piece.whole.part(x, p.layout))
-            plan.run(dy, filters, biases, activation, target, space)
+            plan.run(dy, filters, biases, activation, target, spaces[plan])
             addresses += [target.ctypes.data + start * p.itemsize for start in piece.starts(p.layout)]
         if not self._whole:
             fill = np.zeros(p.C, self._dtype) if bias is None else bias.copy()

@@ -9,6 +9,7 @@ stride 2, where phases have 3x3, 3x2, 2x3 and 2x2 taps.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,7 +65,13 @@ def _filters_together(piece: Piece, apart: dict[Phase, np.ndarray]) -> np.ndarra
     return together.reshape(piece.forward.w_shape)
 
 
-@lru_cache(1024)
+@lru_cache(512)
+def kinds(problem: ConvProblem, spare: float) -> tuple[tuple[ConvProblem, int], ...]:
+    """The convolutions of the `pieces` that differ, and how many there are of each."""
+    return tuple(Counter(p.forward for p in pieces(problem, spare) if p.forward).items())
+
+
+@lru_cache(64)
 def pieces(problem: ConvProblem, spare: float) -> tuple[Piece, ...]:
     """Those of a backward_data problem that is not empty, in the order of their phases.
 

@@ -8,6 +8,7 @@ from there: dy and dx pass memory once, and all is one parallel region.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -96,8 +97,9 @@ class Slicing:
         return pieces(self.slice, self.spare if self.problem.groups == 1 else 0.0)
 
     @kept
-    def forwards(self) -> list[ConvProblem]:
-        return [p.forward for p in self.pieces if p.forward]
+    def forwards(self) -> tuple[tuple[ConvProblem, int], ...]:
+        """The convolutions of a slice that differ, and how many there are of each."""
+        return tuple(Counter(p.forward for p in self.pieces if p.forward).items())
 
     @kept
     def part_bytes(self) -> list[int]:
@@ -108,7 +110,7 @@ class Slicing:
 def workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
     """Of all threads: the parts, then what plans and stage need, one after the other."""
     with alone():
-        each = [algorithm.workspace_bytes(f) for f in cut.forwards]
+        each = [algorithm.workspace_bytes(f) for f, _ in cut.forwards]
     each.append(cut.stage[1])
     return min(thread_count(), cut.count) * (sum(cut.part_bytes) + whole_lines(max(each)))
 
@@ -123,7 +125,7 @@ def slicing(problem: ConvProblem, algorithm: Algorithm, spare: float) -> Slicing
 
 @lru_cache(512)
 def _serves(algorithm: Any, cut: Slicing) -> bool:
-    return all(algorithm.why_not(f) is None for f in cut.forwards)
+    return all(algorithm.why_not(f) is None for f, _ in cut.forwards)
 
 
 @lru_cache(512)
@@ -158,7 +160,7 @@ def seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float:
     """Predicted time of a run on all threads."""
     p, one = cut.problem, _one_thread(machine)
     with alone():
-        sums = sum(algorithm.cost(f, one) - CALL for f in cut.forwards)
+        sums = sum(count * (algorithm.cost(f, one) - CALL) for f, count in cut.forwards)
     own = sums + interleave.seconds(cut.slice, one)
     rounds = -(-cut.count // machine.threads)
     # a cached store reads its line first
@@ -171,7 +173,8 @@ def least_seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float
     """A lower bound of `seconds`."""
     one = _one_thread(machine)
     with alone():
-        return cut.count * sum(algorithm.least(f, one) - CALL for f in cut.forwards) / machine.threads
+        sums = sum(count * (algorithm.least(f, one) - CALL) for f, count in cut.forwards)
+        return cut.count * sums / machine.threads
 
 
 def _one_thread(machine: Machine) -> Machine:
@@ -226,8 +229,8 @@ class SlicedPlan(Plan):
         self.cut, self.tasks = cut, min(thread_count(), cut.count)
         self._parallel = worth_sharing(problem)
         with alone():
-            plans = [inner.plan(p.forward) if p.forward else None for p in cut.pieces]
-        self.plans: list[Any] = plans  # kernel plans
+            shared: dict[Any, Any] = {f: inner.plan(f) for f, _ in cut.forwards}  # kernel plans
+        self.plans: list[Any] = [shared[p.forward] if p.forward else None for p in cut.pieces]
         self.pieces = pieces(problem, cut.spare)
         self.together = len(self.pieces[0].phases)
         self.tables = interleave.tables(cut.slice, self.together)
