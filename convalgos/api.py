@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convalgos import arguments, memory, profiles, quick, select, workspaces
+from convalgos import arguments, memory, plan_cache, profiles, quick, select, workspaces
 from convalgos.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
 from convalgos.arrays import (
     Facts,
@@ -388,7 +388,7 @@ def forget_plans() -> None:
     """
     global forgotten
     forgotten += 1
-    _plans.clear()
+    plan_cache.forget()
     quick.forget()
     workspaces.forget()
     memory.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Hashable
 from typing import Any
 
@@ -18,6 +19,7 @@ SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
 
 _lock = guarded(threading.Lock())
+_caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
 
 
 class PlanCache:
@@ -37,6 +39,7 @@ class PlanCache:
         self.plans: dict[Hashable, Plan] = {}
         self._weights: dict[Hashable, int] = {}
         self.clock = itertools.count(1)
+        _caches.add(self)
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -75,6 +78,12 @@ class PlanCache:
     def _drop(self, key: Hashable) -> None:
         self.plans.pop(key, None)
         self.nbytes -= self._weights.pop(key, 0)
+
+
+def forget() -> None:
+    """Let go of the plans of all caches."""
+    for cache in list(_caches):
+        cache.clear()
 
 
 def weight(plan: Plan) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import scipy.signal
 from convalgos import select, short_signals
 from convalgos.algorithm import Plan, Unsupported
 from convalgos.constraints import Constraints
+from convalgos.plan_cache import PlanCache
 from convalgos.problem import ConvProblem
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
@@ -298,8 +299,18 @@ def _finite(x: np.ndarray) -> bool:
         return bool(np.isfinite(x.sum()))
 
 
-@lru_cache(256)
-def _plan(
+_plans = PlanCache()
+
+
+def _plan(*key: Any) -> Plan | None:
+    """The plan of what `_made` takes, kept with those of `conv`'s calls in the bounds of `PlanCache`."""
+    found = _plans.find(key)
+    if found is None and (found := _made(*key)) is not None:
+        _plans.add(key, found)
+    return found
+
+
+def _made(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     padding: tuple[tuple[int, int], ...],

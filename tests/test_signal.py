@@ -270,6 +270,15 @@ def test_short_signals_spread_what_is_not_finite_as_scipy_does(shapes, bad):
         assert np.allclose(ours[np.isfinite(ours)], theirs[np.isfinite(theirs)]), f"{name} {arguments}"
 
 
+def test_plans_are_kept_until_they_are_forgotten():
+    x, w = array((5000,), "f8"), array((40,), "f8", 1)
+    before = ca.signal.convolve(x, w)
+    assert len(ca.signal._plans) > 0 and ca.signal._plans.nbytes > 0
+    ca.forget_plans()
+    assert len(ca.signal._plans) == 0 == ca.signal._plans.nbytes
+    assert np.array_equal(ca.signal.convolve(x, w), before)
+
+
 def test_methods_restrict_the_algorithms():
     shapes = (1, 1, 4000), (1, 1, 501), ((500, 500),), 1, "float64"
     assert ca.signal._plan(*shapes, "fft", True).algorithm.startswith("cpu.fft")
