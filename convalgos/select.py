@@ -78,7 +78,14 @@ def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
     found = algorithms_on(device, problem.direction)
     if device != "cpu" or problem.layout == "channels_first" or not _reordered().is_promising(problem):
         return found
-    return found + between_reorders(problem.direction)
+    return found + _gaining(problem.direction)
+
+
+@cache
+def _gaining(direction: str) -> tuple[Algorithm, ...]:
+    """Those of `between_reorders` that one layout may suit better than the other."""
+    either = _reordered().EITHER
+    return tuple(a for a in between_reorders(direction) if a.family not in either)
 
 
 @cache
