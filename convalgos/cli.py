@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from convalgos import api, bench_commands, commands, explain_commands, info, listing_commands, termination
+from convalgos import (
+    api,
+    bench_commands,
+    commands,
+    explain_commands,
+    info,
+    listing_commands,
+    termination,
+    warm_commands,
+)
 from convalgos.algorithm import Unsupported
 from convalgos.completion import HOW
 from convalgos.exit_status import DONE, MEANING, REFUSED
@@ -83,6 +92,7 @@ for command in (
     *explain_commands.COMMANDS,
     *listing_commands.COMMANDS,
     *commands.COMMANDS,
+    *warm_commands.COMMANDS,
     history_group,
 ):
     main.add_command(command)

@@ -69,6 +69,8 @@ LAYERS = (
         "json_format",
         "tune",
         "commands",
+        "warm",
+        "warm_commands",
         "bench",
         "bench_commands",
         "explain_commands",

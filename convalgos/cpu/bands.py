@@ -1,198 +1,279 @@
 """The kernels of `cpu.depthwise.rows`: strips of columns of a plane, filtered where they lie.
 
-Every vector of a row of x is loaded once for a tile of output rows. A shuffle of two neighbours shifts it
-to each kernel column, and a stride of 2 is split into even and odd columns by shuffles too. Where rows
-begin and end is known when the kernel is compiled: what lies outside is a constant zero, and a part of a
-vector is two smaller ones. Masks would do the same, but a masked load or store of what is not in L2 costs
-several times a plain one.
+A tile of output rows by one or two vectors of columns stays in registers over the whole kernel. For each
+kernel
+column the vectors of x under it are loaded where they begin, and each feeds every output row that it meets;
+for
+a stride of 2 shuffles take every other element, for two columns at a time. Sizes, padding, dilation and the
+number of taps are arguments, so that a few kernels serve all problems: a strip that ends with its row is
+moved
+to the left, over outputs that were computed before, and only strips that reach over an end of a row of x are
+loaded with masks.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
 from convalgos.cpu.simd import call, carray, pointer
 
-REGISTERS = {64: 32, 32: 16, 16: 16}  # of vectors, by their bytes
+# Rows of taps that are summed at a time, by the rows of x between those under two outputs; 0: any other
+# number.
+PASSES = {1: (7, 5, 3, 2, 1), 2: (7, 5, 3, 1), 0: (1,)}
+# Rows of a tile, by the same and the stride along rows; and those that vectors of one row stand for
+# (`folded`).
+TILE_ROWS = {(1, 1): (1, 2, 4, 6, 7, 8), (2, 2): (1, 2, 4), (0, 1): (1, 4), (0, 2): (1, 4)}
+FOLDED_ROWS = (1, 2, 4, 8)
+SQUARE = 3  # rows and columns of a kernel that has code of its own: it is worth a tenth
+
+LEFT, RIGHT, BOTH = range(3)  # the ends of a row of x that a strip reaches over
 
 # Tables of the driver. Offsets count elements.
-BAND = fields("x y elements first_tile tiles more kernel")  # kernel: its filter_tiles
+BAND = fields(
+    "y first elements first_tile tiles plain plain_q left first_left right first_right double first_double "
+    "single first_single "
+    "folded_kernel first_folded folded"
+)
+STRIP = fields("q second masks columns")  # with masks: first output, from there to the second vector
 TILE = fields("x h w slices y")  # of rows: slice of x, first input row, slice of w, slices that meet, y
-TILE_BYTES = TILE.itemsize
+PASS = fields("row column pairs columns")  # of taps: the first row and column, pairs of columns, single ones
+TILE_BYTES, STRIP_BYTES = TILE.itemsize, STRIP.itemsize
 
 
-class Strip(NamedTuple):
-    """Some neighbouring strips of columns that need the same code."""
+class _Taps(NamedTuple):
+    """Where the taps of a filter and their passes lie; values of a kernel being written."""
 
-    first: int  # output column
-    number: int
-    vectors: int  # of outputs
-    left: int  # elements of the row of x before the first output's, or more than are read
-    right: int  # and from there on; less than 0 where the row ends before
-    columns: int  # of y that are stored
+    offsets: Any  # of each column of taps, from an output on
+    passes: Any  # how many there are of each size, then all of them (see `PASS`)
+    sizes: tuple[int, ...]
+    stride: int
+    square: int  # rows and columns, where they are known, and columns side by side
+    w: Any
+    w_row: Any
 
 
-def strips(
-    vectors: int,
-    lanes: int,
-    left: int,
-    right: int,
-    columns: int,
-    taps: int,
-    stride: int,
-    dilation: int,
-    pad: int,
-) -> list[Strip]:
-    """How a row of outputs is cut; the names are those of `filter_columns`."""
-    before = -(-max(0, pad) // (stride * lanes)) * stride * lanes  # elements that are read at most
-    behind = -(-max(0, (taps - 1) * dilation - pad) // (stride * lanes)) * stride * lanes
-    found: list[Strip] = []
-    for q in range(0, columns, vectors * lanes):
-        wide = min(vectors, -(-(columns - q) // lanes))
-        x = q * stride
-        read = min(before, left + x), min(wide * lanes * stride + behind, right - x)
-        strip = Strip(q, 1, wide, *read, min(wide * lanes, columns - q))
-        if found and found[-1][2:] == strip[2:]:
-            strip = strip._replace(first=found[-1].first, number=found.pop().number + 1)
-        found.append(strip)
-    return found
+def _sum(v, sums, taps, step, lines_of, starts, masks):
+    """Add to sums[o][k] the products of rows of x, o * step further for each o, with all taps of a slice.
+
+    lines_of(row, count): so many rows of x from tap row `row` on; starts: where the vectors begin in a line.
+    masks: a table of lanes for each column and `_masked` part of a vector, or None.
+    """
+    if taps.square:
+        lines, size = lines_of(v.integer(0), (len(sums) - 1) * step + taps.square), taps.square
+        for s in range(0, size, taps.stride):
+            together = min(taps.stride, size - s)
+            weights = [[v.broadcast(taps.w, r * size + s + i) for i in range(together)] for r in range(size)]
+            lanes = _lanes(v, masks, v.integer(s), len(starts), taps.stride)
+            _add_column(v, sums, step, lines, v.table64(taps.offsets, s), starts, weights, taps.stride, lanes)
+        return
+    begin = v.plus(taps.passes, 8 * len(taps.sizes))
+    for i, size in enumerate(taps.sizes):
+        number = v.table64(taps.passes, i)
+        with v.loop(number) as c:
+            at = v.plus(begin, v.mul(c, 8 * len(PASS)))
+            row, column, pairs, columns = (v.table64(at, n) for n in range(len(PASS)))
+            lines = lines_of(row, (len(sums) - 1) * step + size)
+            near = v.at(taps.w, v.mul(row, taps.w_row))
+            for together, count in ((2, pairs), (1, columns)):
+                if together > taps.stride:
+                    continue
+                with v.loop(count) as n:
+                    s = v.plus(column, v.mul(n, together))
+                    weights = [
+                        [
+                            v.broadcast(near, v.plus(s, v.plus(v.mul(taps.w_row, r), i)))
+                            for i in range(together)
+                        ]
+                        for r in range(size)
+                    ]
+                    lanes = _lanes(v, masks, s, len(starts), taps.stride)
+                    shift = v.table64(taps.offsets, s)
+                    _add_column(v, sums, step, lines, shift, starts, weights, taps.stride, lanes)
+                column = v.plus(column, v.mul(pairs, 2))
+        begin = v.plus(begin, v.mul(number, 8 * len(PASS)))
+
+
+def _lanes(v, masks, s, vectors, stride):
+    """{(vector, part): lanes} under column s: a stride loads `stride` parts for each vector.
+
+    Of two vectors, only the first part and the last reach over ends of a row; `masks` are those of the side.
+    """
+    if masks is None:
+        return {}
+    table, side = masks
+    parts = [(k, part) for k in range(vectors) for part in range(stride)]
+    ends = [parts[0], parts[-1]]
+    chosen = {LEFT: ends[:1], RIGHT: ends[1:], BOTH: ends if vectors > 1 else parts}[side]
+    entries = parts if vectors == 1 else ends
+    return {
+        part: v.lanes_of(v.table64(table, v.plus(v.mul(s, len(entries)), i)))
+        for i, part in enumerate(entries)
+        if part in chosen
+    }
+
+
+def _add_column(v, sums, step, lines, shift, starts, weights, stride, lanes):
+    """The products of rows of x with a column of taps, or with two of them: weights[tap row][column]."""
+    shifts = {0: shift}  # of vectors that do not lie side by side: by their place
+    shifts |= {
+        k: v.plus(shift, v.mul(start, stride)) for k, start in enumerate(starts) if not isinstance(start, int)
+    }
+    meets: list[tuple[int, int]] = []  # (output row, tap row) that the row of x before meets
+    for i, line in enumerate(lines):
+        if i:  # else all rows would be loaded first, for too few registers
+            sums_before = [total.value for o, _ in meets for total in sums[o]]
+            shifts = {k: v.after(place, sums_before) for k, place in shifts.items()}
+        meets = [(o, i - o * step) for o in range(len(sums)) if 0 <= i - o * step < len(weights)]
+        if not meets:
+            continue
+        for k, start in enumerate(starts):
+            parts = []
+            for part in range(stride):
+                at = v.at(line, shifts.get(k, shifts[0]))
+                beside = part * v.lanes + (0 if k in shifts else start * stride)
+                mask = lanes.get((k, part))
+                parts.append(v.load(at, beside) if mask is None else v.load_masked(at, beside, mask))
+            for column in range(len(weights[0])):
+                value = parts[0]
+                if stride > 1:
+                    value = v.shuffle(*parts, range(column, 2 * v.lanes, 2))
+                for o, r in meets:
+                    sums[o][k].set(v.fma(value, weights[r][column], sums[o][k].value))
 
 
 @simd.emitter
-def filter_columns(
-    v, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT, OUT,
-    x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu,
-    y, y_row, tiles, tile_count, more,
+def filter_strips(
+    v, ROWS, STEP, STRIDE, TAPS,
+    x, height, width, row_step, slice_step, step, zeros, offsets, passes, w, w_row, w_slice, bias, relu,
+    y, y_row, tiles, tile_count, plain, plain_q, left, lefts, right, rights, double, doubles,
+    single, singles,
 ):  # fmt: skip
-    """Tiles (see `TILE`) of ROWS output rows, in strips of VECTORS vectors of columns.
+    """Tiles (see `TILE`) of ROWS output rows, each in strips of columns.
 
-    y[i][q] = sum_{t,r,s} x[t][h + (i*STEP + r)*row_step][q*STRIDE + s*DILATION - PAD] * w[t][r][s], from
-    the bias on, and with relu at the end, for q in range(OUT). x is the column under the first q; LEFT
-    elements before it and RIGHT from there on belong to the row. Rows outside of range(height) are read
-    from `zeros`, laid out as x. TAPS is the rows of a chunk of the kernel, which CHUNKED has several of.
-    Where several strips are alike, there are `more` of them, and as many columns more than OUT and RIGHT.
+    y[i][q] = sum_{t,r,s} x[t][h + (i*STEP + r)*row_step][q*STRIDE + offsets[s]] * w[t][r][s], from the bias
+    on,
+    and with relu at the end. TAPS are the rows and columns of the kernel, or 0 for any. Rows outside of
+    range(height) are read from `zeros`; STEP 0 is `step`. There are
+    `plain` strips of two vectors side by side from output `plain_q` on, and tables of others (see `STRIP`) of
+    two vectors, by the ends that they reach over, and of one, whose masks tell for each offset which lanes
+    lie
+    in the row.
     """
-    cut = strips(VECTORS, v.lanes, LEFT, RIGHT, OUT, COLUMNS, STRIDE, DILATION, PAD)
     base, first, low = v.pointer(x), v.broadcast(v.pointer(bias)), v.floor(relu)
-    passed = v.integer(0)  # columns of the additional strips
+    between = v.mul(row_step, 1 if STEP else step)
+    pitch = v.mul(between, width)
     with v.loop(tile_count) as n:
         tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
-        for strip in cut:
-            with v.loop(v.plus(strip.number, more) if strip.number > 1 else 1) as i:
-                q = v.plus(v.plus(passed, strip.first), v.mul(i, VECTORS * v.lanes))
-                plane = v.at(base, v.plus(tile["x"], v.mul(q, STRIDE)))
-                sums = [[v.register(first) for _ in range(strip.vectors)] for _ in range(ROWS)]
-                with v.loop(tile["slices"]) as t:
-                    _add_slice(
-                        v, strip, sums, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, tile["h"],
-                        v.at(plane, v.mul(t, slice_step)), height, width, row_step, v.pointer(zeros),
-                        chunks, fewer, v.at(v.pointer(w), v.mul(v.plus(tile["w"], t), w_slice)),
-                    )  # fmt: skip
-                line = v.at(v.pointer(y), v.plus(tile["y"], q))
-                for row in sums:
-                    for j, total in enumerate(row):
-                        value = v.at_least(total.value, low)
-                        v.store_first(value, line, j * v.lanes, strip.columns - j * v.lanes)
-                    line = v.at(line, y_row)
-            if strip.number > 1:
-                passed = v.mul(more, VECTORS * v.lanes)
+
+        def filtered(q, starts, masks=None, tile=tile):
+            plane = v.at(base, v.plus(tile["x"], v.mul(q, STRIDE)))
+            sums = [[v.register(first) for _ in starts] for _ in range(ROWS)]
+            with v.loop(tile["slices"]) as t:
+                slice_ = v.at(plane, v.mul(t, slice_step))
+
+                def lines_of(row, count):
+                    row_h = v.plus(tile["h"], v.mul(row, row_step))
+                    line = v.at(slice_, v.mul(row_h, width))
+                    lines = []
+                    for _ in range(count):
+                        lines.append(v.inside(row_h, height, line, v.pointer(zeros)))
+                        row_h, line = v.after(v.plus(row_h, between)), v.step(line, pitch)
+                    return lines
+
+                near = v.at(v.pointer(w), v.mul(v.plus(tile["w"], t), w_slice))
+                kernel = _Taps(offsets, passes, PASSES[STEP], STRIDE, TAPS, near, w_row)
+                _sum(v, sums, kernel, STEP or 1, lines_of, starts, masks)
+            return sums
+
+        def store(q, starts, sums, put=v.store, tile=tile):
+            line = v.at(v.pointer(y), v.plus(tile["y"], q))
+            below = v.plus(tile["h"], v.mul(between, ROWS * (STEP or 1)))  # the rows of x under the next tile
+            ahead = v.at(base, v.plus(v.plus(tile["x"], v.mul(q, STRIDE)), v.mul(below, width)))
+            for row in sums:
+                for start, total in zip(starts, row, strict=True):
+                    put(v.at_least(total.value, low), line, start)
+                for start in starts:
+                    v.prefetch(ahead, v.mul(start, STRIDE), near=True)
+                line, ahead = v.at(line, y_row), v.step(ahead, v.mul(pitch, STEP or 1))
+
+        def strip(table, i):
+            return [v.table64(table, v.plus(v.mul(i, len(STRIP)), k)) for k in range(len(STRIP))]
+
+        for side, count, table in ((LEFT, left, lefts), (RIGHT, right, rights), (BOTH, double, doubles)):
+            if side == BOTH or STRIDE == 1:
+                with v.loop(count) as i:
+                    q, second, masks, _ = strip(table, i)
+                    starts = [0, second if side == BOTH else v.lanes]
+                    store(q, starts, filtered(q, starts, (masks, side)))
+        with v.loop(plain) as i:
+            q = v.plus(plain_q, v.mul(i, 2 * v.lanes))
+            store(q, [0, v.lanes], filtered(q, [0, v.lanes]))
+        with v.loop(single) as i:
+            q, _, masks, columns = strip(singles, i)
+            sums, inside = filtered(q, [0], (masks, BOTH)), v.mask(columns)
+            with v.choose(v.minus(columns, v.lanes)) as (whole, part):  # masked stores are slower
+                with whole:
+                    store(q, [0], sums)
+                with part:
+                    store(q, [0], sums, lambda value, line, at: v.store_masked(value, line, at, inside))
 
 
-def _add_slice(
-    v, strip, sums, step, taps, chunked, columns, stride, dilation, pad, h, x, height, width, row_step, zeros,
-    chunks, fewer, w,
+@simd.emitter
+def filter_folded(
+    v, ROWS, STRIDE, x, offsets, passes, w, w_row, w_slice, bias, relu, y, tiles, tile_count
 ):  # fmt: skip
-    """The products of one slice of the kernel."""
+    """Tiles of ROWS neighbouring vectors of a row of outputs, each like a row of its own.
 
-    def add(taps, r, w):
-        weights = {}
-        needed = len(sums) * len(sums[0]) + taps * columns + stride * len(sums[0]) + 3
-        if needed <= REGISTERS[v.lanes * v.size]:
-            weights = {i: v.broadcast(w, i) for i in range(taps * columns)}
-        for i in range((len(sums) - 1) * step + taps):
-            meets = [(row, i - o * step) for o, row in enumerate(sums) if 0 <= i - o * step < taps]
-            if not meets:
-                continue
-            row_h = v.plus(h, v.mul(v.plus(r, i), row_step))
-            line = v.inside(row_h, height, v.at(x, v.mul(row_h, width)), zeros)
-            operand = _operands(v.words(), stride, strip.left, strip.right, v.step(line, 0))
-            near = v.step(w, 0)  # else all would be loaded first, for too few registers
-            for s in range(columns):
-                words = [operand(s * dilation - pad, j) for j in range(strip.vectors)]
-                values = [None if value is None else v.floats(value) for value in words]
-                if all(value is None for value in values):
-                    continue
-                for row, tap in meets:
-                    at = tap * columns + s
-                    weight = weights[at] if weights else v.broadcast(near, at)
-                    for total, value in zip(row, values, strict=True):
-                        if value is not None:
-                            total.set(v.fma(value, weight, total.value))
+    y[q] = sum_s x[q*STRIDE + offsets[s]] * w[s], as in `filter_strips`, for filters of one row. Taps that are
+    `w_row` apart meet neighbouring vectors, so that they stand for rows of the filter.
+    """
+    first, low = v.broadcast(v.pointer(bias)), v.floor(relu)
+    with v.loop(tile_count) as n:
+        tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
+        sums = [[v.register(first)] for _ in range(ROWS)]
+        with v.loop(tile["slices"]):
+            base = v.at(v.pointer(x), tile["x"])
 
-    if not chunked:
-        add(taps, 0, w)
-        return
-    for start, count, size in ((0, chunks, taps), (v.mul(chunks, taps), fewer, taps - 1)):
-        with v.loop(count if size else 0) as c:
-            r = v.plus(start, v.mul(c, size))
-            add(size, r, v.at(w, v.mul(r, columns)))
+            def lines_of(row, count, base=base):
+                return [v.at(base, v.mul(v.plus(row, i), v.lanes * STRIDE)) for i in range(count)]
 
-
-def _operands(v, stride, left, right, line):
-    """(shift, j) -> line[stride * (j*lanes + i) + shift] for i in lanes, or None where that is all zeros."""
-    loaded, split = {}, {}
-
-    def load(k):
-        """line[k*lanes:][:lanes]"""
-        if k not in loaded:
-            known = -left <= k * v.lanes < right
-            loaded[k] = v.load_first(line, k * v.lanes, right - k * v.lanes) if known else None
-        return loaded[k]
-
-    def phase(p, j):
-        """Every stride-th element from p on, in vectors."""
-        if stride == 1:
-            return load(j)
-        if (p, j) not in split:
-            split[p, j] = _join(v, load(2 * j), load(2 * j + 1), range(p, 2 * v.lanes, 2))
-        return split[p, j]
-
-    def operand(shift, j):
-        column, p = divmod(shift, stride)
-        vector, lane = divmod(column, v.lanes)
-        if lane == 0:
-            return phase(p, j + vector)
-        return _join(v, phase(p, j + vector), phase(p, j + vector + 1), range(lane, lane + v.lanes))
-
-    return operand
-
-
-def _join(v, a, b, lanes):
-    """`shuffle`, where None stands for zeros."""
-    if a is None and b is None:
-        return None
-    return v.shuffle(v.zero() if a is None else a, v.zero() if b is None else b, lanes)
+            near = v.at(v.pointer(w), v.mul(tile["w"], w_slice))
+            _sum(v, sums, _Taps(offsets, passes, PASSES[1], STRIDE, 0, near, w_row), 1, lines_of, [0], None)
+        for i, (total,) in enumerate(sums):
+            v.store(v.at_least(total.value, low), v.pointer(y), v.plus(tile["y"], i * v.lanes))
 
 
 @jit.specialise
-def filter_tiles(
-    SIZE, LANES, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT, OUT
-):
-    """`filter_columns`."""
+def filter_tiles(SIZE, LANES, ROWS, STEP, STRIDE, TAPS):
+    """`filter_strips`."""
 
     def filter_tiles(
-        x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu, y, y_row,
-        tiles, tile_count, more,
+        x, height, width, row_step, slice_step, step, zeros, offsets, passes, w, w_row, w_slice, bias, relu,
+        y, y_row, tiles, tile_count, plain, plain_q, left, lefts, right, rights, double, doubles,
+        single, singles,
     ):  # fmt: skip
-        filter_columns(
-            SIZE, LANES, ROWS, VECTORS, STEP, TAPS, CHUNKED, COLUMNS, STRIDE, DILATION, PAD, LEFT, RIGHT,
-            OUT, x, height, width, row_step, slice_step, zeros, chunks, fewer, w, w_slice, bias, relu,
-            y, y_row, tiles, tile_count, more,
+        filter_strips(
+            SIZE, LANES, ROWS, STEP, STRIDE, TAPS, x, height, width, row_step, slice_step, step, zeros,
+            offsets, passes, w, w_row, w_slice, bias, relu, y, y_row, tiles, tile_count, plain, plain_q,
+            left, lefts,
+            right, rights, double, doubles, single, singles,
         )  # fmt: skip
 
     return filter_tiles
+
+
+@jit.specialise
+def folded(SIZE, LANES, ROWS, STRIDE):
+    """`filter_folded`."""
+
+    def folded(x, offsets, passes, w, w_row, w_slice, bias, relu, y, tiles, tile_count):
+        filter_folded(
+            SIZE, LANES, ROWS, STRIDE, x, offsets, passes, w, w_row, w_slice, bias, relu, y, tiles, tile_count
+        )
+
+    return folded
 
 
 # --- around the caches -----------------------------------------------------------------------
@@ -231,8 +312,9 @@ def stream(SIZE, LANES):
 # --- the driver ------------------------------------------------------------------------------
 
 RECORD = arguments(
-    "size tasks planes channels multiplier band_count bands tiles height width x_plane y_plane "
-    "row_step slice_step zeros chunks fewer filter w_slice y_row stream scratch_bytes"
+    "size tasks planes channels multiplier band_count bands strips tiles height width x_plane y_plane pad "
+    "row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period y_row "
+    "filter_tiles stream scratch_bytes"
 )
 
 
@@ -247,21 +329,36 @@ def driver():
         total = a.planes * a.band_count
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             plane = unit // a.band_count
-            band = bands[unit - plane * a.band_count]
-            x = a.x + plane * a.x_plane * a.size
+            b = bands[unit - plane * a.band_count]
+            x = a.x + (plane * a.x_plane - a.pad) * a.size
             for j in range(a.multiplier):
                 k = plane % a.channels * a.multiplier + j
-                y = a.y + ((plane * a.multiplier + j) * a.y_plane + band.y) * a.size
-                call(
-                    band.kernel,
-                    (
-                        x + band.x * a.size, a.height, a.width, a.row_step, a.slice_step, a.zeros, a.chunks,
-                        a.fewer, a.w + k * a.filter * a.size, a.w_slice, a.bias + k * a.size, a.relu,
-                        scratch if a.stream else y, a.y_row, a.tiles + band.first_tile * TILE_BYTES,
-                        band.tiles, band.more,
-                    ),
-                )  # fmt: skip
+                y = a.y + ((plane * a.multiplier + j) * a.y_plane + b.y) * a.size
+                to = scratch - b.first * a.size if a.stream else y
+                w, bias = a.w + k * a.filter * a.size, a.bias + k * a.size
+                if b.plain + b.left + b.right + b.double + b.single:
+                    call(
+                        a.filter_tiles,
+                        (
+                            x, a.height, a.width, a.row_step, a.slice_step, a.step, a.zeros, a.offsets,
+                            a.passes,
+                            w, a.w_row, a.w_slice, bias, a.relu, to, a.y_row,
+                            a.tiles + b.first_tile * TILE_BYTES, b.tiles, b.plain, b.plain_q,
+                            b.left, a.strips + b.first_left * STRIP_BYTES,
+                            b.right, a.strips + b.first_right * STRIP_BYTES,
+                            b.double, a.strips + b.first_double * STRIP_BYTES,
+                            b.single, a.strips + b.first_single * STRIP_BYTES,
+                        ),
+                    )  # fmt: skip
+                if b.folded:
+                    call(
+                        b.folded_kernel,
+                        (
+                            x, a.offsets, a.folded_passes, w, a.period, a.w_slice, bias, a.relu, to,
+                            a.tiles + b.first_folded * TILE_BYTES, b.folded,
+                        ),
+                    )  # fmt: skip
                 if a.stream:
-                    call(a.stream, (scratch, y, band.elements))
+                    call(a.stream, (scratch, y + b.first * a.size, b.elements))
 
     return driver

@@ -2,10 +2,13 @@
 
 A pixel is a vector of whole groups. The sums of a block stay in registers over the whole kernel; every pixel
 of x is loaded once for each kernel row, and where groups have several input channels, a shuffle copies each
-to the lanes of the filters of its group. Products with padding columns are not in the code.
+to the lanes of the filters of its group. Columns of padding are passed over. Usual kernels have code of their
+own; in that of all others taps, stride and dilation are arguments, and each product loads its pixel.
 """
 
 from __future__ import annotations
+
+from contextlib import ExitStack
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
@@ -14,7 +17,10 @@ from convalgos.cpu.simd import call, carray, pointer
 # Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
 BAND = fields("x x_pixels y y_pixels first_run runs")
 RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
-BLOCK = fields("x y kernel")  # of columns, with its filter_block
+BLOCK = fields("x y left right ranges")  # of columns: padding on both sides, or outputs that each tap meets
+USUAL_TAPS, USUAL_STRIDES = (3, 5, 7), (1, 2)  # kernels that have code of their own
+PIXELS = {1: (1, 2, 4, 7, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
+GROUPED, GROUPED_PIXELS = ((3, 1), (3, 2), (0, 0)), (1, 4, 7, 14)  # the same of other layers than depthwise
 RUN_BYTES = RUN.itemsize
 
 
@@ -29,23 +35,35 @@ def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, li
 
 @simd.emitter
 def filter_columns(
-    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
+    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE,
     x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-    y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
+    y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left, right,
+    ranges,
 ):  # fmt: skip
     """A block of PIXELS columns, for `runs` (see `RUN`) of output rows that meet the same rows of the kernel.
 
-    y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*STRIDE + s*DILATION][g] *
+    y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*stride + s*dilation][g] *
     w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
-    and a product is left out where its column of x is one of the first LEFT or the last RIGHT. Starts from
-    the bias, and ends with relu. FETCH asks for lines, `ahead` and `claim` elements behind each pixel of y.
+    and a product is left out where its column of x is one of the first `left` or the last `right`. Starts
+    from the bias, and ends with relu. TAPS and STRIDE are those of the row, with dilation 1; with TAPS 0 they
+    are arguments, and `ranges` tells from which to which output a tap meets the map. `fetch` asks for lines,
+    `ahead` and `claim` elements behind each pixel of y.
     """
     groups = v.lanes // max(IN, OUT)
-    steps = meetings(PIXELS, TAPS, STRIDE, DILATION)
-    end = max(steps) + 1 - RIGHT
-    steps = {column: pairs for column, pairs in steps.items() if LEFT <= column < end}
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     low = v.floor(relu)
+    if TAPS:
+        steps = meetings(PIXELS, TAPS, STRIDE, 1)
+        end = v.minus(max(steps) + 1, right)
+
+        def add(pixels, line, w, load):
+            _add_usual(v, pixels, steps, TAPS, left, end, line, x_pixel, w, load)
+    else:
+        between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
+
+        def add(pixels, line, w, load):
+            _add_any(v, pixels, taps, ranges, line, between, across, w, load)
+
     with v.loop(run_count) as n:
         run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
         with v.loop(run["rows"]) as i:
@@ -54,27 +72,29 @@ def filter_columns(
             sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
             with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
                 line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
-                taps = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
+                of_row = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
                 for j, pixels in enumerate(sums):
-                    of_vector = v.at(line, v.mul(x_vector, j)), x_pixel, v.at(taps, v.mul(w_vector, j))
-                    _add_row(v, IN, OUT, TAPS, pixels, steps, *of_vector)
+                    of_vector = v.at(line, v.mul(x_vector, j)), v.at(of_row, v.mul(w_vector, j))
+                    _add_row(v, IN, OUT, TAPS or taps, pixels, *of_vector, add)
             for j, pixels in enumerate(sums):
                 to = v.at(target, v.mul(y_vector, j))
                 for q, total in enumerate(pixels):
                     to = v.step(to, y_pixel if q else 0)
                     v.store(v.at_least(total.value, low), to)
-                    if FETCH:
+                with v.loop(fetch):
+                    to = v.at(target, v.mul(y_vector, j))
+                    for q in range(PIXELS):
+                        to = v.step(to, y_pixel if q else 0)
                         v.prefetch(to, ahead)
                         v.prefetch(to, claim, write=True)
 
 
-def _add_row(v, IN, OUT, TAPS, pixels, steps, x, x_pixel, w):
+def _add_row(v, IN, OUT, taps, pixels, x, w, add):
     """The products of one row of the kernel."""
     groups = v.lanes // max(IN, OUT)
     if groups == 1 and IN > 1:
         with v.loop(IN) as channel:
-            taps = v.at(w, v.mul(channel, TAPS * v.lanes))
-            _add_channel(v, pixels, steps, v.at(x, channel), x_pixel, taps, v.broadcast)
+            add(pixels, v.at(x, channel), v.at(w, v.mul(channel, v.mul(taps, v.lanes))), v.broadcast)
         return
     for channel in range(IN):
         lanes = [min(lane // OUT, groups - 1) * IN + channel for lane in range(v.lanes)]
@@ -84,34 +104,72 @@ def _add_row(v, IN, OUT, TAPS, pixels, steps, x, x_pixel, w):
             value = v.load(at)
             return value if straight else v.shuffle(value, value, lanes)
 
-        _add_channel(v, pixels, steps, x, x_pixel, v.at(w, channel * TAPS * v.lanes), load)
+        add(pixels, x, v.at(w, v.mul(taps, channel * v.lanes)), load)
 
 
-def _add_channel(v, pixels, steps, x, x_pixel, w, load):
-    """The same for one input channel of every group, which `load` brings to the lanes of its filters."""
-    met = sorted({tap for pairs in steps.values() for _, tap in pairs})
-    weights = {tap: v.load(w, tap * v.lanes) for tap in met}
+def _add_usual(v, pixels, steps, taps, left, end, x, x_pixel, w, load):
+    """The same for one input channel of every group, which `load` brings to the lanes of its filters.
+
+    Only the first and the last columns may be padding.
+    """
+    weights = [v.load(w, tap * v.lanes) for tap in range(taps)]
+    last = max(steps)
     at = 0
     for column, pairs in steps.items():
         x = v.step(x, v.mul(x_pixel, column - at))
         at = column
-        value = load(x)
-        for pixel, tap in pairs:
-            pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+        checks = []
+        if column < taps - 1:
+            checks.append(v.minus(column, left))
+        if column > last - taps + 1:
+            checks.append(v.minus(v.minus(end, 1), column))
+        with ExitStack() as inside:
+            for check in checks:
+                inside.enter_context(v.unless_negative(check))
+            value = load(x)
+            for pixel, tap in pairs:
+                pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+
+
+def _add_any(v, pixels, taps, ranges, x, between, across, w, load):
+    """The same for any taps: `ranges` tells the first output that each meets, and one behind the last."""
+    with v.loop(taps) as s:
+        weight = v.load(w, v.mul(s, v.lanes))
+        start, end = (v.table64(ranges, v.plus(v.mul(s, 2), i)) for i in (0, 1))
+        at = v.at(x, v.mul(across, s))
+        missing = v.plus(start, v.minus(len(pixels), end))
+        with v.choose(v.minus(0, missing)) as (whole, part):
+            with whole:
+                here = at
+                for pixel, total in enumerate(pixels):
+                    here = v.step(here, between if pixel else 0)
+                    total.set(v.fma(load(here), weight, total.value))
+            with part:
+                here = at
+                for pixel, total in enumerate(pixels):
+                    here = v.step(here, between if pixel else 0)
+                    with (
+                        v.unless_negative(v.minus(pixel, start)),
+                        v.unless_negative(v.minus(v.minus(end, 1), pixel)),
+                    ):
+                        total.set(v.fma(load(here), weight, total.value))
 
 
 @jit.specialise
-def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH):
+def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE):
     """`filter_columns`."""
 
     def filter_block(
         x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-        y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
+        y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
+        right,
+        ranges,
     ):  # fmt: skip
         filter_columns(
-            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, LEFT, RIGHT, FETCH,
+            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE,
             x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-            y, y_vector, y_pixel, y_next, runs, run_count, ahead, claim,
+            y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
+            right, ranges,
         )  # fmt: skip
 
     return filter_block
@@ -121,7 +179,8 @@ RECORD = arguments(
     "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
     "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
     "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
-    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place"
+    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
+    "fetch taps stride dilation filter_block"
 )
 
 
@@ -186,12 +245,13 @@ def driver():
             for j in range(a.column_count):
                 column = columns[j]
                 call(
-                    column.kernel,
+                    a.filter_block,
                     (
                         source + column.x * a.size, a.from_vector, a.from_pixel, a.row_step, a.slice_step,
                         a.from_next, w, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
                         target + column.y * a.size, a.to_vector, a.to_pixel, a.to_next,
-                        runs, band.runs, ahead, claim,
+                        runs, band.runs, a.fetch, ahead, claim, a.taps, a.stride, a.dilation,
+                        column.left, column.right, column.ranges,
                     ),
                 )  # fmt: skip
             if not a.in_place:

@@ -2,9 +2,10 @@
 
 With one input channel per filter every plane is filtered by itself. A tile of output rows by vectors of
 columns stays in registers over the whole kernel, the weights are broadcast, and each vector of x that is
-loaded feeds every output that it meets: shuffles shift it to each kernel column, and split columns for a
-stride of 2. x is read where it lies. Dilated rows are interleaved sets of rows without dilation. Wins on
-wide maps and signals; `cpu.depthwise.channels` wins on small maps and serves channels_last.
+loaded feeds every output row that it meets. x is read where it lies, or for a stride of 2 from scratch, where
+even and odd columns are apart. Dilated rows are interleaved sets of rows without dilation. In long filters of
+one row, neighbouring vectors stand for rows. Wins on wide maps and signals; `cpu.depthwise.channels` wins on
+small maps and serves channels_last.
 
 Source: the depthwise scheme of Zhang, Lo and Lu, "High performance depthwise and pointwise convolutions on
 mobile devices" (AAAI 2020), turned from channels to columns.
@@ -13,28 +14,51 @@ mobile devices" (AAAI 2020), turned from channels to columns.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import ClassVar
 
 import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import simd
-from convalgos.cpu.bands import BAND, RECORD, REGISTERS, TILE, driver, filter_tiles, stream, strips
+from convalgos.cpu.bands import (
+    BAND,
+    FOLDED_ROWS,
+    RECORD,
+    SQUARE,
+    STRIP,
+    TILE,
+    TILE_ROWS,
+    driver,
+    filter_tiles,
+    folded,
+    stream,
+)
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
+from convalgos.cpu.row_strips import Columns, pass_sizes, passes
 from convalgos.cpu.threads import Lone, cut_once, thread_count
+from convalgos.kept import kept
 from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
-# Registers that hold sums at most, by vector bytes.
-SUMS = {64: 16, 32: 8, 16: 8}
-SPLIT_ROWS = {1: 7, 2: 4, 3: 4, 4: 3}  # of a tile at most, by its vectors, where a stride splits columns
-UNROLLED = 2400  # products in the code of a strip: about a second to compile
-WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
+ROWS = {
+    64: 8,
+    32: 4,
+    16: 4,
+}  # of a tile of two vectors at most, by vector bytes: half of the registers hold sums
+FEW = 4  # rows of outputs that do not fill a tile
 COLUMNS = 4096  # outputs of a long row that are filtered at once
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
+# Cycles of a thread. Calibrated on Xeon (Granite Rapids) with AVX-512.
+LOAD = 0.8  # to load a vector that crosses cache lines, where products do not hide it,
+LATENCY = 4  # until a sum can be added to,
+COLUMN = 2  # to begin a kernel column of a tile,
+TILE_CYCLES = 12  # and a tile, beside 3 for each vector of its sums,
+SPLIT = 3  # to split a vector of x by the stride,
+PIECE_CYCLES = 40  # and to call a kernel
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -45,9 +69,8 @@ class Cut:
 
     problem: ConvProblem  # the 3-D view
     rows: int  # of a tile
-    vectors: int  # of columns, of a strip
     band_rows: int  # whole tiles of all sets; the last band of a plane takes what is left too
-    band_columns: int  # whole strips; the last band of a row has what is left
+    band_columns: int  # whole strips; the first and the last band of a row have its borders too
 
     @property
     def lanes(self) -> int:
@@ -66,26 +89,38 @@ class Cut:
         return p.stride[1] // math.gcd(p.stride[1], p.dilation[1])
 
     @property
-    def chunks(self) -> tuple[int, int, int]:
-        """(kernel rows of a chunk, chunks of so many, chunks of one less)."""
-        return _chunks(self.problem, self.rows, self.vectors)
+    def reach(self) -> int:
+        """Elements of x from the first tap of a row to the last."""
+        return (self.problem.kernel[2] - 1) * self.problem.dilation[2]
 
-    def kernel(self, first: int) -> tuple[tuple[int, ...], int]:
-        """(constants of `filter_tiles`, `more`) of the band of columns that begins at an output."""
+    @property
+    def columns(self) -> Columns:
         p = self.problem
-        taps, _, _ = self.chunks
-        row = p.kernel[2], p.stride[2], p.dilation[2], p.padding[2][0]
-        left, right = (first * p.stride[2], p.spatial[2] - first * p.stride[2])
-        columns = min(self.band_columns, p.spatial_out[2] - first)
-        found = strips(self.vectors, self.lanes, left, right, columns, *row)
-        more = max(0, max(s.number for s in found) - 2)  # the others need no code of their own
-        step = self.vectors * self.lanes
-        spared = more * step
-        left = found[0].left
-        right = max((s.first + (s.number - 1) * step) * p.stride[2] + s.right for s in found)
-        right -= spared * p.stride[2]
-        shape = p.itemsize, self.lanes, self.rows, self.vectors, self.row_stride, taps
-        return (*shape, int(taps < p.kernel[1]), *row, left, right, columns - spared), more
+        return Columns(p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2], self.lanes)
+
+    @property
+    def period(self) -> int:
+        """Taps of a row between two that meet the same lanes of neighbouring vectors; 0: there are none."""
+        p = self.problem
+        return 0 if p.stride[2] * self.lanes % p.dilation[2] else p.stride[2] * self.lanes // p.dilation[2]
+
+    @property
+    def folds(self) -> bool:
+        """Whether vectors of a row that follow one another are filtered as if they were rows.
+
+        The taps of a row are rows of `period` taps then, and a vector of x feeds as many of its vectors. That
+        is for filters of one row, long or of few rows of outputs.
+        """
+        p = self.problem
+        few = p.spatial_out[1] < FEW or p.kernel[2] > self.period
+        return p.kernel[:2] == (1, 1) and self.period > 0 and few
+
+    @kept
+    def column_starts(self) -> list[int]:
+        """First outputs of the bands of a row: whole strips behind its left border, at least a vector before
+        the right one."""
+        first, end = self.columns.inner if self.folds else (0, self.problem.spatial_out[2])
+        return [0, *range(first + self.band_columns, end - self.lanes + 1, self.band_columns)]
 
     @property
     def row_bands(self) -> int:
@@ -93,7 +128,17 @@ class Cut:
 
     @property
     def column_bands(self) -> int:
-        return -(-self.problem.spatial_out[2] // self.band_columns)
+        return len(self.column_starts)
+
+    @property
+    def most_rows(self) -> int:
+        """Output rows of the largest band."""
+        return self.problem.spatial_out[1] - (self.row_bands - 1) * self.band_rows
+
+    @kept
+    def most_columns(self) -> int:
+        """Outputs of the largest band of a row."""
+        return max(b - a for a, b in pairwise([*self.column_starts, self.problem.spatial_out[2]]))
 
     @property
     def streams(self) -> bool:
@@ -106,9 +151,29 @@ class Cut:
         """Of one task."""
         if not self.streams:
             return 0
-        _, rows, columns = self.problem.spatial_out
-        last = rows - (self.row_bands - 1) * self.band_rows  # rows of the largest band
-        return whole_lines(last * min(columns, self.band_columns) * self.problem.itemsize)
+        return whole_lines(self.most_rows * self.most_columns * self.problem.itemsize)
+
+    @kept
+    def offsets(self) -> np.ndarray:
+        """(S,) where the taps of a row lie, from an output's first on."""
+        return np.arange(self.problem.kernel[2], dtype=np.int64) * self.problem.dilation[2]
+
+    @property
+    def step(self) -> int:
+        """STEP of `filter_tiles`."""
+        stride = self.problem.stride[2]
+        return self.row_stride if (self.row_stride, stride) in TILE_ROWS else 0
+
+    @property
+    def square(self) -> int:
+        """TAPS of `filter_tiles`."""
+        pairs = self.problem.stride[2] == 1 or self.in_pairs
+        return SQUARE if self.problem.kernel[1:] == (SQUARE, SQUARE) and self.step and pairs else 0
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether two columns of taps lie side by side in what a stride loads."""
+        return self.problem.stride[2] == 2 and self.problem.dilation[2] == 1
 
 
 @cut_once(256)
@@ -117,20 +182,13 @@ def cut(problem: ConvProblem) -> Cut:
     l1, l2, _ = cache_sizes()
     _, rows_out, columns_out = p.spatial_out
     lanes = simd.lanes(p.itemsize)
-    whole = Cut(p, 1, 1, rows_out, columns_out)
+    whole = Cut(p, 1, rows_out, columns_out)
     wanted = -(-UNITS * thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
     most = max(1, rows_out // whole.row_sets // wanted)
-    shapes = [
-        (r, v)
-        for v, split_rows in SPLIT_ROWS.items()
-        if v <= -(-columns_out // lanes)
-        for r in range(1, min(SUMS[vector_bytes()] // v, most) + 1)
-        if p.stride[2] == 1 or r <= split_rows
-    ]
-    cycles = _tiles_cycles(p, whole.row_sets, whole.row_stride, shapes)
-    rows, vectors = shapes[cycles.index(min(cycles))]
-    c = replace(whole, rows=rows, vectors=vectors)
-    strip, tile = c.vectors * lanes, c.rows * c.row_sets
+    shapes = [r for r in TILE_ROWS[whole.step, p.stride[2]] if r <= min(ROWS[vector_bytes()], most)]
+    cycles = _tiles_cycles(whole, shapes)
+    c = replace(whole, rows=shapes[cycles.index(min(cycles))])
+    strip, tile = 2 * lanes, c.rows * c.row_sets
 
     def rows_under(rows: int) -> int:  # of x
         return (rows - 1) * p.stride[1] + p.kernel_extent[1]
@@ -149,56 +207,47 @@ def cut(problem: ConvProblem) -> Cut:
 
 
 def _plane_cycles(c: Cut) -> float:
-    """Of a plane on one core. Calibrated on Zen 5, AVX-512: two products or shuffles, two loads a cycle."""
-    (tiles,) = _tiles_cycles(c.problem, c.row_sets, c.row_stride, [(c.rows, c.vectors)])
-    return c.problem.gemm_n * (tiles + 30 * c.problem.spatial_out[0] * c.row_bands * c.column_bands)
+    """Of a plane on one core."""
+    p = c.problem
+    (tiles,) = _tiles_cycles(c, [c.rows])
+    pieces = p.spatial_out[0] * c.row_bands * c.column_bands
+    return p.gemm_n * (tiles + PIECE_CYCLES * pieces)
 
 
-def _tiles_cycles(
-    p: ConvProblem, row_sets: int, row_stride: int, shapes: list[tuple[int, int]]
-) -> list[float]:
-    """Of all tiles of a plane, for one filter, by shape: rows of a tile, and vectors of a strip at most.
-
-    One loop over all shapes, as each choice asks for dozens.
-    """
-    t, r, s = p.kernel
-    stride, lanes, registers = p.stride[2], simd.lanes(p.itemsize), REGISTERS[vector_bytes()]
-    slices_out, rows_out, columns = p.spatial_out
-    shuffled = _shuffled(s, stride)
-    set_rows = -(-rows_out // row_sets)
-    found = []
-    for tile_rows, most in shapes:
-        taps, many, few = _chunks(p, tile_rows, most)
-        above = (tile_rows - 1) * row_stride
-        rows = many * (above + taps) + few * (above + taps - 1)  # of x, read for a tile
-        whole, rest = divmod(columns, most * lanes)
-        total = 0.0
-        for number, vectors, part in ((whole, most, False), (1, -(-rest // lanes), rest % lanes > 0)):
-            if not number or not vectors:
-                continue
-            products = tile_rows * vectors * r * s
-            shuffles = rows * vectors * shuffled
-            kept = tile_rows * vectors + r * s + stride * vectors + 3 <= registers
-            loads = 0.15 * rows * (vectors + 1) + 0.3 * (1 if kept else tile_rows) * r * s
-            in_parts = 2 * (rows + tile_rows) if part else 0
-            tile = t * (products / 2 + shuffles + loads + 2 * rows) + in_parts + tile_rows * vectors + 8
-            total += number * tile
-        found.append(slices_out * -(-set_rows // tile_rows) * row_sets * total)
-    return found
+def _tiles_cycles(c: Cut, shapes: Sequence[int]) -> list[float]:
+    """Of all tiles of a plane, for one filter, by the rows of a tile."""
+    p = c.problem
+    slices_out, rows_out, columns_out = p.spatial_out
+    vectors = -(-columns_out // c.lanes)
+    if c.folds:
+        return [slices_out * rows_out * _folded_cycles(c, vectors)] * len(shapes)
+    step = c.step
+    sizes = pass_sizes(p.kernel[1], step)
+    set_rows = -(-rows_out // c.row_sets)
+    strips = -(-vectors // 2)
+    return [
+        slices_out * -(-set_rows // rows) * c.row_sets * strips
+        * (TILE_CYCLES + p.kernel[0] * sum(_pass_cycles(c, rows, min(2, vectors), step, s) for s in sizes))
+        for rows in shapes
+    ]  # fmt: skip
 
 
-def _shuffled(taps: int, stride: int) -> float:
-    """Cycles of the shuffles of a vector of x, for kernel columns and a stride."""
-    return (taps - 1 + 2 * (stride - 1)) * (0.1 if stride == 1 else 0.35)
+def _pass_cycles(c: Cut, rows: int, vectors: int, step: int, size: int) -> float:
+    """Of all columns of a pass over some rows of taps, for a tile."""
+    loads = ((rows - 1) * (step or size) + size) * vectors
+    sums = rows * size * vectors
+    return c.problem.kernel[2] * (COLUMN + max(sums / 2 + 0.1 * loads, LOAD * loads, size * LATENCY / 2))
 
 
-def _chunks(p: ConvProblem, rows: int, vectors: int) -> tuple[int, int, int]:
-    """(kernel rows of a chunk, chunks of so many, chunks of one less)."""
-    r = p.kernel[1]
-    most = max(1, UNROLLED // (rows * vectors * p.kernel[2]))
-    count = -(-r // most)
-    taps = -(-r // count)
-    return taps, r - count * (taps - 1), count * taps - r
+def _folded_cycles(c: Cut, vectors: int) -> float:
+    """Of a row of outputs, where vectors are filtered as rows."""
+    s, lanes_rows = c.problem.kernel[2], min(max(FOLDED_ROWS), vectors)
+    full, rest = divmod(s, c.period)
+    tile = float(TILE_CYCLES + 3 * lanes_rows)
+    for taps, columns in ((full + 1, rest), (full, c.period - rest)):
+        for size in pass_sizes(taps, 1) if columns else ():
+            tile += columns / s * _pass_cycles(c, lanes_rows, 1, 1, size)
+    return vectors / lanes_rows * tile
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -209,17 +258,21 @@ class RowsPlan(KernelPlan):
         c = cut(problem)
         p = c.problem
         tasks = thread_count()
-        bands, tiles = _tables(c)
-        _, chunks, fewer = c.chunks
-        self._zeros = zeros = np.zeros(2 * p.spatial[2], p.dtype)
+        tables = _Tables(c)
+        self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, p.dtype)
+        self._masks = tables.masks
         values = {
             "size": p.itemsize, "tasks": tasks, "planes": p.N * p.C, "channels": p.C, "multiplier": p.gemm_n,
-            "band_count": len(bands), "bands": bands, "tiles": tiles,
-            "height": p.spatial[1], "width": p.spatial[2],
-            "x_plane": math.prod(p.spatial), "y_plane": math.prod(p.spatial_out),
-            "row_step": p.dilation[1], "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2],
-            "zeros": zeros.ctypes.data + p.spatial[2] * p.itemsize, "chunks": chunks, "fewer": fewer,
-            "filter": p.gemm_k, "w_slice": p.kernel[1] * p.kernel[2], "y_row": c.row_sets * p.spatial_out[2],
+            "band_count": len(tables.bands), "bands": np.array(tables.bands, BAND),
+            "strips": np.array(tables.strips, STRIP), "tiles": np.array(tables.tiles, TILE),
+            "height": p.spatial[1], "width": p.spatial[2], "x_plane": math.prod(p.spatial),
+            "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
+            "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
+            "zeros": self._zeros.ctypes.data, "offsets": c.offsets,
+            "passes": passes([(p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
+            "folded_passes": _folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
+            "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
+            "filter_tiles": filter_tiles(p.itemsize, c.lanes, c.rows, c.step, p.stride[2], c.square),
             "stream": stream(p.itemsize, c.lanes) if c.streams else 0, "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
@@ -229,31 +282,103 @@ class RowsPlan(KernelPlan):
         return np.array(w, order="C")
 
 
-def _tables(c: Cut) -> tuple[np.ndarray, np.ndarray]:
-    """The bands of a plane, and the tiles of all bands, as `BAND` and `TILE`."""
-    p = c.problem
-    slices_out, rows_out, columns_out = p.spatial_out
-    slice = p.spatial[1] * p.spatial[2]
-    of_columns = [(q, *c.kernel(q)) for q in range(0, columns_out, c.band_columns)]
-    bands: list[tuple[int, ...]] = []
-    tiles: list[tuple[int, ...]] = []
-    for band, o in product(range(c.row_bands), range(slices_out)):
-        p0 = band * c.band_rows
-        p1 = p0 + c.band_rows if band < c.row_bands - 1 else rows_out
+def _folded_passes(c: Cut) -> np.ndarray:
+    """Rows of `period` taps; the last is cut short."""
+    if not c.folds:
+        return np.zeros(0, np.int64)
+    columns = c.problem.kernel[2]
+    full, rest = divmod(columns, c.period)
+    parts = [(full + 1, 0, rest), (full, rest, min(c.period, columns) - rest)]
+    return passes(parts, 1, c.in_pairs and rest % 2 == 0)
+
+
+class _Tables:
+    """The bands of a plane, the strips of all bands, and the tiles of both: `BAND`, `STRIP` and `TILE`."""
+
+    def __init__(self, c: Cut):
+        self.c = c
+        self.bands: list[tuple[int, ...]] = []
+        self.strips: list[tuple[int, ...]] = []
+        self.tiles: list[tuple[int, ...]] = []
+        self.masks: list[np.ndarray] = []  # of the strips
+        p = c.problem
+        of_columns = [(a, b, *self._strips(a, b)) for a, b in pairwise([*c.column_starts, p.spatial_out[2]])]
+        for band, o in product(range(c.row_bands), range(p.spatial_out[0])):
+            p0 = band * c.band_rows
+            self._add(o, p0, p0 + c.band_rows if band < c.row_bands - 1 else p.spatial_out[1], of_columns)
+
+    def _strips(self, first: int, end: int) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """The strips of a band of columns, as in `BAND`, and the outputs between them that are folded."""
+        columns = self.c.columns
+        a, b = columns.inner if self.c.folds else (end, end)
+        a, b = max(first, min(a, end)), max(first, min(b, end))
+        before, behind = columns.strips(first, a), columns.strips(b, end)
+        plain = before.plain or behind.plain
+        again = [(q, self.c.lanes) for q in behind.plain if before.plain]
+        lefts, rights = before.left + behind.left, before.right + behind.right
+        doubles, singles = before.double + behind.double, before.single + behind.single
+        found: list[int] = []  # how many of each kind, and the first of them
+        for strips in (
+            [(q, self.c.lanes) for q in lefts],
+            [(q, self.c.lanes) for q in rights],
+            doubles + again,
+        ):
+            found += [len(strips), len(self.strips)]
+            self.strips += [(q, second, self._masks(q, second), self.c.lanes) for q, second in strips]
+        found += [len(singles), len(self.strips)]
+        self.strips += [(q, 0, self._masks(q, None), count) for q, count in singles]
+        return (len(plain), plain.start, *found), (a, b)
+
+    def _masks(self, q: int, second: int | None) -> int:
+        self.masks.append(self.c.columns.masks(q, second, self.c.offsets))
+        return self.masks[-1].ctypes.data
+
+    def _add(self, o: int, p0: int, p1: int, of_columns) -> None:
+        """The bands of some rows of a slice of outputs."""
+        c, p = self.c, self.c.problem
         d, t0, t1 = p.taps_meeting(0, o)
-        first_tile = len(tiles)
+        tiles = self._add_tiles(self._row_tiles(d, t0, t1 - t0, p0, p1))
+        for first, end, strips, (a, b) in of_columns:
+            if a == b:
+                of_folded = 0, 0, 0
+            else:
+                rows = max(r for r in FOLDED_ROWS if r <= (b - a) // c.lanes)
+                folded_tiles = self._add_tiles(self._folded_tiles(d, t1 - t0, p0, p1, a, b, rows))
+                of_folded = folded(p.itemsize, c.lanes, rows, p.stride[2]), *folded_tiles
+            y = (o * p.spatial_out[1] + p0) * p.spatial_out[2]
+            self.bands.append((y, first, (p1 - p0) * (end - first), *tiles, *strips, *of_folded))
+
+    def _add_tiles(self, tiles: list[tuple[int, ...]]) -> tuple[int, int]:
+        """(the first of them, their number)."""
+        self.tiles += tiles
+        return len(self.tiles) - len(tiles), len(tiles)
+
+    def _row_tiles(self, d: int, t0: int, slices: int, p0: int, p1: int) -> list[tuple[int, ...]]:
+        c, p = self.c, self.c.problem
+        found: list[tuple[int, ...]] = []
         for first in range(c.row_sets):
             rows = range(p0 + first, p1, c.row_sets)
             for i in range(0, len(rows), c.rows):
                 row = rows[min(i, len(rows) - c.rows)]  # the last tile of a set overlaps the one before
                 h = row * p.stride[1] - p.padding[1][0]
-                tiles.append((d * slice, h, t0, t1 - t0, (row - p0) * columns_out))
-        for q, constants, more in of_columns:
-            y = (o * rows_out + p0) * columns_out + q
-            elements = (p1 - p0) * (min(columns_out, q + c.band_columns) - q)
-            tiles_of_band = first_tile, len(tiles) - first_tile
-            bands.append((q * p.stride[2], y, elements, *tiles_of_band, more, filter_tiles(*constants)))
-    return np.array(bands, BAND), np.array(tiles, TILE)
+                found.append((d * p.spatial[1] * p.spatial[2], h, t0, slices, (row - p0) * p.spatial_out[2]))
+        return found
+
+    def _folded_tiles(
+        self, d: int, slices: int, p0: int, p1: int, first: int, end: int, rows: int
+    ) -> list[tuple[int, ...]]:
+        """Of `rows` vectors each, for every row of outputs; the last of a row overlaps the one before."""
+        c, p = self.c, self.c.problem
+        step = rows * c.lanes
+        found: list[tuple[int, ...]] = []
+        for row in range(p0, p1):
+            h = row * p.stride[1] - p.padding[1][0]
+            meets = slices if 0 <= h < p.spatial[1] else 0
+            x = (d * p.spatial[1] + h) * p.spatial[2]
+            for q in range(first, end, step):
+                at = min(q, end - step)
+                found.append((x + at * p.stride[2], 0, 0, meets, (row - p0) * p.spatial_out[2] + at))
+        return found
 
 
 @dataclass(frozen=True)
@@ -286,7 +411,7 @@ class Rows(Lone, Algorithm):
         p, lanes = problem, simd.lanes(problem.itemsize)
         vectors = p.N * p.K * math.prod(p.spatial_out[:-1]) * -(-p.spatial_out[-1] // lanes)  # of y
         rest = p.gemm_k // (p.kernel[-1] * (p.kernel[-2] if p.ndim > 1 else 1))  # kernel slices
-        cycles = p.gemm_k / 2 + rest * (_shuffled(p.kernel[-1], p.stride[-1]) + 0.15)
+        cycles = p.gemm_k / 2 + rest * 0.15
         compute = vectors * cycles * 4 * lanes / machine.peak(p.dtype)
         return CALL + machine.launch + max(compute, machine.stream(p.x_bytes + p.y_bytes, p.bytes))
 
@@ -307,8 +432,6 @@ def _unsuited(problem: ConvProblem) -> str | None:
         return "reads rows of channels_first maps; cpu.depthwise.channels serves channels_last"
     if problem.stride[-1] > 2:
         return f"splits columns for a stride of at most 2, not {problem.stride[-1]}"
-    if problem.kernel[-1] > WIDEST:
-        return f"unrolls the columns of the kernel, at most {WIDEST} and not {problem.kernel[-1]}"
     return None
 
 

@@ -3,8 +3,8 @@
 A vector is one pixel of as many whole groups as it has lanes. A row of output pixels stays in registers over
 the whole kernel, and every input pixel is loaded once for each kernel row; where groups have several input
 channels, a shuffle copies each to the lanes of the filters of its group. Kernel elements that meet only
-padding are left out, columns when the kernel is compiled and rows when it is called, so that no padded copy
-is made: channels_last is filtered in place, channels_first goes through square transposes in scratch. Wins
+padding are left out, so that no padded copy is made: channels_last is filtered in place, channels_first
+goes through square transposes in scratch. Wins
 on small maps, strides, groups and channels_last; `cpu.depthwise.rows` wins on wide channels_first maps.
 
 Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in oneDNN's.
@@ -13,7 +13,6 @@ Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,7 +20,20 @@ import numpy as np
 
 from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import simd, tiles
-from convalgos.cpu.channel_blocks import BAND, BLOCK, RECORD, RUN, driver, filter_block, meetings
+from convalgos.cpu.channel_blocks import (
+    BAND,
+    BLOCK,
+    GROUPED,
+    GROUPED_PIXELS,
+    PIXELS,
+    RECORD,
+    RUN,
+    USUAL_STRIDES,
+    USUAL_TAPS,
+    driver,
+    filter_block,
+    meetings,
+)
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.kept import kept
@@ -30,11 +42,9 @@ from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
-PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
 AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
-UNROLLED = 8000  # products in the code of all kernels of a plan: about 5 s to compile
-WIDEST = 128  # columns of a kernel; wider ones belong to FFTs
 SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -109,35 +119,45 @@ class Cut:
             return alike and p.x_bytes > cache_sizes()[2] // 4
         return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
-    @kept
-    def columns(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(first output column, constants of its `filter_block`) of each block; the last overlaps.
+    @property
+    def usual(self) -> bool:
+        """Whether the kernel has code of its own: no padding but at its first and last columns."""
+        p = self.problem
+        row = p.kernel[2], p.stride[2]
+        if p.is_depthwise and p.gemm_n == 1:
+            found = p.kernel[2] in USUAL_TAPS and p.stride[2] in USUAL_STRIDES
+        else:
+            found = row in GROUPED and p.w_shape[1] == p.gemm_n
+        return (
+            found
+            and p.dilation[2] == 1
+            and all(max(left, right) < p.kernel[2] for _, left, right in self.columns)
+        )
 
-        The padding among the constants counts columns of the block's input, and only where it makes a
-        difference, so that blocks that need the same code have the same constants.
+    @kept
+    def columns(self) -> list[tuple[int, int, int]]:
+        """(first output column, padding columns left and right) of each block; the last overlaps.
+
+        The padding counts columns of the block's input that some output meets, up to the last of them.
         """
         p = self.problem
         steps = list(meetings(self.pixels, p.kernel[2], p.stride[2], p.dilation[2]))
-        shape = (p.itemsize, self.lanes, p.w_shape[1], p.gemm_n, self.vectors, self.pixels)
-        fetch = int(self.fetch)
-        found: list[tuple[int, tuple[int, ...]]] = []
+        found: list[tuple[int, int, int]] = []
         for first in range(0, p.spatial_out[2], self.pixels):
             first = min(first, p.spatial_out[2] - self.pixels)
             start = first * p.stride[2] - p.padding[2][0]  # input column of step 0
-            left = right = 0
-            if start < 0 or start + steps[-1] >= p.spatial[2]:
-                inside = [c for c in steps if 0 <= start + c < p.spatial[2]]
-                left, right = (inside[0], steps[-1] - inside[-1]) if inside else (steps[-1] + 1, 0)
-            row = (p.kernel[2], p.stride[2], p.dilation[2], left, right)
-            found.append((first, (*shape, *row, fetch)))
+            left = max(0, -start)
+            found.append((first, left, max(0, start + steps[-1] + 1 - p.spatial[2])))
         return found
 
-    @property
-    def products(self) -> int:
-        """Vector products in the code of all kernels, at most."""
-        channels = self.problem.w_shape[1] if self.groups > 1 else 1  # a loop over them is not unrolled
-        kernels = len({constants for _, constants in self.columns})
-        return kernels * self.vectors * self.pixels * self.problem.kernel[2] * channels
+    def ranges(self, first: int) -> np.ndarray:
+        """(S, 2) of a block of columns: the first output that meets the map under each tap, and one
+        behind."""
+        p = self.problem
+        column = first * p.stride[2] - p.padding[2][0] + np.arange(p.kernel[2]) * p.dilation[2]  # of output 0
+        start = np.clip(-(column // p.stride[2]), 0, self.pixels)
+        end = np.clip(-((column - p.spatial[2]) // p.stride[2]), 0, self.pixels)
+        return np.stack([np.minimum(start, end), end], 1).astype(np.int64)
 
 
 def _groups(p: ConvProblem) -> int:
@@ -151,18 +171,19 @@ def cut(problem: ConvProblem) -> Cut:
     whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
     in_place = p.layout == "channels_last" and whole and p.groups >= groups
     rows_out, columns = p.spatial_out[1:]
-    most = PIXELS[vector_bytes()]
+    most = MOST_PIXELS[vector_bytes()]
     # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
     # many bytes apart that they share few of its sets.
     narrow = columns <= (2 if in_place else 1) * most[2]
     crowded = in_place and p.C * p.itemsize % 512 == 0
-    pair = p.is_depthwise and p.groups >= 2 * groups and (narrow or crowded)
+    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded)
     for vectors in (2, 1) if pair else (1,):
         # whole blocks, and few of them: the last overlaps the one before
-        sizes = range(1, min(most[vectors], columns) + 1)
+        known = PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
+        sizes = [n for n in known if n <= min(most[vectors], columns)]
         pixels = min(sizes, key=lambda n: (-(-columns // n) * n * (1 + 0.6 / n), -n))
         c = Cut(p, in_place, vectors, pixels, 1)
-        if vectors == 1 or c.products <= UNROLLED:
+        if vectors == 1 or c.usual:
             break
     if in_place:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
@@ -189,10 +210,10 @@ def _block_cycles(c: Cut) -> float:
     slices, rows = p.taps_met(0), p.taps_met(1)
     steps = meetings(c.pixels, p.kernel[2], p.stride[2], p.dilation[2])
     products = loads = 0
-    for (*_, left, right, _), count in Counter(constants for _, constants in c.columns).items():
+    for _, left, right in c.columns:
         inside = [pairs for step, pairs in steps.items() if left <= step <= max(steps) - right]
-        products += count * sum(map(len, inside))
-        loads += count * len(inside)
+        products += sum(map(len, inside))
+        loads += len(inside) if c.usual else sum(map(len, inside))
     blocks = len(c.columns)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
@@ -222,6 +243,10 @@ class ChannelsPlan(KernelPlan):
         w_row = p.w_shape[1] * p.kernel[2] * c.lanes
         w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
         bands, runs = _tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
+        kernel = p.itemsize, c.lanes, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
+        usual = (p.kernel[2], p.stride[2]) if c.usual else (0, 0)
+        self._ranges = [] if c.usual else [c.ranges(q) for q, _, _ in c.columns]
+        addresses = [0] * len(c.columns) if c.usual else [r.ctypes.data for r in self._ranges]
         values = {
             "size": p.itemsize, "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
@@ -241,12 +266,13 @@ class ChannelsPlan(KernelPlan):
             "scratch_bytes": c.scratch_bytes, "sums": c.vectors * slices * from_slice,
             "columns": np.array(
                 [
-                    ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, filter_block(*constants))
-                    for q, constants in c.columns
+                    ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, left, right, table)
+                    for (q, left, right), table in zip(c.columns, addresses, strict=True)
                 ],
                 BLOCK,
             ),
-            "column_count": len(c.columns),
+            "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
+            "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *usual),
             "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
@@ -342,7 +368,7 @@ class Channels(Lone, Algorithm):
             return math.inf
         p, lanes = problem.as_3d, simd.lanes(problem.itemsize)
         rows = p.taps_met(0) * p.taps_met(1)
-        blocks = -(-p.spatial_out[2] // PIXELS[vector_bytes()][1])  # of columns, at least
+        blocks = -(-p.spatial_out[2] // MOST_PIXELS[vector_bytes()][1])  # of columns, at least
         # of a vector of groups; products with padding are left out
         cycles = rows * (0.5 * p.w_shape[1] * p.taps_met(2) + 4 * blocks)
         cycles += math.prod(p.spatial_out[:2]) * (6 * blocks + 0.6 * p.spatial_out[2])
@@ -374,8 +400,6 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
             f"holds whole groups in vectors of {lanes} lanes, and these have "
             f"{problem.w_shape[1]} channels and {problem.gemm_n} filters"
         )
-    if problem.kernel[-1] > WIDEST:
-        return f"unrolls the columns of the kernel, at most {WIDEST} and not {problem.kernel[-1]}"
     return None
 
 
@@ -386,8 +410,6 @@ def _unsuited(problem: ConvProblem) -> str | None:
     c = cut(problem)
     if c.scratch_bytes > SCRATCH:
         return f"copies whole rows, here {c.scratch_bytes} bytes for each thread and at most {SCRATCH}"
-    if c.products > UNROLLED:
-        return f"unrolls the products of all borders, at most {UNROLLED} and not {c.products}"
     return None
 
 

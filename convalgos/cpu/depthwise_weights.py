@@ -22,13 +22,12 @@ from convalgos.algorithm import Algorithm, error_of_sums
 from convalgos.cpu import jit, simd
 from convalgos.cpu.bordered import bordered
 from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments, fields
-from convalgos.cpu.phases import split_row, zero_row
+from convalgos.cpu.phases import MOST_STRIDE, split_any_row, split_row, zero_row
 from convalgos.cpu.simd import LINE, call, carray, pointer, zero_bytes
 from convalgos.cpu.squares import transpose
 from convalgos.cpu.tiles import copy_pixels, gather, place
 from convalgos.problem import ConvProblem
 
-MOST_STRIDE = 4  # along rows, that is split with vectors
 MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -132,13 +131,8 @@ def border_rows(SIZE, LANES, STRIDE):
                     from_ = source + row * x_h * SIZE
                     split_row(SIZE, LANES, STRIDE, STRIDE, from_, before, inside, to, pitch, plane)
                 else:
-                    from_ = source + (row * x_h - before) * SIZE
-                    for phase in range(stride):
-                        place = to + phase * plane * SIZE
-                        zero_row(SIZE, LANES, place, pitch)
-                        low = (max(0, before - phase) + stride - 1) // stride
-                        for k in range(low, (before + inside - 1 - phase) // stride + 1):
-                            simd.copy_bytes(place + k * SIZE, from_ + (phase + k * stride) * SIZE, SIZE)
+                    from_ = source + row * x_h * SIZE
+                    split_any_row(from_, before, inside, to, pitch, plane, stride, stride, SIZE)
 
     return border_rows
 

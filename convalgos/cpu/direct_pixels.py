@@ -32,7 +32,8 @@ from convalgos.problem import ConvProblem
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
-ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes
+ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
+ELEMENT = 0.7e-9  # and an element of it where the stride is large; Xeon (Granite Rapids)
 
 # --- kernels ---------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ def read_rows(a, item, scratch):
                     outside = d < 0 or d >= a.depth or h < 0 or h >= a.height
                     row = plane + (i * a.x_n + (d * a.height + h) * a.width) * a.size
                     at = to + (i * a.s_n + j * a.s_d + k * a.s_h) * a.size
-                    call(a.copy_row, (row, before, 0 if outside else inside, at, a.phase))
+                    call(a.copy_row, (row, before, 0 if outside else inside, at, a.phase, a.stride_w, a.kept))
 
 
 @jit.specialise
@@ -268,7 +269,7 @@ class DirectPixelsPlan(KernelPlan):
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
-            "copy_row": phases.copy_row(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
+            "copy_row": phases.row_copier(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
             "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
@@ -339,6 +340,8 @@ class DirectPixels(Lone, Algorithm):
         rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
         row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
+        if p.stride[2] > phases.MOST_STRIDE:
+            copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
         return CALL + machine.launch + compute + copied + _memory(p, machine)
 
     def least(self, problem, machine):

@@ -2,11 +2,18 @@
 
 Outputs that are neighbours read inputs a stride apart. Split so that element i of a row lies in phase
 i % stride, at i // stride, neighbours in y have neighbours again, and vectors along a row serve any stride.
+Vectors are taken apart by
+shuffles for small strides; larger ones are copied element by element, by one code.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from convalgos.cpu import jit, simd
+from convalgos.cpu.simd import carray, pointer
+
+MOST_STRIDE = 4  # that is split with vectors, by code of its own
 
 
 @simd.emitter
@@ -67,17 +74,46 @@ def zero_row(v, target, count):
         v.store(v.zero(), v.pointer(target), v.mul(i, v.lanes))
 
 
+@jit.helper
+def split_any_row(x, before, inside, target, count, step, stride, kept, size):
+    """`split_row` for any stride, element by element."""
+    for phase in range(kept):
+        low = min(count, (max(0, before - phase) + stride - 1) // stride)  # places before the first element
+        end = max(low, min(count, (before + inside - phase + stride - 1) // stride))
+        place = target + phase * step * size
+        simd.zero_bytes(place, low * size)
+        source = x + (phase + low * stride - before) * size
+        if size == 4:
+            to4 = carray(pointer(place), count, np.int32)
+            from4 = carray(pointer(source), (end - low) * stride, np.int32)
+            for i in range(end - low):
+                to4[low + i] = from4[i * stride]
+        else:
+            to8 = carray(pointer(place), count, np.int64)
+            from8 = carray(pointer(source), (end - low) * stride, np.int64)
+            for i in range(end - low):
+                to8[low + i] = from8[i * stride]
+        simd.zero_bytes(place + end * size, (count - end) * size)
+
+
 @jit.specialise
 def copy_row(SIZE, LANES, STRIDE, KEPT):
-    """`split_row`, or zeros for a row outside of x, where inside is 0."""
+    """`split_row`, or zeros for a row outside of x, where inside is 0; STRIDE 0 stands for any stride."""
 
-    def copy_row(x, before, inside, target, phase):
-        if inside > 0:
+    def copy_row(x, before, inside, target, phase, stride, kept):
+        if inside <= 0:
+            zero_row(SIZE, LANES, target, phase * kept)
+        elif STRIDE:
             split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase, phase)
         else:
-            zero_row(SIZE, LANES, target, phase * KEPT)
+            split_any_row(x, before, inside, target, phase, phase, stride, kept, SIZE)
 
     return copy_row
+
+
+def row_copier(size: int, lanes: int, stride: int, kept: int) -> int:
+    """The `copy_row` for a stride."""
+    return copy_row(size, lanes, stride, kept) if stride <= MOST_STRIDE else copy_row(size, lanes, 0, 0)
 
 
 @simd.emitter

@@ -63,20 +63,6 @@ class Vec:
         self.bits = ir.VectorType(ir.IntType(1), lanes)
         self.suffix = f"v{lanes}f{8 * size}"
 
-    def words(self) -> Vec:
-        """The same vectors as integers, to be loaded and shuffled; `floats` turns them back.
-
-        LLVM slides integers along by one instruction that has the distance in it. For floats it takes an
-        index in a register, of which there are too few.
-        """
-        integers = Vec(self.b, self.lanes, self.size)
-        integers.element = ir.IntType(8 * self.size)
-        integers.type = ir.VectorType(integers.element, self.lanes)
-        return integers
-
-    def floats(self, words: Any) -> Any:
-        return self.b.bitcast(words, self.type)
-
     # integers and pointers
 
     def integer(self, value: Any) -> Any:
@@ -129,6 +115,15 @@ class Vec:
         further = self.at(pointer, stride)
         return self.b.asm(ir.FunctionType(further.type, [further.type]), "", "=r,0", [further], False)
 
+    def after(self, integer: Any, values: Sequence[Any] = ()) -> Any:
+        """The same integer, computed here and now, as `step`, and known only when some vectors are.
+
+        Loads at it are then not begun before: the compiler would rather begin with all loads, for which
+        there are too few registers.
+        """
+        kind = ir.FunctionType(integer.type, [integer.type, *[self.type] * len(values)])
+        return self.b.asm(kind, "", ",".join(["=r,0", *["v"] * len(values)]), [integer, *values], False)
+
     def buffer(self, vectors: int) -> Any:
         """Memory of the kernel's own, for a number of vectors."""
         count = ir.Constant(ir.IntType(32), vectors)
@@ -150,6 +145,10 @@ class Vec:
         """`with v.choose(i) as (then, otherwise): with then: ... with otherwise: ...` - then where i >= 0."""
         return self.b.if_else(self.b.icmp_signed(">=", integer, self.integer(0)))
 
+    def unless_negative(self, integer: Any) -> Any:
+        """`with v.unless_negative(i):` - where i >= 0."""
+        return self.b.if_then(self.b.icmp_signed(">=", self.integer(integer), self.integer(0)))
+
     # loads and stores
 
     def load(self, pointer: Any, offset: Any = 0) -> Any:
@@ -160,35 +159,6 @@ class Vec:
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         self.b.store(value, self.at(pointer, offset)).align = self.size
 
-    def load_first(self, pointer: Any, offset: Any, count: int) -> Any:
-        """The first `count` elements, and zeros: a masked load takes several times as long beyond L2."""
-        if count >= self.lanes:
-            return self.load(pointer, offset)
-        parts = self._two_parts(count)
-        part = ir.VectorType(self.element, parts[0][1] - parts[0][0])
-        loads = [self.b.load(self.at(self.at(pointer, offset), first), typ=part) for first, _ in parts]
-        for load in loads:
-            load.align = self.size
-        last = list(range(part.count, 2 * part.count))[-(count - part.count) :] if len(parts) > 1 else []
-        order = [*range(part.count), *last]  # lanes of the loads
-        both = self.shuffle(loads[0], loads[-1], order + [0] * (2 * part.count - len(order)))
-        return self.shuffle(
-            both,
-            ir.Constant(both.type, None),
-            [i if i < count else both.type.count for i in range(self.lanes)],
-        )
-
-    def store_first(self, value: Any, pointer: Any, offset: Any, count: int) -> None:
-        """Stores the first `count` elements, as whole vectors: masked stores are slower beyond L2."""
-        for first, end in self._two_parts(min(count, self.lanes)):
-            part = self.shuffle(value, value, range(first, end))
-            self.b.store(part, self.at(self.at(pointer, offset), first)).align = self.size
-
-    def _two_parts(self, count: int) -> list[tuple[int, int]]:
-        """One range, or two of the same size that overlap, a power of two long, that cover range(count)."""
-        size = 1 << (count.bit_length() - 1)
-        return [(0, size)] if size == count else [(0, size), (count - size, count)]
-
     def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
         store = self.b.store(value, self.at(pointer, offset))
@@ -196,13 +166,13 @@ class Vec:
         one = ir.Constant(ir.IntType(32), 1)
         store.set_metadata("nontemporal", self.b.module.add_metadata([one]))
 
-    def prefetch(self, pointer: Any, offset: Any = 0, write: bool = False) -> None:
-        """Ask for a cache line from memory into L2, to read or to write it; it may be any address."""
+    def prefetch(self, pointer: Any, offset: Any = 0, write: bool = False, near: bool = False) -> None:
+        """Ask for a cache line into L2, or L1 where `near`, to read or to write it; it may be any address."""
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
         ask = cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
-        purpose, level_2, data = (ir.Constant(word, n) for n in (int(write), 2, 1))
-        self.b.call(ask, [self.at(pointer, offset), purpose, level_2, data])
+        purpose, level, data = (ir.Constant(word, n) for n in (int(write), 3 if near else 2, 1))
+        self.b.call(ask, [self.at(pointer, offset), purpose, level, data])
 
     def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
         """Lanes outside the mask are not read, and are zero."""
@@ -224,13 +194,16 @@ class Vec:
             ">", self._spread(self.integer(count), wide), ir.Constant(wide, list(range(self.lanes)))
         )
 
+    def lanes_of(self, bits: Any) -> Any:
+        """Lanes whose bit is set in an integer."""
+        return self.b.bitcast(self.b.trunc(bits, ir.IntType(self.lanes)), self.bits)
+
     def window(self, first: Any, end: Any) -> Any:
         """Lanes from first up to end, both of which may be any integers, end at least first."""
         below_first, below_end = (
             self.b.shl(self.integer(1), self.larger(self.smaller(n, self.lanes), 0)) for n in (first, end)
         )
-        bits = self.minus(below_end, below_first)
-        return self.b.bitcast(self.b.trunc(bits, ir.IntType(self.lanes)), self.bits)
+        return self.lanes_of(self.minus(below_end, below_first))
 
     def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
         """One element in all lanes."""

@@ -1,0 +1,139 @@
+"""How rows of outputs are cut into strips of vectors, and what of a kernel meets them: the tables of `bands`.
+
+Outputs are computed in whole vectors. The last strip of a row begins where it ends with the row, over outputs
+that were computed before; only rows shorter than a vector are stored in part. The bits of an output do not
+depend on its strip, as all strips of a row sum in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.cpu.bands import PASSES
+
+
+class Strips(NamedTuple):
+    """Of the outputs range(first, end): first outputs of strips of one kind."""
+
+    plain: range  # of two vectors that lie in the row of x
+    left: list[int]  # of two of which the first reaches over the left end,
+    right: list[int]  # or the second over the right one
+    double: list[tuple[int, int]]  # of two that may reach over both, the second so far behind the first
+    single: list[tuple[int, int]]  # of one, of which so many columns are stored
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A row of x and its row of outputs. What an output reads is its place times `stride` and some offsets
+    behind, less the padding."""
+
+    size: int  # of x
+    pad: int
+    reach: int  # from the first tap to the last
+    stride: int
+    outputs: int
+    lanes: int
+
+    @property
+    def safe(self) -> tuple[int, int]:
+        """Outputs of which a vector may begin, or end: all that it loads lies in the row."""
+        first = min(self.outputs, -(-max(0, self.pad) // self.stride))
+        loads_behind = self.size + self.pad - self.reach - (self.stride - 1)
+        return first, max(first, min(self.outputs, loads_behind // self.stride))
+
+    @property
+    def inner(self) -> tuple[int, int]:
+        """The same, with whole vectors on both sides; empty where there is no vector between them."""
+        first, end = self.safe
+        first = -(-first // self.lanes) * self.lanes
+        end = self.outputs + (end - self.outputs) // self.lanes * self.lanes
+        return (first, end) if end - first >= self.lanes else (self.outputs, self.outputs)
+
+    def strips(self, first: int, end: int) -> Strips:
+        n, lanes = end - first, self.lanes
+        double: list[tuple[int, int]] = []
+        single: list[tuple[int, int]] = []
+        plain: list[int] = []
+        left: list[int] = []
+        right: list[int] = []
+        starts: list[tuple[int, int]]  # of two vectors: the first output, and from there to the second
+        if n < lanes:
+            starts, single = [], [(first, n)] if n else []
+        elif n < 2 * lanes:
+            starts, single = ([], [(first, lanes)]) if n == lanes else ([(first, n - lanes)], [])
+        else:
+            starts = [(q, lanes) for q in range(first, end - 2 * lanes + 1, 2 * lanes)]
+            rest = n % (2 * lanes)
+            if rest > lanes:
+                starts.append((end - 2 * lanes, lanes))
+            elif rest:
+                single.append((end - lanes, lanes))
+        low, high = self.safe
+        for q, second in starts:
+            if (
+                second == lanes
+                and low <= q
+                and q + 2 * lanes <= high
+                and (not plain or q == plain[-1] + 2 * lanes)
+            ):
+                plain.append(q)
+            elif second == lanes and self.stride == 1 and low <= q + lanes and q + 2 * lanes <= high:
+                left.append(q)
+            elif second == lanes and self.stride == 1 and low <= q and q + lanes <= high:
+                right.append(q)
+            elif self._middle_is_safe(q, second):
+                double.append((q, second))
+            else:
+                single += [(q, lanes), (q + second, lanes)]
+        return Strips(
+            range(plain[0], plain[-1] + 1, 2 * lanes) if plain else range(0), left, right, double, single
+        )
+
+    def _middle_is_safe(self, q: int, second: int) -> bool:
+        """Whether of two vectors with a stride only the first part and the last reach over ends of the
+        row."""
+        if self.stride == 1:
+            return True
+        # all of the first vector but its first part, and of the second but its last
+        begin = min(q * self.stride + self.lanes, (q + second) * self.stride) - self.pad
+        ends = (q * self.stride + 2 * self.lanes, (q + second) * self.stride + self.lanes)
+        return begin >= 0 and max(ends) + self.reach - self.pad <= self.size
+
+    def masks(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
+        """(taps, parts) which lanes of what is loaded with masks lie in the row, as bits."""
+        if second is None:
+            parts = [q * self.stride + part * self.lanes for part in range(self.stride)]
+        else:
+            parts = [q * self.stride, (q + second) * self.stride + (self.stride - 1) * self.lanes]
+        before = self.pad - np.add.outer(offsets, np.array(parts))  # lanes before the row, (taps, parts)
+        low, high = (np.clip(n, 0, self.lanes) for n in (before, before + self.size))
+        return (np.int64(1) << high) - (np.int64(1) << low)
+
+
+def pass_sizes(rows: int, step: int) -> list[int]:
+    """Rows of taps that are summed at a time, from the largest on: few passes, and even ones."""
+    sizes = PASSES[step]
+    best: list[list[int]] = [[]]
+    for total in range(1, rows + 1):
+        ways = [[*best[total - s], s] for s in sizes if s <= total]
+        best.append(sorted(min((len(w), max(w), w) for w in ways)[2], reverse=True))
+    return best[rows]
+
+
+def passes(parts: Sequence[tuple[int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
+    """The table of `filter_strips`, of parts of a kernel: (rows, first column, columns).
+
+    in_pairs: whether columns 2i and 2i + 1 are summed together.
+    """
+    found: dict[int, list[tuple[int, int, int, int]]] = {size: [] for size in PASSES[step]}
+    for rows, column, columns in parts:
+        row, pairs = 0, columns // 2 if in_pairs else 0
+        for size in pass_sizes(rows, step) if columns else ():
+            found[size].append((row, column, pairs, columns - 2 * pairs))
+            row += size
+    entries = [entry for of_size in found.values() for entry in of_size]
+    return np.array([*map(len, found.values()), *(n for entry in entries for n in entry)], np.int64)

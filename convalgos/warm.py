@@ -1,0 +1,185 @@
+"""All kernels of the CPU: which there are, and compiling them ahead of time.
+
+Kernels take sizes as arguments; what they are compiled for are a few small numbers - bytes of an element,
+lanes,
+rows and vectors of a tile - whose values are listed here. So the kernels can be counted, and no problem,
+whatever
+its size, needs one that is not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
+from itertools import product
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from convalgos.cpu import (
+    bands,
+    bordered,
+    box_filters,
+    boxes,
+    channel_blocks,
+    depthwise,
+    depthwise_channels,
+    depthwise_weights,
+    direct,
+    direct_pixels,
+    direct_weights,
+    fft_tiles,
+    im2col,
+    interleave,
+    panels,
+    phases,
+    planes,
+    simd,
+    slices,
+    spectra,
+    tile_spectra,
+    tile_transforms,
+    tiles,
+    turned_filter,
+    weight_boxes,
+    winograd,
+    winograd_weights,
+)
+from convalgos.machine import vector_bytes
+
+BYTES = {"float32": 4, "float64": 8}
+
+
+class Kernel(NamedTuple):
+    """A factory of `jit.specialise` and what it is given."""
+
+    module: str
+    name: str
+    parameters: tuple[int, ...]
+
+    def compile(self) -> int:
+        """Its address; from disk, where it is there."""
+        return getattr(import_module(self.module), self.name)(*self.parameters)
+
+
+def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True) -> list[Kernel]:
+    """The kernels that problems of some dtypes may need.
+
+    Args:
+        groups: with those of grouped layers, which are compiled for the channels and filters of a group.
+    """
+    found = [_kernel(factory) for factory in _OF_ALL]
+    for size in (BYTES[dtype] for dtype in dtypes):
+        found += _of_size(size, simd.lanes(size), groups)
+    return list(dict.fromkeys(found))
+
+
+def compile_all(wanted: Sequence[Kernel], processes: int, done: Callable[[Kernel], None]) -> None:
+    """Compile kernels, in processes of their own as the compiler is locked; what is on disk is read from
+    there.
+
+    Args:
+        done: is told each kernel when it is there.
+    """
+    if processes == 1:
+        for kernel in wanted:
+            kernel.compile()
+            done(kernel)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(kernel.compile): kernel for kernel in wanted}
+        for task in as_completed(running):
+            task.result()
+            done(running[task])
+
+
+def _kernel(factory: Callable[..., int], *parameters: int) -> Kernel:
+    return Kernel(factory.__module__, factory.__name__, parameters)
+
+
+_OF_ALL: tuple[Callable[..., int], ...] = (
+    bands.driver, box_filters.transform_filters, boxes.read_box, boxes.multiply_box, boxes.write_box,
+    boxes.run_boxes, boxes.share_box, channel_blocks.driver, depthwise_weights.driver, direct.driver,
+    direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply, slices.driver,
+    spectra.alone, weight_boxes.share,
+)  # fmt: skip
+
+_OF_LANES: tuple[Callable[..., int], ...] = (
+    bands.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
+    depthwise_weights.sum_lanes, direct_pixels.flush, direct_weights.pack_run, interleave.interleave_rows,
+    panels.pack_panels, panels.store_run, spectra.forward, spectra.backward, spectra.pack, tiles.gather,
+    tiles.place, tiles.scatter, turned_filter.turn,
+)  # fmt: skip
+
+
+def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
+    """Those of elements of so many bytes."""
+    wide = vector_bytes()
+    for factory in _OF_LANES:
+        yield _kernel(factory, size, lanes)
+    for factory in (direct_pixels.pack, im2col.fill_channels_first):
+        yield _kernel(factory, size)
+    for (step, stride), tile_rows in bands.TILE_ROWS.items():
+        for r, taps in product(tile_rows, (0, bands.SQUARE) if step else (0,)):
+            if r <= depthwise.ROWS[wide]:
+                yield _kernel(bands.filter_tiles, size, lanes, r, step, stride, taps)
+    for rows, stride in product(bands.FOLDED_ROWS, (1, 2)):
+        yield _kernel(bands.folded, size, lanes, rows, stride)
+    for stride in range(1, phases.MOST_STRIDE + 1):
+        for kept in {1, stride}:
+            yield _kernel(phases.copy_row, size, lanes, stride, kept)
+        yield _kernel(depthwise_weights.border_rows, size, lanes, stride)
+    yield _kernel(phases.copy_row, size, lanes, 0, 0)
+    yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
+    for vectors, most in simd.TILES[wide].items():
+        for rows in range(1, most + 1):
+            for factory in (panels.sum_panel, direct_pixels.sum_pixels, direct_weights.add_panel):
+                yield _kernel(factory, size, lanes, rows, vectors)
+            for accumulate in (0, 1):
+                yield _kernel(weight_boxes.outer, size, lanes, rows, vectors, accumulate)
+    for rows in range(1, fft_tiles.ROWS[wide] + 1):
+        yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
+    filters, blocks = planes.TILES[wide]
+    for f, b in product((1, 2, 4), (1, 2)):
+        if f <= filters and b <= blocks:
+            yield _kernel(spectra.multiply, size, lanes, f, b)
+    for rows, columns in product(range(1, bordered.ADDRESSES), repeat=2):
+        if rows * columns <= bordered.SUMS[wide] and rows + columns <= bordered.ADDRESSES:
+            yield _kernel(depthwise_weights.correlate, size, lanes, rows, columns)
+    yield from _of_transforms(size, lanes)
+    yield from _of_channels(size, lanes, groups)
+
+
+def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of the tiles of all Winograd and FFT algorithms."""
+    t = tile_transforms
+    for dims in (1, 2):
+        for a in winograd.ALGORITHMS:
+            for factory in (t.input_tiles, t.filter_tiles, t.output_tiles):
+                yield _kernel(factory, size, lanes, a.m, a.r, dims)
+        for b in winograd_weights.ALGORITHMS:
+            for factory in (t.input_tiles, t.gradient_tiles, t.output_tiles):
+                yield _kernel(factory, size, lanes, b.r, b.m, dims)
+        for f in fft_tiles.ALGORITHMS:
+            for factory in (tile_spectra.input_tiles, tile_spectra.filter_tiles, tile_spectra.output_tiles):
+                yield _kernel(factory, size, lanes, f.t, dims)
+
+
+def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
+    """`filter_block`: usual kernels and all others, for layers with one channel and filter in a group, and
+    with
+    any numbers that a vector holds."""
+    most = depthwise_channels.MOST_PIXELS[vector_bytes()]
+    usual = [*product(channel_blocks.USUAL_TAPS, channel_blocks.USUAL_STRIDES), (0, 0)]
+    for vectors, sizes in channel_blocks.PIXELS.items():
+        for pixels, (taps, stride) in product((n for n in sizes if n <= most[vectors]), usual):
+            yield _kernel(channel_blocks.filter_block, size, lanes, 1, 1, vectors, pixels, taps, stride)
+    if not groups:
+        return
+    for channels, filters in product(range(1, lanes + 1), repeat=2):
+        if (channels, filters) != (1, 1):
+            squares = channel_blocks.GROUPED if channels == filters else ((0, 0),)
+            for pixels, (taps, stride) in product(channel_blocks.GROUPED_PIXELS, squares):
+                if pixels <= most[1]:
+                    parameters = (channels, filters, 1, pixels, taps, stride)
+                    yield _kernel(channel_blocks.filter_block, size, lanes, *parameters)
