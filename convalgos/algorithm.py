@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from convalgos import workspaces
+from convalgos.arguments import shown
 from convalgos.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.memory import aligned_empty
 from convalgos.problem import ConvProblem
@@ -295,8 +296,8 @@ class Plan(Tabular, ABC):
             return like(self(as_numpy("x", x), w, bias=bias, activation=activation), x)
         if watchers and self.watched:
             tell(self.problem)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} must be None or 'relu'")
+        if activation is not None:
+            check_activation(activation)
         if x.shape != self._x_shape or x.dtype != self._dtype or not is_laid(x.flags):
             x = as_laid(self._checked(self._x_name, x, self._x_shape))
         given = None  # the filter, or dy, where it comes as it is
@@ -504,6 +505,12 @@ def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, probl
         y += bias.reshape(-1, *(1,) * problem.ndim) if problem.layout == "channels_first" else bias
     if activation == "relu":
         np.maximum(y, 0, out=y)
+
+
+def check_activation(activation: Any) -> None:
+    """ValueError for what is no activation; an array is none, and may not be asked whether it equals one."""
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
+        raise ValueError(f"activation={shown(activation)} must be None or 'relu'")
 
 
 def numpy_dtype(name: str) -> np.dtype:

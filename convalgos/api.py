@@ -107,6 +107,8 @@ def conv(
             f"x has shape {of_x.shape} and w {w_shape}: both must have 3, 4 or 5 dimensions, "
             f"(N, C, *spatial) and (K, C/groups, *kernel){instead('x', of_x.shape, w_shape)}"
         )
+    if not isinstance(layout, str):
+        arguments.one_of("layout", layout, arguments.LAYOUTS)
     logical = layout != "channels_last"
     if not logical and is_logical_view(of_x, w_shape[1] * groups):
         # (N, C, *spatial) over channels-last memory: run on the (N, *spatial, C) view of it

@@ -38,16 +38,19 @@ ODD = [
 ]
 STEPS = ("stride", "padding", "dilation", "groups")
 CALLS = {
-    "conv": (lambda **a: ca.conv(X, W, **(PLAIN | a)), STEPS),
+    "conv": (lambda **a: ca.conv(X, W, **(PLAIN | a)), (*STEPS, "mode", "layout", "activation")),
     "backward_data": (
         lambda **a: ca.conv_backward_data(DY, W, **({"x_shape": X.shape} | PLAIN | a)),
-        (*STEPS, "x_shape"),
+        (*STEPS, "x_shape", "mode", "layout"),
     ),
     "backward_weights": (
         lambda **a: ca.conv_backward_weights(X, DY, **({"w_shape": W.shape} | PLAIN | a)),
-        (*STEPS, "w_shape"),
+        (*STEPS, "w_shape", "mode", "layout"),
     ),
-    "transpose": (lambda **a: ca.conv_transpose(X, W, **(PLAIN | a)), (*STEPS, "output_padding")),
+    "transpose": (
+        lambda **a: ca.conv_transpose(X, W, **(PLAIN | a)),
+        (*STEPS, "output_padding", "mode", "layout", "activation"),
+    ),
     "problem": (
         lambda **a: ca.ConvProblem(**({"x_shape": X.shape, "w_shape": W.shape} | a)),
         (*STEPS, "x_shape", "w_shape", "mode", "layout", "dtype", "direction", "compute_dtype"),

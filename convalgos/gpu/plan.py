@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from convalgos.algorithm import (
-    ACTIVATIONS,
     Algorithm,
     Plan,
     PreparedFilter,
     Unsupported,
+    check_activation,
     finish,
     flipped,
     missing,
@@ -144,8 +144,8 @@ class GpuPlan(Plan):
         """y = activation(conv(x, w) + bias), as `Plan.__call__` says, on arrays of the plan's device."""
         if watchers and self.watched:
             tell(self.problem)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} must be None or 'relu'")
+        if activation is not None:
+            check_activation(activation)
         if type(x) is self._array and self.device.is_current():
             return self._call(x, w, bias, out, activation)
         with self.device.active(), self.device.stream_of(x):
@@ -175,8 +175,8 @@ class GpuPlan(Plan):
             >>> x[...] = batch  # doctest: +SKIP
             >>> y = replay()  # doctest: +SKIP
         """
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r} must be None or 'relu'")
+        if activation is not None:
+            check_activation(activation)
         if bias is not None or activation is not None:
             self._check_output_step(bias, activation)
         device = self.device
