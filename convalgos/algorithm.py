@@ -203,12 +203,13 @@ class Algorithm(ABC):
         """The problem itself, or what is computed in its place.
 
         That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU the
-        problem in the other layout where that is the same memory, and faster.
+        problem in the other layout where that is the same memory, and faster, and this serves it.
         """
-        if self.device == "cpu":
-            problem = problem.reread
-        half = problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes
-        return problem.replace(dtype="float32") if half and problem.compute_dtype == "float32" else problem
+        if problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes:
+            problem = problem.replace(dtype="float32") if problem.compute_dtype == "float32" else problem
+        if self.device != "cpu" or (reread := problem.reread) is problem:
+            return problem
+        return problem if self.why_not(reread) else reread
 
     def serve(self, problem: ConvProblem) -> Plan:
         """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed."""

@@ -162,7 +162,15 @@ def test_one_channel_is_computed_channels_first(wisdom, text, direction):
 def test_one_pixel_is_computed_channels_last(wisdom):
     first = parse("n64 c512 h1 w1 k512 r1 s1")
     here, there = (ca.explain(p).candidates for p in (first, first.relaid))
-    assert [(c.id, c.predicted) for c in here] == [(c.id, c.predicted) for c in there]
+    only_first = (
+        "cpu.direct.pixels",
+        "cpu.fft.mkl",
+        "cpu.fft.fftw",
+        "cpu.fft.overlap",
+    )  # serve that layout alone
+    shared = [(c.id, c.predicted) for c in here if c.id not in only_first]
+    assert len(shared) >= 5
+    assert shared == [(c.id, c.predicted) for c in there if c.id not in only_first]
     for candidate in here:
         check(candidate.algorithm, parse("n5 c20 h1 w1 k36 r3 s3 p1"))
 

@@ -59,6 +59,7 @@ COLUMN = 2  # to begin a kernel column of a tile,
 TILE_CYCLES = 12  # and a tile, beside 3 for each vector of its sums,
 SPLIT = 3  # to split a vector of x by the stride,
 PIECE_CYCLES = 40  # and to call a kernel
+MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -432,6 +433,10 @@ def _unsuited(problem: ConvProblem) -> str | None:
         return "reads rows of channels_first maps; cpu.depthwise.channels serves channels_last"
     if problem.stride[-1] > 2:
         return f"splits columns for a stride of at most 2, not {problem.stride[-1]}"
+    if not problem.is_empty:
+        nbytes = cut(problem).columns.mask_bytes(problem.kernel[-1])
+        if nbytes > MASKS:
+            return f"has masks for each vector that meets padding, here {nbytes} bytes and at most {MASKS}"
     return None
 
 

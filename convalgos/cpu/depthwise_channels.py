@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +33,6 @@ from convalgos.cpu.channel_blocks import (
     USUAL_TAPS,
     driver,
     filter_block,
-    meetings,
 )
 from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.threads import Lone, cut_once, thread_count
@@ -128,11 +128,7 @@ class Cut:
             found = p.kernel[2] in USUAL_TAPS and p.stride[2] in USUAL_STRIDES
         else:
             found = row in GROUPED and p.w_shape[1] == p.gemm_n
-        return (
-            found
-            and p.dilation[2] == 1
-            and all(max(left, right) < p.kernel[2] for _, left, right in self.columns)
-        )
+        return found and p.dilation[2] == 1 and max(self._padding(0), self._padding(-1)) < p.kernel[2]
 
     @kept
     def columns(self) -> list[tuple[int, int, int]]:
@@ -141,14 +137,32 @@ class Cut:
         The padding counts columns of the block's input that some output meets, up to the last of them.
         """
         p = self.problem
-        steps = list(meetings(self.pixels, p.kernel[2], p.stride[2], p.dilation[2]))
-        found: list[tuple[int, int, int]] = []
-        for first in range(0, p.spatial_out[2], self.pixels):
-            first = min(first, p.spatial_out[2] - self.pixels)
-            start = first * p.stride[2] - p.padding[2][0]  # input column of step 0
-            left = max(0, -start)
-            found.append((first, left, max(0, start + steps[-1] + 1 - p.spatial[2])))
-        return found
+        first = np.minimum(np.arange(0, p.spatial_out[2], self.pixels), p.spatial_out[2] - self.pixels)
+        start = first * p.stride[2] - p.padding[2][0]  # (blocks,) input column of the first tap
+        left = np.maximum(0, -start)
+        right = np.maximum(0, start + self.reach - p.spatial[2])
+        return list(zip(first.tolist(), left.tolist(), right.tolist(), strict=True))
+
+    @property
+    def reach(self) -> int:
+        """Input columns from the first that a block meets to the last."""
+        p = self.problem
+        return (self.pixels - 1) * p.stride[2] + p.kernel_extent[2]
+
+    def _padding(self, block: int) -> int:
+        """Columns of padding that the first block meets on the left, or the last one on the right."""
+        p = self.problem
+        if block == 0:
+            return p.padding[2][0]
+        start = (p.spatial_out[2] - self.pixels) * p.stride[2] - p.padding[2][0]
+        return start + self.reach - p.spatial[2]
+
+    @property
+    def range_bytes(self) -> int:
+        """Of the tables of `ranges`, at most: of each block that meets padding, and one of all others."""
+        step = self.pixels * self.problem.stride[2]
+        ends = sum(-(-max(0, self._padding(block)) // step) for block in (0, -1))
+        return 0 if self.usual else 16 * self.problem.kernel[2] * (ends + 1)
 
     def ranges(self, first: int) -> np.ndarray:
         """(S, 2) of a block of columns: the first output that meets the map under each tap, and one
@@ -208,13 +222,9 @@ def _block_cycles(c: Cut) -> float:
     """
     p = c.problem
     slices, rows = p.taps_met(0), p.taps_met(1)
-    steps = meetings(c.pixels, p.kernel[2], p.stride[2], p.dilation[2])
-    products = loads = 0
-    for _, left, right in c.columns:
-        inside = [pairs for step, pairs in steps.items() if left <= step <= max(steps) - right]
-        products += sum(map(len, inside))
-        loads += len(inside) if c.usual else sum(map(len, inside))
-    blocks = len(c.columns)
+    blocks = -(-p.spatial_out[2] // c.pixels)
+    products = p.taps_met(2) * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
+    loads = min(products, blocks * c.reach) if c.usual else products
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
     kernel = slices * rows * (channels * (0.5 * products + 0.25 * shuffles) + 4 * blocks)
@@ -245,8 +255,12 @@ class ChannelsPlan(KernelPlan):
         bands, runs = _tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
         kernel = p.itemsize, c.lanes, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
         usual = (p.kernel[2], p.stride[2]) if c.usual else (0, 0)
-        self._ranges = [] if c.usual else [c.ranges(q) for q, _, _ in c.columns]
-        addresses = [0] * len(c.columns) if c.usual else [r.ctypes.data for r in self._ranges]
+        self._ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
+        addresses = []
+        for q, left, right in () if c.usual else c.columns:
+            if (left, right) not in self._ranges:
+                self._ranges[left, right] = c.ranges(q)
+            addresses.append(self._ranges[left, right].ctypes.data)
         values = {
             "size": p.itemsize, "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
@@ -267,7 +281,7 @@ class ChannelsPlan(KernelPlan):
             "columns": np.array(
                 [
                     ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, left, right, table)
-                    for (q, left, right), table in zip(c.columns, addresses, strict=True)
+                    for (q, left, right), table in zip(c.columns, addresses or repeat(0), strict=False)
                 ],
                 BLOCK,
             ),
@@ -410,6 +424,8 @@ def _unsuited(problem: ConvProblem) -> str | None:
     c = cut(problem)
     if c.scratch_bytes > SCRATCH:
         return f"copies whole rows, here {c.scratch_bytes} bytes for each thread and at most {SCRATCH}"
+    if c.range_bytes > SCRATCH:
+        return f"has a table of taps for each block that meets padding, here {c.range_bytes} bytes in all"
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +104,12 @@ class Columns:
         ends = (q * self.stride + 2 * self.lanes, (q + second) * self.stride + self.lanes)
         return begin >= 0 and max(ends) + self.reach - self.pad <= self.size
 
+    def mask_bytes(self, taps: int) -> int:
+        """Of the tables of all strips that reach over an end of the row, at most."""
+        low, high = self.safe
+        strips = -(-(self.outputs - high + low) // self.lanes) + 3
+        return 8 * taps * self.stride * strips
+
     def masks(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
         """(taps, parts) which lanes of what is loaded with masks lie in the row, as bits."""
         if second is None:
@@ -114,14 +121,24 @@ class Columns:
         return (np.int64(1) << high) - (np.int64(1) << low)
 
 
+@lru_cache(64)
 def pass_sizes(rows: int, step: int) -> list[int]:
     """Rows of taps that are summed at a time, from the largest on: few passes, and even ones."""
-    sizes = PASSES[step]
-    best: list[list[int]] = [[]]
+    best = [(0, 0, -rows)]  # of so many rows: passes, the largest of them, and less the smallest
+    last = [0]  # and one of them
     for total in range(1, rows + 1):
-        ways = [[*best[total - s], s] for s in sizes if s <= total]
-        best.append(sorted(min((len(w), max(w), w) for w in ways)[2], reverse=True))
-    return best[rows]
+        ways = []
+        for size in (s for s in PASSES[step] if s <= total):
+            count, largest, smallest = best[total - size]
+            ways.append(((count + 1, max(largest, size), max(smallest, -size)), size))
+        chosen, size = min(ways)
+        best.append(chosen)
+        last.append(size)
+    found = []
+    while rows:
+        found.append(last[rows])
+        rows -= last[rows]
+    return sorted(found, reverse=True)
 
 
 def passes(parts: Sequence[tuple[int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
