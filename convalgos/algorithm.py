@@ -494,7 +494,17 @@ def error_of_sums(problem: ConvProblem) -> float:
     by 2 eps of their size, which is that of the sum, and not of what is left of it where they cancel. So
     errors are relative to `cpu.reference.error_scale`. The 2 is for the bias, and for rounding y.
     """
-    return problem.eps * (4 * math.sqrt(max(1, problem.reduction)) + 2)
+    return problem.eps * (4 * math.sqrt(max(1, problem.reduction)) + 2) * room_for_few(problem)
+
+
+def room_for_few(problem: ConvProblem) -> float:
+    """A factor of error bounds, with which few outputs, too, mostly err by less than that share of max|y|.
+
+    One sum in a hundred is smaller than an eightieth of its usual size, as its terms cancel; that the largest
+    of n sums is so small has a chance of an eightieth to the power of n.
+    """
+    outputs = math.prod(problem.array_shapes[2])
+    return 1 + 4 / max(1, outputs) ** 2
 
 
 def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: ConvProblem) -> None:

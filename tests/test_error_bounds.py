@@ -10,7 +10,7 @@ from convalgos.algorithm import missing, numpy_dtype
 from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.measure import Judge
 from convalgos.problem import DIRECTIONS
-from convalgos.select import algorithms_on
+from convalgos.select import algorithms_on, find_algorithm
 
 CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]
 each_candidate = pytest.mark.parametrize(
@@ -85,3 +85,17 @@ def test_infinity_counts_as_the_least_that_rounds_to_it(dtype):
     off = deviation(dtype, found, exact)
     assert np.array_equal(off, [0, 0, half, half, np.nan], equal_nan=True)
     assert deviation("float32", np.array([np.inf]), np.array([1.0])) == np.inf
+
+
+def test_bounds_mostly_hold_relative_to_the_largest_output_alone():
+    """Of these sums of two products and a bias 21 were over a bound that knew nothing of their number."""
+    problem = ca.ConvProblem.parse("n1 c2 w1 k1 s1 stride2")
+    algorithm = find_algorithm("cpu.direct")
+    plan, rng, over = algorithm.serve(problem), np.random.default_rng(1), 0
+    for _ in range(2000):
+        x, w = (rng.standard_normal(s, np.float32) for s in problem.array_shapes[:2])
+        bias = rng.standard_normal(1, np.float32)
+        exact = answer(problem, x, w) + bias
+        error = np.abs(plan(x, w, bias=bias) - exact).max() / np.abs(exact).max()
+        over += error > algorithm.error_bound(problem)
+    assert over < 10

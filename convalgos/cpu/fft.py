@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, room_for_few
 from convalgos.cpu import fftw, jit, plane_costs, simd, spectra
 from convalgos.cpu.kernel_plan import KernelPlan
 from convalgos.cpu.planes import Cut, schedule
@@ -217,7 +217,7 @@ class Fft(Algorithm):
         # this exact relative to the large ones. 4 log2(n) + 8 leaves room for the largest of many elements,
         # and for max|y| where it is smaller than the norms of x and w promise.
         n = 1 if problem.is_empty else math.prod(self.cut(problem).lengths)
-        return float(np.finfo(problem.dtype).eps) * (4 * math.log2(n + 1) + 8)
+        return problem.eps * (4 * math.log2(n + 1) + 8) * room_for_few(problem)
 
     def plan(self, problem):
         return FftPlan(problem, self)

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, room_for_few
 from convalgos.cpu import box_bounds, box_filters, box_search, jit, simd
 from convalgos.cpu.boxes import BoxPlan
 from convalgos.cpu.schedule import WAIT, Schedule
@@ -292,7 +292,7 @@ class FftTiles(Algorithm):
         if problem.is_empty:
             return eps
         cut = self._schedule(problem)
-        return 2 * eps * (cut.dims * math.log2(self.t) + math.sqrt(cut.taps))
+        return 2 * eps * (cut.dims * math.log2(self.t) + math.sqrt(cut.taps)) * room_for_few(problem)
 
     def plan(self, problem):
         return FftTilesPlan(problem, self, self._schedule(problem))

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, room_for_few
 from convalgos.cpu import box_bounds, box_filters, box_search, jit, panels
 from convalgos.cpu.boxes import BoxPlan
 from convalgos.cpu.schedule import Schedule
@@ -134,7 +134,8 @@ class Winograd(Algorithm):
         if problem.is_empty:
             return eps
         cut = self._schedule(problem)
-        return 3 * eps * amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)
+        walk = amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)
+        return 3 * eps * walk * room_for_few(problem)
 
     def plan(self, problem):
         return WinogradPlan(problem, self, self._schedule(problem))

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm
+from convalgos.algorithm import Algorithm, room_for_few
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import CALL
 from convalgos.cpu.tile_transforms import gradient_tiles, input_tiles, output_tiles
@@ -134,7 +134,8 @@ class WinogradWeights(Algorithm):
             return eps
         cut = self._boxes(problem)
         tiles = cut.inputs.tile_count / problem.groups
-        return 3 * eps * amplification(self.r, self.m) ** cut.inputs.dims * math.sqrt(tiles + 8)
+        walk = amplification(self.r, self.m) ** cut.inputs.dims * math.sqrt(tiles + 8)
+        return 3 * eps * walk * room_for_few(problem)
 
     def plan(self, problem):
         cut = self._boxes(problem)
