@@ -128,9 +128,9 @@ def choose(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
         named = [peer for peer in there if word in (peer.name, peer.package)]
         if not named:
             known = list(dict.fromkeys(w for peer in there for w in (peer.package, peer.name)))
-            packages = ", ".join(dict.fromkeys(peer.package for peer in there))
-            hint = did_you_mean(word, known)
-            raise ValueError(f"peers={word!r} must be none, or some of {packages}{hint}")
+            raise ValueError(
+                f"peers={word!r} must be none, or some of {', '.join(known)}{did_you_mean(word, known)}"
+            )
         for peer in named:
             if reason := peer.missing():
                 raise Unsupported(f"peer {word} {reason}")
