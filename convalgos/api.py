@@ -221,7 +221,7 @@ def find(
             checks each result against float64 and takes its time; "measure" races the promising ones, as
             `plan` does, and checks them more briefly. Wrong results and times that other programs disturbed
             are not used, which a RuntimeWarning says.
-        time_budget: seconds that it may take.
+        time_budget: seconds that it may take. Without one the machine is measured first, where it never was.
         limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan.
 
     Returns:
@@ -240,6 +240,8 @@ def find(
     device = _check(problem, device)
     if effort not in EFFORTS[1:]:
         raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[1:]))}")
+    if time_budget is None:
+        select.measured_figures(device)
     ranking = select.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
         judge = measure.Judge(problem, site(device))

@@ -242,7 +242,7 @@ def new_results(device: str, skipped: dict[str, str]) -> bench.Results[Any]:
     """With no layer yet."""
     return bench.Results(
         command=shlex.join(["convalgos", *sys.argv[1:]]),
-        machine=select.figures(device),
+        machine=select.measured_figures(device),
         versions=bench.versions() | site(device).versions(),
         skipped=skipped,
     )

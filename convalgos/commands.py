@@ -249,6 +249,8 @@ def tune_command(
     names = {layer.problem: layer.name for layer in reversed(layers)}
     open_ = [p for p in problems if again or not tune.is_known(p, effort, device)]
     done = []
+    if open_:
+        select.measured_figures(device)
     try:
         with bar() as progress:
             task = progress.add_task("", total=len(open_))

@@ -119,6 +119,7 @@ def find_command(
         measure_layers(target, layers, run, results, None, lambda: report.show(results, console()))
         sys.exit(FAILED if results.complaints() else None)
     problem = layers[0].problem
+    select.measured_figures(device)
     with bar() as progress:
         task = progress.add_task("", total=1)
         ranking, judge = select.rank(problem, device), measure.Judge(problem, site(device))

@@ -1,7 +1,8 @@
 """The machine: what every cost model reads, and where each figure came from.
 
-Vector width, caches and thread count are read from the system; peak and bandwidth are measured once
-(`convalgos.cpu.calibrate`) and kept in the user's cache folder, one file per machine fingerprint.
+Vector width, caches and thread count are read from the system. Peak and bandwidth are nominal, of a shipped
+profile, until something that takes its time anyway measures them (`convalgos.cpu.calibrate`); they are kept
+in the user's cache folder, one file per machine fingerprint.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "launch": (1e-9, 1.0),
 }
 LONGEST_NAME = 1000  # characters
+NOMINAL = "nominal"  # begins the source of figures that nobody measured
 NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 SLOWEST_LAUNCH = 2e-4  # seconds, of a parallel region whose threads all have a core
 
@@ -55,6 +57,11 @@ class Machine:
     launch: float  # seconds to start and join a parallel region
     source: str = "measured"
 
+    @property
+    def is_nominal(self) -> bool:
+        """Whether nothing was timed: peak and bandwidth are those of a shipped profile."""
+        return self.source.startswith(NOMINAL)
+
     def peak(self, dtype: str) -> float:
         """flop/s on all threads in an element type."""
         return self.peak_float64 if dtype == "float64" else self.peak_float32
@@ -66,9 +73,10 @@ class Machine:
     @property
     def summary(self) -> str:
         """For the foot of a table."""
+        nominal = "nominal " if self.is_nominal else ""
         return (
-            f"{self.name}, {self.threads} threads, peak {self.peak_float32 / 1e9:.0f} GFLOP/s float32, "
-            f"{self.peak_float64 / 1e9:.0f} float64"
+            f"{self.name}, {self.threads} threads, {nominal}peak "
+            f"{self.peak_float32 / 1e9:.0f} GFLOP/s float32, {self.peak_float64 / 1e9:.0f} float64"
         )
 
     def stream(self, nbytes: float, footprint: float | None = None) -> float:

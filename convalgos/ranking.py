@@ -56,6 +56,7 @@ class Ranking(Tabular):
     basis: str = "predicted"  # of the first: "predicted", "measured", or "near" (measured on a near problem)
     near: ConvProblem | None = None  # the problem whose measurements were scaled
     costs: dict[str, float] = field(default_factory=dict)  # limit -> time of the pick / without this limit
+    nominal: bool = False  # it goes by figures of the machine that nobody measured
 
     @property
     def margin(self) -> float | None:
@@ -139,6 +140,8 @@ class Ranking(Tabular):
                 f"  margin: {first.id} is {self.margin:.2f}x faster than {second.id}, as {self._how}"
             )
         lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
+        if self.nominal and self.basis != "measured":
+            lines.append("  by nominal figures of this machine: convalgos tune --machine measures it")
         return lines
 
     @property

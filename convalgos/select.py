@@ -141,29 +141,55 @@ def variants(problem: ConvProblem, device: str) -> list[Algorithm]:
 
 @cache
 def current_machine() -> Machine:
-    """The figures of this machine, measured in about two seconds the first time ever.
+    """The figures of this machine: those that were measured, or nominal ones; nothing is timed here.
 
     CONVALGOS_PROFILE names shipped ones to take instead.
     """
-    from convalgos.cpu import calibrate
+    from convalgos.cpu import calibrate  # imports Numba
 
     threads = calibrate.thread_count()
-    stored = profiles.chosen(threads) or machine_figures.load(threads)
-    if stored is None:
-        stored = calibrate.measure(threads)
-        if machine_figures.doubts(stored):
-            stored, _ = calibrate.repeated(threads)
-        if doubts := machine_figures.doubts(stored):
-            stored = replace(stored, source="measured beside other programs")
-            told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
-            warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
-        machine_figures.save(stored)
-    return stored
+    return (
+        profiles.chosen(threads)
+        or machine_figures.load(threads)
+        or _unkept.get(threads)
+        or profiles.nominal(threads)
+    )
+
+
+_unkept: dict[int, Machine] = {}  # by threads, what this process measured, and may not be able to keep
+
+
+def measured_machine() -> Machine:
+    """`current_machine`, measured in two seconds where it never was: for what takes its time anyway.
+
+    Later choices go by what was measured.
+    """
+    from convalgos.cpu import calibrate
+
+    if not current_machine().is_nominal:
+        return current_machine()
+    threads = calibrate.thread_count()
+    found = calibrate.measure(threads)
+    if machine_figures.doubts(found):
+        found, _ = calibrate.repeated(threads)
+    if doubts := machine_figures.doubts(found):
+        found = replace(found, source="measured beside other programs")
+        told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
+        warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
+    machine_figures.save(found)
+    _unkept[threads] = found
+    current_machine.cache_clear()
+    return found
 
 
 def figures(device: str) -> Any:
     """The figures of "cpu" (a `Machine`) or of "cuda:N" (a `GpuMachine`), as cost models read them."""
     return current_machine() if device == "cpu" else _gpu().named(device).figures
+
+
+def measured_figures(device: str) -> Any:
+    """`figures`, which of the CPU are measured where they never were."""
+    return measured_machine() if device == "cpu" else figures(device)
 
 
 def working_on(device: str) -> AbstractContextManager[Any]:
@@ -299,11 +325,12 @@ def _ranked(
     exhaustive: bool,
 ) -> Ranking:
     machine = figures(device)
+    nominal = device == "cpu" and machine.is_nominal
     candidates, rejected = survey(problem, device, machine, constraints)
     if selector is not None:
         predicted = predict(find_ranker(selector), problem, candidates, machine)
         candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
-        return order(problem, candidates, rejected, constraints)
+        return replace(order(problem, candidates, rejected, constraints), nominal=nominal)
     entry, near = store(device).lookup(problem), None
     known = any(m.failure is None for m in entry.values())
     if not known and not measured_only and (found := store(device).near(problem)):
@@ -315,7 +342,8 @@ def _ranked(
         there = {c.id for c in candidates}
         more = [c for c in varied(problem, device, machine) if c.id not in there]
         candidates += [c for c in more if c.id in entry or c.seconds <= limit]
-    return order(problem, candidates, rejected, constraints, entry, near, measured_only)
+    ranking = order(problem, candidates, rejected, constraints, entry, near, measured_only)
+    return replace(ranking, nominal=nominal)
 
 
 def survey(

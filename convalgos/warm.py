@@ -29,11 +29,15 @@ from convalgos.cpu import (
     direct_pixels,
     direct_weights,
     fft_tiles,
+    half,
     im2col,
     interleave,
+    jit,
+    mkl,
     panels,
     phases,
     planes,
+    reorder,
     simd,
     slices,
     spectra,
@@ -57,9 +61,10 @@ class Kernel(NamedTuple):
     name: str
     parameters: tuple[int, ...]
 
-    def compile(self) -> int:
-        """Its address; from disk, where it is there."""
-        return getattr(import_module(self.module), self.name)(*self.parameters)
+    def compile(self) -> None:
+        """Only from disk, where it is there."""
+        jit.say_nothing()
+        getattr(import_module(self.module), self.name)(*self.parameters)
 
 
 def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True) -> list[Kernel]:
@@ -69,6 +74,8 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True)
         groups: with those of grouped layers, which are compiled for the channels and filters of a group.
     """
     found = [_kernel(factory) for factory in _OF_ALL]
+    found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
+    found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
     for size in (BYTES[dtype] for dtype in dtypes):
         found += _of_size(size, simd.lanes(size), groups)
     return list(dict.fromkeys(found))
@@ -93,18 +100,18 @@ def compile_all(wanted: Sequence[Kernel], processes: int, done: Callable[[Kernel
             done(running[task])
 
 
-def _kernel(factory: Callable[..., int], *parameters: int) -> Kernel:
+def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
     return Kernel(factory.__module__, factory.__name__, parameters)
 
 
-_OF_ALL: tuple[Callable[..., int], ...] = (
+_OF_ALL: tuple[Callable[..., object], ...] = (
     bands.driver, box_filters.transform_filters, boxes.read_box, boxes.multiply_box, boxes.write_box,
     boxes.run_boxes, boxes.share_box, channel_blocks.driver, depthwise_weights.driver, direct.driver,
-    direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply, slices.driver,
-    spectra.alone, weight_boxes.share,
+    direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply, jit.of_threads,
+    mkl.multiply, slices.driver, spectra.alone, weight_boxes.share,
 )  # fmt: skip
 
-_OF_LANES: tuple[Callable[..., int], ...] = (
+_OF_LANES: tuple[Callable[..., object], ...] = (
     bands.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
     depthwise_weights.sum_lanes, direct_pixels.flush, direct_weights.pack_run, interleave.interleave_rows,
     panels.pack_panels, panels.store_run, spectra.forward, spectra.backward, spectra.pack, tiles.gather,
@@ -146,6 +153,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for rows, columns in product(range(1, bordered.ADDRESSES), repeat=2):
         if rows * columns <= bordered.SUMS[wide] and rows + columns <= bordered.ADDRESSES:
             yield _kernel(depthwise_weights.correlate, size, lanes, rows, columns)
+    for factory, few in product((reorder.first, reorder.last), (0, *range(2, reorder.FEW + 1))):
+        yield _kernel(factory, size, lanes, few)
     yield from _of_transforms(size, lanes)
     yield from _of_channels(size, lanes, groups)
 

@@ -86,7 +86,6 @@ def test_a_user_without_a_home_folder_goes_without_a_cache(tmp_path, monkeypatch
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    current_machine()  # measured, where that is needed, into the folder of every day
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     return tmp_path
 

@@ -299,3 +299,30 @@ def test_links_are_looked_at_where_they_lead(tmp_path):
         assert (cache_files.why_not_trusted(link / "kernels") is None) == trusted
     (tmp_path / "round").symlink_to(tmp_path / "round")
     assert "too many links" in cache_files.why_not_trusted(tmp_path / "round")
+
+
+# --- what takes long -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_compiling_that_takes_long_says_so_once(folder, terminal, monkeypatch, caplog, capsys):
+    monkeypatch.setattr(jit, "_compiling", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with caplog.at_level("INFO", logger="convalgos"):
+        assert fresh(number, 1) == 1
+        assert not caplog.records  # it took no second
+        monkeypatch.setattr(jit, "_compiling", jit.LONG)
+        assert fresh(number, 1) == 1
+        assert not caplog.records  # from disk
+        for value in (2, 3):
+            assert fresh(number, value) == value
+    assert [(r.name, r.levelname, r.message) for r in caplog.records] == [("convalgos", "INFO", jit.WORD)]
+    assert capsys.readouterr().err == (jit.WORD + "\n") * terminal
+
+
+def test_who_asked_for_compiling_is_not_told(folder, monkeypatch, caplog):
+    monkeypatch.setattr(jit, "_compiling", jit.LONG)
+    jit.say_nothing()
+    with caplog.at_level("INFO", logger="convalgos"):
+        assert fresh(number, 1) == 1
+    assert not caplog.records

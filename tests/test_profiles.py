@@ -28,6 +28,24 @@ def test_a_profile_stands_in_for_measuring(name, monkeypatch):
     assert one.source.startswith(f"profile {name}: ")
 
 
+@pytest.mark.parametrize(
+    ("width", "vendor", "name", "share"),
+    [
+        (64, "GenuineIntel", "avx512_intel", 1),
+        (64, "AuthenticAMD", "avx512", 1),
+        (32, "GenuineIntel", "avx2", 1),
+        (16, "", "avx2", 0.5),
+    ],
+)
+def test_the_nearest_is_taken_where_nothing_was_measured(width, vendor, name, share, monkeypatch):
+    monkeypatch.setattr(profiles, "vector_bytes", lambda: width)
+    monkeypatch.setattr(profiles, "cpuinfo", lambda key: vendor)
+    found = profiles.nominal(3)
+    assert found.is_nominal and f"profile {name};" in found.source and not doubts(found)
+    assert found.peak_float32 == profiles.profiles()[name]["peak_float32"] * 3 * share
+    assert found.vector_bytes == width and found.threads == 3
+
+
 def test_none_is_taken_where_none_is_named(monkeypatch):
     monkeypatch.delenv(profiles.VARIABLE, raising=False)
     assert profiles.chosen(2) is None

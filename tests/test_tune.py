@@ -9,7 +9,7 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos import constants, machine, select, tune
+from convalgos import constants, machine, profiles, select, tune
 from convalgos.cpu import calibrate
 from convalgos.machine import Machine
 
@@ -156,6 +156,8 @@ def folder(tmp_path, monkeypatch):
     select.current_machine()
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(calibrate, "thread_count", lambda: 2)
+    monkeypatch.setattr(select, "_unkept", {})
+    monkeypatch.delenv(profiles.VARIABLE, raising=False)
     yield tmp_path
     select.current_machine.cache_clear()
 
@@ -181,12 +183,42 @@ def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
 def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
     select.current_machine.cache_clear()
     passes(figures(cache_bandwidth=6.6e9), figures(), figures())
-    assert select.current_machine() == FIGURES == machine.load(2)
+    assert select.measured_machine() == FIGURES == machine.load(2)
+    assert select.current_machine() == FIGURES
     machine._path(2).unlink()
+    select._unkept.clear()
     select.current_machine.cache_clear()
     passes(*[figures(cache_bandwidth=6.6e9)] * 9)
     with pytest.warns(UserWarning, match=r"6\.6 GB/s is less than that of memory, .* tune --machine"):
-        assert select.current_machine().source == tune.BUSY
+        assert select.measured_machine().source == tune.BUSY
+
+
+def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, wisdom):
+    """Nominal figures, which say that they are, until `find` has measured."""
+    select.current_machine.cache_clear()
+    problem = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
+    left = passes(figures(), figures())
+    for effort in ("estimate", "measure"):
+        ca.plan(problem, effort=effort, allow="cpu.reference")
+    assert len(left) == 2 and machine.load(2) is None
+    told = "by nominal figures of this machine: convalgos tune --machine measures it"
+    assert select.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
+    assert "nominal peak" in select.current_machine().summary
+    ca.find(problem, allow="cpu.reference", time_budget=1.0)  # no time for the machine
+    assert len(left) == 2
+    ca.find(problem, allow="cpu.reference")
+    assert len(left) == 1 and machine.load(2) == FIGURES == select.current_machine()
+    assert told not in str(ca.explain(problem.replace(padding=1)))
+
+
+def test_what_was_measured_holds_where_it_cannot_be_kept(folder, passes, monkeypatch):
+    (folder / "file").write_text("")
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(folder / "file"))
+    select.current_machine.cache_clear()
+    passes(figures())
+    with pytest.warns(RuntimeWarning, match="could not be kept"):
+        select.measured_machine()
+    assert select.measured_machine() == FIGURES == select.current_machine()
 
 
 @pytest.mark.parametrize(

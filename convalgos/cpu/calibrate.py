@@ -30,7 +30,10 @@ SLOWEST_LAUNCH = 2e-5  # seconds; a longer one was measured while other programs
 RATES = ("peak_float32", "peak_float64", "bandwidth", "cache_bandwidth")  # better where larger
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
 AGREE = 0.08  # within which two passes are the same
+LEAST_COPIED, MOST_COPIED = 64 << 20, 256 << 20  # bytes, unless one copy of the last cache takes more
 TAPS = 64  # of the peak's product: its filters fill a third of a 48 KiB cache
+
+Copies = Callable[[int], Callable[[int], float]]  # bytes -> threads -> bytes/s
 
 
 def _silent(what: str, share: float) -> None:
@@ -42,10 +45,10 @@ def measure(threads: int) -> Machine:
     l1, l2, l3 = cache_sizes()
     if jit.numba is None:
         peaks = [_numpy_peak(np.float32), _numpy_peak(np.float64)]
-        copy, launch, source = _numpy_copy, 0.0, "measured with NumPy, as numba is missing"
+        copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as numba is missing"
     else:
         peaks = [_peak(4, threads), _peak(8, threads)]
-        copy, launch, source = _copy, _launch(threads), "measured"
+        copies, launch, source = _copies, _launch(threads), "measured"
     return Machine(
         name=cpu_name(),
         threads=threads,
@@ -55,8 +58,8 @@ def measure(threads: int) -> Machine:
         l3_bytes=l3,
         peak_float32=peaks[0],
         peak_float64=peaks[1],
-        bandwidth=max(copy(max(4 * l3, 64 << 20), n) for n in (threads, 1)),
-        cache_bandwidth=_of_all(lambda n: copy(min(l3 // 8, 4 << 20), n), threads),
+        bandwidth=_beyond_caches(copies, l3, threads),
+        cache_bandwidth=_of_all(copies(min(l3 // 8, 4 << 20)), threads),
         launch=max(launch, 1e-6),
         source=source,
     )
@@ -161,11 +164,26 @@ def _of_all(rate: Callable[[int], float], threads: int) -> float:
     return max(rate(threads), BUSY * threads * rate(1))
 
 
-def _copy(nbytes: int, threads: int) -> float:
+def _beyond_caches(copies: Copies, l3: int, threads: int) -> float:
+    """Bytes/s of a copy of what no cache holds; of all threads or of one, as other programs may disturb.
+
+    The last cache may be that of a whole server, of which this machine is a part: pages of many times as
+    much would take longer to get than to copy.
+    """
+    rate = copies(max(min(4 * l3, MOST_COPIED), l3, LEAST_COPIED))
+    return max(rate(threads), rate(1))
+
+
+def _copies(nbytes: int) -> Callable[[int], float]:
+    """Bytes/s, read plus written, of a copy of so many bytes, as a function of its threads."""
     x, y = aligned_zeros(nbytes, np.uint8), aligned_zeros(nbytes, np.uint8)
     repeats = max(1, (16 << 20) // nbytes)
-    run = _call(copy_part(), threads, x=x, y=y, bytes=nbytes, repeats=repeats)
-    return 2 * nbytes * repeats / _best(run)
+
+    def rate(threads: int) -> float:
+        run = _call(copy_part(), threads, x=x, y=y, bytes=nbytes, repeats=repeats)
+        return 2 * nbytes * repeats / _best(run)
+
+    return rate
 
 
 def _launch(threads: int) -> float:
@@ -194,9 +212,9 @@ def _numpy_peak(dtype: type) -> float:
     return 2 * 768**3 / _best(lambda: np.matmul(a, a))
 
 
-def _numpy_copy(nbytes: int, threads: int) -> float:
+def _numpy_copies(nbytes: int) -> Callable[[int], float]:
     x, y = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-    return 2 * nbytes / _best(lambda: np.copyto(y, x))
+    return lambda threads: 2 * nbytes / _best(lambda: np.copyto(y, x))
 
 
 def _best(run: Callable[[], object]) -> float:

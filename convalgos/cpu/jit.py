@@ -17,8 +17,11 @@ import atexit
 import ctypes
 import functools
 import inspect
+import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,8 +42,18 @@ except Exception:  # it is missing, or does not go with what else is installed: 
     numba = None  # type: ignore[assignment]
 
 OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
+FOR_KERNELS: dict[str, Any] = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}  # a twentieth of the time to compile
 _kept: list[Any] = []  # what was compiled must outlive its address
 _uncompilable: str | None = None  # why this process cannot compile
+LONG = 1.0  # seconds of compiling in a process after which it says what it does
+WORD = (
+    "convalgos compiles kernels for this problem, which takes some seconds: they are kept for later, and "
+    "`convalgos warm` compiles all ahead"
+)
+_compiling = 0.0  # seconds so far; infinite where all is said
 
 
 def _broken() -> None:
@@ -95,7 +108,7 @@ def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
 
 def helper(function: Callable) -> Callable:
     """A function that kernels call by name; compiled into each of them. Define it at module level."""
-    return function if numba is None else numba.njit(**OPTIONS)(function)
+    return function if numba is None else numba.njit(**OPTIONS, **FOR_KERNELS)(function)
 
 
 def compile_kernel(function: Callable[..., Any], result: Any = None) -> int:
@@ -106,12 +119,34 @@ def compile_kernel(function: Callable[..., Any], result: Any = None) -> int:
     key = kernel_cache.key(function, f"{result or 'void'}({count} addresses or sizes)")
     if (address := kernel_cache.load(key)) is not None:
         return address
+    _say_what_takes_long()
+    began = time.perf_counter()
     signature = (result or numba.types.void)(*[numba.types.intp] * count)
     kernel: Any = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
     kernel.compile()
     _kept.append(kernel)
+    _spend(time.perf_counter() - began)
     kernel_cache.save(key, *_object_code(kernel))
     return kernel.address
+
+
+def say_nothing() -> None:
+    """Compile without a word from now on: whoever asked for it knows, and waits for it."""
+    _spend(float("inf"))
+
+
+def _spend(seconds: float) -> None:
+    global _compiling
+    _compiling += seconds
+
+
+def _say_what_takes_long() -> None:
+    """Once in a process: to who waits at a terminal, and to a program's log."""
+    if LONG <= _compiling < float("inf"):
+        say_nothing()
+        logging.getLogger("convalgos").info(WORD)
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(WORD, file=sys.stderr)
 
 
 def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = True) -> None:
@@ -162,13 +197,13 @@ def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
     global _launcher
     with _lock:
         if _launcher is None:
-            run, work, stop = _of_threads()
+            run, work, stop = of_threads()
             _launcher = run, thread_pool.Pool(work, stop)
         return _launcher
 
 
 @functools.cache
-def _of_threads() -> tuple[Callable[..., None], int, int]:
+def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
     run = functools.partial(_from_python(), compile_kernel(thread_pool.launch))
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
