@@ -1,10 +1,8 @@
 """All kernels of the CPU: which there are, and compiling them ahead of time.
 
 Kernels take sizes as arguments; what they are compiled for are a few small numbers - bytes of an element,
-lanes,
-rows and vectors of a tile - whose values are listed here. So the kernels can be counted, and no problem,
-whatever
-its size, needs one that is not among them.
+lanes, rows and vectors of a tile - whose values are listed here. So the kernels can be counted, and no
+problem, whatever its size, needs one that is not among them.
 """
 
 from __future__ import annotations

@@ -6,15 +6,13 @@ import time
 
 import click
 
-from convalgos import warm
-from convalgos.cpu import jit, kernel_cache
 from convalgos.machine import cache_folder
 from convalgos.progress import bar
 
 
 @click.command("warm")
 @click.option(
-    "--dtype", "dtypes", type=click.Choice(tuple(warm.BYTES)), multiple=True, default=("float32",),
+    "--dtype", "dtypes", type=click.Choice(("float32", "float64")), multiple=True, default=("float32",),
     show_default=True, help="Element type of the problems to come; may be repeated.",
 )  # fmt: skip
 @click.option("--groups", is_flag=True, help="Also for every number of channels and filters in a group.")
@@ -25,9 +23,12 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
     """Compile the kernels of the CPU ahead of time, so that no first call waits for the compiler.
 
     They are kept in the cache folder; what is there is not compiled again, so a run that was interrupted
-    goes on
-    where it was.
+    goes on where it was. One element type takes about 510 kernels, 3.5 MiB and five minutes of two busy cores
+    of an Intel Xeon with AVX-512; both with --groups about 2,440 kernels.
     """
+    from convalgos import warm  # imports Numba
+    from convalgos.cpu import jit
+
     began, before = time.monotonic(), _on_disk()
     kernels = warm.kernels(dtypes, groups)
     with bar() as progress:
@@ -47,6 +48,8 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
 
 def _on_disk() -> dict[str, int]:
     """Bytes of each file of compiled kernels."""
+    from convalgos.cpu import kernel_cache  # imports Numba
+
     folder = cache_folder() / "kernels"
     return {str(p): p.stat().st_size for p in folder.rglob(f"*{kernel_cache.ENDING}")}
 
