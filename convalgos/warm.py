@@ -125,11 +125,12 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for factory in (direct_pixels.pack, im2col.fill_channels_first):
         yield _kernel(factory, size)
     for (step, stride), tile_rows in bands.TILE_ROWS.items():
-        for r, taps in product(tile_rows, (0, bands.SQUARE) if step else (0,)):
-            if r <= depthwise.ROWS[wide]:
+        for r, taps in product(tile_rows, (0, *bands.USUAL[stride]) if step else (0,)):
+            if r <= depthwise.tile_rows(stride, taps > 0):
                 yield _kernel(bands.filter_tiles, size, lanes, r, step, stride, taps)
-    for rows, stride in product(bands.FOLDED_ROWS, (1, 2)):
-        yield _kernel(bands.folded, size, lanes, rows, stride)
+    for stride in (1, 2):
+        for rows in depthwise.folded_rows(stride):
+            yield _kernel(bands.folded, size, lanes, rows, stride)
     for stride in range(1, phases.MOST_STRIDE + 1):
         for kept in {1, stride}:
             yield _kernel(phases.copy_row, size, lanes, stride, kept)
@@ -174,19 +175,18 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
 
 def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     """`filter_block`: usual kernels and all others, for layers with one channel and filter in a group, and
-    with
-    any numbers that a vector holds."""
+    with any numbers that a vector holds."""
     most = depthwise_channels.MOST_PIXELS[vector_bytes()]
-    usual = [*product(channel_blocks.USUAL_TAPS, channel_blocks.USUAL_STRIDES), (0, 0)]
     for vectors, sizes in channel_blocks.PIXELS.items():
-        for pixels, (taps, stride) in product((n for n in sizes if n <= most[vectors]), usual):
-            yield _kernel(channel_blocks.filter_block, size, lanes, 1, 1, vectors, pixels, taps, stride)
+        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_blocks.USUAL):
+            yield _kernel(channel_blocks.filter_block, size, lanes, 1, 1, vectors, pixels, *row)
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
         if (channels, filters) != (1, 1):
-            squares = channel_blocks.GROUPED if channels == filters else ((0, 0),)
-            for pixels, (taps, stride) in product(channel_blocks.GROUPED_PIXELS, squares):
+            squares = channel_blocks.GROUPED if channels == filters else ((0, 0, 0),)
+            for pixels, row in product(channel_blocks.GROUPED_PIXELS, squares):
                 if pixels <= most[1]:
-                    parameters = (channels, filters, 1, pixels, taps, stride)
-                    yield _kernel(channel_blocks.filter_block, size, lanes, *parameters)
+                    yield _kernel(
+                        channel_blocks.filter_block, size, lanes, channels, filters, 1, pixels, *row
+                    )

@@ -13,7 +13,7 @@ from page_edges import at_edge
 
 from convalgos import ConvProblem, Unsupported
 from convalgos.cpu import depthwise, depthwise_channels, jit, simd
-from convalgos.cpu.bands import BAND, STRIP, TILE
+from convalgos.cpu.bands import BAND, STRIP, TILE, USUAL
 from convalgos.cpu.channel_blocks import meetings
 from convalgos.cpu.depthwise import Rows
 from convalgos.cpu.depthwise_channels import Channels
@@ -167,6 +167,22 @@ def test_rows_touch_nothing_outside_the_arrays(text, dtype):
         arrays = [at_edge(array, edge) for array in (x, w, np.full(y.shape, np.nan, dtype))]
         plan(*arrays[:2], out=arrays[2])
         assert np.array_equal(arrays[2], y)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
+    """Vectors of x are loaded once and shifted: all ends of a row fall into each of them."""
+    for columns in (7, 14, 28, 33, 56, 63, 65, 67, 112):
+        for left, right in ((0, 0), (size // 2, size // 2), (size - 1, 2), (2 * size, 40)):
+            text = f"n1 c1 h5 w{columns} k1 r{size} s{size} p{size // 2},{left}:{right} stride{stride}"
+            problem = ConvProblem.parse(text)
+            assert depthwise.cut(problem).square == (size if size in USUAL[stride] else 0)
+            x, w, _, y = example(problem, "integers")
+            for edge in ("start", "end"):
+                arrays = [at_edge(array, edge) for array in (x, w, np.full(y.shape, np.nan, x.dtype))]
+                Rows().serve(problem)(*arrays[:2], out=arrays[2])
+                assert np.array_equal(arrays[2], y), text
 
 
 @each_dtype

@@ -1,22 +1,22 @@
 """The kernels of `cpu.depthwise.rows`: strips of columns of a plane, filtered where they lie.
 
-A tile of output rows by one or two vectors of columns stays in registers over the whole kernel. For each
-kernel
-column the vectors of x under it are loaded where they begin, and each feeds every output row that it meets;
-for
-a stride of 2 shuffles take every other element, for two columns at a time. Sizes, padding, dilation and the
-number of taps are arguments, so that a few kernels serve all problems: a strip that ends with its row is
-moved
-to the left, over outputs that were computed before, and only strips that reach over an end of a row of x are
-loaded with masks.
+A tile of output rows by one or two vectors of columns stays in registers over the whole kernel. Usual kernels
+have code of their own (see `shifted_rows`). For others the vectors of x under each kernel column are loaded
+where they begin, and each feeds every output row that it meets. For a stride of 2 a vector of x feeds as many
+sums as it has lanes: even lanes meet a column of taps, odd lanes the next, and neighbours are summed at last.
+Sizes, padding, dilation and the number of taps are arguments, so that a few kernels serve all: a strip that
+ends with its row is moved to the left, over outputs that were computed before, and only strips that reach
+over an end of a row of x are loaded with masks.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, NamedTuple
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
+from convalgos.cpu.shifted_rows import add_kernel, before, behind, parts
 from convalgos.cpu.simd import call, carray, pointer
 
 # Rows of taps that are summed at a time, by the rows of x between those under two outputs; 0: any other
@@ -24,9 +24,9 @@ from convalgos.cpu.simd import call, carray, pointer
 PASSES = {1: (7, 5, 3, 2, 1), 2: (7, 5, 3, 1), 0: (1,)}
 # Rows of a tile, by the same and the stride along rows; and those that vectors of one row stand for
 # (`folded`).
-TILE_ROWS = {(1, 1): (1, 2, 4, 6, 7, 8), (2, 2): (1, 2, 4), (0, 1): (1, 4), (0, 2): (1, 4)}
+TILE_ROWS = {(1, 1): (1, 2, 4, 6, 7, 8), (2, 2): (1, 2, 3, 4, 7), (0, 1): (1, 4), (0, 2): (1, 4)}
 FOLDED_ROWS = (1, 2, 4, 8)
-SQUARE = 3  # rows and columns of a kernel that has code of its own: it is worth a tenth
+USUAL = {1: (3, 5), 2: (3, 5, 7)}  # rows and columns of kernels that have code of their own, by the stride
 
 LEFT, RIGHT, BOTH = range(3)  # the ends of a row of x that a strip reaches over
 
@@ -49,7 +49,6 @@ class _Taps(NamedTuple):
     passes: Any  # how many there are of each size, then all of them (see `PASS`)
     sizes: tuple[int, ...]
     stride: int
-    square: int  # rows and columns, where they are known, and columns side by side
     w: Any
     w_row: Any
 
@@ -60,14 +59,6 @@ def _sum(v, sums, taps, step, lines_of, starts, masks):
     lines_of(row, count): so many rows of x from tap row `row` on; starts: where the vectors begin in a line.
     masks: a table of lanes for each column and `_masked` part of a vector, or None.
     """
-    if taps.square:
-        lines, size = lines_of(v.integer(0), (len(sums) - 1) * step + taps.square), taps.square
-        for s in range(0, size, taps.stride):
-            together = min(taps.stride, size - s)
-            weights = [[v.broadcast(taps.w, r * size + s + i) for i in range(together)] for r in range(size)]
-            lanes = _lanes(v, masks, v.integer(s), len(starts), taps.stride)
-            _add_column(v, sums, step, lines, v.table64(taps.offsets, s), starts, weights, taps.stride, lanes)
-        return
     begin = v.plus(taps.passes, 8 * len(taps.sizes))
     for i, size in enumerate(taps.sizes):
         number = v.table64(taps.passes, i)
@@ -82,15 +73,12 @@ def _sum(v, sums, taps, step, lines_of, starts, masks):
                 with v.loop(count) as n:
                     s = v.plus(column, v.mul(n, together))
                     weights = [
-                        [
-                            v.broadcast(near, v.plus(s, v.plus(v.mul(taps.w_row, r), i)))
-                            for i in range(together)
-                        ]
+                        _weight(v, taps._replace(w=near), v.plus(s, v.mul(taps.w_row, r)), together)
                         for r in range(size)
                     ]
                     lanes = _lanes(v, masks, s, len(starts), taps.stride)
                     shift = v.table64(taps.offsets, s)
-                    _add_column(v, sums, step, lines, shift, starts, weights, taps.stride, lanes)
+                    _add_column(v, sums, step, lines, shift, starts, weights, together < taps.stride, lanes)
                 column = v.plus(column, v.mul(pairs, 2))
         begin = v.plus(begin, v.mul(number, 8 * len(PASS)))
 
@@ -114,11 +102,22 @@ def _lanes(v, masks, s, vectors, stride):
     }
 
 
-def _add_column(v, sums, step, lines, shift, starts, weights, stride, lanes):
-    """The products of rows of x with a column of taps, or with two of them: weights[tap row][column]."""
+def _weight(v, taps, at, together):
+    """A tap in all lanes; with a stride of 2 in those of even columns, and its neighbour in the others."""
+    if taps.stride == 1:
+        return v.broadcast(taps.w, at)
+    return v.broadcast_pair(taps.w, at) if together == 2 else v.even(v.broadcast(taps.w, at))
+
+
+def _add_column(v, sums, step, lines, shift, starts, weights, alone, lanes):
+    """The products of rows of x with a column of taps, or for a stride of 2 with two: weights[tap row].
+
+    alone: whether a stride of 2 meets one column only, so that odd lanes of x count as 0.
+    """
+    halves = len(sums[0]) // len(starts)
     shifts = {0: shift}  # of vectors that do not lie side by side: by their place
     shifts |= {
-        k: v.plus(shift, v.mul(start, stride)) for k, start in enumerate(starts) if not isinstance(start, int)
+        k: v.plus(shift, v.mul(start, halves)) for k, start in enumerate(starts) if not isinstance(start, int)
     }
     meets: list[tuple[int, int]] = []  # (output row, tap row) that the row of x before meets
     for i, line in enumerate(lines):
@@ -128,19 +127,50 @@ def _add_column(v, sums, step, lines, shift, starts, weights, stride, lanes):
         meets = [(o, i - o * step) for o in range(len(sums)) if 0 <= i - o * step < len(weights)]
         if not meets:
             continue
-        for k, start in enumerate(starts):
-            parts = []
-            for part in range(stride):
-                at = v.at(line, shifts.get(k, shifts[0]))
-                beside = part * v.lanes + (0 if k in shifts else start * stride)
-                mask = lanes.get((k, part))
-                parts.append(v.load(at, beside) if mask is None else v.load_masked(at, beside, mask))
-            for column in range(len(weights[0])):
-                value = parts[0]
-                if stride > 1:
-                    value = v.shuffle(*parts, range(column, 2 * v.lanes, 2))
-                for o, r in meets:
-                    sums[o][k].set(v.fma(value, weights[r][column], sums[o][k].value))
+        for (k, start), part in product(enumerate(starts), range(halves)):
+            at = v.at(line, shifts.get(k, shifts[0]))
+            beside = part * v.lanes + (0 if k in shifts else start * halves)
+            mask = lanes.get((k, part))
+            value = v.load(at, beside) if mask is None else v.load_masked(at, beside, mask)
+            value = v.even(value) if alone else value
+            for o, r in meets:
+                total = sums[o][k * halves + part]
+                total.set(v.fma(value, weights[r], total.value))
+
+
+def _sets(v, starts, size, stride, masks):
+    """What `add_kernel` takes: vectors that lie side by side together, any others alone."""
+    table, side = masks or (0, BOTH)
+    together = all(isinstance(start, int) for start in starts)
+    vectors = len(starts) if together else 1
+    count, sets = parts(vectors, size, stride), []
+    last = [count - 2, count - 1] if behind(size, stride) else [count - 1]
+    for i, start in enumerate(starts[:1] if together else starts):
+        masked = list(range(count)) if masks else []
+        if masks and side == LEFT:
+            masked = [0]
+        elif masks and not together:
+            masked = last if i else [0]
+        lanes = {n: v.lanes_of(v.table64(table, i * count + n)) for n in masked}
+        sets.append((vectors, v.plus(v.mul(start, stride), before(size, stride)), lanes))
+    return sets
+
+
+def _registers(v, bias, vectors, stride):
+    """Sums of vectors of outputs: of a stride of 2 two for each, where neighbours are summed at last."""
+    return [v.register(bias if stride == 1 else v.even(bias)) for _ in range(vectors * stride)]
+
+
+def _outputs(v, sums, stride):
+    """The vectors of outputs that sums of one row stand for."""
+    values = [total.value for total in sums]
+    if stride == 1:
+        return values
+    halves = [
+        [v.shuffle(a, b, range(n, 2 * v.lanes, 2)) for n in (0, 1)]
+        for a, b in zip(values[::2], values[1::2], strict=True)
+    ]
+    return [v.add(even, odd) for even, odd in halves]
 
 
 @simd.emitter
@@ -153,23 +183,22 @@ def filter_strips(
     """Tiles (see `TILE`) of ROWS output rows, each in strips of columns.
 
     y[i][q] = sum_{t,r,s} x[t][h + (i*STEP + r)*row_step][q*STRIDE + offsets[s]] * w[t][r][s], from the bias
-    on,
-    and with relu at the end. TAPS are the rows and columns of the kernel, or 0 for any. Rows outside of
-    range(height) are read from `zeros`; STEP 0 is `step`. There are
-    `plain` strips of two vectors side by side from output `plain_q` on, and tables of others (see `STRIP`) of
-    two vectors, by the ends that they reach over, and of one, whose masks tell for each offset which lanes
-    lie
-    in the row.
+    on, and with relu at the end. TAPS are the rows and columns of the kernel, or 0 for any. Rows outside of
+    range(height) are read from `zeros`; STEP 0 is `step`. There are `plain` strips of two vectors side by
+    side from output `plain_q` on, and tables of others (see `STRIP`) of two vectors, by the ends that they
+    reach over, and of one, whose masks tell for each offset which lanes lie in the row.
     """
     base, first, low = v.pointer(x), v.broadcast(v.pointer(bias)), v.floor(relu)
     between = v.mul(row_step, 1 if STEP else step)
     pitch = v.mul(between, width)
+    split = 1 if TAPS else STRIDE  # sums of a vector of outputs
     with v.loop(tile_count) as n:
         tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
 
         def filtered(q, starts, masks=None, tile=tile):
             plane = v.at(base, v.plus(tile["x"], v.mul(q, STRIDE)))
-            sums = [[v.register(first) for _ in starts] for _ in range(ROWS)]
+            sets = _sets(v, starts, TAPS, STRIDE, masks) if TAPS else []
+            sums = [_registers(v, first, len(starts), split) for _ in range(ROWS)]
             with v.loop(tile["slices"]) as t:
                 slice_ = v.at(plane, v.mul(t, slice_step))
 
@@ -183,26 +212,26 @@ def filter_strips(
                     return lines
 
                 near = v.at(v.pointer(w), v.mul(v.plus(tile["w"], t), w_slice))
-                kernel = _Taps(offsets, passes, PASSES[STEP], STRIDE, TAPS, near, w_row)
-                _sum(v, sums, kernel, STEP or 1, lines_of, starts, masks)
+                if TAPS:
+                    lines = lines_of(v.integer(0), (ROWS - 1) * STEP + TAPS)
+                    add_kernel(v, sums, STEP, TAPS, STRIDE, lines, near, sets)
+                else:
+                    kernel = _Taps(offsets, passes, PASSES[STEP], STRIDE, near, w_row)
+                    _sum(v, sums, kernel, STEP or 1, lines_of, starts, masks)
             return sums
 
         def store(q, starts, sums, put=v.store, tile=tile):
             line = v.at(v.pointer(y), v.plus(tile["y"], q))
-            below = v.plus(tile["h"], v.mul(between, ROWS * (STEP or 1)))  # the rows of x under the next tile
-            ahead = v.at(base, v.plus(v.plus(tile["x"], v.mul(q, STRIDE)), v.mul(below, width)))
             for row in sums:
-                for start, total in zip(starts, row, strict=True):
-                    put(v.at_least(total.value, low), line, start)
-                for start in starts:
-                    v.prefetch(ahead, v.mul(start, STRIDE), near=True)
-                line, ahead = v.at(line, y_row), v.step(ahead, v.mul(pitch, STEP or 1))
+                for start, value in zip(starts, _outputs(v, row, split), strict=True):
+                    put(v.at_least(value, low), line, start)
+                line = v.at(line, y_row)
 
         def strip(table, i):
             return [v.table64(table, v.plus(v.mul(i, len(STRIP)), k)) for k in range(len(STRIP))]
 
         for side, count, table in ((LEFT, left, lefts), (RIGHT, right, rights), (BOTH, double, doubles)):
-            if side == BOTH or STRIDE == 1:
+            if side == BOTH or TAPS or STRIDE == 1:
                 with v.loop(count) as i:
                     q, second, masks, _ = strip(table, i)
                     starts = [0, second if side == BOTH else v.lanes]
@@ -232,17 +261,17 @@ def filter_folded(
     first, low = v.broadcast(v.pointer(bias)), v.floor(relu)
     with v.loop(tile_count) as n:
         tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
-        sums = [[v.register(first)] for _ in range(ROWS)]
+        sums = [[total] for total in _registers(v, first, ROWS, STRIDE)]
         with v.loop(tile["slices"]):
             base = v.at(v.pointer(x), tile["x"])
 
             def lines_of(row, count, base=base):
-                return [v.at(base, v.mul(v.plus(row, i), v.lanes * STRIDE)) for i in range(count)]
+                return [v.at(base, v.mul(v.plus(row, i), v.lanes)) for i in range(count)]
 
             near = v.at(v.pointer(w), v.mul(tile["w"], w_slice))
-            _sum(v, sums, _Taps(offsets, passes, PASSES[1], STRIDE, 0, near, w_row), 1, lines_of, [0], None)
-        for i, (total,) in enumerate(sums):
-            v.store(v.at_least(total.value, low), v.pointer(y), v.plus(tile["y"], i * v.lanes))
+            _sum(v, sums, _Taps(offsets, passes, PASSES[1], STRIDE, near, w_row), 1, lines_of, [0], None)
+        for i, value in enumerate(_outputs(v, [total for (total,) in sums], STRIDE)):
+            v.store(v.at_least(value, low), v.pointer(y), v.plus(tile["y"], i * v.lanes))
 
 
 @jit.specialise

@@ -18,9 +18,13 @@ from convalgos.cpu.simd import call, carray, pointer
 BAND = fields("x x_pixels y y_pixels first_run runs")
 RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
 BLOCK = fields("x y left right ranges")  # of columns: padding on both sides, or outputs that each tap meets
-USUAL_TAPS, USUAL_STRIDES = (3, 5, 7), (1, 2)  # kernels that have code of their own
+# (columns, stride, dilation) of kernels that have code of their own, and of that for all others
+USUAL = ((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2), (0, 0, 0))
 PIXELS = {1: (1, 2, 4, 7, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
-GROUPED, GROUPED_PIXELS = ((3, 1), (3, 2), (0, 0)), (1, 4, 7, 14)  # the same of other layers than depthwise
+GROUPED, GROUPED_PIXELS = (
+    ((3, 1, 1), (3, 2, 1), (0, 0, 0)),
+    (1, 4, 7, 14),
+)  # the same of other layers than depthwise
 RUN_BYTES = RUN.itemsize
 
 
@@ -35,7 +39,7 @@ def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, li
 
 @simd.emitter
 def filter_columns(
-    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE,
+    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
     x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
     y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left, right,
     ranges,
@@ -45,7 +49,7 @@ def filter_columns(
     y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*stride + s*dilation][g] *
     w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
     and a product is left out where its column of x is one of the first `left` or the last `right`. Starts
-    from the bias, and ends with relu. TAPS and STRIDE are those of the row, with dilation 1; with TAPS 0 they
+    from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row; with TAPS 0 they
     are arguments, and `ranges` tells from which to which output a tap meets the map. `fetch` asks for lines,
     `ahead` and `claim` elements behind each pixel of y.
     """
@@ -53,11 +57,11 @@ def filter_columns(
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     low = v.floor(relu)
     if TAPS:
-        steps = meetings(PIXELS, TAPS, STRIDE, 1)
+        steps = meetings(PIXELS, TAPS, STRIDE, DILATION)
         end = v.minus(max(steps) + 1, right)
 
         def add(pixels, line, w, load):
-            _add_usual(v, pixels, steps, TAPS, left, end, line, x_pixel, w, load)
+            _add_usual(v, pixels, steps, TAPS, (TAPS - 1) * DILATION, left, end, line, x_pixel, w, load)
     else:
         between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
 
@@ -107,28 +111,33 @@ def _add_row(v, IN, OUT, taps, pixels, x, w, add):
         add(pixels, x, v.at(w, v.mul(taps, channel * v.lanes)), load)
 
 
-def _add_usual(v, pixels, steps, taps, left, end, x, x_pixel, w, load):
+def _add_usual(v, pixels, steps, taps, reach, left, end, x, x_pixel, w, load):
     """The same for one input channel of every group, which `load` brings to the lanes of its filters.
 
     Only the first and the last columns may be padding.
     """
     weights = [v.load(w, tap * v.lanes) for tap in range(taps)]
     last = max(steps)
-    at = 0
-    for column, pairs in steps.items():
-        x = v.step(x, v.mul(x_pixel, column - at))
-        at = column
-        checks = []
-        if column < taps - 1:
-            checks.append(v.minus(column, left))
-        if column > last - taps + 1:
-            checks.append(v.minus(v.minus(end, 1), column))
-        with ExitStack() as inside:
-            for check in checks:
-                inside.enter_context(v.unless_negative(check))
-            value = load(x)
-            for pixel, tap in pairs:
-                pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+
+    def add(x, checked):
+        at = 0
+        for column, pairs in steps.items():
+            x = v.step(x, v.mul(x_pixel, column - at))
+            at = column
+            with ExitStack() as inside:
+                if checked and column < reach:
+                    inside.enter_context(v.unless_negative(v.minus(column, left)))
+                if checked and column > last - reach:
+                    inside.enter_context(v.unless_negative(v.minus(v.minus(end, 1), column)))
+                value = load(x)
+                for pixel, tap in pairs:
+                    pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+
+    with v.choose(v.minus(v.minus(end, last + 1), left)) as (whole, part):  # most blocks need no checks
+        with whole:
+            add(x, False)
+        with part:
+            add(x, True)
 
 
 def _add_any(v, pixels, taps, ranges, x, between, across, w, load):
@@ -156,7 +165,7 @@ def _add_any(v, pixels, taps, ranges, x, between, across, w, load):
 
 
 @jit.specialise
-def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE):
+def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION):
     """`filter_columns`."""
 
     def filter_block(
@@ -166,7 +175,7 @@ def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE):
         ranges,
     ):  # fmt: skip
         filter_columns(
-            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE,
+            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
             x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
             y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
             right, ranges,

@@ -2,10 +2,9 @@
 
 With one input channel per filter every plane is filtered by itself. A tile of output rows by vectors of
 columns stays in registers over the whole kernel, the weights are broadcast, and each vector of x that is
-loaded feeds every output row that it meets. x is read where it lies, or for a stride of 2 from scratch, where
-even and odd columns are apart. Dilated rows are interleaved sets of rows without dilation. In long filters of
-one row, neighbouring vectors stand for rows. Wins on wide maps and signals; `cpu.depthwise.channels` wins on
-small maps and serves channels_last.
+loaded feeds every output row that it meets. x is read where it lies. Dilated rows are interleaved sets of
+rows without dilation. In long filters of one row, neighbouring vectors stand for rows. Wins on wide maps and
+signals; `cpu.depthwise.channels` wins on small maps and serves channels_last.
 
 Source: the depthwise scheme of Zhang, Lo and Lu, "High performance depthwise and pointwise convolutions on
 mobile devices" (AAAI 2020), turned from channels to columns.
@@ -27,10 +26,10 @@ from convalgos.cpu.bands import (
     BAND,
     FOLDED_ROWS,
     RECORD,
-    SQUARE,
     STRIP,
     TILE,
     TILE_ROWS,
+    USUAL,
     driver,
     filter_tiles,
     folded,
@@ -44,20 +43,18 @@ from convalgos.machine import cache_sizes, vector_bytes
 from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
-ROWS = {
-    64: 8,
-    32: 4,
-    16: 4,
-}  # of a tile of two vectors at most, by vector bytes: half of the registers hold sums
+# Rows of a tile of two vectors at most, by vector bytes: half of the registers hold sums. The same for
+# vectors that stand for rows, each with a sum for each column of the stride.
+ROWS = {64: 8, 32: 4, 16: 4}
+FOLDED_SUMS = {64: 16, 32: 8, 16: 8}
 FEW = 4  # rows of outputs that do not fill a tile
 COLUMNS = 4096  # outputs of a long row that are filtered at once
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
-# Cycles of a thread. Calibrated on Xeon (Granite Rapids) with AVX-512.
+# Cycles of a thread: estimates for a Xeon (Granite Rapids) with AVX-512, fitted to no measurements.
 LOAD = 0.8  # to load a vector that crosses cache lines, where products do not hide it,
 LATENCY = 4  # until a sum can be added to,
 COLUMN = 2  # to begin a kernel column of a tile,
 TILE_CYCLES = 12  # and a tile, beside 3 for each vector of its sums,
-SPLIT = 3  # to split a vector of x by the stride,
 PIECE_CYCLES = 40  # and to call a kernel
 MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
 
@@ -97,13 +94,13 @@ class Cut:
     @property
     def columns(self) -> Columns:
         p = self.problem
-        return Columns(p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2], self.lanes)
+        row = p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2]
+        return Columns(*row, self.lanes, self.square > 0)
 
     @property
     def period(self) -> int:
-        """Taps of a row between two that meet the same lanes of neighbouring vectors; 0: there are none."""
-        p = self.problem
-        return 0 if p.stride[2] * self.lanes % p.dilation[2] else p.stride[2] * self.lanes // p.dilation[2]
+        """Taps of a row between two that meet the same lanes of neighbouring sums; 0: there are none."""
+        return 0 if self.lanes % self.problem.dilation[2] else self.lanes // self.problem.dilation[2]
 
     @property
     def folds(self) -> bool:
@@ -168,13 +165,24 @@ class Cut:
     @property
     def square(self) -> int:
         """TAPS of `filter_tiles`."""
-        pairs = self.problem.stride[2] == 1 or self.in_pairs
-        return SQUARE if self.problem.kernel[1:] == (SQUARE, SQUARE) and self.step and pairs else 0
+        p = self.problem
+        known = p.kernel[1] == p.kernel[2] and p.kernel[2] in USUAL[p.stride[2]] and p.dilation[2] == 1
+        return p.kernel[2] if known and self.step else 0
 
     @property
     def in_pairs(self) -> bool:
         """Whether two columns of taps lie side by side in what a stride loads."""
         return self.problem.stride[2] == 2 and self.problem.dilation[2] == 1
+
+
+def tile_rows(stride: int, narrow: bool) -> int:
+    """Rows of a tile at most; narrow: where it is one vector wide, filtered by code for its kernel."""
+    return ROWS[vector_bytes()] // (1 if narrow else stride)
+
+
+def folded_rows(stride: int) -> list[int]:
+    """Vectors of outputs that are filtered as rows, at once."""
+    return [r for r in FOLDED_ROWS if r * stride <= FOLDED_SUMS[vector_bytes()]]
 
 
 @cut_once(256)
@@ -186,7 +194,8 @@ def cut(problem: ConvProblem) -> Cut:
     whole = Cut(p, 1, rows_out, columns_out)
     wanted = -(-UNITS * thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
     most = max(1, rows_out // whole.row_sets // wanted)
-    shapes = [r for r in TILE_ROWS[whole.step, p.stride[2]] if r <= min(ROWS[vector_bytes()], most)]
+    narrow = columns_out <= lanes and whole.square > 0
+    shapes = [r for r in TILE_ROWS[whole.step, p.stride[2]] if r <= min(tile_rows(p.stride[2], narrow), most)]
     cycles = _tiles_cycles(whole, shapes)
     c = replace(whole, rows=shapes[cycles.index(min(cycles))])
     strip, tile = 2 * lanes, c.rows * c.row_sets
@@ -242,7 +251,7 @@ def _pass_cycles(c: Cut, rows: int, vectors: int, step: int, size: int) -> float
 
 def _folded_cycles(c: Cut, vectors: int) -> float:
     """Of a row of outputs, where vectors are filtered as rows."""
-    s, lanes_rows = c.problem.kernel[2], min(max(FOLDED_ROWS), vectors)
+    s, lanes_rows = c.problem.kernel[2], min(max(folded_rows(c.problem.stride[2])), vectors)
     full, rest = divmod(s, c.period)
     tile = float(TILE_CYCLES + 3 * lanes_rows)
     for taps, columns in ((full + 1, rest), (full, c.period - rest)):
@@ -270,7 +279,7 @@ class RowsPlan(KernelPlan):
             "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
             "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
             "zeros": self._zeros.ctypes.data, "offsets": c.offsets,
-            "passes": passes([(p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
+            "passes": passes([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
             "folded_passes": _folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
             "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
             "filter_tiles": filter_tiles(p.itemsize, c.lanes, c.rows, c.step, p.stride[2], c.square),
@@ -289,8 +298,11 @@ def _folded_passes(c: Cut) -> np.ndarray:
         return np.zeros(0, np.int64)
     columns = c.problem.kernel[2]
     full, rest = divmod(columns, c.period)
-    parts = [(full + 1, 0, rest), (full, rest, min(c.period, columns) - rest)]
-    return passes(parts, 1, c.in_pairs and rest % 2 == 0)
+    if c.in_pairs and rest % 2:  # the last tap has no neighbour, but those above it have
+        parts = [(0, full + 1, 0, rest - 1), (0, full, rest - 1, c.period - rest + 1), (full, 1, rest - 1, 1)]
+    else:
+        parts = [(0, full + 1, 0, rest), (0, full, rest, c.period - rest)]
+    return passes(parts, 1, c.in_pairs)
 
 
 class _Tables:
@@ -331,7 +343,9 @@ class _Tables:
         return (len(plain), plain.start, *found), (a, b)
 
     def _masks(self, q: int, second: int | None) -> int:
-        self.masks.append(self.c.columns.masks(q, second, self.c.offsets))
+        columns = self.c.columns
+        found = columns.part_masks(q, second) if columns.shifted else columns.masks(q, second, self.c.offsets)
+        self.masks.append(found)
         return self.masks[-1].ctypes.data
 
     def _add(self, o: int, p0: int, p1: int, of_columns) -> None:
@@ -343,7 +357,7 @@ class _Tables:
             if a == b:
                 of_folded = 0, 0, 0
             else:
-                rows = max(r for r in FOLDED_ROWS if r <= (b - a) // c.lanes)
+                rows = max(r for r in folded_rows(p.stride[2]) if r <= (b - a) // c.lanes)
                 folded_tiles = self._add_tiles(self._folded_tiles(d, t1 - t0, p0, p1, a, b, rows))
                 of_folded = folded(p.itemsize, c.lanes, rows, p.stride[2]), *folded_tiles
             y = (o * p.spatial_out[1] + p0) * p.spatial_out[2]

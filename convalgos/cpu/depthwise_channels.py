@@ -3,9 +3,9 @@
 A vector is one pixel of as many whole groups as it has lanes. A row of output pixels stays in registers over
 the whole kernel, and every input pixel is loaded once for each kernel row; where groups have several input
 channels, a shuffle copies each to the lanes of the filters of its group. Kernel elements that meet only
-padding are left out, so that no padded copy is made: channels_last is filtered in place, channels_first
-goes through square transposes in scratch. Wins
-on small maps, strides, groups and channels_last; `cpu.depthwise.rows` wins on wide channels_first maps.
+padding are left out, so that no padded copy is made: channels_last is filtered in place, channels_first goes
+through square transposes in scratch. Wins on small maps, strides, groups and channels_last;
+`cpu.depthwise.rows` wins on wide channels_first maps.
 
 Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in oneDNN's.
 """
@@ -29,8 +29,7 @@ from convalgos.cpu.channel_blocks import (
     PIXELS,
     RECORD,
     RUN,
-    USUAL_STRIDES,
-    USUAL_TAPS,
+    USUAL,
     driver,
     filter_block,
 )
@@ -123,12 +122,18 @@ class Cut:
     def usual(self) -> bool:
         """Whether the kernel has code of its own: no padding but at its first and last columns."""
         p = self.problem
-        row = p.kernel[2], p.stride[2]
         if p.is_depthwise and p.gemm_n == 1:
-            found = p.kernel[2] in USUAL_TAPS and p.stride[2] in USUAL_STRIDES
+            found = self.row in USUAL
         else:
-            found = row in GROUPED and p.w_shape[1] == p.gemm_n
-        return found and p.dilation[2] == 1 and max(self._padding(0), self._padding(-1)) < p.kernel[2]
+            found = self.row in GROUPED and p.w_shape[1] == p.gemm_n
+        reach = (p.kernel[2] - 1) * p.dilation[2]
+        return found and max(self._padding(0), self._padding(-1)) <= reach
+
+    @property
+    def row(self) -> tuple[int, int, int]:
+        """(taps, stride, dilation)."""
+        p = self.problem
+        return p.kernel[2], p.stride[2], p.dilation[2]
 
     @kept
     def columns(self) -> list[tuple[int, int, int]]:
@@ -254,7 +259,7 @@ class ChannelsPlan(KernelPlan):
         w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
         bands, runs = _tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
         kernel = p.itemsize, c.lanes, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
-        usual = (p.kernel[2], p.stride[2]) if c.usual else (0, 0)
+        usual = c.row if c.usual else (0, 0, 0)
         self._ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
         addresses = []
         for q, left, right in () if c.usual else c.columns:

@@ -33,7 +33,7 @@ from convalgos.problem import ConvProblem
 LATENCY = 9  # sums that keep the arithmetic units busy
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
-ELEMENT = 0.7e-9  # and an element of it where the stride is large; Xeon (Granite Rapids)
+ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate, Xeon (Granite Rapids)
 
 # --- kernels ---------------------------------------------------------------------------------
 

@@ -1,9 +1,8 @@
 """Rows of a map with their zero border, split into the phases of a stride.
 
-Outputs that are neighbours read inputs a stride apart. Split so that element i of a row lies in phase
-i % stride, at i // stride, neighbours in y have neighbours again, and vectors along a row serve any stride.
-Vectors are taken apart by
-shuffles for small strides; larger ones are copied element by element, by one code.
+Outputs that are neighbours read inputs a stride apart. Split so that element i of a row lies in phase i %
+stride, at i // stride, neighbours in y have neighbours again, and vectors along a row serve any stride.
+Vectors are taken apart by shuffles for small strides; larger ones are copied element by element, by one code.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 from convalgos.cpu import jit, simd
 from convalgos.cpu.simd import carray, pointer
 
-MOST_STRIDE = 4  # that is split with vectors, by code of its own
+MOST_STRIDE = 8  # that is split with vectors, by code of its own
 
 
 @simd.emitter

@@ -15,10 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.cpu.bands import PASSES
+from convalgos.cpu.shifted_rows import before, behind, parts
 
 
 class Strips(NamedTuple):
-    """Of the outputs range(first, end): first outputs of strips of one kind."""
+    """Of the outputs range(first, end): first outputs of strips of one kind.
+
+    For `shifted_rows`, of two vectors side by side those on the left miss only the first part that is loaded,
+    and those on the right any; of others the first vector misses its first part, and the second its last
+    ones.
+    """
 
     plain: range  # of two vectors that lie in the row of x
     left: list[int]  # of two of which the first reaches over the left end,
@@ -38,6 +44,7 @@ class Columns:
     stride: int
     outputs: int
     lanes: int
+    shifted: bool = False  # whether each vector of x is loaded once, see `shifted_rows`
 
     @property
     def safe(self) -> tuple[int, int]:
@@ -77,11 +84,19 @@ class Columns:
         for q, second in starts:
             if (
                 second == lanes
-                and low <= q
-                and q + 2 * lanes <= high
+                and (self._shifted_inside(q, 0) if self.shifted else low <= q and q + 2 * lanes <= high)
                 and (not plain or q == plain[-1] + 2 * lanes)
             ):
                 plain.append(q)
+            elif self.shifted:
+                if second == lanes and self._shifted_inside(q, 1):
+                    left.append(q)
+                elif second == lanes:
+                    right.append(q)
+                elif self._shifted_middle(q, second):
+                    double.append((q, second))
+                else:
+                    single += [(q, lanes), (q + second, lanes)]
             elif second == lanes and self.stride == 1 and low <= q + lanes and q + 2 * lanes <= high:
                 left.append(q)
             elif second == lanes and self.stride == 1 and low <= q and q + lanes <= high:
@@ -110,13 +125,49 @@ class Columns:
         strips = -(-(self.outputs - high + low) // self.lanes) + 3
         return 8 * taps * self.stride * strips
 
+    def _shifted_inside(self, q: int, parts: int) -> bool:
+        """Whether all that two vectors of `shifted_rows` load lies in the row, but for the first parts."""
+        size = self.reach + 1
+        begin = q * self.stride - self.pad
+        ahead = before(size, self.stride)
+        starts = begin + ahead + (parts - (ahead > 0)) * self.lanes if parts else begin
+        ends = begin + ahead + 2 * self.lanes * self.stride + behind(size, self.stride)
+        return starts >= 0 and ends <= self.size
+
+    def _shifted_middle(self, q: int, second: int) -> bool:
+        """Whether of two vectors that are loaded apart only the first part and the last ones, see `bands`,
+        reach over ends of the row."""
+        ahead, over = before(self.reach + 1, self.stride), behind(self.reach + 1, self.stride)
+        a, b = q * self.stride - self.pad, (q + second) * self.stride - self.pad
+        first = a + ahead + (0 if ahead else self.lanes) >= 0
+        first = first and a + ahead + self.stride * self.lanes + over <= self.size
+        return first and b >= 0 and b + ahead + (self.stride - 1) * self.lanes <= self.size
+
     def masks(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
         """(taps, parts) which lanes of what is loaded with masks lie in the row, as bits."""
         if second is None:
-            parts = [q * self.stride + part * self.lanes for part in range(self.stride)]
+            begin = [q * self.stride + part * self.lanes for part in range(self.stride)]
         else:
-            parts = [q * self.stride, (q + second) * self.stride + (self.stride - 1) * self.lanes]
-        before = self.pad - np.add.outer(offsets, np.array(parts))  # lanes before the row, (taps, parts)
+            begin = [q * self.stride, (q + second) * self.stride + (self.stride - 1) * self.lanes]
+        return self._inside(np.add.outer(offsets, np.array(begin)))
+
+    def part_masks(self, q: int, second: int | None) -> np.ndarray:
+        """The same of `shifted_rows`: (parts) of vectors side by side, or of each for itself."""
+        size = self.reach + 1
+        ahead, over = before(size, self.stride), behind(size, self.stride)
+        count = parts(2 if second == self.lanes else 1, size, self.stride)
+        n = np.arange(count) * self.lanes + (ahead - self.lanes if ahead else 0)
+        begin = [q] if second in (None, self.lanes) else [q, q + (second or 0)]
+        read = np.full(count, (1 << self.lanes) - 1, np.int64)  # lanes that some output meets
+        if ahead:
+            read[0] -= (1 << self.lanes - ahead) - 1
+        if over:
+            read[-1] = (1 << over) - 1
+        return (self._inside(np.add.outer(np.array(begin) * self.stride, n)) & read).ravel()
+
+    def _inside(self, places: np.ndarray) -> np.ndarray:
+        """Which lanes of vectors that begin there lie in the row, as bits."""
+        before = self.pad - places  # lanes before the row
         low, high = (np.clip(n, 0, self.lanes) for n in (before, before + self.size))
         return (np.int64(1) << high) - (np.int64(1) << low)
 
@@ -141,14 +192,14 @@ def pass_sizes(rows: int, step: int) -> list[int]:
     return sorted(found, reverse=True)
 
 
-def passes(parts: Sequence[tuple[int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
-    """The table of `filter_strips`, of parts of a kernel: (rows, first column, columns).
+def passes(parts: Sequence[tuple[int, int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
+    """The table of `filter_strips`, of parts of a kernel: (first row, rows, first column, columns).
 
     in_pairs: whether columns 2i and 2i + 1 are summed together.
     """
     found: dict[int, list[tuple[int, int, int, int]]] = {size: [] for size in PASSES[step]}
-    for rows, column, columns in parts:
-        row, pairs = 0, columns // 2 if in_pairs else 0
+    for first, rows, column, columns in parts:
+        row, pairs = first, columns // 2 if in_pairs else 0
         for size in pass_sizes(rows, step) if columns else ():
             found[size].append((row, column, pairs, columns - 2 * pairs))
             row += size

@@ -63,6 +63,21 @@ class Vec:
         self.bits = ir.VectorType(ir.IntType(1), lanes)
         self.suffix = f"v{lanes}f{8 * size}"
 
+    def words(self) -> Vec:
+        """The same vectors as integers, to be loaded and shuffled; `floats` turns them back.
+
+        LLVM slides integers along by one instruction that has the distance in it. For floats it takes an
+        index in a register, of which there are too few.
+        """
+        integers = Vec(self.b, self.lanes, self.size)
+        integers.element = ir.IntType(8 * self.size)
+        integers.type = ir.VectorType(integers.element, self.lanes)
+        integers.suffix = f"v{self.lanes}i{8 * self.size}"
+        return integers
+
+    def floats(self, words: Any) -> Any:
+        return self.b.bitcast(words, self.type)
+
     # integers and pointers
 
     def integer(self, value: Any) -> Any:
@@ -194,6 +209,14 @@ class Vec:
             ">", self._spread(self.integer(count), wide), ir.Constant(wide, list(range(self.lanes)))
         )
 
+    def first_lanes(self, count: int) -> Any:
+        """Lanes below a constant."""
+        return ir.Constant(self.bits, [int(i < count) for i in range(self.lanes)])
+
+    def lanes_from(self, first: int) -> Any:
+        """All lanes but those below a constant."""
+        return ir.Constant(self.bits, [int(i >= first) for i in range(self.lanes)])
+
     def lanes_of(self, bits: Any) -> Any:
         """Lanes whose bit is set in an integer."""
         return self.b.bitcast(self.b.trunc(bits, ir.IntType(self.lanes)), self.bits)
@@ -208,6 +231,17 @@ class Vec:
     def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
         """One element in all lanes."""
         return self._spread(self.b.load(self.at(pointer, offset), typ=self.element), self.type)
+
+    def broadcast_pair(self, pointer: Any, offset: Any = 0) -> Any:
+        """Two neighbouring elements, over and over."""
+        two = self.b.load(self.at(pointer, offset), typ=ir.VectorType(self.element, 2))
+        two.align = self.size
+        return self.shuffle(two, two, [0, 1] * (self.lanes // 2))
+
+    def even(self, x: Any) -> Any:
+        """x with zeros in its odd lanes."""
+        chosen = ir.Constant(self.bits, [1, 0] * (self.lanes // 2))
+        return self.b.select(chosen, x, self.zero())
 
     def _spread(self, scalar: Any, type_: Any) -> Any:
         first = self.b.insert_element(
