@@ -232,6 +232,7 @@ def test_calls_take_the_limits_of_plan(limited, monkeypatch):
     def last_first(problem, candidates, machine):
         return [1.0 + i if c.id != "cpu.reference" else 0.5 for i, c in enumerate(candidates)]
 
+    monkeypatch.setattr(ca.select, "_rankers", dict(ca.select._rankers))  # none is left to other tests
     ca.select.register("last_first", last_first)
     expected = limited(algorithm="cpu.reference")
     for limits in ({"strict_nan": True}, {"max_rel_error": 1e-3}, {"selector": "last_first"}):
