@@ -25,6 +25,10 @@ Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
 
 
+class TooLarge(ValueError):
+    """Arrays of more elements than there can be."""
+
+
 def integer(name: str, value: Any, least: int, most: int = LARGEST) -> int:
     """An int from what stands for one: not from a float, a bool, or an array of more than one number."""
     try:

@@ -138,9 +138,11 @@ class ConvProblem:
             (f"y of shape {self.y_shape}", self.y_shape),
         ):
             if math.prod(shape) > arguments.LARGEST:
-                raise ValueError(f"{what} has more elements than an array can have, {arguments.LARGEST}")
+                raise arguments.TooLarge(
+                    f"{what} has more elements than an array can have, {arguments.LARGEST}"
+                )
         if self.flops > LARGEST_COUNT:
-            raise ValueError(
+            raise arguments.TooLarge(
                 f"x_shape={self.x_shape} and w_shape={self.w_shape} take {self.flops:.1e} flops, more than "
                 "any computer does in a year"
             )

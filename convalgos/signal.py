@@ -57,7 +57,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
     y = short_signals.summed(in1, in2, mode) if method in ("auto", "direct") else None
     if y is not None:
         return y
-    y = _promoted(in1, in2, mode, method)
+    y = by_plan(in1, in2, mode, method)
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
 
@@ -75,7 +75,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
     if y is not None:
         return y
     w = np.asarray(in2)
-    y = _promoted(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method)
+    y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method)
     return scipy.signal.correlate(in1, in2, mode, method) if y is None else y
 
 
@@ -111,7 +111,7 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
 # --- dtypes: each returns None for what is SciPy's to answer ----------------------------------
 
 
-def _promoted(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
+def by_plan(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to."""
     arrays = _arrays(in1, in2)
     if arrays is None or method not in ("auto", *FAMILIES):

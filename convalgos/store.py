@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from convalgos import strict_json
+from convalgos.arguments import TooLarge
 from convalgos.file_lock import locked
 from convalgos.interference import LEAST
 from convalgos.machine import cache_folder, set_aside, write_atomic
@@ -159,7 +160,7 @@ def parse(text: str) -> tuple[str, Entries]:
         where = f"problem {told[:200]!r}"
         if not isinstance(candidates, dict):
             raise ValueError(f"{where}: its candidates must be an object")
-        problem = None if re.search(rf"\d{{{LONGEST_NUMBER + 1}}}", told) else ConvProblem.parse(told)
+        problem = _problem(told)
         if problem is None or max(map(math.prod, problem.array_shapes)) > LARGEST:
             untrue.append(f"{where} is larger than any memory")
             continue
@@ -205,6 +206,16 @@ def _as_json(m: Measured) -> dict[str, Any]:
         "when": m.when,
         "version": m.version,
     }
+
+
+def _problem(told: str) -> ConvProblem | None:
+    """The problem of a text, or None where it is beyond any memory."""
+    if re.search(rf"\d{{{LONGEST_NUMBER + 1}}}", told):
+        return None
+    try:
+        return ConvProblem.parse(told)
+    except TooLarge:
+        return None
 
 
 def _from_json(where: str, values: Any) -> Measured:

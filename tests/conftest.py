@@ -16,6 +16,14 @@ _wisdom = tempfile.TemporaryDirectory(prefix="convalgos-wisdom-")
 os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of what it starts
 
 
+def pytest_configure(config):
+    """The machine is measured before all tests, so that choices do not change between two of them."""
+    if not hasattr(config, "workerinput"):  # of pytest-xdist, whose workers find what was measured on disk
+        from convalgos import select
+
+        select.measured_machine()
+
+
 @pytest.fixture
 def wisdom(tmp_path, monkeypatch):
     """A folder for what is measured in one test: nothing is known at its beginning."""
