@@ -23,8 +23,8 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
     """Compile the kernels of the CPU ahead of time, so that no first call waits for the compiler.
 
     They are kept in the cache folder; what is there is not compiled again, so a run that was interrupted
-    goes on where it was. One element type takes about 510 kernels, 3.5 MiB and five minutes of two busy cores
-    of an Intel Xeon with AVX-512; both with --groups take 2,440 kernels, 14 MiB and 14 minutes.
+    goes on where it was. One element type takes about 550 kernels, 4 MiB and six minutes of two busy cores
+    of an Intel Xeon with AVX-512; both with --groups take 2,530 kernels, 15 MiB and 15 minutes.
     """
     from convalgos import warm  # imports Numba
     from convalgos.cpu import jit
