@@ -501,7 +501,7 @@ def room_for_few(problem: ConvProblem) -> float:
     """A factor of error bounds, with which few outputs, too, mostly err by less than that share of max|y|.
 
     One sum in a hundred is smaller than an eightieth of its usual size, as its terms cancel; that the largest
-    of n sums is so small has a chance of an eightieth to the power of n.
+    of n sums is so small has a chance of a hundredth to the power of n.
     """
     outputs = math.prod(problem.array_shapes[2])
     return 1 + 4 / max(1, outputs) ** 2
