@@ -28,6 +28,10 @@ TILE_ROWS = {(1, 1): (1, 2, 4, 6, 7, 8), (2, 2): (1, 2, 3, 4, 7), (0, 1): (1, 4)
 FOLDED_ROWS = (1, 2, 4, 8)
 USUAL = {1: (3, 5), 2: (3, 5, 7)}  # rows and columns of kernels that have code of their own, by the stride
 
+# Vectors ahead that lone rows are asked for: saves a fifth of the time of 200 MB from memory on a Xeon
+# (Granite Rapids), and costs none in the caches.
+AHEAD = 64
+
 LEFT, RIGHT, BOTH = range(3)  # the ends of a row of x that a strip reaches over
 
 # Tables of the driver. Offsets count elements.
@@ -270,8 +274,11 @@ def filter_folded(
 
             near = v.at(v.pointer(w), v.mul(tile["w"], w_slice))
             _sum(v, sums, _Taps(offsets, passes, PASSES[1], STRIDE, near, w_row), 1, lines_of, [0], None)
+        source, target = v.at(v.pointer(x), tile["x"]), v.at(v.pointer(y), tile["y"])
         for i, value in enumerate(_outputs(v, [total for (total,) in sums], STRIDE)):
-            v.store(v.at_least(value, low), v.pointer(y), v.plus(tile["y"], i * v.lanes))
+            v.store(v.at_least(value, low), target, i * v.lanes)
+            v.prefetch(source, (i + AHEAD) * v.lanes)
+            v.prefetch(target, (i + AHEAD) * v.lanes, write=True)
 
 
 @jit.specialise

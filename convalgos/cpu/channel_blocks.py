@@ -3,12 +3,14 @@
 A pixel is a vector of whole groups. The sums of a block stay in registers over the whole kernel; every pixel
 of x is loaded once for each kernel row, and where groups have several input channels, a shuffle copies each
 to the lanes of the filters of its group. Columns of padding are passed over. Usual kernels have code of their
-own; in that of all others taps, stride and dilation are arguments, and each product loads its pixel.
+own. Others of a usual stride sum a few columns of taps at a time, and load a pixel once for these; in the
+code of all others stride and dilation are arguments, and each product loads its pixel.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 from convalgos.cpu import jit, simd
 from convalgos.cpu.kernel_plan import arguments, fields
@@ -18,13 +20,18 @@ from convalgos.cpu.simd import call, carray, pointer
 BAND = fields("x x_pixels y y_pixels first_run runs")
 RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
 BLOCK = fields("x y left right ranges")  # of columns: padding on both sides, or outputs that each tap meets
-# (columns, stride, dilation) of kernels that have code of their own, and of that for all others
-USUAL = ((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2), (0, 0, 0))
-PIXELS = {1: (1, 2, 4, 7, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
+# (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
+# stride 0 any stride and dilation, too.
+USUAL = (
+    *((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2)),
+    *((0, 1, 1), (0, 2, 1), (0, 0, 0)),
+)
+PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
 GROUPED, GROUPED_PIXELS = (
-    ((3, 1, 1), (3, 2, 1), (0, 0, 0)),
+    ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0)),
     (1, 4, 7, 14),
 )  # the same of other layers than depthwise
+CHUNKS = (8, 4, 2, 1)  # columns of taps that are summed at a time, of any number; the first again and again
 RUN_BYTES = RUN.itemsize
 
 
@@ -49,119 +56,190 @@ def filter_columns(
     y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*stride + s*dilation][g] *
     w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
     and a product is left out where its column of x is one of the first `left` or the last `right`. Starts
-    from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row; with TAPS 0 they
-    are arguments, and `ranges` tells from which to which output a tap meets the map. `fetch` asks for lines,
-    `ahead` and `claim` elements behind each pixel of y.
+    from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With TAPS 0 `taps` is
+    an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which to which output
+    a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each pixel of y.
     """
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     low = v.floor(relu)
-    if TAPS:
-        steps = meetings(PIXELS, TAPS, STRIDE, DILATION)
-        end = v.minus(max(steps) + 1, right)
+    channels = _Channels(v, IN, OUT, TAPS or taps)
+    between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
 
-        def add(pixels, line, w, load):
-            _add_usual(v, pixels, steps, TAPS, (TAPS - 1) * DILATION, left, end, line, x_pixel, w, load)
-    else:
-        between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
+    def filtered(add):
+        with v.loop(run_count) as n:
+            run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
+            with v.loop(run["rows"]) as i:
+                source = v.at(v.pointer(x), v.plus(run["x"], v.mul(i, x_next)))
+                target = v.at(v.pointer(y), v.plus(run["y"], v.mul(i, y_next)))
+                sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
+                with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
+                    line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
+                    of_row = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
+                    for j, pixels in enumerate(sums):
+                        add(pixels, v.at(line, v.mul(x_vector, j)), v.at(of_row, v.mul(w_vector, j)))
+                finish(target, sums)
 
-        def add(pixels, line, w, load):
-            _add_any(v, pixels, taps, ranges, line, between, across, w, load)
-
-    with v.loop(run_count) as n:
-        run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
-        with v.loop(run["rows"]) as i:
-            source = v.at(v.pointer(x), v.plus(run["x"], v.mul(i, x_next)))
-            target = v.at(v.pointer(y), v.plus(run["y"], v.mul(i, y_next)))
-            sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
-            with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
-                line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
-                of_row = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
-                for j, pixels in enumerate(sums):
-                    of_vector = v.at(line, v.mul(x_vector, j)), v.at(of_row, v.mul(w_vector, j))
-                    _add_row(v, IN, OUT, TAPS or taps, pixels, *of_vector, add)
-            for j, pixels in enumerate(sums):
+    def finish(target, sums):
+        for j, pixels in enumerate(sums):
+            to = v.at(target, v.mul(y_vector, j))
+            for q, total in enumerate(pixels):
+                to = v.step(to, y_pixel if q else 0)
+                v.store(v.at_least(total.value, low), to)
+            with v.loop(fetch):
                 to = v.at(target, v.mul(y_vector, j))
-                for q, total in enumerate(pixels):
+                for q in range(PIXELS):
                     to = v.step(to, y_pixel if q else 0)
-                    v.store(v.at_least(total.value, low), to)
-                with v.loop(fetch):
-                    to = v.at(target, v.mul(y_vector, j))
-                    for q in range(PIXELS):
-                        to = v.step(to, y_pixel if q else 0)
-                        v.prefetch(to, ahead)
-                        v.prefetch(to, claim, write=True)
+                    v.prefetch(to, ahead)
+                    v.prefetch(to, claim, write=True)
 
+    def add_inside(pixels, x, w):
+        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w)
 
-def _add_row(v, IN, OUT, taps, pixels, x, w, add):
-    """The products of one row of the kernel."""
-    groups = v.lanes // max(IN, OUT)
-    if groups == 1 and IN > 1:
-        with v.loop(IN) as channel:
-            add(pixels, v.at(x, channel), v.at(w, v.mul(channel, v.mul(taps, v.lanes))), v.broadcast)
+    def add_at_border(pixels, x, w):
+        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, (left, right))
+
+    def add_any(pixels, x, w):
+        _add_any(v, channels, pixels, taps, ranges, x, between, across, w)
+
+    if not STRIDE:
+        filtered(add_any)
         return
-    for channel in range(IN):
-        lanes = [min(lane // OUT, groups - 1) * IN + channel for lane in range(v.lanes)]
-        straight = lanes == list(range(v.lanes))
+    with v.choose(v.minus(0, v.plus(left, right))) as (inside, at_border):  # most blocks need no checks
+        with inside:
+            filtered(add_inside)
+        with at_border:
+            filtered(add_at_border)
 
-        def load(at, lanes=lanes, straight=straight):
+
+class _Channels:
+    """The input channels of a group: how one is brought to the lanes of the filters of its group."""
+
+    def __init__(self, v, number, filters, taps):
+        self._v, self.number, self._filters, self._taps = v, number, filters, taps
+        self._groups = v.lanes // max(number, filters)
+
+    def each(self, x, w, add):
+        """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
+        v = self._v
+        if self._groups == 1 and self.number > 1:
+            with v.loop(self.number) as channel:
+                add(v.at(x, channel), v.at(w, v.mul(channel, v.mul(self._taps, v.lanes))), v.broadcast)
+            return
+        for channel in range(self.number):
+            add(x, v.at(w, v.mul(self._taps, channel * v.lanes)), self._loads(channel))
+
+    def _loads(self, channel):
+        v, last = self._v, self._groups - 1
+        lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
+        if lanes == list(range(v.lanes)):
+            return v.load
+
+        def load(at):
             value = v.load(at)
-            return value if straight else v.shuffle(value, value, lanes)
+            return v.shuffle(value, value, lanes)
 
-        add(pixels, x, v.at(w, v.mul(taps, channel * v.lanes)), load)
+        return load
 
 
-def _add_usual(v, pixels, steps, taps, reach, left, end, x, x_pixel, w, load):
-    """The same for one input channel of every group, which `load` brings to the lanes of its filters.
+def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, padding=None):
+    """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
+    `taps` columns, chunk by chunk. padding: columns of x at both ends that are passed over, if any."""
+    reach = v.plus((len(pixels) - 1) * STRIDE + 1, v.mul(v.minus(TAPS or taps, 1), DILATION))
+    if padding:
+        padding = padding[0], v.minus(reach, padding[1])
+    if TAPS:
+        steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
+        # only the first and the last columns may be padding
+        _add_columns(v, channels, pixels, steps, x, x_pixel, w, (TAPS - 1) * DILATION, padding)
+        return
+    first = v.integer(0)
+    for chunk in CHUNKS:
+        steps = meetings(len(pixels), chunk, STRIDE, 1)
+        last = max(steps)
+        count = v.quotient(v.minus(taps, first), chunk)
+        with v.loop(count) as c:
+            s = v.plus(first, v.mul(c, chunk))
+            x_s, w_s = v.at(x, v.mul(x_pixel, s)), v.at(w, v.mul(s, v.lanes))
+            if padding:
+                left, end = (v.minus(n, s) for n in padding)
+                missing = v.larger(left, v.minus(last + 1, end))  # columns at one end
+                with v.choose(v.minus(0, missing)) as (whole, part):
+                    with whole:
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+                    with part, v.unless_negative(v.minus(last, missing)):
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s, last + 1, (left, end))
+            else:
+                _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+        first = v.plus(first, v.mul(count, chunk))
 
-    Only the first and the last columns may be padding.
+
+def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=None):
+    """Some columns of taps.
+
+    inside: the first column of x that lies in the map, and one behind the last, if not all of these do; the
+    others are among the first and the last `border`.
     """
-    weights = [v.load(w, tap * v.lanes) for tap in range(taps)]
     last = max(steps)
+    middle = [column for column in steps if border <= column <= last - border]
+    ends = [[column] for column in steps if column not in middle]
+    parts = [*([middle] if middle else []), *ends]
+    weights: dict[int, Any] = {}
+    if channels.number == 1:  # else they are too many for the registers, and each check is for all channels
+        parts.sort()
+        taps = sorted({tap for pairs in steps.values() for _, tap in pairs})
+        weights = {tap: v.load(w, tap * v.lanes) for tap in taps}
 
-    def add(x, checked):
-        at = 0
-        for column, pairs in steps.items():
-            x = v.step(x, v.mul(x_pixel, column - at))
-            at = column
-            with ExitStack() as inside:
-                if checked and column < reach:
-                    inside.enter_context(v.unless_negative(v.minus(column, left)))
-                if checked and column > last - reach:
-                    inside.enter_context(v.unless_negative(v.minus(v.minus(end, 1), column)))
+    def add(columns):
+        def add_channel(x, w, load):
+            at = columns[0]
+            for column in columns:
+                x = v.step(x, v.mul(x_pixel, column - at))
+                at = column
                 value = load(x)
-                for pixel, tap in pairs:
-                    pixels[pixel].set(v.fma(value, weights[tap], pixels[pixel].value))
+                for pixel, tap in steps[column]:
+                    weight = weights[tap] if weights else v.load(w, tap * v.lanes)
+                    pixels[pixel].set(v.fma(value, weight, pixels[pixel].value))
 
-    with v.choose(v.minus(v.minus(end, last + 1), left)) as (whole, part):  # most blocks need no checks
-        with whole:
-            add(x, False)
-        with part:
-            add(x, True)
+        return add_channel
+
+    at = 0
+    for columns in parts:
+        x = v.step(x, v.mul(x_pixel, columns[0] - at))
+        at = columns[0]
+        with ExitStack() as where:
+            if inside and columns is not middle:
+                where.enter_context(v.within(v.minus(at, inside[0]), v.minus(inside[1], inside[0])))
+            channels.each(x, w, add(columns))
 
 
-def _add_any(v, pixels, taps, ranges, x, between, across, w, load):
-    """The same for any taps: `ranges` tells the first output that each meets, and one behind the last."""
-    with v.loop(taps) as s:
-        weight = v.load(w, v.mul(s, v.lanes))
-        start, end = (v.table64(ranges, v.plus(v.mul(s, 2), i)) for i in (0, 1))
-        at = v.at(x, v.mul(across, s))
-        missing = v.plus(start, v.minus(len(pixels), end))
-        with v.choose(v.minus(0, missing)) as (whole, part):
-            with whole:
-                here = at
-                for pixel, total in enumerate(pixels):
-                    here = v.step(here, between if pixel else 0)
-                    total.set(v.fma(load(here), weight, total.value))
-            with part:
-                here = at
-                for pixel, total in enumerate(pixels):
-                    here = v.step(here, between if pixel else 0)
-                    with (
-                        v.unless_negative(v.minus(pixel, start)),
-                        v.unless_negative(v.minus(v.minus(end, 1), pixel)),
-                    ):
+def _add_any(v, channels, pixels, taps, ranges, x, between, across, w):
+    """The same for any stride: `ranges` tells the first output that each tap meets, and one behind the
+    last."""
+
+    def add_channel(x, w, load):
+        with v.loop(taps) as s:
+            weight = v.load(w, v.mul(s, v.lanes))
+            start, end = (v.table64(ranges, v.plus(v.mul(s, 2), i)) for i in (0, 1))
+            at = v.at(x, v.mul(across, s))
+            missing = v.plus(start, v.minus(len(pixels), end))
+            with v.choose(v.minus(0, missing)) as (whole, part):
+                with whole:
+                    here = at
+                    for pixel, total in enumerate(pixels):
+                        here = v.step(here, between if pixel else 0)
                         total.set(v.fma(load(here), weight, total.value))
+                with part:
+                    here = at
+                    for pixel, total in enumerate(pixels):
+                        here = v.step(here, between if pixel else 0)
+                        with (
+                            v.unless_negative(v.minus(pixel, start)),
+                            v.unless_negative(v.minus(v.minus(end, 1), pixel)),
+                        ):
+                            total.set(v.fma(load(here), weight, total.value))
+
+    channels.each(x, w, add_channel)
 
 
 @jit.specialise

@@ -42,6 +42,7 @@ from convalgos.problem import ConvProblem
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+LATENT = 8  # sums that must be under way for two products a cycle
 AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 UNITS = 4  # of work for each thread, where the problem can be cut into so many
 SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
@@ -119,21 +120,21 @@ class Cut:
         return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
     @property
-    def usual(self) -> bool:
-        """Whether the kernel has code of its own: no padding but at its first and last columns."""
+    def code(self) -> tuple[int, int, int]:
+        """TAPS, STRIDE and DILATION of `filter_columns`: one of USUAL, or of GROUPED."""
         p = self.problem
-        if p.is_depthwise and p.gemm_n == 1:
-            found = self.row in USUAL
-        else:
-            found = self.row in GROUPED and p.w_shape[1] == p.gemm_n
-        reach = (p.kernel[2] - 1) * p.dilation[2]
-        return found and max(self._padding(0), self._padding(-1)) <= reach
+        row = p.kernel[2], p.stride[2], p.dilation[2]
+        depthwise = max(p.w_shape[1], p.gemm_n) == 1
+        known = USUAL if depthwise else GROUPED if p.w_shape[1] == p.gemm_n else ((0, 0, 0),)
+        reach = (row[0] - 1) * row[2]  # columns at both ends of a block that may be padding
+        if row in known and max(self._padding(0), self._padding(-1)) <= reach:
+            return row
+        return (0, *row[1:]) if (0, *row[1:]) in known else (0, 0, 0)
 
     @property
-    def row(self) -> tuple[int, int, int]:
-        """(taps, stride, dilation)."""
-        p = self.problem
-        return p.kernel[2], p.stride[2], p.dilation[2]
+    def ranged(self) -> bool:
+        """Whether the kernel reads which outputs each tap meets from tables."""
+        return self.code == (0, 0, 0)
 
     @kept
     def columns(self) -> list[tuple[int, int, int]]:
@@ -167,7 +168,7 @@ class Cut:
         """Of the tables of `ranges`, at most: of each block that meets padding, and one of all others."""
         step = self.pixels * self.problem.stride[2]
         ends = sum(-(-max(0, self._padding(block)) // step) for block in (0, -1))
-        return 0 if self.usual else 16 * self.problem.kernel[2] * (ends + 1)
+        return 16 * self.problem.kernel[2] * (ends + 1) if self.ranged else 0
 
     def ranges(self, first: int) -> np.ndarray:
         """(S, 2) of a block of columns: the first output that meets the map under each tap, and one
@@ -200,9 +201,9 @@ def cut(problem: ConvProblem) -> Cut:
         # whole blocks, and few of them: the last overlaps the one before
         known = PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
         sizes = [n for n in known if n <= min(most[vectors], columns)]
-        pixels = min(sizes, key=lambda n: (-(-columns // n) * n * (1 + 0.6 / n), -n))
+        pixels = min(sizes, key=lambda n: (-(-columns // n) * (max(n, LATENT / vectors) + 0.6), -n))
         c = Cut(p, in_place, vectors, pixels, 1)
-        if vectors == 1 or c.usual:
+        if vectors == 1 or not c.ranged:
             break
     if in_place:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
@@ -229,7 +230,7 @@ def _block_cycles(c: Cut) -> float:
     slices, rows = p.taps_met(0), p.taps_met(1)
     blocks = -(-p.spatial_out[2] // c.pixels)
     products = p.taps_met(2) * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
-    loads = min(products, blocks * c.reach) if c.usual else products
+    loads = products if c.ranged else min(products, blocks * c.reach)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
     kernel = slices * rows * (channels * (0.5 * products + 0.25 * shuffles) + 4 * blocks)
@@ -259,10 +260,9 @@ class ChannelsPlan(KernelPlan):
         w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
         bands, runs = _tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
         kernel = p.itemsize, c.lanes, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
-        usual = c.row if c.usual else (0, 0, 0)
         self._ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
         addresses = []
-        for q, left, right in () if c.usual else c.columns:
+        for q, left, right in c.columns if c.ranged else ():
             if (left, right) not in self._ranges:
                 self._ranges[left, right] = c.ranges(q)
             addresses.append(self._ranges[left, right].ctypes.data)
@@ -291,7 +291,7 @@ class ChannelsPlan(KernelPlan):
                 BLOCK,
             ),
             "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
-            "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *usual),
+            "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *c.code),
             "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)

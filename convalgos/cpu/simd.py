@@ -164,6 +164,10 @@ class Vec:
         """`with v.unless_negative(i):` - where i >= 0."""
         return self.b.if_then(self.b.icmp_signed(">=", self.integer(integer), self.integer(0)))
 
+    def within(self, index: Any, count: Any) -> Any:
+        """`with v.within(i, n):` - where 0 <= i < n; n is at least 0."""
+        return self.b.if_then(self.b.icmp_unsigned("<", self.integer(index), self.integer(count)))
+
     # loads and stores
 
     def load(self, pointer: Any, offset: Any = 0) -> Any:
