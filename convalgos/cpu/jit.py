@@ -153,11 +153,32 @@ def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = Tru
     """kernel(arguments_address, task) for every task in range(tasks), in parallel or by this thread alone."""
     if tasks > 0:
         run, pool = _launcher or _start()
+        pool = getattr(_this, "pool", pool)
         threads = thread_count() if parallel and tasks > 1 else 1
         if threads > pool.threads:
             with _lock:
                 pool.grow(threads)
         run(pool.address, kernel, arguments_address, tasks, threads)
+
+
+def borrow(loop: int) -> None:
+    """Let the launches of this thread run on the threads of an OpenMP, which its other work runs on anyway.
+
+    Two sets of threads would share the cores: those of OpenMP spin for milliseconds after each loop, and
+    convolutions among the other steps of a network took up to twice the time. In a child of a fork nothing
+    changes, as no OpenMP's threads survive that.
+
+    Args:
+        loop: address of its GOMP_parallel.
+    """
+    if not _forked and getattr(_this, "loop", 0) != loop:
+        with _lock:
+            if loop not in _borrowed:
+                _start()
+                _, work, stop = of_threads()
+                _borrowed[loop] = thread_pool.Pool(work, stop)
+                _borrowed[loop].borrow(loop, compile_kernel(thread_pool.share))
+        _this.loop, _this.pool = loop, _borrowed[loop]
 
 
 def thread_count() -> int:
@@ -181,6 +202,9 @@ def thread_layer() -> str:
 # --- inside ----------------------------------------------------------------------------------
 
 _launcher: tuple[Callable[..., None], thread_pool.Pool] | None = None
+_this = threading.local()  # of a thread that borrows others: `loop`, and the `pool` of it
+_borrowed: dict[int, thread_pool.Pool] = {}  # by the loop
+_forked = False
 
 
 def _object_code(kernel: Any) -> tuple[str, list[str], bytes]:
@@ -257,8 +281,8 @@ def _end_threads() -> None:
 
 def _after_fork() -> None:
     """Workers do not survive a fork; the child starts its own."""
-    global _launcher
-    _launcher = None
+    global _launcher, _this, _forked
+    _launcher, _this, _forked = None, threading.local(), True
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,9 @@ Workers that find nothing spin for a while, as the next launch mostly follows so
 another program took a core from one that span, they hardly spin. They are threads of the system that run
 compiled code only, and know nothing of Python or its lock.
 
+A program that computes with OpenMP between launches, as torch does, has threads of its own, which spin on the
+cores for milliseconds after each loop. There a launch can be such a loop: see `borrow` in `jit`.
+
 This file has the code of the threads; `jit` compiles it and starts them. Words of the memory that they share
 are at these distances in bytes; what is written by different threads lies in different cache lines.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import sys
 
 from convalgos.cpu.atomics import CAN_SLEEP, add, load, nanoseconds, pause, sleep, store, take, wake
 from convalgos.cpu.simd import call
@@ -26,6 +30,7 @@ from convalgos.memory import aligned_zeros
 POSTED = 0  # launches so far: changes when there is work; workers sleep here
 SLEEPING, SPINNING = 64, 72  # workers that do so now
 STOP, CROWDED = 128, 136  # 1: workers end; the time until which they leave the cores to others soon
+LOOP, SHARE = 144, 152  # GOMP_parallel of an OpenMP that runs the tasks, or 0, and the address of `share`
 SLOTS, FIRST, SLOT = 16, 192, 192  # jobs at a time, the first one, and from one to the next
 UNCLAIMED, HELPERS = 0, 8  # tasks that no thread has taken yet, and workers that may still join
 UNDONE, WAITING = 64, 72  # tasks that are not finished; 1: the caller sleeps at UNDONE
@@ -91,10 +96,16 @@ def launch(pool, kernel, arguments, tasks, threads):
         for task in range(tasks):
             call(kernel, (arguments, task))
         return
-    helpers = min(threads, tasks) - 1
     store(slot + KERNEL, kernel)
     store(slot + ARGUMENTS, arguments)
     store(slot + TASKS, tasks)
+    if load(pool + LOOP) > 0:
+        store(slot + UNCLAIMED, tasks)
+        # 0: as many threads as the library's other loops have, since another number would make them anew
+        call(load(pool + LOOP), (load(pool + SHARE), slot, 0, 0))
+        store(slot + FREE, 1)
+        return
+    helpers = min(threads, tasks) - 1
     store(slot + UNDONE, tasks)
     store(slot + HELPERS, helpers)
     store(slot + UNCLAIMED, tasks)  # from here on others take part
@@ -125,6 +136,14 @@ def launch(pool, kernel, arguments, tasks, threads):
     store(slot + FREE, 1)
 
 
+def share(slot):
+    """What a thread of OpenMP does in a launch; all have ended when the loop has."""
+    left = take(slot + UNCLAIMED)
+    while left > 0:
+        call(load(slot + KERNEL), (load(slot + ARGUMENTS), load(slot + TASKS) - left))
+        left = take(slot + UNCLAIMED)
+
+
 def stop(pool):
     """Make workers end as soon as they have finished their tasks."""
     store(pool + STOP, 1)
@@ -146,6 +165,16 @@ class Pool:
         self._handles: list[ctypes.c_ulong] = []
         self.address = self._words.ctypes.data
         self.threads = 1  # that a launch may have, the caller included
+
+    def borrow(self, loop: int, share: int) -> None:
+        """Have the tasks run by the threads of an OpenMP, and start no workers.
+
+        Args:
+            loop: address of its GOMP_parallel.
+            share: address of the compiled function.
+        """
+        self._words[LOOP // 8], self._words[SHARE // 8] = loop, share
+        self.threads = sys.maxsize
 
     def grow(self, threads: int) -> None:
         """Start workers, so that a launch may run on so many threads; the system may refuse to start some."""

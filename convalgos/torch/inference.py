@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from convalgos import api
 from convalgos.algorithm import Plan, PreparedFilter
 from convalgos.arrays import as_numpy, facts, like
-from convalgos.torch import functions, operators
+from convalgos.torch import functions, operators, threads
 from convalgos.torch.eager import is_plain
 
 ATTRIBUTE = "_convalgos_filters"  # of a module, in its __dict__
@@ -112,6 +112,7 @@ def convolve(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
         if step is None:
             return None
     plan, prepared, axes = step
+    threads.share()
     values = x.numpy() if x.dtype is torch.float32 and not x.requires_grad else as_numpy("input", x.detach())
     added = None if bias is None else as_numpy("bias", bias.detach())
     if axes is None:

@@ -7,6 +7,7 @@ lie last in the memory of x, y and their gradients, and of dw, as they do in tor
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
 from convalgos import api, gradients
+from convalgos.torch import threads
 
 Ints = list[int]
 DEVICES = ("cpu", "cuda")  # others, sparse and quantised tensors are refused by torch
@@ -28,10 +30,15 @@ def _operator(name: str, arguments: str) -> Any:
     schema = f"({arguments}, {HOW}) -> Tensor"
 
     def operator(function: Any) -> Any:
-        made = torch.library.custom_op(
-            f"convalgos::{name}", function, mutates_args=(), device_types=DEVICES, schema=schema
+        @functools.wraps(function)
+        def shared(*given: Any) -> Tensor:
+            threads.share()
+            return function(*given)
+
+        made: Any = torch.library.custom_op(
+            f"convalgos::{name}", shared, mutates_args=(), device_types=DEVICES, schema=schema
         )
-        made.directly = function
+        made.directly = shared
         return made
 
     return operator
