@@ -31,7 +31,7 @@ from convalgos.peers import Peer
 from convalgos.problem import ConvProblem
 from convalgos.ranking import Ranking
 from convalgos.site import Site, site
-from convalgos.suites import Layer, read_table, suites
+from convalgos.suites import Layer, names, read_table, suite, suites
 
 SUFFIXES = (".csv", ".onnx", ".txt")  # of files that `read_target` reads
 PEER_ERROR = 1e-2  # a peer further off than this did not compute the same problem
@@ -194,7 +194,7 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
     """The layers of a suite, table, model, capture or problem, and the nodes of a model that are skipped.
 
     Args:
-        target: "all", the name of a suite, a path that ends in .csv, .onnx or .txt (see
+        target: "all" (but convbench), the name of a suite, a path that ends in .csv, .onnx or .txt (see
             `recorder`), or the text of a problem.
         batch: the size of the batch dimension, in place of what the target says.
 
@@ -205,8 +205,8 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
     suffix = Path(target).suffix.lower()
     if target == "all":
         layers = tuple(layer for found in suites().values() for layer in found)
-    elif target in suites():
-        layers = suites()[target]
+    elif target in names():
+        layers = suite(target)
     elif suffix == ".csv":
         layers = read_table(Path(target))
     elif suffix == ".onnx":
@@ -219,7 +219,7 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
     elif " " in target:
         layers = (Layer("", "problem", ConvProblem.parse(target)),)
     else:
-        hint = did_you_mean(target, ["all", *suites()]) or "; convalgos suites lists the suites"
+        hint = did_you_mean(target, ["all", *names()]) or "; convalgos suites lists the suites"
         raise ValueError(
             f"{target!r} is not a suite, a .csv, .onnx or .txt file, or a problem like "
             f"'c64 h56 w56 k64 r3 s3 p1'{hint}"

@@ -33,7 +33,7 @@ from convalgos.machine import write_atomic
 from convalgos.near_names import did_you_mean
 from convalgos.progress import bar, teller
 from convalgos.site import site
-from convalgos.suites import Layer
+from convalgos.suites import Layer, sampling
 from convalgos.text_output import console, echo
 
 Run = Callable[[Layer, measure.Progress], Any]  # measures a layer
@@ -49,6 +49,17 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--layers", "pattern", metavar="GLOB", help="Only layers whose name, or suite/name, matches."
+        ),
+        click.option(
+            "--sample", type=click.IntRange(1), metavar="N", help="N of the layers, drawn at random."
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of --sample."),
+        click.option(
+            "--weights",
+            type=click.Choice(sampling.WEIGHTS),
+            default="layers",
+            show_default=True,
+            help="What --sample draws in proportion to: layers that are like it, their products, or nothing.",
         ),
         click.option(
             "--peers",
@@ -100,6 +111,9 @@ def bench_command(
     peer_names: str | None,
     only: tuple[str, ...],
     pattern: str | None,
+    sample: int | None,
+    seed: int,
+    weights: str,
     rounds: int,
     batch: int | None,
     device: str,
@@ -120,6 +134,7 @@ def bench_command(
     pick; peers are cuDNN's best plan in either layout, and torch.
     """
     layers, skipped = read_layers(target, batch, pattern, changes)
+    layers = layers if sample is None else sampling.sample(layers, sample, seed, weights)
     for algorithm in only:
         select.find_algorithm(algorithm)
     chosen = peers.choose(peer_names, device)
@@ -150,6 +165,9 @@ def training_command(
     json_path: Path | None,
     peer_names: str | None,
     pattern: str | None,
+    sample: int | None,
+    seed: int,
+    weights: str,
     rounds: int,
     batch: int | None,
     device: str,
@@ -169,6 +187,7 @@ def training_command(
     cuDNN.
     """
     layers, skipped = read_layers(target, batch, pattern, changes)
+    layers = layers if sample is None else sampling.sample(layers, sample, seed, weights)
     layers = training.steps_of(layers)
     chosen = training.choose_peers(peer_names, device)
     results: bench.Results[training.StepResult] = new_results(device, skipped)

@@ -21,9 +21,9 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 def targets(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of suites, then files."""
-    from convalgos.suites import suites
+    from convalgos.suites import names
 
-    found = _beginning(["all", *suites()], begun) if not context.params.get("target") else []
+    found = _beginning(["all", *names()], begun) if not context.params.get("target") else []
     return found or [CompletionItem(begun, type="file")]
 
 

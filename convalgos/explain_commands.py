@@ -16,7 +16,7 @@ from convalgos.near_names import near
 from convalgos.problem import ConvProblem
 from convalgos.progress import bar, teller
 from convalgos.site import site
-from convalgos.suites import Layer, suites
+from convalgos.suites import Layer, names
 from convalgos.text_output import console
 
 TARGET = click.argument(
@@ -140,12 +140,12 @@ def _read(
     """(layers, nodes of a model that are skipped, whether it is a single problem given as text)."""
     text = " ".join(words)
     skipped: dict[str, str] = {}
-    single = text not in ("all", *suites()) and Path(text).suffix.lower() not in bench.SUFFIXES
+    single = text not in ("all", *names()) and Path(text).suffix.lower() not in bench.SUFFIXES
     if single:
         try:
             problem = ConvProblem.parse(text)
         except ValueError as error:
-            close = near(text, suites()) if " " not in text else []
+            close = near(text, names()) if " " not in text else []
             hint = f"; did you mean the suite {' or '.join(close)}?" if close else ""
             raise ValueError(f"{error}{hint}") from None
         if batch is not None:

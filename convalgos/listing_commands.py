@@ -12,7 +12,7 @@ from convalgos import api, completion, select
 from convalgos.algorithm import Algorithm, missing
 from convalgos.near_names import did_you_mean
 from convalgos.problem import DIRECTIONS, ConvProblem
-from convalgos.suites import Layer, suites
+from convalgos.suites import CONVBENCH, Layer, suite, suites
 from convalgos.tabular import count
 from convalgos.text_output import console
 from convalgos.text_table import Column, print_table
@@ -56,7 +56,11 @@ def suites_command() -> None:
     columns = [Column("suite"), Column("layers", right=True), Column("kinds", wraps=True)]
     rows = [(name, str(len(layers)), kinds(layers)) for name, layers in suites().items()]
     total = sum(map(len, suites().values()))
-    print_table(columns, [*rows, ("all", str(total), "every layer of all of them")], console())
+    rows.append(("all", str(total), "every layer of all of them"))
+    images = (
+        f"2-D, of {sum(layer.count for layer in suite(CONVBENCH)):,} layers of image models; see --sample"
+    )
+    print_table(columns, [*rows, (CONVBENCH, str(len(suite(CONVBENCH))), images)], console())
 
 
 COMMANDS: tuple[click.Command, ...] = (algorithms_command, suites_command)

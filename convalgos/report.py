@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from convalgos import report_kinds
 from convalgos.bench import LayerResult, Measured, Results, geometric_mean
 from convalgos.constants import Constant
 from convalgos.gpu.device import GpuMachine
@@ -45,6 +46,9 @@ def show(results: Results, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     if results.layers:
         print_table(*layer_table(results), console)
+    if kinds := report_kinds.table(results):
+        print_table(*kinds, console)
+        print_lines([cell(line) for line in report_kinds.weighted(results)], console)
     print_lines(footer(results), console)
 
 

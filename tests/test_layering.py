@@ -84,6 +84,7 @@ LAYERS = (
         "report_map",
         "report_page",
         "report_comparison",
+        "report_kinds",
         "report_ranking",
         "report_training",
         "info",

@@ -11,7 +11,7 @@ import pytest
 
 from convalgos.problem import ConvProblem
 from convalgos.select import algorithms
-from convalgos.suites import suites
+from convalgos.suites import names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -62,7 +62,7 @@ def test_commands_exist(words):
         for option in (word for word in rest if word.startswith("--")):
             assert option in shown
         if command in ("explain", "find", "info"):
-            of_network = rest[:1] and rest[0] in suites()
+            of_network = rest[:1] and rest[0] in names()
             assert (" direct " if of_network else "cpu.direct") in convalgos(*arguments)
         elif command in ("algorithms", "suites"):
             assert ("resnet50" if command == "suites" else "cpu.direct") in convalgos(*arguments)
@@ -70,7 +70,7 @@ def test_commands_exist(words):
             assert all((ROOT / word).exists() for word in rest if "/" in word)
         elif command in ("bench", "tune"):
             target = rest[: next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))]
-            known = not target or target[0] in ("all", *suites()) or target == ["model.onnx"]
+            known = not target or target[0] in ("all", *names()) or target == ["model.onnx"]
             assert known or ConvProblem.parse(" ".join(target))
 
 

@@ -1,5 +1,9 @@
 """Layers of real networks as data: the embedded suites, and tables of the same format.
 
+`convbench` stands beside the suites: 8,298 distinct convolutions of 1,017 public image models, with how many
+layers are like each, for samples of what networks are made of (see `sampling`). The facts are those of the
+table of ConvBench (Alvarenga et al. 2024, arXiv:2407.10730; MIT licence), for one image.
+
 A table is a CSV file whose first line names `COLUMNS`; sizes of several dimensions are written `56x56`,
 one per spatial dimension:
 
@@ -10,6 +14,7 @@ one per spatial dimension:
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +58,38 @@ def suites() -> dict[str, tuple[Layer, ...]]:
     for layer in read_lines("layers.csv", text.splitlines()):
         found.setdefault(layer.suite, []).append(layer)
     return {name: tuple(layers) for name, layers in found.items()}
+
+
+CONVBENCH = "convbench"
+
+
+def names() -> list[str]:
+    """Of everything that `suite` knows."""
+    return [*suites(), CONVBENCH]
+
+
+def suite(name: str) -> tuple[Layer, ...]:
+    """The layers of an embedded suite, or of convbench.
+
+    Raises:
+        KeyError: there is none of this name; `names` lists them.
+
+    Example:
+        >>> layers = suite("convbench")
+        >>> len(layers), str(layers[1].problem), layers[1].count
+        (8298, 'n1 c1024 h16 w16 k256 r1 s1', 554)
+    """
+    return _convbench() if name == CONVBENCH else suites()[name]
+
+
+@cache
+def _convbench() -> tuple[Layer, ...]:
+    packed = (files("convalgos.suites") / "convbench.csv.gz").read_bytes()
+    rows = csv.DictReader(gzip.decompress(packed).decode().splitlines())
+    return tuple(
+        Layer(CONVBENCH, f"{row['example']}_{i}", ConvProblem.parse(row["problem"]), int(row["layers"]))
+        for i, row in enumerate(rows, 1)
+    )
 
 
 def read_table(path: Path) -> tuple[Layer, ...]:
