@@ -34,7 +34,7 @@ ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its micro
 PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
 PACKING = 15e9  # and bytes of it in a second; Zen 5
 EXTRAS = {  # module -> how to get it
-    "numba": "pip install numba",
+    "llvmlite": "pip install llvmlite",
     "pyfftw": "pip install pyfftw",
     "mkl": "pip install 'convalgos[mkl]'",
     "cupy": "pip install 'convalgos[gpu]'",
@@ -66,7 +66,7 @@ def tell(problem: ConvProblem) -> None:
 def missing(module: str) -> str | None:
     """How to get an optional module that is not installed, or None if it is there.
 
-    Numba, which is imported anyhow, says what is wrong where it does not go with what else is installed.
+    llvmlite, which is imported anyhow, says what is wrong where it does not go with what else is installed.
     """
     try:
         found = importlib.util.find_spec(module) is not None
@@ -74,12 +74,13 @@ def missing(module: str) -> str | None:
         found = False
     if not found:
         return f"needs {module}, which is not installed ({EXTRAS[module]})"
-    if module == "numba":
+    if module == "llvmlite":
         try:
             importlib.import_module(module)
         except Exception as error:
             told = (str(error).splitlines() or [""])[0][:200]
-            return f"needs numba, which is installed but cannot be imported ({type(error).__name__}: {told})"
+            kind = type(error).__name__
+            return f"needs llvmlite, which is installed but cannot be imported ({kind}: {told})"
     return None
 
 
@@ -90,7 +91,7 @@ class Algorithm(ABC):
     family: ClassVar[str]  # "cpu.winograd"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
     directions: ClassVar[tuple[str, ...]] = ("forward",)
-    needs: ClassVar[tuple[str, ...]] = ("numba",)  # optional modules, keys of EXTRAS
+    needs: ClassVar[tuple[str, ...]] = ("llvmlite",)  # optional modules, keys of EXTRAS
     deterministic: ClassVar[bool] = True  # the same bits on every run
     exchanges: ClassVar[bool] = False  # backward_weights is worth a try with dy as the filter (`exchanged`)
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms

@@ -36,7 +36,7 @@ CPU = Path("/sys/devices/system/cpu/cpu0")
 
 def facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> dict[str, Any]:
     """All of it, for `json.dumps`: sections of names and values."""
-    from convalgos.cpu import jit  # imports Numba
+    from convalgos.cpu import jit  # imports llvmlite
 
     machine = select.current_machine()
     found: dict[str, Any] = {

@@ -208,8 +208,8 @@ def doubts(machine: Machine) -> list[str]:
 def fingerprint(threads: int) -> str:
     """A file name that tells machines apart by what their timings depend on."""
     parts = [cpu_name(), f"{threads}t", f"v{vector_bytes()}", platform.system()]
-    if not _has_numba():
-        parts.append("no numba")
+    if not _has_compiler():
+        parts.append("no compiler")
     return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
 
 
@@ -298,10 +298,10 @@ def _path(threads: int) -> Path:
 
 
 @cache
-def _has_numba() -> bool:
+def _has_compiler() -> bool:
     """Without it other code runs, and other code is timed."""
     try:
-        importlib.import_module("numba")
+        importlib.import_module("llvmlite")
     except Exception:  # missing, or it does not go with what else is installed
         return False
     return True

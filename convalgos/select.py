@@ -145,7 +145,7 @@ def current_machine() -> Machine:
 
     CONVALGOS_PROFILE names shipped ones to take instead.
     """
-    from convalgos.cpu import calibrate  # imports Numba
+    from convalgos.cpu import calibrate  # imports llvmlite
 
     threads = calibrate.thread_count()
     return (
@@ -208,7 +208,7 @@ def store(device: str = "cpu") -> Store:
     """What was measured on this machine with as many threads as now, or on GPUs of one kind."""
     if device != "cpu":
         return store_of(figures(device).fingerprint)
-    from convalgos.cpu import calibrate  # imports Numba
+    from convalgos.cpu import calibrate  # imports llvmlite
 
     return _cpu_store(calibrate.thread_count())
 

@@ -99,7 +99,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
         The figures, and what is wrong with them: where other programs ran, no two passes may agree. Of such a
         figure the better one of now and before is kept, since programs only make it worse.
     """
-    from convalgos.cpu import calibrate  # imports Numba
+    from convalgos.cpu import calibrate  # imports llvmlite
 
     threads = calibrate.thread_count()
     found, disagreeing = calibrate.repeated(threads, progress=progress)

@@ -26,7 +26,7 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
     goes on where it was. One element type takes about 550 kernels, 4 MiB and six minutes of two busy cores
     of an Intel Xeon with AVX-512; both with --groups take 2,530 kernels, 15 MiB and 15 minutes.
     """
-    from convalgos import warm  # imports Numba
+    from convalgos import warm  # imports llvmlite
     from convalgos.cpu import jit
 
     began, before = time.monotonic(), _on_disk()
@@ -48,7 +48,7 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
 
 def _on_disk() -> dict[str, int]:
     """Bytes of each file of compiled kernels."""
-    from convalgos.cpu import kernel_cache  # imports Numba
+    from convalgos.cpu import kernel_cache  # imports llvmlite
 
     folder = cache_folder() / "kernels"
     return {str(p): p.stat().st_size for p in folder.rglob(f"*{kernel_cache.ENDING}")}

@@ -1,4 +1,4 @@
-"""Programs of tests on the vectors of a narrower machine, for which Numba is told to compile."""
+"""Programs of tests on the vectors of a narrower machine, which NUMBA_CPU_NAME says it is."""
 
 import os
 import subprocess

@@ -37,7 +37,7 @@ def kept(folder: Path) -> dict[Path, int]:
 
 
 def test_kernels_are_compiled_once_and_damaged_ones_again(tmp_path):
-    pytest.importorskip("numba", reason="compiles kernels")
+    pytest.importorskip("llvmlite", reason="compiles kernels")
     assert "Warning" not in convolve(tmp_path)
     first = kept(tmp_path / "kernels")
     assert first
@@ -72,7 +72,7 @@ def test_a_user_without_a_home_folder_goes_without_a_cache(tmp_path, monkeypatch
     with pytest.warns(RuntimeWarning, match="no home folder.*CONVALGOS_CACHE_DIR") as told:
         assert machine.load(3) is None
         machine.save(figures)
-        if importlib.util.find_spec("numba"):
+        if importlib.util.find_spec("llvmlite"):
             from tiny_kernels import number, result
 
             for value in (101, 102):

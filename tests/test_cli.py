@@ -343,7 +343,7 @@ def test_python_m_convalgos():
 def test_starting_up_is_light():
     code = (
         "import sys, convalgos.cli\n"
-        "print(sorted({'torch', 'onnx', 'onnxruntime', 'numba', 'scipy'} & sys.modules.keys()))"
+        "print(sorted({'torch', 'onnx', 'onnxruntime', 'llvmlite', 'numba', 'scipy'} & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -22,7 +22,7 @@ from convalgos.measure import random_arrays
 from convalgos.memory import aligned_zeros
 
 pytestmark = pytest.mark.skipif(
-    missing("numba") is not None or fftw.why_not("fftw") is not None, reason="needs numba and pyfftw"
+    missing("llvmlite") is not None or fftw.why_not("fftw") is not None, reason="needs llvmlite and pyfftw"
 )
 ENGINES = [
     pytest.param(engine, marks=pytest.mark.skipif(fftw.why_not(engine) is not None, reason=f"no {engine}"))

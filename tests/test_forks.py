@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has 
 
 SECONDS = 100  # after which a program hangs
 
+TESTS = str(Path(__file__).parent)
 BEGIN = """
 import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")  # Python's own: the process has threads
@@ -50,7 +52,10 @@ def right(algorithm, problem=LARGE):
 
 def run(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-c", f"TESTS = {TESTS!r}\n{BEGIN}{code}"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout} {done.stderr}"
 
@@ -125,25 +130,20 @@ def test_while_a_thread_compiles():
     """The fork waits for it; the child compiles, too."""
     run("""
 from convalgos.cpu import jit, kernel_cache
-from convalgos.cpu.simd import carray, pointer
+sys.path.insert(0, TESTS)
+from tiny_kernels import sum_to
 kernel_cache.load, kernel_cache.save = lambda key: None, lambda *entry: None
-def kernel(n):
-    def add(address):
-        y = carray(pointer(address), 8, np.int64)
-        for i in range(8):
-            y[i] += n * i
-    return add
 expected = computed("cpu.direct")
 going = True
 def work():
     n = 0
     while going:
         n += 1
-        jit.specialise(kernel)(n)
+        sum_to(n)
 other = threading.Thread(target=work)
 other.start()
 def child():
-    return jit.specialise(kernel)(-1) > 0 and same("cpu.direct", expected)()
+    return sum_to(-1) > 0 and same("cpu.direct", expected)()
 found = []
 for i in range(4):
     time.sleep(0.023 * i)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 import convalgos as ca  # noqa: E402

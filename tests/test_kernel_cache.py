@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba", reason="compiles kernels")
+pytest.importorskip("llvmlite", reason="compiles kernels")
 
 import tiny_kernels
 from tiny_kernels import number, result, sum_to
@@ -56,13 +56,13 @@ def entries(folder: Path) -> list[Path]:
 def compiled(monkeypatch):
     """A list that grows with each kernel that is compiled and not loaded."""
     made = []
+    real = jit._object_code
 
-    class Noted(jit.ccallback.CFunc):
-        def __init__(self, function, *arguments):
-            made.append(function.__qualname__)
-            super().__init__(function, *arguments)
+    def noted(function, *arguments):
+        made.append(function.__qualname__)
+        return real(function, *arguments)
 
-    monkeypatch.setattr(jit.ccallback, "CFunc", Noted)
+    monkeypatch.setattr(jit, "_object_code", noted)
     return made
 
 
@@ -76,8 +76,8 @@ def test_twelve_processes_that_compile_the_same_kernels_leave_the_right_ones(fol
     run(folder, 1, *values)
 
 
-def test_kernels_of_several_processes_keep_apart_though_numba_names_them_alike(folder):
-    """Numba numbers functions from 1 in each process, and asks LLVM for them by name."""
+def test_kernels_of_several_processes_keep_apart_though_they_are_named_alike(folder):
+    """LLVM is asked for them by name."""
     for value in (3, 4):
         run(folder, 1, value)
     run(folder, 1, 3, 4)
@@ -95,7 +95,7 @@ def test_all_that_a_kernel_depends_on_is_in_its_key(folder, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(kernel_cache, name, value)
             assert of(3) != before
-    assert {"numba", "llvmlite", "llvm", "python", "target", "sources", "closed"} <= before.keys()
+    assert {"llvmlite", "llvm", "python", "target", "sources", "closed"} <= before.keys()
 
     def outer(array):
         return lambda address: array
@@ -149,13 +149,12 @@ def test_a_kernel_under_the_name_of_another_is_not_loaded(folder, compiled):
 def test_a_kernel_that_calls_what_is_not_there_is_not_linked(folder, compiled, monkeypatch):
     """LLVM would end the process."""
     with monkeypatch.context() as patch:
-        real = jit._object_code
+        real = kernel_cache.save
 
-        def needing_more(kernel):
-            name, needs, code = real(kernel)
-            return name, [*needs, "no_such_function"], code
+        def needing_more(key, name, needs, code):
+            real(key, name, [*needs, "no_such_function"], code)
 
-        patch.setattr(jit, "_object_code", needing_more)
+        patch.setattr(kernel_cache, "save", needing_more)
         assert fresh(number, 9) == 9
     with pytest.warns(RuntimeWarning, match="it calls no_such_function"):
         assert fresh(number, 9) == 9

@@ -208,21 +208,25 @@ def test_imports_make_no_circles():
 
 
 def test_the_toolkit_stands_in_order():
-    """Vectors and compiling know nothing of tiles; only one file writes LLVM."""
+    """Vectors and compiling know nothing of tiles; one file has the writer of LLVM, and one its compiler."""
     assert {m for m in inside(modules()["cpu.simd"]) if m.startswith("cpu")} <= {"cpu"}
-    assert not {m for m in inside(modules()["cpu.kernel_cache"]) if m.startswith("cpu.")}
-    toolkit = {"cpu", "cpu.simd", "cpu.kernel_cache", "cpu.atomics", "cpu.thread_pool"}
-    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= toolkit
+    assert not {m for m in inside(modules()["cpu.code_generation"]) if m.startswith("cpu.")}
+    below = {"cpu.code_generation"}
+    assert {m for m in inside(modules()["cpu.kernel_cache"]) if m.startswith("cpu.")} == below
+    words = {"cpu", "cpu.simd", "cpu.kernel_values"}
+    assert {m for m in inside(modules()["cpu.lowering"]) if m.startswith("cpu")} <= words
+    toolkit = {"cpu", "cpu.simd", "cpu.lowering", "cpu.code_generation", "cpu.kernel_cache", "cpu.atomics"}
+    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= {*toolkit, "cpu.thread_pool"}
 
     def that_import(*names):
         return {m for m, path in modules().items() if set(names) & imported(path)}
 
     assert that_import("llvmlite.ir") == {"cpu.simd"}
-    assert that_import("llvmlite.binding") == {"cpu.kernel_cache"}
+    assert that_import("llvmlite.binding") == {"cpu.code_generation"}
 
 
 def test_what_kernels_take_from_other_files_is_in_their_key():
-    """Numba sees no change in an imported file: a kernel kept on disk would go on with the old operation."""
+    """A kernel kept on disk would go on with the old operation."""
     files = set((PACKAGE / "cpu").glob("*.py"))
     shared = set()
     for path in files:
@@ -295,14 +299,14 @@ except Unsupported as error:
 """
 
 
-@pytest.mark.parametrize("text", ["ImportError('Numba needs NumPy 2.3 or less')", "AttributeError('_dtype')"])
-def test_a_numba_that_cannot_be_imported_is_a_reason(tmp_path, text):
-    (tmp_path / "numba.py").write_text(f"raise {text}\n")
+@pytest.mark.parametrize("text", ["OSError('libllvmlite.so: not an ELF file')", "AttributeError('_dtype')"])
+def test_an_llvmlite_that_cannot_be_imported_is_a_reason(tmp_path, text):
+    (tmp_path / "llvmlite.py").write_text(f"raise {text}\n")
     first = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
     found = run(first + USE)
     assert found["right"] and found["served"] == ["cpu.reference"]
     kind, message = text.rstrip("')").split("('")
-    told = f"needs numba, which is installed but cannot be imported ({kind}: {message})"
+    told = f"needs llvmlite, which is installed but cannot be imported ({kind}: {message})"
     assert found["reasons"]["cpu.direct"] == told
     assert run(first + USE + BROKEN).endswith(told)
 
@@ -322,7 +326,7 @@ except ca.Unsupported as error:
 
 def test_blocks_of_the_fft_go_through_mkl_where_fftw_is_left_out():
     """FFTW is under the GPL: who ships a program may want to do without it."""
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     told = run(OVERLAP, "pyfftw", "mkl")
     assert "needs pyfftw, which is not installed (pip install pyfftw)" in told
     if not mkl.why_not():
@@ -342,13 +346,13 @@ MKL = {"cpu.im2col.mkl", "cpu.fft.mkl"}
 @pytest.mark.parametrize(
     ("hidden", "how", "lost"),
     [
-        (("numba", "llvmlite"), "pip install numba", {"cpu.direct", "cpu.winograd.f4x3"}),
+        (("llvmlite",), "pip install llvmlite", {"cpu.direct", "cpu.winograd.f4x3"}),
         (("pyfftw",), "pip install pyfftw", {"cpu.fft.fftw"}),
         (("torch",), "", set()),
         (("cupy",), "", set()),
         (("mkl",), "pip install 'convalgos[mkl]'", MKL),
         (("scipy",), "", set()),
-        (("numba", "llvmlite", "pyfftw", "torch", "cupy", "mkl", "scipy"), "", {"cpu.direct"}),
+        (("llvmlite", "pyfftw", "torch", "cupy", "mkl", "scipy"), "", {"cpu.direct"}),
     ],
     ids=lambda v: "+".join(v) if isinstance(v, tuple) else "",
 )

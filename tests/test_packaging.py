@@ -100,7 +100,7 @@ def test_extras():
         *("gpu", "mkl", "bench", "torch", "report", "history", "test", "all")
     }
     core = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
-    assert {"numpy", "scipy", "numba", "pyfftw", "ml_dtypes", "platformdirs", "rich"} <= core
+    assert {"numpy", "scipy", "llvmlite", "pyfftw", "ml_dtypes", "platformdirs", "rich"} <= core
     for light in (
         "bench",
         "test",

@@ -13,7 +13,7 @@ from convalgos.cpu.reordered import Reordered, is_promising
 from convalgos.problem import DIRECTIONS
 from convalgos.select import between_reorders, find_algorithm, ways
 
-pytestmark = pytest.mark.skipif(missing("numba") is not None, reason="needs numba")
+pytestmark = pytest.mark.skipif(missing("llvmlite") is not None, reason="needs llvmlite")
 CHOSEN = {  # one of each kind: whose filter is prepared, whose dy is copied, whose dy is read as it is
     "forward": ("cpu.depthwise.rows", "cpu.direct.pixels", "cpu.direct", "cpu.winograd.f2x3"),
     "backward_data": ("cpu.depthwise.rows", "cpu.direct.pixels", "cpu.direct"),

@@ -47,9 +47,7 @@ def check(values: list[int]) -> None:
 
 
 def check_at_once(processes: int, values: list[int]) -> None:
-    check(
-        [0]
-    )  # all that compiling needs is loaded once, and Numba's counters go on from here in each process
+    check([0])  # all that compiling needs is loaded once
     children = []
     start, ready = os.pipe()
     for i in range(processes):

@@ -52,7 +52,7 @@ class BackwardData(StandIn):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys((*self.inner.needs, "numba")))
+        return tuple(dict.fromkeys((*self.inner.needs, "llvmlite")))
 
     def forwards(self, problem):
         return [p.forward for p in self.pieces(problem) if p.forward]

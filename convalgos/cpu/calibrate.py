@@ -2,7 +2,7 @@
 
 The peak is what the micro-kernel reaches on data in the first cache, the bandwidth what a plain copy
 reaches, both on all threads, best of several short bursts: other programs can only make them slower.
-Without Numba, NumPy's matrix product and copy stand in.
+Without llvmlite, NumPy's matrix product and copy stand in.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from convalgos.algorithm import missing
 from convalgos.cpu import jit, simd
 from convalgos.cpu.atomics import nanoseconds
 from convalgos.cpu.jit import thread_count
@@ -43,9 +44,9 @@ def _silent(what: str, share: float) -> None:
 def measure(threads: int) -> Machine:
     """The figures of this machine, in about two seconds."""
     l1, l2, l3 = cache_sizes()
-    if jit.numba is None:
+    if missing("llvmlite"):
         peaks = [_numpy_peak(np.float32), _numpy_peak(np.float64)]
-        copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as numba is missing"
+        copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as llvmlite is missing"
     else:
         peaks = [_peak(4, threads), _peak(8, threads)]
         copies, launch, source = _copies, _launch(threads), "measured"

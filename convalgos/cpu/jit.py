@@ -1,14 +1,15 @@
 """How kernels are compiled, kept on disk, and run on all cores.
 
-A kernel is a plain Python function over integers (addresses and sizes), compiled by Numba to a C function
-and called by address: `specialise` turns a factory over small integers (element bytes, lanes, tile sizes)
-into one compiled kernel per combination. Kernels call kernels through `simd.call`, so that a driver is
+A kernel is a plain Python function over integers (addresses and sizes), compiled to a C function (`lowering`
+has the language that it is written in, `code_generation` what becomes of it) and called by address:
+`specialise` turns a factory over small integers (element bytes, lanes, tile sizes) into one compiled kernel
+per combination. Kernels call kernels through `simd.call`, so that a driver is
 compiled once for all tiles and dtypes. `launch` is the only parallel region of the library; its threads are
 those of `thread_pool`.
 
 Compiled kernels are kept on disk by `kernel_cache`.
 
-Without Numba everything here imports, and only compiling fails.
+Without llvmlite everything here imports, and only compiling fails.
 """
 
 from __future__ import annotations
@@ -27,25 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.algorithm import Unsupported
-from convalgos.cpu import atomics, kernel_cache, thread_pool
-from convalgos.cpu.simd import call, carray, pointer
+from convalgos.algorithm import Unsupported, missing
+from convalgos.cpu import atomics, code_generation, kernel_cache, thread_pool
+from convalgos.cpu.lowering import lower
+from convalgos.cpu.simd import call, carray, external, pointer
 from convalgos.forks import guarded
 from convalgos.machine import cpu_count
 
-try:
-    import numba
-    from numba.core import ccallback
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.np.ufunc import parallel as numba_threads
-except Exception:  # it is missing, or does not go with what else is installed: `missing` says how
-    numba = None  # type: ignore[assignment]
-
-OPTIONS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy"}
-FOR_KERNELS: dict[str, Any] = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}  # a twentieth of the time to compile
 _kept: list[Any] = []  # what was compiled must outlive its address
 _uncompilable: str | None = None  # why this process cannot compile
 LONG = 1.0  # seconds of compiling in a process after which it says what it does
@@ -64,16 +53,14 @@ def _broken() -> None:
     )
 
 
-if numba is not None:  # functions of Python's own
-    _integer = numba.types.ExternalFunction("PyNumber_AsSsize_t", numba.intp(numba.intp, numba.intp))
-    _release = numba.types.ExternalFunction("PyEval_SaveThread", numba.intp())
-    _resume = numba.types.ExternalFunction("PyEval_RestoreThread", numba.void(numba.intp))
-    _count = numba.types.ExternalFunction("Py_IncRef", numba.void(numba.intp))
-    # the compiler's own locks, LLVM's innermost, as far as this version has them
-    of: Any
-    for of in (getattr(kernel_cache.binding.ffi.lib, "_lock", None), global_compiler_lock):
-        if hasattr(of, "_lock"):
-            guarded(of._lock, _broken)
+# functions of Python's own
+_integer = external("PyNumber_AsSsize_t", 2)
+_release = external("PyEval_SaveThread", 0)
+_resume = external("PyEval_RestoreThread", 1, returns=False)
+_count = external("Py_IncRef", 1, returns=False)
+
+if (_inner := code_generation.lock()) is not None:
+    guarded(_inner, _broken)
 _lock = guarded(threading.RLock(), _broken)
 
 
@@ -108,26 +95,28 @@ def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
 
 def helper(function: Callable) -> Callable:
     """A function that kernels call by name; compiled into each of them. Define it at module level."""
-    return function if numba is None else numba.njit(**OPTIONS, **FOR_KERNELS)(function)
+    function.is_helper = True  # type: ignore[attr-defined]
+    return function
 
 
-def compile_kernel(function: Callable[..., Any], result: Any = None) -> int:
-    """The address of a compiled function over integers, which returns a Numba type or nothing."""
+def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
+    """The address of a compiled function over integers, which returns an "integer" or nothing.
+
+    Raises:
+        NotAKernel: it is not written in the language of kernels.
+    """
     if _uncompilable:
         raise Unsupported(_uncompilable)
     count = len(inspect.signature(function).parameters)
-    key = kernel_cache.key(function, f"{result or 'void'}({count} addresses or sizes)")
+    key = kernel_cache.key(function, f"{result}({count} addresses or sizes)")
     if (address := kernel_cache.load(key)) is not None:
         return address
     _say_what_takes_long()
     began = time.perf_counter()
-    signature = (result or numba.types.void)(*[numba.types.intp] * count)
-    kernel: Any = ccallback.CFunc(function, (signature.args, signature.return_type), {}, dict(OPTIONS))
-    kernel.compile()
-    _kept.append(kernel)
+    name, needs, code = _object_code(function, result)
     _spend(time.perf_counter() - began)
-    kernel_cache.save(key, *_object_code(kernel))
-    return kernel.address
+    kernel_cache.save(key, name, needs, code)
+    return code_generation.link(name, needs, code)
 
 
 def say_nothing() -> None:
@@ -182,19 +171,27 @@ def borrow(loop: int) -> None:
 
 
 def thread_count() -> int:
-    """Threads that `launch` runs on: Numba's count, which NUMBA_NUM_THREADS and set_num_threads change.
+    """Threads that `launch` runs on: NUMBA_NUM_THREADS, or the cores that there are.
 
-    Numba's own threads are not started by the question, as `numba.get_num_threads` would.
+    Where a program has loaded Numba, its count, which numba.set_num_threads changes.
     """
-    if numba is None:
+    numba = sys.modules.get("numba.np.ufunc.parallel")
+    if numba is not None and getattr(numba, "_is_initialized", False):
+        return numba._get_num_threads()
+    return _threads_at_start()
+
+
+@functools.cache
+def _threads_at_start() -> int:
+    try:
+        return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
+    except (KeyError, ValueError):
         return cpu_count()
-    threads: Any = numba_threads
-    return threads._get_num_threads() if threads._is_initialized else threads.config.NUMBA_NUM_THREADS
 
 
 def thread_layer() -> str:
-    """What runs the tasks of `launch`: "pool", our own threads, or "caller"; "none" without Numba."""
-    if numba is None:
+    """What runs the tasks of `launch`: "pool", our own threads, or "caller"; "none" without llvmlite."""
+    if missing("llvmlite"):
         return "none"
     return "pool" if atomics.CAN_SLEEP else "caller"
 
@@ -207,13 +204,10 @@ _borrowed: dict[int, thread_pool.Pool] = {}  # by the loop
 _forked = False
 
 
-def _object_code(kernel: Any) -> tuple[str, list[str], bytes]:
-    """(name of the function, names that its code needs, code) of a compiled kernel."""
-    library = kernel._library
-    _, _, (code, _) = library.serialize_using_object_code()
-    module = library._final_module
-    declared = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
-    return kernel.native_name, [name for name in declared if not name.startswith("llvm.")], code
+def _object_code(function: Callable[..., Any], result: str) -> tuple[str, list[str], bytes]:
+    """(name of the function, names that its code needs, code) of a kernel."""
+    name, text = lower(function, result == "integer")
+    return name, *code_generation.object_code(text)
 
 
 def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
@@ -236,8 +230,7 @@ def of_threads() -> tuple[Callable[..., None], int, int]:
 def _invoke(this, arguments, count):
     """What Python calls as f(kernel, a, b, c, d, e), all integers; other threads of Python go on meanwhile.
 
-    `arguments` is the address of the addresses of the objects. (ctypes takes 0.5 us longer, and a dispatcher
-    of Numba's is compiled in every process.)
+    `arguments` is the address of the addresses of the objects. (ctypes takes 0.5 us longer.)
     """
     given = carray(pointer(arguments), 6, np.intp)
     kernel, a, b = _integer(given[0], 0), _integer(given[1], 0), _integer(given[2], 0)
@@ -266,7 +259,7 @@ FASTCALL = 0x80  # Python's METH_FASTCALL
 @functools.cache
 def _from_python() -> Callable[..., None]:
     """`_invoke` as a function of Python."""
-    method = _Method(b"invoke", compile_kernel(_invoke, numba.types.intp), FASTCALL, None)
+    method = _Method(b"invoke", compile_kernel(_invoke, "integer"), FASTCALL, None)
     _kept.append(method)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

@@ -4,7 +4,7 @@ An entry is the object code of one kernel behind its key: the function and the i
 text of its file and of the toolkit, the versions of what compiles, and the processor. The digest of the key
 is its name, and a checksum covers the rest. It is written aside and renamed, so that processes that compile
 the same kernel at once write the same file, and a reader sees one of them whole. Nothing in it is unpickled,
-and each is linked by itself: the names of functions, which Numba numbers from 1 in each process, never meet.
+and each is linked by itself.
 
 An entry that does not match is removed and compiled again, with one warning. What was not used for a month
 goes, and the oldest go where all together take too much.
@@ -26,16 +26,8 @@ from typing import Any
 
 from convalgos import cache_files
 from convalgos.cache_files import warn_once
+from convalgos.cpu.code_generation import compiler, link
 from convalgos.machine import NOWHERE, cache_folder
-
-try:
-    import llvmlite
-    import numba
-    from llvmlite import binding
-    from numba.core import config, registry
-    from numba.core.runtime import rtsys
-except Exception:  # `jit` says what is wrong with it
-    numba = None  # type: ignore[assignment]
 
 MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
 ENDING = ".kernel"
@@ -45,6 +37,9 @@ DAY = 86400  # seconds between two marks of use, and between two looks for old e
 ABANDONED = 3600  # seconds after which what is written aside belongs to no process any more
 TOOLKIT = (
     "jit.py",
+    "lowering.py",
+    "kernel_values.py",
+    "code_generation.py",
     "kernel_cache.py",
     "simd.py",
     "atomics.py",
@@ -57,8 +52,6 @@ TOOLKIT = (
     "codelets.py",
     "../transforms.py",
 )  # a change in these recompiles all kernels
-
-_linked: list[Any] = []  # what holds loaded code, for the life of the process
 
 
 def key(function: Callable, signature: str) -> dict[str, Any] | None:
@@ -95,7 +88,7 @@ def load(wanted: dict[str, Any] | None) -> int | None:
         return None
     try:
         name, needs, code = _checked(entry, wanted)
-        address = _link(name, needs, code)
+        address = link(name, needs, code)
     except ValueError as error:
         warn_once(f"a compiled kernel was damaged ({error}), and is compiled anew: {path}")
         with contextlib.suppress(OSError):
@@ -203,24 +196,6 @@ def _checked(entry: bytes, wanted: dict[str, Any]) -> tuple[str, list[str], byte
     return told["name"], told["needs"], code
 
 
-def _link(name: str, needs: list[str], code: bytes) -> int:
-    """The address of a function in object code, alone in an engine of its own."""
-    registry.cpu_target.target_context.codegen()  # brings Numba's own functions to LLVM's notice
-    if any(need.startswith("NRT_") for need in needs):
-        rtsys.initialize(registry.cpu_target.target_context)
-    if missing := [need for need in needs if not binding.address_of_symbol(need)]:
-        raise ValueError(f"it calls {missing[0]}, which is not there")  # LLVM would end the process
-    target = binding.Target.from_triple(binding.get_process_triple()).create_target_machine()
-    manager = getattr(config, "USE_LLVMLITE_MEMORY_MANAGER", None)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target, use_lmm=manager)
-    engine.add_object_file(binding.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _linked.append(engine)
-    if not (address := engine.get_function_address(name)):
-        raise ValueError(f"it does not define {name}")
-    return address
-
-
 def _plain(value: Any) -> Any:
     """A closed-over value as JSON tells it apart."""
     if isinstance(value, bool | int | str):
@@ -244,13 +219,8 @@ def _sources(file: str) -> str:
 @functools.cache
 def _compiler() -> dict[str, Any]:
     """What turns a function into code, and for which processor."""
-    triple, cpu, features = registry.cpu_target.target_context.codegen().magic_tuple()
     return {
-        "numba": numba.__version__,
-        "llvmlite": llvmlite.__version__,
-        "llvm": list(binding.llvm_version_info),
+        **compiler(),
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
-        "target": [triple, cpu, features],
-        "options": [str(getattr(config, name, "")) for name in ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")],
     }

@@ -47,7 +47,7 @@ class Reordered(StandIn):
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys((*self.inner.needs, "numba")))
+        return tuple(dict.fromkeys((*self.inner.needs, "llvmlite")))
 
     @property
     def searches(self) -> bool:

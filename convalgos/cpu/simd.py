@@ -8,28 +8,22 @@ Addresses travel as integers in bytes; offsets inside operations count elements.
 micro-kernel, `conv_tile`, is the heart of the library: rows of outputs by vectors of filters, over a table
 of input offsets, so that kernel size, stride, dilation and number of dimensions are only table content.
 
-Without Numba the module imports, and only compiling fails.
+Without llvmlite the module imports, and only compiling fails.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from convalgos.machine import vector_bytes
 
 try:
     from llvmlite import ir
-    from numba import carray, types
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-except Exception:  # of any kind, where Numba does not go with what else is installed
-    ir = types = cgutils = carray = None  # type: ignore[assignment]
-
-    def intrinsic(*_: Any, **__: Any) -> Any:  # type: ignore[no-redef]
-        """Stands in where Numba is missing: operations are defined and never compiled."""
-        return lambda f: f
+except Exception:  # of any kind, where it does not go with what else is installed
+    ir = None  # type: ignore[assignment]
 
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
@@ -141,8 +135,7 @@ class Vec:
 
     def buffer(self, vectors: int) -> Any:
         """Memory of the kernel's own, for a number of vectors."""
-        count = ir.Constant(ir.IntType(32), vectors)
-        space = cgutils.alloca_once(self.b, self.type, size=count)
+        space = allocate(self.b, self.type, vectors)
         space.align = self.lanes * self.size
         return space
 
@@ -154,7 +147,7 @@ class Vec:
 
     def loop(self, count: Any) -> Any:
         """`with v.loop(count) as i:` - i is the index."""
-        return _Loop(self.b, self.integer(count))
+        return _loop(self.b, self.integer(count))
 
     def choose(self, integer: Any) -> Any:
         """`with v.choose(i) as (then, otherwise): with then: ... with otherwise: ...` - then where i >= 0."""
@@ -189,20 +182,20 @@ class Vec:
         """Ask for a cache line into L2, or L1 where `near`, to read or to write it; it may be any address."""
         word = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
-        ask = cgutils.get_or_insert_function(self.b.module, kind, "llvm.prefetch.p0")
+        ask = function_of(self.b, kind, "llvm.prefetch.p0")
         purpose, level, data = (ir.Constant(word, n) for n in (int(write), 3 if near else 2, 1))
         self.b.call(ask, [self.at(pointer, offset), purpose, level, data])
 
     def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
         """Lanes outside the mask are not read, and are zero."""
         kind = ir.FunctionType(self.type, [ir.PointerType(), ir.IntType(32), self.bits, self.type])
-        load = cgutils.get_or_insert_function(self.b.module, kind, f"llvm.masked.load.{self.suffix}.p0")
+        load = function_of(self.b, kind, f"llvm.masked.load.{self.suffix}.p0")
         align = ir.Constant(ir.IntType(32), self.size)
         return self.b.call(load, [self.at(pointer, offset), align, mask, self.zero()])
 
     def store_masked(self, value: Any, pointer: Any, offset: Any, mask: Any) -> None:
         kind = ir.FunctionType(ir.VoidType(), [self.type, ir.PointerType(), ir.IntType(32), self.bits])
-        store = cgutils.get_or_insert_function(self.b.module, kind, f"llvm.masked.store.{self.suffix}.p0")
+        store = function_of(self.b, kind, f"llvm.masked.store.{self.suffix}.p0")
         align = ir.Constant(ir.IntType(32), self.size)
         self.b.call(store, [value, self.at(pointer, offset), align, mask])
 
@@ -274,9 +267,7 @@ class Vec:
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """a * b + c, rounded once."""
         kind = ir.FunctionType(self.type, [self.type] * 3)
-        return self.b.call(
-            cgutils.get_or_insert_function(self.b.module, kind, f"llvm.fma.{self.suffix}"), [a, b, c]
-        )
+        return self.b.call(function_of(self.b, kind, f"llvm.fma.{self.suffix}"), [a, b, c])
 
     def scale(self, a: float, x: Any) -> Any:
         return x if a == 1 else self.times(self.const(a), x)
@@ -317,7 +308,7 @@ class _Register:
 
     def __init__(self, v: Vec, initial: Any):
         self._v = v
-        self._slot = cgutils.alloca_once(v.b, v.type)
+        self._slot = allocate(v.b, v.type)
         self.set(initial)
 
     @property
@@ -328,15 +319,34 @@ class _Register:
         self._v.b.store(value, self._slot)
 
 
-class _Loop:
-    def __init__(self, builder: Any, count: Any):
-        self._context = cgutils.for_range(builder, count)
+@contextmanager
+def _loop(builder: Any, count: Any) -> Iterator[Any]:
+    """What is written inside is done for each index below count; gives the index."""
+    head, inside, after = (builder.append_basic_block(name) for name in ("loop", "inside", "after"))
+    before = builder.block
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(count.type)
+    builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
+    builder.position_at_end(inside)
+    yield index
+    further = builder.add(index, ir.Constant(count.type, 1), flags=["nsw"])
+    index.add_incoming(ir.Constant(count.type, 0), before)
+    index.add_incoming(further, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
 
-    def __enter__(self) -> Any:
-        return self._context.__enter__().index
 
-    def __exit__(self, *error: Any) -> Any:
-        return self._context.__exit__(*error)
+# --- operations ------------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    """What a kernel calls like a function, and what is written as LLVM's instructions in its place."""
+
+    name: str
+    constants: int  # leading arguments that are known when the kernel is compiled
+    values: int  # arguments behind them: integers of 64 bits
+    write: Callable[..., Any]  # (builder, *constants, *values) -> an integer, or nothing
 
 
 def emitter(function: Callable[..., None]) -> Any:
@@ -346,86 +356,77 @@ def emitter(function: Callable[..., None]) -> Any:
     operation takes the element size and the number of lanes first:
     `operation(SIZE, LANES, *constants, *values)`.
     """
-    names = ["typing_context", "SIZE", "LANES", *list(inspect.signature(function).parameters)[1:]]
+    names = list(inspect.signature(function).parameters)[1:]
     constants = sum(name.isupper() for name in names)
 
-    def operation(_: Any, *given: Any) -> Any:
-        size, lanes, *literal = [_literal(function.__name__, t) for t in given[:constants]]
-        signature = types.void(*given[:constants], *[types.intp] * (len(given) - constants))
+    def write(builder: Any, size: int, lanes: int, *given: Any) -> None:
+        function(Vec(builder, lanes, size), *given)
 
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            function(Vec(builder, lanes, size), *literal, *values[constants:])
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    operation.__name__ = function.__name__
-    operation.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # Numba binds arguments by it
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    )
-    return intrinsic(prefer_literal=True)(operation)
+    return Operation(function.__name__, 2 + constants, len(names) - constants, write)
 
 
-def _literal(name: str, kind: Any) -> int:
-    if not isinstance(kind, types.IntegerLiteral):
-        raise TypeError(f"{name}: sizes must be constants, not {kind}")
-    return kind.literal_value
+def intrinsic(write: Callable[..., Any]) -> Any:
+    """An operation for kernels, from a function (builder, values...)."""
+    return Operation(write.__name__, 0, len(inspect.signature(write).parameters) - 1, write)
+
+
+def external(name: str, values: int, returns: bool = True) -> Operation:
+    """A function of the process over integers."""
+
+    def write(builder: Any, *given: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word if returns else ir.VoidType(), [word] * values)
+        return builder.call(function_of(builder, kind, name), given)
+
+    return Operation(name, 0, values, write)
+
+
+def allocate(builder: Any, kind: Any, count: int = 1) -> Any:
+    """Memory of the kernel's own, from its begin on."""
+    with builder.goto_entry_block():
+        return builder.alloca(kind, size=None if count == 1 else ir.Constant(ir.IntType(32), count))
+
+
+def function_of(builder: Any, kind: Any, name: str) -> Any:
+    """A function of LLVM's or of the process, declared."""
+    found = builder.module.globals.get(name)
+    return ir.Function(builder.module, kind, name) if found is None else found
 
 
 # --- plain operations ------------------------------------------------------------------------
 
 
-@intrinsic
-def pointer(typing_context, address):
-    """An address for `carray(pointer(address), shape, dtype)`."""
-
-    def generate(context, builder, signature, values):
-        return builder.inttoptr(values[0], ir.PointerType(ir.IntType(8)))
-
-    return types.voidptr(types.intp), generate
+def pointer(address: int) -> Any:
+    """An address for `carray(pointer(address), shape, dtype)`; only kernels know it."""
+    raise TypeError("only kernels have pointers")
 
 
-@intrinsic
-def call(typing_context, kernel, arguments):
-    """Call the kernel at an address with a tuple of integers: `call(kernel, (a, b))`."""
-    count = len(arguments)
+def carray(pointer: Any, shape: Any, dtype: Any) -> Any:
+    """The elements of a dtype, or the records, from an address on; only kernels know it."""
+    raise TypeError("only kernels have pointers")
 
-    def generate(context, builder, signature, values):
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * count)
-        parts = cgutils.unpack_tuple(builder, values[1], count)
-        wide = [
-            context.cast(builder, part, given, types.intp)
-            for part, given in zip(parts, signature.args[1], strict=True)
-        ]
-        builder.call(builder.inttoptr(values[0], ir.PointerType(kind)), wide)
-        return context.get_dummy_value()
 
-    return types.void(types.intp, arguments), generate
+def call(kernel: int, arguments: tuple[int, ...]) -> None:
+    """Call the kernel at an address with a tuple of integers: `call(kernel, (a, b))`; only kernels do."""
+    raise TypeError("only kernels call kernels")
 
 
 @intrinsic
-def copy_bytes(typing_context, target, source, count):
+def copy_bytes(builder, target, source, count):
     """target[:count] = source[:count]; they must not overlap."""
-
-    def generate(context, builder, signature, values):
-        byte = ir.PointerType(ir.IntType(8))
-        target, source, count = values
-        cgutils.raw_memcpy(builder, builder.inttoptr(target, byte), builder.inttoptr(source, byte), count, 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), generate
+    byte = ir.PointerType(ir.IntType(8))
+    copy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, count.type])
+    addresses = [builder.inttoptr(a, byte) for a in (target, source)]
+    builder.call(copy, [*addresses, count, ir.Constant(ir.IntType(1), 0)])
 
 
 @intrinsic
-def zero_bytes(typing_context, target, count):
+def zero_bytes(builder, target, count):
     """target[:count] = 0."""
-
-    def generate(context, builder, signature, values):
-        byte = ir.PointerType(ir.IntType(8))
-        cgutils.memset(builder, builder.inttoptr(values[0], byte), values[1], 0)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), generate
+    byte = ir.PointerType(ir.IntType(8))
+    fill = builder.module.declare_intrinsic("llvm.memset", [byte, count.type])
+    zero, once = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
+    builder.call(fill, [builder.inttoptr(target, byte), zero, count, once])
 
 
 @emitter

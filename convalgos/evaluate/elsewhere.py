@@ -37,7 +37,7 @@ def survey(problems: Sequence[ConvProblem], figures: Machine) -> list[list[Candi
 
 def is_here(figures: Machine) -> bool:
     """Whether plans of this process look as on a machine."""
-    from convalgos.cpu import jit  # imports Numba
+    from convalgos.cpu import jit  # imports llvmlite
 
     own = machine.vector_bytes(), machine.cache_sizes(), jit.thread_count()
     return own == (

@@ -341,6 +341,6 @@ def _python() -> str:
 
 
 def _threads() -> int:
-    from convalgos.cpu import calibrate  # imports Numba
+    from convalgos.cpu import calibrate  # imports llvmlite
 
     return calibrate.thread_count()

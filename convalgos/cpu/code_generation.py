@@ -1,0 +1,103 @@
+"""From LLVM's text to machine code for this processor, and its way into the process.
+
+Code goes the same way whether it was compiled now or comes from disk: as an object file, linked by itself,
+so that names of functions never meet.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+try:
+    import llvmlite
+    from llvmlite import binding
+except Exception:  # `jit` says what is wrong with it
+    binding = None  # type: ignore[assignment]
+
+LEVEL = 3  # of the optimisation
+
+_linked: list[Any] = []  # what holds loaded code, for the life of the process
+
+
+@cache
+def processor() -> tuple[str, str, str]:
+    """(triple, name, features) of what code is made for.
+
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are honoured.
+    """
+    _ready()
+    name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
+    features = os.environ.get("NUMBA_CPU_FEATURES", "" if name.lower() == "generic" else None)
+    if features is None:
+        try:
+            features = binding.get_host_cpu_features().flatten()
+        except RuntimeError:  # LLVM cannot tell
+            features = ""
+    return binding.get_process_triple(), name, features
+
+
+def compiler() -> dict[str, Any]:
+    """What turns text into code, and for which processor: as JSON tells it apart."""
+    return {
+        "llvmlite": llvmlite.__version__,
+        "llvm": list(binding.llvm_version_info),
+        "target": list(processor()),
+        "level": LEVEL,
+    }
+
+
+def object_code(text: str) -> tuple[list[str], bytes]:
+    """(names that it needs, object code) of a module in LLVM's text."""
+    target = _target()
+    module = binding.parse_assembly(text, binding.create_context())
+    module.triple, module.data_layout = processor()[0], str(target.target_data)
+    module.verify()
+    tuning = binding.create_pipeline_tuning_options(LEVEL)
+    tuning.loop_vectorization, tuning.slp_vectorization = True, False
+    passes = binding.create_pass_builder(target, tuning)
+    passes.getModulePassManager().run(module, passes)
+    declared = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
+    return [name for name in declared if not name.startswith("llvm.")], target.emit_object(module)
+
+
+def link(name: str, needs: list[str], code: bytes) -> int:
+    """The address of a function in object code, alone in an engine of its own.
+
+    Raises:
+        ValueError: it needs what the process does not have, or does not define the function.
+    """
+    _ready()
+    target = binding.Target.from_triple(binding.get_process_triple()).create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+    # only now the functions of the process are known
+    if missing := [need for need in needs if not binding.address_of_symbol(need)]:
+        raise ValueError(f"it calls {missing[0]}, which is not there")  # LLVM would end the process
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _linked.append(engine)
+    if not (address := engine.get_function_address(name)):
+        raise ValueError(f"it does not define {name}")
+    return address
+
+
+def lock() -> Any:
+    """LLVM's own lock, as far as this version of llvmlite has one."""
+    return getattr(getattr(binding.ffi.lib, "_lock", None), "_lock", None) if binding else None
+
+
+@cache
+def _ready() -> None:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+
+
+@cache
+def _target() -> Any:
+    triple, name, features = processor()
+    # code of the processor that runs it, loaded anywhere: no relocation through tables
+    relocation = "static" if triple.startswith(("x86", "i386", "i686")) else "default"
+    return binding.Target.from_triple(triple).create_target_machine(
+        cpu=name, features=features, opt=LEVEL, reloc=relocation, codemodel="jitdefault", jit=True
+    )
