@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.fft
+import scipy  # whose parts are imported when they are used
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
 LONGEST = 2048  # elements of two 1-D arrays together,

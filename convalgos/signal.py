@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy.signal
+import scipy  # whose parts are imported when they are used
 
 from convalgos import select, short_signals
 from convalgos.algorithm import Plan, Unsupported

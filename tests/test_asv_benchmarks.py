@@ -98,6 +98,17 @@ print(json.dumps(found))
         assert "cupy" in found["gpu.direct all"]
 
 
+def test_first_calls_run_in_processes_and_cache_folders_of_their_own():
+    code = """
+from benchmarks import first_call
+case = first_call.FirstCall()
+print(json.dumps([case.params[0], case.called("1x1")]))
+"""
+    calls, (seconds, kernels) = in_bench("\n" + code)
+    assert {"1x1", "3x3", "3x3 float16", "FIR filter"} <= set(calls)
+    assert seconds > 0 and 5 <= kernels <= 15
+
+
 def test_gradients_have_benchmarks_of_their_own_on_few_layers():
     code = """
 import inspect

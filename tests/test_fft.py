@@ -127,6 +127,28 @@ def own_wisdom(monkeypatch, tmp_path):
     fftw.learn.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "pruned"),
+    [((1, 1, 4096), 0), ((1, 1, 5120), 1), ((1, 1, 8192), 0), ((1, 16384, 1), 1), ((1, 100, 100), 0)],
+)
+def test_long_lines_are_not_searched_in_full(lengths, pruned, monkeypatch):
+    """FFTW would search for the two seconds that it has, and then guess."""
+    flags = []
+
+    def noted(library, name, *arguments, result=None):
+        def call(*given):
+            if "_plan_dft_" in name:
+                flags.append(given[-1])
+
+        return call
+
+    monkeypatch.setattr(fftw, "_function", noted)
+    monkeypatch.setattr(fftw, "learn", lambda prefix: None)
+    with pytest.raises(RuntimeError, match="has no r2c plan"):
+        fftw.Transform("fftw", "float32", lengths)
+    assert flags and all(bool(f & fftw.PRUNE) == pruned for f in flags)
+
+
 def test_wisdom_is_kept_and_read_back(own_wisdom):
     import pyfftw
 
@@ -166,10 +188,9 @@ def test_damaged_wisdom_is_set_aside(own_wisdom, content):
 
 def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
     """FFTW ends the process where it finds what it did not write."""
-    pyfftw = pytest.importorskip("pyfftw")
     fftw.Transform("fftw", "float32", (1, 1, 1200))
     whole = own_wisdom.read_bytes()
-    monkeypatch.setattr(pyfftw, "import_wisdom", lambda wisdom: pytest.fail("FFTW was given changed wisdom"))
+    monkeypatch.setattr(fftw, "_accept", lambda *wisdom: pytest.fail("FFTW was given changed wisdom"))
     for place in [*range(0, 100, 7), *range(100, len(whole), max(1, len(whole) // 40))]:
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
@@ -180,9 +201,8 @@ def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
 
 
 def test_wisdom_that_others_can_change_is_passed_over(own_wisdom, monkeypatch):
-    pyfftw = pytest.importorskip("pyfftw")
     fftw.keep("fftwf")
-    monkeypatch.setattr(pyfftw, "import_wisdom", lambda wisdom: pytest.fail("it was read"))
+    monkeypatch.setattr(fftw, "_accept", lambda *wisdom: pytest.fail("it was read"))
     for path, mode in ((own_wisdom, 0o666), (own_wisdom.parent, 0o777)):
         path.chmod(mode)
         fftw.learn.cache_clear()

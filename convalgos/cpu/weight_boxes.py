@@ -32,7 +32,7 @@ from convalgos.problem import ConvProblem
 FIELDS = arguments(
     "box phase size lanes tasks own_bytes v_bytes d_bytes points point_phases panels panel m_row m_point "
     "chunks m_bytes stores channels filters filter_blocks phases phases_h phases_w taps_h taps_w "
-    "kernel_d kernel_h kernel_w outer outer_first place_tile output_tiles dw_filter"
+    "kernel_d kernel_h kernel_w outer place_tile output_tiles dw_filter"
 )
 WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
 BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and from run to run
@@ -96,7 +96,6 @@ def multiply(a, box, point, panel, c0, channels, v, d, m):
     x, dy = a.inputs, a.gradients
     point_phases = carray(pointer(a.point_phases), (a.points, 2), np.int64)
     tiles = (box.n1 - box.n0) * image_tiles(x, box)  # of a slice: one sum, as those of all images adjoin
-    kernel = a.outer_first if a.stores else a.outer
     for tap in range(a.kernel_d):
         for o in range(box.o1 - box.o0):
             depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
@@ -109,7 +108,7 @@ def multiply(a, box, point, panel, c0, channels, v, d, m):
             for phase in range(point_phases[point, 0], point_phases[point, 1]):
                 source = rows + phase * x.channel_blocks * a.lanes * a.size
                 target = m + (tap * a.phases + phase) * channels * a.m_row * a.size
-                call(kernel, (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, channels))
+                call(a.outer, (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, channels))
 
 
 @jit.helper
@@ -253,7 +252,7 @@ class WeightBoxPlan(KernelPlan):
             "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
-            "outer": outer(size, lanes, *tile, 1), "outer_first": outer(size, lanes, *tile, 0),
+            "outer": outer(size, lanes, *tile, int(not stores)),
             "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
             "inputs": inputs, "gradients": gradients,
         }  # fmt: skip
