@@ -166,7 +166,7 @@ def borrow(loop: int) -> None:
                 _start()
                 _, work, stop = of_threads()
                 _borrowed[loop] = thread_pool.Pool(work, stop)
-                _borrowed[loop].borrow(loop, compile_kernel(thread_pool.share))
+                _borrowed[loop].borrow(loop, of_borrowed())
         _this.loop, _this.pool = loop, _borrowed[loop]
 
 
@@ -225,6 +225,12 @@ def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
     run = functools.partial(_from_python(), compile_kernel(thread_pool.launch))
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
+
+
+@functools.cache
+def of_borrowed() -> int:
+    """What the threads of an OpenMP run, compiled."""
+    return compile_kernel(thread_pool.share)
 
 
 def _invoke(this, arguments, count):
