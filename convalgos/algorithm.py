@@ -76,7 +76,7 @@ def missing(module: str) -> str | None:
         return f"needs {module}, which is not installed ({EXTRAS[module]})"
     if module == "llvmlite":
         try:
-            importlib.import_module(module)
+            importlib.import_module("llvmlite.binding")  # loads LLVM
         except Exception as error:
             told = (str(error).splitlines() or [""])[0][:200]
             kind = type(error).__name__

@@ -301,7 +301,7 @@ def _path(threads: int) -> Path:
 def _has_compiler() -> bool:
     """Without it other code runs, and other code is timed."""
     try:
-        importlib.import_module("llvmlite")
+        importlib.import_module("llvmlite.binding")
     except Exception:  # missing, or it does not go with what else is installed
         return False
     return True

@@ -166,6 +166,14 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
         pyfftw.import_wisdom(before)
 
 
+def test_wisdom_is_taken_by_programs_that_use_pyfftw_and_by_others(own_wisdom):
+    """FFTW takes wisdom only where it knows the same solvers, which importing pyFFTW adds to."""
+    make = "from convalgos.cpu import fftw; fftw.Transform('fftw', 'float32', (1, 1, 1200))"
+    for first in ("", "import pyfftw; ", ""):
+        subprocess.run([sys.executable, "-W", "error", "-c", first + make], check=True)
+    assert [path.name for path in own_wisdom.parent.iterdir()] == [own_wisdom.name]
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -263,6 +263,8 @@ def _library(engine: str) -> ctypes.CDLL | None:
         deep = getattr(os, "RTLD_DEEPBIND", 0)
         library = ctypes.CDLL(module.origin if module else None, mode=os.RTLD_LOCAL | os.RTLD_NOW | deep)
         for prefix in PREFIX.values():
+            # as pyFFTW does: wisdom is accepted only where there are the same solvers, those of threads, too
+            _function(library, f"{prefix}_init_threads", result=ctypes.c_int)()
             _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
             for name in (
                 "plan_dft_r2c",

@@ -82,7 +82,7 @@ def _definition(function: Callable) -> ast.FunctionDef:
         return _definitions(code.co_filename)[code.co_firstlineno, code.co_name]
     except (KeyError, SyntaxError):
         told = f"the text of {function.__qualname__} is not in {code.co_filename}"
-        raise NotAKernel(f"{told}, from which it would be compiled") from None
+        raise NotAKernel(f"{told}, from which it is compiled (was it changed since?)") from None
 
 
 class _Slot(NamedTuple):
