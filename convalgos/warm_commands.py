@@ -23,8 +23,8 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
     """Compile the kernels of the CPU ahead of time, so that no first call waits for the compiler.
 
     They are kept in the cache folder; what is there is not compiled again, so a run that was interrupted
-    goes on where it was. One element type takes about 550 kernels, 4 MiB and six minutes of two busy cores
-    of an Intel Xeon with AVX-512; both with --groups take 2,530 kernels, 15 MiB and 15 minutes.
+    goes on where it was. One element type takes about 584 kernels, 4 MiB and 80 s of one core of an Intel
+    Xeon with AVX-512; both with --groups take 2,770 kernels, 20 MiB and nine minutes.
     """
     from convalgos import warm  # imports llvmlite
     from convalgos.cpu import jit

@@ -38,6 +38,7 @@ ABANDONED = 3600  # seconds after which what is written aside belongs to no proc
 TOOLKIT = (
     "jit.py",
     "lowering.py",
+    "kernel_expressions.py",
     "kernel_values.py",
     "code_generation.py",
     "kernel_cache.py",
