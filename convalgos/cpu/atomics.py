@@ -85,6 +85,13 @@ def nanoseconds(builder):
 
 
 @intrinsic
+def give_way(builder):
+    """Let another thread have this core, if one wants it."""
+    if CAN_SLEEP:
+        builder.call(function_of(builder, ir.FunctionType(ir.IntType(32), []), "sched_yield"), [])
+
+
+@intrinsic
 def sleep(builder, address, value):
     """Sleep until a thread wakes those at this address, or not at all if the word there is not `value`.
 

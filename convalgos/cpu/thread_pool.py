@@ -23,7 +23,7 @@ import ctypes
 import signal
 import sys
 
-from convalgos.cpu.atomics import CAN_SLEEP, add, load, nanoseconds, pause, sleep, store, take, wake
+from convalgos.cpu.atomics import CAN_SLEEP, add, give_way, load, nanoseconds, pause, sleep, store, take, wake
 from convalgos.cpu.simd import call
 from convalgos.memory import aligned_zeros
 
@@ -37,10 +37,11 @@ UNDONE, WAITING = 64, 72  # tasks that are not finished; 1: the caller sleeps at
 FREE, KERNEL, ARGUMENTS, TASKS = 128, 136, 144, 152  # 1: the slot may be taken; and what is to be run
 
 # Nanoseconds. To wake a thread takes the caller 15 000, and it comes after 30 000 (a virtual machine, Xeon):
-# who spins for much longer than that loses little by what comes later.
-IDLE, LATE = 300_000, 200_000  # that a worker spins for the next task, and a caller for the end of the last
-SHORT = 60_000  # and both where other programs want the cores
-AWAY, CALM = 200_000, 20_000_000  # for which a thread lost its core then, and for which that is remembered
+# who spins for much longer than that loses little by what comes later. A caller does so for longer, and gives
+# way meanwhile: asleep, it would wake on the core of the worker that wakes it, and stay for tens of ms.
+IDLE, LATE = 500_000, 3_000_000  # that a worker spins for the next task, and a caller for the end of the last
+SHORT = 60_000  # for a worker where other programs want the cores, and until a caller gives way
+AWAY, CALM = 200_000, 20_000_000  # for which a worker lost its core then, and for which that is remembered
 PAUSES = 8  # between two looks at the clock
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
@@ -121,12 +122,14 @@ def launch(pool, kernel, arguments, tasks, threads):
         left = take(slot + UNCLAIMED)
     if add(slot + UNDONE, -done) > done:
         now = nanoseconds()
-        until = now + (LATE if now > load(pool + CROWDED) else SHORT)
-        while load(slot + UNDONE) > 0 and nanoseconds() < until:
+        soon, until = now + SHORT, now + LATE
+        while load(slot + UNDONE) > 0 and now < until:
+            if now > soon:
+                give_way()  # who is waited for may need this core
             for _ in range(PAUSES):
                 pause()
+            now = nanoseconds()
         if load(slot + UNDONE) > 0:
-            store(pool + CROWDED, until + CALM)
             add(slot + WAITING, 1)
             undone = load(slot + UNDONE)
             while undone > 0:
