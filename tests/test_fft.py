@@ -166,6 +166,25 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
         pyfftw.import_wisdom(before)
 
 
+def test_threads_that_use_fftw_first_at_the_same_time(own_wisdom):
+    """It must not ready itself in two of them at once: one process in three was ended."""
+    program = """
+import sys, threading
+from convalgos.cpu import fftw
+sys.setswitchinterval(1e-6)
+start = threading.Barrier(8)
+def work():
+    start.wait()
+    fftw._library("fftw")
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+fftw.Transform("fftw", "float64", (1, 1, 1200))
+"""
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(4)]
+    assert [process.wait() for process in running] == [0] * 4
+
+
 def test_wisdom_is_taken_by_programs_that_use_pyfftw_and_by_others(own_wisdom):
     """FFTW takes wisdom only where it knows the same solvers, which importing pyFFTW adds to."""
     make = "from convalgos.cpu import fftw; fftw.Transform('fftw', 'float32', (1, 1, 1200))"

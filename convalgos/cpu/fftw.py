@@ -200,12 +200,8 @@ def keep(prefix: str) -> None:
     path = wisdom_path(prefix)
     if not _usable(path.parent):
         return
-    export = _function(_library("fftw"), f"{prefix}_export_wisdom_to_string", result=ctypes.c_void_p)
-    text = export()  # memory of the C library's
-    wisdom = ctypes.string_at(text)
-    _function(ctypes.CDLL(None), "free", ctypes.c_void_p)(text)
     try:
-        write_private(path, MAGIC + sealed(wisdom))
+        write_private(path, MAGIC + sealed(_known(prefix)))
     except OSError as error:
         warn_once(f"FFTW's wisdom could not be kept: {error}")
 
@@ -230,6 +226,15 @@ def _read(prefix: str) -> None:
         return
     if not _accept(prefix, text):
         set_aside(path, "FFTW does not accept it")
+
+
+def _known(prefix: str) -> bytes:
+    """FFTW's wisdom, letter by letter: a whole text would be memory of an allocator that we may not have."""
+    text = bytearray()
+    take = ctypes.CFUNCTYPE(None, ctypes.c_char, ctypes.c_void_p)(lambda letter, _: text.extend(letter))
+    export = _function(_library("fftw"), f"{prefix}_export_wisdom", ctypes.c_void_p, ctypes.c_void_p)
+    export(ctypes.cast(take, ctypes.c_void_p), None)
+    return bytes(text)
 
 
 def _accept(prefix: str, wisdom: bytes) -> bool:
@@ -263,9 +268,10 @@ def _library(engine: str) -> ctypes.CDLL | None:
         deep = getattr(os, "RTLD_DEEPBIND", 0)
         library = ctypes.CDLL(module.origin if module else None, mode=os.RTLD_LOCAL | os.RTLD_NOW | deep)
         for prefix in PREFIX.values():
-            # as pyFFTW does: wisdom is accepted only where there are the same solvers, those of threads, too
-            _function(library, f"{prefix}_init_threads", result=ctypes.c_int)()
-            _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
+            with _lock:
+                # as pyFFTW does: wisdom is accepted only where the same solvers are, those of threads too
+                _function(library, f"{prefix}_init_threads", result=ctypes.c_int)()
+                _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
             for name in (
                 "plan_dft_r2c",
                 "plan_dft_c2r",
