@@ -139,8 +139,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
     for vectors, most in simd.TILES[wide].items():
         for rows in range(1, most + 1):
-            for factory in (panels.sum_panel, direct_pixels.sum_pixels, direct_weights.add_panel):
-                yield _kernel(factory, size, lanes, rows, vectors)
+            yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
+            for factory, soon in product((panels.sum_panel, direct_pixels.sum_pixels), (0, simd.SOON)):
+                yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weight_boxes.outer, size, lanes, rows, vectors, accumulate)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):

@@ -136,10 +136,10 @@ def test_nothing_else_is_compiled():
 
 
 def test_the_set_is_small():
-    """Of a dtype: about 500 kernels, and those for the channels and filters of groups."""
+    """Of a dtype: about 650 kernels, and those for the channels and filters of groups."""
     usual, grouped = (len(warm.kernels(["float32"], groups)) for groups in (False, True))
-    assert 400 < usual < 600
-    assert grouped < 1900
+    assert 400 < usual < 700
+    assert grouped < 2000
     assert len(set(warm.kernels())) == len(warm.kernels())
 
 

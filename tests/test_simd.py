@@ -9,9 +9,11 @@ SIZES = {"float32": 4, "float64": 8}
 
 
 @jit.specialise
-def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
+def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON):
     def kernel(x, rows, offsets, w, taps, y, y_stride):
-        simd.conv_tile(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride, w)
+        simd.conv_tile(
+            SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, w
+        )
 
     return kernel
 
@@ -51,9 +53,9 @@ def test_conv_tile_sums_over_the_offset_table(dtype):
     offsets = rng.integers(0, 200, taps)
     y = np.full((rows, vectors * lanes + 3), np.nan, dtype)
     expected = x[starts[:, None] + offsets] @ w
-    for accumulate, factor in ((0, 1), (1, 2)):
-        kernel = conv_tile_kernel(SIZES[dtype], lanes, rows, vectors, accumulate)
-        run(kernel, x, starts, offsets, w, taps, y, y.shape[1])
+    for accumulate, soon, factor in ((0, 0, 1), (1, simd.SOON, 2)):
+        kernel = conv_tile_kernel(SIZES[dtype], lanes, rows, vectors, accumulate, soon)
+        run(kernel, x, starts, simd.reaching(offsets), w, taps, y, y.shape[1])
         assert np.array_equal(y[:, :-3], factor * expected)
     assert np.isnan(y[:, -3:]).all()
 

@@ -47,10 +47,11 @@ PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "filters", "taps", "tile
 
 
 @simd.emitter
-def pixel_tile(v, ROWS, VECTORS, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts):
+def pixel_tile(v, ROWS, VECTORS, SOON, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts):
     """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
 
-    For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables.
+    For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables;
+    offsets goes on for SOON taps, whose pixels are asked for ahead.
     """
     inputs = [v.at(v.pointer(x), v.table64(starts, j)) for j in range(VECTORS)]
     weights, target = v.pointer(w), v.pointer(y)
@@ -58,6 +59,8 @@ def pixel_tile(v, ROWS, VECTORS, x, starts, offsets, taps, w, bias, relu, y, y_k
     with v.loop(taps) as t:
         at = v.table64(offsets, t)
         tap = v.at(weights, v.mul(t, ROWS))
+        for start in inputs if SOON else ():
+            v.prefetch(v.at(start, v.table64(offsets, v.plus(t, SOON))), near=True)
         pixels = [v.load(start, at) for start in inputs]
         for i, row in enumerate(sums):
             weight = v.broadcast(tap, i)
@@ -78,7 +81,7 @@ def pixel_tile(v, ROWS, VECTORS, x, starts, offsets, taps, w, bias, relu, y, y_k
 
 
 @jit.specialise
-def sum_pixels(SIZE, LANES, ROWS, VECTORS):
+def sum_pixels(SIZE, LANES, ROWS, VECTORS, SOON):
     """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
 
     The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
@@ -96,23 +99,23 @@ def sum_pixels(SIZE, LANES, ROWS, VECTORS):
             if total * (tile + 1) // tiles - first == VECTORS:
                 if rows == ROWS:
                     pixel_tile(
-                        SIZE, LANES, ROWS, VECTORS, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
-                        places + at, counts + at,
+                        SIZE, LANES, ROWS, VECTORS, SOON, x, starts + at, offsets, taps, w, bias, relu,
+                        y, y_k, places + at, counts + at,
                     )  # fmt: skip
                 else:
                     pixel_tile(
-                        SIZE, LANES, LESS, VECTORS, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
-                        places + at, counts + at,
+                        SIZE, LANES, LESS, VECTORS, SOON, x, starts + at, offsets, taps, w, bias, relu,
+                        y, y_k, places + at, counts + at,
                     )  # fmt: skip
             elif rows == ROWS:
                 pixel_tile(
-                    SIZE, LANES, ROWS, FEWER, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
-                    places + at, counts + at,
+                    SIZE, LANES, ROWS, FEWER, SOON, x, starts + at, offsets, taps, w, bias, relu,
+                    y, y_k, places + at, counts + at,
                 )  # fmt: skip
             else:
                 pixel_tile(
-                    SIZE, LANES, LESS, FEWER, x, starts + at, offsets, taps, w, bias, relu, y, y_k,
-                    places + at, counts + at,
+                    SIZE, LANES, LESS, FEWER, SOON, x, starts + at, offsets, taps, w, bias, relu,
+                    y, y_k, places + at, counts + at,
                 )  # fmt: skip
 
     return sum_pixels
@@ -262,7 +265,7 @@ class DirectPixelsPlan(KernelPlan):
         values = {
             "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
             "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,
-            "tasks": tasks, "offsets": offsets(cut), "vectors": vectors, "starts": starts,
+            "tasks": tasks, "offsets": simd.reaching(offsets(cut)), "vectors": vectors, "starts": starts,
             "places": places, "counts": counts, "table_length": starts.shape[1],
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
@@ -270,7 +273,7 @@ class DirectPixelsPlan(KernelPlan):
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
             "copy_row": phases.row_copier(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
-            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors),
+            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors, simd.SOON if p.is_pointwise else 0),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}

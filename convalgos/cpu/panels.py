@@ -109,11 +109,12 @@ def seconds(problem: ConvProblem, machine: Machine) -> float:
 
 
 @jit.specialise
-def sum_panel(SIZE, LANES, ROWS, VECTORS):
+def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
     """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
 
     The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
-    rows, for which the table and the sums have room.
+    rows, for which the table and the sums have room. SOON is that of `simd.conv_tile`: for an x that is read
+    where it lies, whose channels are far apart.
     """
     FEWER = max(ROWS - 1, 1)
 
@@ -134,20 +135,72 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS):
                 target = sums + first * width * SIZE
                 if tap == 0 and full:
                     simd.conv_tile(
-                        SIZE, LANES, ROWS, VECTORS, 0, x, start, at, weights, count, target, width, ahead
-                    )
+                        SIZE,
+                        LANES,
+                        ROWS,
+                        VECTORS,
+                        0,
+                        SOON,
+                        x,
+                        start,
+                        at,
+                        weights,
+                        count,
+                        target,
+                        width,
+                        ahead,
+                    )  # fmt: skip
                 elif tap == 0:
                     simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 0, x, start, at, weights, count, target, width, ahead
-                    )
+                        SIZE,
+                        LANES,
+                        FEWER,
+                        VECTORS,
+                        0,
+                        SOON,
+                        x,
+                        start,
+                        at,
+                        weights,
+                        count,
+                        target,
+                        width,
+                        ahead,
+                    )  # fmt: skip
                 elif full:
                     simd.conv_tile(
-                        SIZE, LANES, ROWS, VECTORS, 1, x, start, at, weights, count, target, width, ahead
-                    )
+                        SIZE,
+                        LANES,
+                        ROWS,
+                        VECTORS,
+                        1,
+                        SOON,
+                        x,
+                        start,
+                        at,
+                        weights,
+                        count,
+                        target,
+                        width,
+                        ahead,
+                    )  # fmt: skip
                 else:
                     simd.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 1, x, start, at, weights, count, target, width, ahead
-                    )
+                        SIZE,
+                        LANES,
+                        FEWER,
+                        VECTORS,
+                        1,
+                        SOON,
+                        x,
+                        start,
+                        at,
+                        weights,
+                        count,
+                        target,
+                        width,
+                        ahead,
+                    )  # fmt: skip
                 if tile < VECTORS - 1:
                     ahead += count * LANES * SIZE
             tap += count

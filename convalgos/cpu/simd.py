@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.machine import vector_bytes
 
 try:
@@ -34,6 +36,15 @@ TILES = {
     16: {2: 4, 1: 6},
 }
 LINE = 64  # bytes of a cache line
+# Taps ahead of a product: channels of a map lie too far apart for a processor to foresee. With 4, 8, 16 and
+# 24 of them 1x1 layers took 0.90, 0.88, 0.91 and 0.91 of the time on a Xeon (Granite Rapids), down to 0.70.
+SOON = 8
+
+
+def reaching(offsets: np.ndarray) -> np.ndarray:
+    """A table of offsets (..., taps) with SOON more behind each row, which are only asked for."""
+    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, SOON)]
+    return np.pad(offsets, ends, mode="edge" if offsets.size else "constant")
 
 
 def lanes(dtype_bytes: int) -> int:
@@ -440,17 +451,20 @@ def fetch_bytes(v, WRITE, address, count):
 
 
 @emitter
-def conv_tile(v, ROWS, VECTORS, ACCUMULATE, x, rows, offsets, w, taps, y, y_stride, ahead):
+def conv_tile(v, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, ahead):
     """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
 
     w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
-    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache.
+    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache, and with SOON
+    the row of x that is read so many taps later into the first: `offsets` goes on for those (see `reaching`).
     """
     base, later = v.pointer(x), v.pointer(ahead)
     inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
 
     def offset(t: Any) -> Any:
         v.prefetch(later, v.mul(t, v.lanes))
+        if SOON:
+            v.prefetch(v.at(inputs[0], v.table64(offsets, v.plus(t, SOON))), near=True)
         return v.table64(offsets, t)
 
     _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)

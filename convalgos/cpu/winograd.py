@@ -70,7 +70,7 @@ def whole(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
 class WinogradPlan(BoxPlan):
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: Schedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
-        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors)
+        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         super().__init__(problem, algorithm, cut, input_tiles(*kernel), output_tiles(*kernel), product)
         self._filter_tiles = filter_tiles(*kernel)
 
