@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
+from pathlib import PurePosixPath
+
+from convalgos.gpu.machine import GpuMachine
 
 KINDS = (int, float, tuple, dict)
 
@@ -24,14 +27,24 @@ class Constant:
     comment: str
 
 
-def constants() -> list[Constant]:
-    """Those of every file, in the order of the files."""
+def constants(machine: GpuMachine | None = None) -> list[Constant]:
+    """Those of every file, in the order of the files; on a GPU with those that were measured there."""
     found = []
     for package in ("cpu", "gpu"):
         for entry in sorted(resources.files(f"convalgos.{package}").iterdir(), key=lambda e: e.name):
             if entry.name.endswith(".py"):
                 found += in_source(f"{package}/{entry.name}", entry.read_text("utf-8"))
-    return found
+    return [_on(machine, constant) for constant in found] if machine else found
+
+
+def _on(machine: GpuMachine, constant: Constant) -> Constant:
+    """The constant by which a GPU is judged: the estimate of the file, or what was measured."""
+    path = PurePosixPath(constant.file)
+    name = f"{path.stem}.{constant.name}"
+    if path.parts[0] != "gpu" or name not in dict(machine.measured):
+        return constant
+    told = f"measured by gpu-check on {machine.measured_on}, before {constant.value}: {constant.comment}"
+    return replace(constant, value=f"{machine.constant(name, 0.0):.4g}", comment=told)
 
 
 def in_source(file: str, source: str) -> list[Constant]:

@@ -19,6 +19,7 @@ from rich.console import Console
 from convalgos import bench, constants, history, report, select
 from convalgos.algorithm import Algorithm, Unsupported, missing
 from convalgos.gpu import device as gpu
+from convalgos.gpu.measured import LIMITS
 from convalgos.machine import cache_folder, cache_sizes, cpu_count, cpu_flags, cpu_name, cpuinfo
 from convalgos.store import folder as wisdom_folder
 
@@ -54,7 +55,8 @@ def facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> d
         },
     }
     if with_constants:
-        found["constants"] = [asdict(c) for c in constants.constants()]
+        known = None if "none" in found["gpu"] else gpu.current().figures
+        found["constants"] = [asdict(c) for c in constants.constants(known)]
     return found
 
 
@@ -62,7 +64,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     """Print it, a table for each section."""
     for title, section in found.items():
         if title == "constants":
-            report.show_constants(constants.constants(), console)
+            report.show_constants([constants.Constant(**c) for c in section], console)
             continue
         if title == "algorithms" and "none" in found["gpu"]:  # said once, in the section on the GPU
             there = {name: value for name, value in section.items() if not name.startswith("gpu.")}
@@ -70,8 +72,10 @@ def show(found: dict[str, Any], console: Console) -> None:
             section = there | ({", ".join(absent): "no GPU"} if absent else {})
         rows = [(name, _words(title, name, value), "") for name, value in section.items()]
         if (sources := SOURCES.get(title)) and "source" in section:
+            if found_by_check := section.keys() & LIMITS.keys():
+                sources = report.gpu_sources(found_by_check, section["measured_on"])
             measured = section["source"]
-            rows = [(n, words, sources.get(n, measured)) for n, words, _ in rows if n != "source"]
+            rows = [(n, words, sources.get(n, measured)) for n, words, _ in rows if n not in report.UNTOLD]
         report.print_pairs(title, rows or [("none", "", "")], console)
 
 
@@ -125,7 +129,9 @@ def _gpu() -> dict[str, Any]:
     if reason := gpu.why_none():
         return {"none": reason}
     device = gpu.current()
-    return asdict(device.figures) | device.versions()
+    figures = asdict(device.figures)
+    constants_found = dict(figures.pop("measured"))
+    return figures | constants_found | device.versions()
 
 
 def _kept() -> dict[str, Any]:

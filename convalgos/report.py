@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +14,7 @@ from convalgos import report_kinds
 from convalgos.bench import LayerResult, Measured, Results, geometric_mean
 from convalgos.constants import Constant
 from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.measured import LAUNCH
 from convalgos.machine import Machine
 from convalgos.text_output import cell, one_line
 from convalgos.text_table import Cell, Column, print_table
@@ -35,6 +37,7 @@ MACHINE_SOURCES = {
 GPU_SOURCES = {
     f.name: "the driver" for f in fields(GpuMachine) if f.name not in ("bandwidth", "efficiency")
 } | {"launch": "convalgos, from an H200"}
+UNTOLD = ("source", "measured", "measured_on")  # of the figures, which stand beside others
 NOTABLE_REGRET = 1.1
 LAYER, PROBLEM = Column("layer", wraps=True), Column("problem", wraps=True, spare=3)
 
@@ -216,8 +219,9 @@ def digits(value: float) -> str:
 
 def show_machine(machine: Machine | GpuMachine, console: Console) -> None:
     """The figures that cost models read, and where each came from."""
-    on_gpu = isinstance(machine, GpuMachine)
-    title, sources = ("gpu", GPU_SOURCES) if on_gpu else ("machine", MACHINE_SOURCES)
+    title, sources = "machine", MACHINE_SOURCES
+    if isinstance(machine, GpuMachine):
+        title, sources = "gpu", gpu_sources(dict(machine.measured), machine.measured_on)
     figures = [
         (name, figure, sources.get(name, machine.source)) for name, figure in figures_of(machine).items()
     ]
@@ -226,7 +230,16 @@ def show_machine(machine: Machine | GpuMachine, console: Console) -> None:
 
 def figures_of(machine: Machine | GpuMachine) -> dict[str, str]:
     """The figures of a machine with their units."""
-    return {f.name: figure(f.name, getattr(machine, f.name)) for f in fields(machine) if f.name != "source"}
+    told = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name not in UNTOLD}
+    constants = dict(machine.measured) if isinstance(machine, GpuMachine) else {}
+    return {name: figure(name, value) for name, value in (told | constants).items()}
+
+
+def gpu_sources(constants: Iterable[str], day: str) -> dict[str, str]:
+    """Where the figures of a GPU come from, and its constants that were measured on a day."""
+    check = f"measured by gpu-check on {day}"
+    launch = {"launch": check} if LAUNCH in constants else {}
+    return GPU_SOURCES | launch | dict.fromkeys(constants, check)
 
 
 def show_constants(found: list[Constant], console: Console) -> None:

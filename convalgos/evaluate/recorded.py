@@ -13,6 +13,7 @@ from typing import Any
 
 from convalgos import strict_json
 from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.measured import with_constants
 from convalgos.json_format import FORMATS, load, reading
 from convalgos.machine import Machine, checked
 from convalgos.problem import ConvProblem
@@ -84,11 +85,13 @@ def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     major, minor = found["capability"]
     values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
     for name, value in values.items():
-        if name in ("name", "source"):
+        if name in ("name", "source", "measured_on"):
             strict_json.text(name, value, 1000)
-        elif name != "capability":
+        elif name not in ("capability", "measured"):
             strict_json.number(name, value, 0.0, 1e20)
-    return GpuMachine(**{**values, "capability": (int(major), int(minor))})
+    constants, day = dict(values.pop("measured", ())), values.pop("measured_on", "")
+    machine = GpuMachine(**{**values, "capability": (int(major), int(minor))})
+    return with_constants(machine, constants, day) if constants else machine
 
 
 def _layer(found: dict[str, Any]) -> RecordedLayer:

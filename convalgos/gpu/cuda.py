@@ -12,8 +12,7 @@ import numpy as np
 
 from convalgos.algorithm import EXTRAS
 from convalgos.arrays import as_cupy, torch_stream
-from convalgos.gpu import clock
-from convalgos.gpu.calibrate import kept
+from convalgos.gpu import calibrate, clock, measured
 from convalgos.gpu.cufft import RealTransforms
 from convalgos.gpu.machine import STREAMED, Device, Function, GpuMachine
 from convalgos.gpu.module import OPTIONS, Build, failure, text
@@ -29,7 +28,7 @@ class CudaDevice(Device):
         self.xp = cupy
         self.index = index
         self.name = f"cuda:{index}"
-        self.figures = kept(read_figures(index))
+        self.figures = measured.kept(calibrate.kept(read_figures(index)))
         self.out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._current = cupy.cuda.runtime.getDevice
         self._modules: dict[Build, Any] = {}

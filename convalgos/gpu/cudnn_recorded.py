@@ -3,8 +3,8 @@
 The fastest that was seen, in microseconds, in `cudnn_recorded.csv`: a row for each problem, a column for each
 precision and layout. Most are those of torch (2.11, cuDNN 9.19, `benchmark=True`, November 2026), of
 depthwise layers with kernels of torch's own among them. A call of torch's takes the host some ten
-microseconds: a time below `HOST` may tell of the host, and is an upper bound. Others are of cuDNN alone through
-its front end, in a captured graph; dense layers over `HOST` that were timed in both ways agree within 8 %.
+microseconds: a time below `HOST` may tell of the host, and is an upper bound. Others are of cuDNN alone,
+through its front end in a captured graph; dense layers over `HOST` timed in both ways agree within 8 %.
 """
 
 from __future__ import annotations

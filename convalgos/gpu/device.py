@@ -17,6 +17,7 @@ from convalgos.algorithm import EXTRAS, Unsupported, missing
 from convalgos.gpu.cuda import CudaDevice, lacks
 from convalgos.gpu.machine import Device as Device
 from convalgos.gpu.machine import GpuMachine as GpuMachine
+from convalgos.gpu.measured import shipped
 
 LEAST_CUPY = 14  # whose streams wrap those of other libraries
 
@@ -86,7 +87,9 @@ def _of_profile(name: str) -> Device:
 
     figures = dict(profiles.profiles()[name])
     source, capability = f"profile {name}: {figures.pop('origin')}", tuple(figures.pop("capability"))
-    return PaperDevice(GpuMachine(**figures, capability=capability, source=source), name)
+    figures.pop("measured", None)  # which `shipped` finds by the name of the GPU
+    found = GpuMachine(**figures, capability=capability, source=source)
+    return PaperDevice(shipped(found), name)
 
 
 _devices: dict[int, CudaDevice] = {}

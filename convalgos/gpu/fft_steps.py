@@ -113,7 +113,7 @@ class SteppedFft(GpuAlgorithm):
             if cut is None or not resident(chain, machine):
                 continue
             count, tile = cut.count(problem), 8 * RADIX * chain.points
-            for limit in (PASS_BYTES, min(PASS_BYTES, int(CACHED * machine.l2_bytes))):
+            for limit in (PASS_BYTES, min(PASS_BYTES, int(cached_bytes(machine)))):
                 found.append(Steps(chain, cut, count, min(count, max(1, limit // tile))))
         return found
 
@@ -143,6 +143,11 @@ class SteppedFft(GpuAlgorithm):
         return SteppedPlan(problem, self, self.choice(problem, current().figures))
 
 
+def cached_bytes(machine: GpuMachine) -> float:
+    """Of points that stay in L2 from one kernel to the next."""
+    return machine.constant("fft_steps.CACHED", CACHED) * machine.l2_bytes
+
+
 def steps_seconds(problem: ConvProblem, way: Steps, machine: GpuMachine) -> float:
     """Three kernels for each pass, bound by their instructions or by memory.
 
@@ -152,7 +157,7 @@ def steps_seconds(problem: ConvProblem, way: Steps, machine: GpuMachine) -> floa
     points = way.per_pass * way.tile_bytes
     spectra = p.K * way.tile_bytes * share
     columns = instructions(way.per_pass * RADIX * way.chain.points, COLUMN_SLOTS, machine)
-    kept = min(points, CACHED * machine.l2_bytes)
+    kept = min(points, cached_bytes(machine))
     through = machine.stream(points - kept, points) + machine.stream(kept, 0)
     read = max(columns, machine.stream(p.x_bytes * share) + through)
     write = max(columns, machine.stream(p.y_bytes * share) + through)

@@ -53,6 +53,12 @@ class GpuMachine:
     launch: float = LAUNCH
     efficiency: float = EFFICIENCY
     source: str = "read from the driver"
+    measured: tuple[tuple[str, float], ...] = ()  # (constant of a cost model, value); see `gpu.measured`
+    measured_on: str = ""  # 2026-11-30
+
+    def constant(self, name: str, estimate: float) -> float:
+        """A constant of a cost model, "file.NAME": as measured on GPUs of this kind, or the estimate."""
+        return next((value for known, value in self.measured if known == name), estimate)
 
     @property
     def summary(self) -> str:

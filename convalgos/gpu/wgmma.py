@@ -230,10 +230,14 @@ class Wgmma(GpuAlgorithm):
     def seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
         """Of all kernels, but for the time to launch the first one."""
         kind = "float16" if self.math == "half" else "tf32"
-        rate = REACHED * machine.tensor_peak(kind) / machine.multiprocessors
+        rate = (
+            machine.constant("wgmma.REACHED", REACHED) * machine.tensor_peak(kind) / machine.multiprocessors
+        )
         flops = 2 * tile.rows * tile.columns * step(problem)
-        read = (tile.rows + tile.columns) * ROW_BYTES / (L2_BYTES * machine.clock)
-        one = max(flops / rate, read) * (ceil_div(steps(problem, self.terms), splits) + FILL / tile.blocks)
+        per_clock = machine.constant("wgmma.L2_BYTES", L2_BYTES)
+        read = (tile.rows + tile.columns) * ROW_BYTES / (per_clock * machine.clock)
+        filling = machine.constant("wgmma.FILL", FILL) / tile.blocks
+        one = max(flops / rate, read) * (ceil_div(steps(problem, self.terms), splits) + filling)
         busy = waves(tiles(problem, tile) * splits, machine)
         seconds = max(busy * one, machine.stream(problem.bytes))
         if packed := packed_bytes(problem, self.terms):

@@ -1,0 +1,94 @@
+"""Constants of the cost models as the check of a GPU found them, for all GPUs of that kind.
+
+`gpu_check` fits them to times of kernels and keeps them, in the cache folder, in a file that names the GPU
+and its compute capability; what it could not find stays the estimate that stands in the code. Those of a
+profile (`profiles.json`, under "measured") hold for GPUs of its name that nobody checked yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from convalgos import machine, profiles, strict_json
+from convalgos.gpu.machine import GpuMachine
+from convalgos.machine import cache_folder, set_aside
+
+FORMAT = 1  # of the file; raise it when a constant changes its meaning
+LAUNCH = "machine.LAUNCH"  # which is a figure of the machine, too
+LIMITS = {  # constant of a file in `convalgos/gpu` -> what it may be
+    LAUNCH: (1e-7, 1e-4),  # seconds
+    "wgmma.REACHED": (0.05, 1.2),  # of what cuBLAS reaches of the peak
+    "wgmma.L2_BYTES": (4.0, 256.0),
+    "wgmma.FILL": (0.0, 64.0),
+    "fft_chain.ISSUED": (0.02, 1.0),
+    "fft_steps.CACHED": (0.02, 1.0),
+}
+LONGEST_NAME = 1000  # characters
+
+
+def with_constants(figures: GpuMachine, values: Mapping[str, Any], day: str) -> GpuMachine:
+    """The figures with constants that were measured on a day, 2026-11-30.
+
+    Raises:
+        ValueError: there is no such constant or day, or it cannot be that much.
+    """
+    if unknown := sorted(values.keys() - LIMITS.keys()):
+        raise ValueError(f"{', '.join(unknown)}: the constants are {', '.join(LIMITS)}")
+    date.fromisoformat(strict_json.text("date", day, len("2026-11-30")))
+    found = {name: strict_json.number(name, values[name], *LIMITS[name]) for name in sorted(values)}
+    launch = found.get(LAUNCH, figures.launch)
+    return replace(figures, launch=launch, measured=tuple(found.items()), measured_on=day)
+
+
+def text(figures: GpuMachine) -> str:
+    """The file of the constants in these figures."""
+    kind = {"name": figures.name, "capability": figures.capability, "date": figures.measured_on}
+    return json.dumps({"format": FORMAT, **kind, "constants": dict(figures.measured)}, indent=1) + "\n"
+
+
+def keep(figures: GpuMachine) -> Path:
+    """For later processes; where."""
+    path = _path(figures)
+    machine.keep(path, text(figures), "constants of the GPU")
+    return path
+
+
+def kept(figures: GpuMachine) -> GpuMachine:
+    """The figures with what was measured on GPUs of this kind; a damaged file is set aside with a warning."""
+    path = _path(figures)
+    try:
+        stored = strict_json.loads(path.read_text("utf-8"))
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise ValueError("not a file of this version")
+        told = [strict_json.text("name", stored.get("name"), LONGEST_NAME), stored.get("capability")]
+        if told != [figures.name, [*figures.capability]]:
+            raise ValueError("of another kind of GPU")
+        values = stored.get("constants")
+        if not isinstance(values, dict):
+            raise ValueError("without constants")
+        return with_constants(figures, values, stored.get("date", ""))
+    except (FileNotFoundError, NotADirectoryError):
+        return shipped(figures)
+    except (OSError, ValueError) as error:
+        set_aside(path, str(error))
+        return shipped(figures)
+
+
+def shipped(figures: GpuMachine) -> GpuMachine:
+    """The figures with what the profile of GPUs of this name says, if anything."""
+    for name in profiles.of_gpus():
+        profile = profiles.profiles()[name]
+        of_kind = profile["name"] in figures.name.split() and [*figures.capability] == profile["capability"]
+        if of_kind and (found := profile.get("measured")):
+            return with_constants(figures, found["constants"], found["date"])
+    return figures
+
+
+def _path(figures: GpuMachine) -> Path:
+    major, minor = figures.capability
+    return cache_folder() / "machine" / f"{figures.fingerprint}-sm{major}{minor}-constants.json"

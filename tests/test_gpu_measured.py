@@ -1,0 +1,108 @@
+"""Constants of the cost models that a check of a GPU found: kept, believed, shown, set aside when damaged."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from command_line import run
+from cuda_shim import device as shim
+
+from convalgos import constants, profiles
+from convalgos.evaluate import recorded
+from convalgos.gpu import device, measured
+from convalgos.gpu.fft_steps import SteppedFft
+from convalgos.gpu.wgmma import Wgmma
+from convalgos.problem import ConvProblem
+
+DENSE = ConvProblem.parse("n8 c256 h56 w56 k256 r3 s3 p1 channels_last float16")
+LONG = ConvProblem.parse("n4 c64 w131072 k64 s131072 p131071:0 groups64")
+FOUND = {"wgmma.REACHED": 0.34, "fft_chain.ISSUED": 0.25, "machine.LAUNCH": 5e-6}
+DAY = "2026-11-30"
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+
+
+def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
+    before = shim.H200
+    assert measured.kept(before) is before
+    measured.keep(measured.with_constants(before, FOUND, DAY))
+    found = measured.kept(before)
+    assert dict(found.measured) == FOUND and found.measured_on == DAY and found.launch == 5e-6
+    slower = replace(before, measured=(("wgmma.REACHED", 0.34),))
+    assert Wgmma("half").cost(DENSE, slower) > 1.5 * Wgmma("half").cost(DENSE, before)
+    fewer = replace(before, measured=(("fft_chain.ISSUED", 0.1), ("fft_steps.CACHED", 0.05)))
+    with device.use(shim.ShimDevice()):
+        assert SteppedFft().cost(LONG, fewer) > 1.5 * SteppedFft().cost(LONG, before)
+    other = replace(before, capability=(9, 1))
+    assert measured.kept(other) is other
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 0},
+        {"name": "another GPU"},
+        {"capability": [8, 0]},
+        {"constants": {"wgmma.REACHED": float("nan")}},
+        {"constants": {"wgmma.REACHED": 3.0}},
+        {"constants": {"wgmma.REACHED": True}},
+        {"constants": {"wgmma.TILES": 1.0}},
+        {"constants": [1.0]},
+        {"date": "yesterday"},
+        {"date": 20261130},
+    ],
+    ids=str,
+)
+def test_a_damaged_file_is_set_aside_with_a_warning(damage):
+    path = measured.keep(measured.with_constants(shim.H200, FOUND, DAY))
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert measured.kept(shim.H200) is shim.H200
+    assert not path.exists() and path.with_name(path.name + ".damaged").exists()
+
+
+def test_a_profile_tells_gpus_of_its_name_what_was_measured(monkeypatch):
+    told = profiles.profiles() | {
+        "sm_90": profiles.profiles()["sm_90"] | {"measured": {"date": DAY, "constants": FOUND}}
+    }
+    monkeypatch.setattr(profiles, "profiles", lambda: told)
+    device._of_profile.cache_clear()
+    try:
+        assert dict(device.named("sm_90").figures.measured) == FOUND
+    finally:
+        device._of_profile.cache_clear()
+    here = replace(shim.H200, name="NVIDIA H200")
+    assert dict(measured.kept(here).measured) == FOUND
+    assert (
+        measured.kept(shim.A100).measured == measured.kept(replace(here, name="NVIDIA H100")).measured == ()
+    )
+    measured.keep(measured.with_constants(here, {"wgmma.FILL": 6.0}, DAY))
+    assert dict(measured.kept(here).measured) == {"wgmma.FILL": 6.0}
+
+
+def test_info_tells_estimates_from_what_was_measured():
+    figures = measured.with_constants(shim.H200, FOUND, DAY)
+    shown = {f"{c.file} {c.name}": c for c in constants.constants(figures)}
+    assert shown["gpu/wgmma.py REACHED"].value == "0.34"
+    assert shown["gpu/wgmma.py REACHED"].comment.startswith(f"measured by gpu-check on {DAY}, before 0.68: ")
+    assert "measured" not in shown["gpu/wgmma.py FILL"].comment
+    assert [c.name for c in constants.constants()] == [c.name for c in shown.values()]
+    with device.use(shim.ShimDevice(figures)):
+        told = json.loads(run("info", "--json").stdout)["gpu"]
+        text = run("info", "--constants").stdout
+    assert told["wgmma.REACHED"] == 0.34 and told["measured_on"] == DAY and "measured" not in told
+    assert f"measured by gpu-check on {DAY}" in " ".join(text.split())
+
+
+def test_tables_of_a_gpu_are_read_with_its_constants():
+    figures = measured.with_constants(shim.H200, FOUND, DAY)
+    assert recorded.read_machine(json.loads(json.dumps(asdict(figures)))) == figures
+    plain = json.loads(json.dumps(asdict(shim.H200)))
+    assert recorded.read_machine(plain) == shim.H200
+    del plain["measured"], plain["measured_on"]  # a table from before there were any
+    assert recorded.read_machine(plain) == shim.H200
+    with pytest.raises(ValueError, match=r"wgmma\.REACHED"):
+        recorded.read_machine(plain | {"measured": [["wgmma.REACHED", -1.0]], "measured_on": DAY})
