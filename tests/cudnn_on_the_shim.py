@@ -37,6 +37,7 @@ def forget():
     for cached in (cudnn_plans.listing, cudnn_run.planner):
         cached.cache_clear()
     cudnn_plans._notes.clear()
+    cudnn_plans._readable.clear()
     cudnn_run._free.clear()
     judge.forget()
 

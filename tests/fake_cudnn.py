@@ -18,6 +18,7 @@ import numpy as np
 
 from convalgos.algorithm import finish
 from convalgos.cpu.reference import backward_data, backward_weights, reference
+from convalgos.gpu.cudnn_plans import KNOWN
 from convalgos.problem import ConvProblem
 
 data_type = Enum("data_type", "FLOAT HALF BFLOAT16")
@@ -86,11 +87,11 @@ class Handle:
 
 
 class Front(ModuleType):
-    """The module `cudnn`."""
+    """The module `cudnn`. `usual`: the plans of the problem whose engines are known."""
 
-    def __init__(self, plans=PLANS, raw=False, version=91900):
+    def __init__(self, plans=PLANS, raw=False, version=91900, usual=PLANS):
         super().__init__("cudnn")
-        self.plans, self.raw, self.version = list(plans), raw, version
+        self.plans, self.raw, self.version, self.usual = list(plans), raw, version, list(usual)
         self.refuses, self.graphs, self.handles = None, [], []
         self.ran = []  # streams
         self.captured = lambda: False  # whether the stream of the caller is
@@ -158,6 +159,10 @@ class Graph:
 
     # --- plans -----------------------------------------------------------------------------------
 
+    @property
+    def usual(self):
+        return self.arrays[0].set["dim"] == [*KNOWN[0].x_shape]
+
     def validate(self):
         assert self.output.set["output"] is True
         uids = [t.set["uid"] for t in (*self.arrays, self.output)]
@@ -175,7 +180,7 @@ class Graph:
         with_bias = "add" in self.output.steps
         assert "relu" not in self.output.steps or with_bias, "cuDNN has no engine for ReLU alone"
         for mode in modes:
-            for e in self.front.plans:
+            for e in self.front.usual if self.usual else self.front.plans:
                 name = e.fused if with_bias else e.name
                 if name is not None and (e.mode == mode.name or mode is heur_mode.FALLBACK is not e.mode):
                     self.plans.append((name, e))

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import fake_cudnn
 import numpy as np
 import pytest
 from cuda_shim import device as shim
@@ -13,7 +14,7 @@ from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
 from convalgos import algorithm as contract
-from convalgos import select
+from convalgos import cache_files, select
 from convalgos.algorithm import Unsupported, finish
 from convalgos.cpu.reference import backward_data, backward_weights
 from convalgos.gpu import cudnn as module
@@ -84,7 +85,8 @@ def test_16_bits(install, trusting, dtype):
     kind = contract.numpy_dtype(dtype)
     found = CUDNN.serve(problem)(x.astype(kind), w.astype(kind), bias=bias.astype(kind), activation="relu")
     assert np.array_equal(found.astype(np.float32), right(problem, y, bias, "relu"))
-    assert {graph.kind.name for graph in front.graphs} == {"HALF" if dtype == "float16" else "BFLOAT16"}
+    own = [graph for graph in front.graphs if graph.arrays[0].set["dim"] == [*problem.x_shape]]
+    assert {graph.kind.name for graph in own} == {"HALF" if dtype == "float16" else "BFLOAT16"}
 
 
 def gradient_data(problem, dtype=np.float32):
@@ -174,6 +176,49 @@ def test_notes_are_asked_for_once_for_a_kind_of_problem(install):
     other = PROBLEM.replace(x_shape=(3, 6, 9, 9))
     assert [len(a.offer.notes) for a in CUDNN.variants(other)]
     assert len(front.graphs) == before + 1
+
+
+UNTOLD = (replace(PLANS[2], notes=()), PLANS[6])  # its FFT is not told as one
+ALL_TOLD = (PLANS[2],)  # every engine seems to be one
+GONE = PLANS[3:]
+
+
+@pytest.mark.parametrize("usual", [UNTOLD, ALL_TOLD, GONE], ids=["untold", "all", "gone"])
+def test_where_a_known_fft_is_not_told_as_one_no_notes_are_believed(install, trusting, monkeypatch, usual):
+    monkeypatch.setattr(cache_files, "_told", {})
+    front = install(usual=usual)
+    x, w, bias, y = data(PROBLEM)
+    with pytest.warns(RuntimeWarning, match="engine 3 is not told as FFT"):
+        told = {a.offer.name: str(a.offer) for a in CUDNN.variants(PROBLEM)}
+    assert told["eng1"] == "eng1: unknown (notes not read), 0.00 MB"
+    found = {a.offer.name: a for a in CUDNN.variants(PROBLEM)}
+    assert not any(a.deterministic for a in found.values()) and all(a.spreads_nan for a in found.values())
+    assert ca.plan(PROBLEM, "cuda:0", "gpu.cudnn").algorithm == "gpu.cudnn"
+    with pytest.raises(Unsupported, match="differ in their last bits"):
+        ca.plan(PROBLEM, "cuda:0", "gpu.cudnn", deterministic=True)
+    with pytest.raises(Unsupported, match="NaN"):
+        ca.plan(PROBLEM, "cuda:0", "gpu.cudnn", strict_nan=True)
+    plan = found["eng70_k2=2_k18=0"].serve(PROBLEM)
+    assert np.array_equal(plan(x, w, bias=bias, activation="relu"), right(PROBLEM, y, bias, "relu"))
+    assert plan._fused == {True: None}, "whether the other kernel is the same one is not known"
+    asked = len(front.graphs)
+    assert {a.offer.repeats for a in CUDNN.variants(PROBLEM.replace(dtype="float16"))} == {False}
+    assert len(front.graphs) == asked + 1, "the known engine is asked about once"
+
+
+def test_an_engine_that_says_neither_is_thought_the_worst_of(install, trusting, monkeypatch):
+    install()
+    build = fake_cudnn.Graph.build_plan_at_index
+
+    def failing(graph, index):
+        if graph.limit == -1 and graph.plans[index][0] == "eng1" and not graph.usual:
+            raise RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")
+        return build(graph, index)
+
+    monkeypatch.setattr(fake_cudnn.Graph, "build_plan_at_index", failing)
+    found = {a.offer.name: a for a in CUDNN.variants(PROBLEM)}
+    assert not found["eng1"].deterministic and found["eng1"].spreads_nan
+    assert found["eng70_k2=2_k18=0"].deterministic and not found["eng70_k2=2_k18=0"].spreads_nan
 
 
 def test_a_refusal_is_passed_on(install):

@@ -27,6 +27,7 @@ from convalgos.gpu.cudnn_graph import (
     uids,
     with_explicit_padding,
 )
+from convalgos.gpu.cudnn_plans import BARRING
 from convalgos.problem import DIRECTIONS, ConvProblem
 from convalgos.suites import suites
 
@@ -115,6 +116,8 @@ def test_the_stand_in_has_what_the_front_end_has(front):
     assert "user_ptrs_array: int, n_user: int, workspace: int, handle: int" in (
         lowered._execute_with_raw_ptrs.__doc__
     )
+    words = Path(front._pybind_module.__file__).read_bytes()
+    assert all(word.encode() in words for word in BARRING), "by which notes are read"
     accepted = inspect.signature(front.pygraph.execute).parameters
     assert {"workspace", "handle"} <= set(accepted)
     assert set(fake_cudnn.numerical_note.__members__) == set(front.numerical_note.__members__) - {"NOT_SET"}

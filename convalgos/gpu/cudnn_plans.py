@@ -2,7 +2,9 @@
 
 A plan is an engine with settings of its knobs, named by cuDNN as `eng67_k2=7_k13=0`. Plans that round more
 than the problem asks for are barred before anything else is looked at. What an engine is, its notes tell; the
-front end filters by notes but does not list them, so that they are found by filtering.
+front end filters by notes but does not list them, so that they are found by filtering. That is a side effect,
+so it is tried first on an engine that is known to be an FFT; where it fails, nothing is taken for granted: no
+plan then repeats its bits, and every one may spread a NaN.
 
 Source: nvidia-cudnn-frontend (pygraph, plans.h); cuDNN's numerical notes.
 """
@@ -12,16 +14,19 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from convalgos.cache_files import warn_once
 from convalgos.gpu.cudnn_graph import PLAIN, Epilogue, describe, with_explicit_padding
 from convalgos.gpu.cudnn_run import planner
 from convalgos.gpu.device import Device
 from convalgos.problem import ConvProblem
 
 ENGINE = re.compile(r"eng(\d+)(.*)")  # other plans of a list are the front end's own, compiled when they run
+BARRING = {"Deselecting": True, "orkspace": False}  # word of the front end's error -> whether a note barred
 BARRED = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")  # less precise than what is asked for
 TENSORS = "TENSOR_CORE"  # barred, too, where float32 is strict: their products are TF32
 METHODS = {  # note -> the algorithm that it tells of; the first that an engine has
@@ -33,9 +38,12 @@ METHODS = {  # note -> the algorithm that it tells of; the first that an engine 
     TENSORS: "implicit GEMM on tensor cores",
 }
 TRANSFORMS = frozenset(note for note in METHODS if note != TENSORS)
+UNREAD = "notes not read"  # in the place of notes that could not be told
+KNOWN = ConvProblem.parse("n16 c96 h28 w28 k128 r3 s3 p1"), 3, "FFT"  # a problem, an engine, and what it is
 
 _building = threading.RLock()  # graphs may not be changed by two threads at once
 _notes: dict[tuple[Any, ...], frozenset[str]] = {}  # kind of problem, engine -> its notes
+_readable: dict[int, bool] = {}  # version of cuDNN -> whether its notes can be read
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,17 @@ class Offer:
     @property
     def repeats(self) -> bool:
         """Whether it gives the same bits on every run."""
-        return "NONDETERMINISTIC" not in self.notes
+        return not self.notes & {"NONDETERMINISTIC", UNREAD}
 
     @property
     def transforms(self) -> bool:
         """Whether a NaN spreads over the tile or plane that it transforms."""
-        return bool(self.notes & TRANSFORMS)
+        return bool(self.notes & {*TRANSFORMS, UNREAD})
 
     @property
     def method(self) -> str:
+        if UNREAD in self.notes:
+            return "unknown"
         return next(
             (told for note, told in METHODS.items() if note in self.notes), "no transform, on CUDA cores"
         )
@@ -135,9 +145,12 @@ class Listing:
         if (kind, engine) not in _notes:
             found: dict[int, set[str]] = {_parts(n)[0]: set() for n in self._index}
             with _building:
+                if not self._can_read():
+                    return frozenset({UNREAD})
                 for note in self._front.numerical_note.__members__:
-                    for other in self._engines_with(note):
-                        found.setdefault(other, set()).add(note)
+                    for other, has in self._engines_with(note).items():
+                        if has is not False:
+                            found.setdefault(other, set()).add(note if has else UNREAD)
             _notes.update({(kind, e): frozenset(notes) for e, notes in found.items()})
         return _notes[(kind, engine)]
 
@@ -161,24 +174,41 @@ class Listing:
                 return None
             return Offer(name, int(self._graph.get_workspace_size()), rank, self)
 
-    def _engines_with(self, note: str) -> set[int]:
-        """Engines that are barred where this note is.
+    def _can_read(self) -> bool:
+        """Whether notes come out as they are for an engine that is known, and not for all."""
+        version = self._front.backend_version()
+        if version not in _readable:
+            problem, engine, note = KNOWN
+            told: dict[int, bool | None] = {}
+            with suppress(Exception):  # cuDNN's own kinds
+                told = Listing(problem, PLAIN, self._where)._engines_with(note)
+            _readable[version] = told.get(engine) is True and False in told.values()
+            if not _readable[version]:
+                warn_once(
+                    f"the notes of the engines of cuDNN {version} cannot be read, as engine {engine} is not "
+                    f"told as {note}; no plan of it serves where deterministic or strict_nan is asked for"
+                )
+        return _readable[version]
+
+    def _engines_with(self, note: str) -> dict[int, bool | None]:
+        """Engine -> whether it is barred where this note is; None where that was not told.
 
         Building a plan of a graph that also bars any workspace fails at once, and the error says by which.
         """
         graph = self._planned((note,))
         graph.deselect_workspace_greater_than(-1)
-        found = set()
+        told: dict[int, set[bool]] = {}
         for i in range(graph.get_execution_plan_count()):
             match = ENGINE.fullmatch(graph.get_plan_name_at_index(i))
             if match is None:
                 continue
+            of_engine = told.setdefault(int(match[1]), set())
             try:
                 graph.build_plan_at_index(i)
+                of_engine.add(False)
             except Exception as error:
-                if "orkspace" not in str(error):
-                    found.add(int(match[1]))
-        return found
+                of_engine |= {barred for word, barred in BARRING.items() if word in str(error)}
+        return {engine: answers.pop() if len(answers) == 1 else None for engine, answers in told.items()}
 
 
 def _parts(name: str) -> tuple[int, str]:
@@ -195,7 +225,11 @@ def twin(plain: Offer, listing: Listing) -> Offer | None:
     notes name the same kernel. Without knobs the number must be the same, too.
     """
     for offer in listing.offers(lambda name: _parts(name)[1] == plain.knobs):
-        if offer.notes == plain.notes and (plain.knobs or offer.name == plain.name):
+        if (
+            offer.notes == plain.notes
+            and UNREAD not in plain.notes
+            and (plain.knobs or offer.name == plain.name)
+        ):
             return offer
     return None
 
