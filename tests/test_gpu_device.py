@@ -1,9 +1,11 @@
 """The device through CuPy, on a stand-in for CuPy: devices, streams, memory, graphs, other libraries."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from helpers import example
 
 import convalgos as ca
 from convalgos.algorithm import Unsupported
-from convalgos.gpu import cuda, cufft, device, tensor_maps
+from convalgos.gpu import cuda, cufft, device, tables, tensor_maps
 from convalgos.gpu.direct import ALGORITHMS, TILE_K
 from convalgos.gpu.module import Build, CompileError
 from convalgos.gpu.taps import tap_table
@@ -248,6 +250,89 @@ def test_tables_of_a_plan_are_there_for_every_stream():
     (_, _, where), waited = stand_in.log
     assert where not in (0, busy.ptr) and waited == ("synchronize", 0, where)
     assert np.array_equal(plan._taps.array, tap_table(PROBLEM, TILE_K))
+
+
+def uploads():
+    return [entry for entry in stand_in.log if entry[0] == "upload"]
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithm"),
+    [
+        ("n2 c3 h9 w8 k4 r3 s3 p1 stride2 backward_data", "gpu.direct"),
+        ("n1 c2 w20000 k2 s20000 p19999:0 groups2", "gpu.fft.steps"),
+    ],
+)
+def test_all_tables_of_a_plan_are_copied_at_once(text, algorithm):
+    problem = ca.ConvProblem.parse(text)
+    plan = served(problem, algorithm=algorithm)
+    found = [t for p in (plan, *getattr(plan, "_plans", {}).values()) for t in vars(p).values()]
+    found = [t for t in found if isinstance(t, stand_in.ndarray)]
+    assert len(found) > 1 and len(uploads()) == 1
+    places = sorted((t.data.ptr, t.data.ptr + t.nbytes) for t in found)
+    assert all(end <= start for (_, end), (start, _) in pairwise(places))
+    assert all(start % tables.ALIGNED == 0 for start, _ in places)
+    if problem.direction == "backward_data":
+        for phase, inner in plan._plans.items():
+            assert np.array_equal(inner._taps.array, tap_table(phase.forward, TILE_K))
+
+
+def test_tables_larger_than_what_is_shared_have_memory_of_their_own(monkeypatch):
+    monkeypatch.setattr(tables, "TOGETHER", 512)
+    chosen = device.cuda(0)
+    values = [np.arange(n, dtype=np.int32) for n in (3, 100, 500, 0, 7)]
+    with chosen.gathering(), chosen.gathering():
+        found = [chosen.table(v) for v in values]
+        assert not uploads()
+    assert all(np.array_equal(f.array, v) for f, v in zip(found, values, strict=True))
+    assert len(uploads()) == 4 and len([e for e in stand_in.log if e[0] == "synchronize"]) == 1
+
+
+def test_where_gathering_fails_the_next_table_is_copied(monkeypatch):
+    chosen = device.cuda(0)
+    with pytest.raises(ZeroDivisionError), chosen.gathering():
+        chosen.table(np.arange(3))
+        raise ZeroDivisionError
+    assert np.array_equal(chosen.table(np.arange(5)).array, np.arange(5))
+
+
+def test_nothing_waits_for_the_device_when_a_plan_is_freed(monkeypatch):
+    gc.collect()  # what other tests left
+    stand_in.freed.clear()
+    plan = served(PROBLEM)
+    ca.forget_plans()
+    busy = stand_in.Stream(non_blocking=True)
+    with busy:
+        busy.begin_capture()  # memory that is freed would break it
+        del plan
+        gc.collect()
+        busy.end_capture()
+    assert stand_in.freed == []
+    served(PROBLEM)
+    assert stand_in.freed == []
+    monkeypatch.setattr(tables, "ASIDE", 0)
+    ca.forget_plans()
+    gc.collect()
+    served(PROBLEM)
+    assert len(stand_in.freed) == 2
+
+
+def test_what_plans_left_is_freed_where_memory_is_short(monkeypatch):
+    served(PROBLEM)
+    ca.forget_plans()
+    gc.collect()
+    stand_in.freed.clear()
+    made, wanted = stand_in.Memory, []
+
+    def short(size):
+        wanted.append(size)
+        if len(wanted) == 1:
+            raise stand_in.OutOfMemoryError(size)
+        return made(size)
+
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "Memory", short)
+    assert np.array_equal(served(PROBLEM)._taps.array, tap_table(PROBLEM, TILE_K))
+    assert len(stand_in.freed) == 1 and len(wanted) == 2
 
 
 # --- memory --------------------------------------------------------------------------------------

@@ -112,10 +112,11 @@ def _places(problem: ConvProblem) -> tuple[dict[Phase, int], int]:
 class BackwardDataPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: BackwardData):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._plans: dict[Phase, Any] = {
-            p: algorithm.inner.plan(p.forward) for p in phases(problem) if p.forward is not None
-        }
-        self._interleave = None if is_whole(problem) else self._interleaving()
+        with self.device.gathering():
+            self._plans: dict[Phase, Any] = {
+                p: algorithm.inner.plan(p.forward) for p in phases(problem) if p.forward is not None
+            }
+            self._interleave = None if is_whole(problem) else self._interleaving()
         self.launches += [launch for plan in self._plans.values() for launch in plan.launches]
         self.uncapturable = next((p.uncapturable for p in self._plans.values() if p.uncapturable), None)  # type: ignore[misc]
 

@@ -16,6 +16,7 @@ from convalgos.gpu import calibrate, clock, measured
 from convalgos.gpu.cufft import RealTransforms
 from convalgos.gpu.machine import STREAMED, Device, Function, GpuMachine
 from convalgos.gpu.module import OPTIONS, Build, failure, text
+from convalgos.gpu.tables import Tables
 from convalgos.gpu.tensor_maps import Im2col, encode
 
 FREE_SHARED_BYTES = 48 << 10  # dynamic shared memory that a kernel gets without asking
@@ -31,6 +32,7 @@ class CudaDevice(Device):
         self.figures = measured.kept(calibrate.kept(read_figures(index)))
         self.out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._current = cupy.cuda.runtime.getDevice
+        self._tables = Tables(cupy)
         self._modules: dict[Build, Any] = {}
         self._compiling: dict[Build, threading.Lock] = {}
         self._lock = threading.Lock()  # of the two above, and of the attributes of kernels
@@ -101,15 +103,14 @@ class CudaDevice(Device):
 
     # --- arrays ------------------------------------------------------------------------------
 
-    def table(self, values: np.ndarray) -> Any:
-        cuda, values = self.xp.cuda, np.ascontiguousarray(values)
+    def tables(self, *values: np.ndarray) -> list[Any]:
         with self.active():
-            memory = cuda.Memory(values.nbytes)  # no pool's: freeing it waits for kernels that may read it
-            made = self.xp.ndarray(values.shape, values.dtype, cuda.MemoryPointer(memory, 0))
-            stream = cuda.Stream(non_blocking=True)
-            made.data.copy_from_host_async(values.ctypes.data, values.nbytes, stream)
-            stream.synchronize()
-        return made
+            return self._tables.tables(*values)
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        with self.active(), self._tables.gathering():
+            yield
 
     def address(self, array: Any) -> int:
         return array.data.ptr

@@ -178,8 +178,9 @@ class SteppedPlan(GpuPlan):
         self._way, self._planes = way, planes.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
         self._cut = self.by_value(way.tiling.record(p))
-        self._column_table = self.device.table(factors(RADIX, way.chain.points, weighted=True))
-        self._row_tables = self.device.table(way.chain.tables(weighted=False))
+        self._column_table, self._row_tables = self.device.tables(
+            factors(RADIX, way.chain.points, weighted=True), way.chain.tables(weighted=False)
+        )
         self._columns, self._rows = np.int32(way.chain.points), np.int32(RADIX)
         self._passes = [
             (np.int32(first), self._kernels(min(way.per_pass, way.total - first)))

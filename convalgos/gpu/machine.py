@@ -158,9 +158,18 @@ class Device(ABC):
         for made in waiting:
             made.result()
 
+    def tables(self, *values: np.ndarray) -> list[Any]:
+        """Copies of values on the device, for a plan: any stream may read them from now on."""
+        return [self.xp.asarray(array) for array in values]
+
     def table(self, values: np.ndarray) -> Any:
-        """(...) A copy of values on the device, for a plan: any stream may read it from now on."""
-        return self.xp.asarray(values)
+        """(...) The one copy of `tables`."""
+        (made,) = self.tables(values)
+        return made
+
+    def gathering(self) -> AbstractContextManager[Any]:
+        """Within it, tables of the calling thread are copied at once, at its end: none is read before."""
+        return nullcontext()
 
     def by_value(self, record: np.ndarray) -> Any:
         """(1,) A record in the form in which it costs a launch the least; changes to it still count."""

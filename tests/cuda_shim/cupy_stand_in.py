@@ -191,6 +191,7 @@ class Block:
 
 
 default_pool = Pool()
+freed: list[int] = []  # bytes of each `Memory` that is gone
 
 
 @contextlib.contextmanager
@@ -203,10 +204,14 @@ def using_allocator(allocate):
 
 
 class Memory:
-    """Memory of no pool."""
+    """Memory of no pool; freeing it waits for the device, and breaks a capture."""
 
     def __init__(self, size):
-        self.raw = Pool().malloc(size).raw
+        self.raw, self.size, self.device_id = Pool().malloc(size).raw, size, get_device()
+        self.ptr = self.raw.ctypes.data
+
+    def __del__(self):
+        freed.append(self.size)
 
 
 class UnownedMemory:
