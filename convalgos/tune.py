@@ -13,6 +13,7 @@ from convalgos import api, machine, measure, race, select
 from convalgos.constraints import Constraints
 from convalgos.gpu import calibrate as gpu_calibrate
 from convalgos.gpu import device as gpu
+from convalgos.gpu import measured
 from convalgos.gpu.device import GpuMachine
 from convalgos.machine import Machine
 from convalgos.measure import Progress, silent
@@ -86,7 +87,7 @@ def tune_device(device: str, progress: Progress = silent) -> tuple[Machine | Gpu
     progress("copy and product", 0.0)
     chosen = gpu.named(device)
     with gpu.use(chosen):
-        chosen.figures = gpu_calibrate.measure(chosen)
+        chosen.figures = measured.kept(gpu_calibrate.measure(chosen))
     gpu_calibrate.keep(chosen.figures)
     api.forget_plans()
     return chosen.figures, []

@@ -17,7 +17,7 @@ from convalgos.problem import ConvProblem
 DENSE = ConvProblem.parse("n8 c256 h56 w56 k256 r3 s3 p1 channels_last float16")
 LONG = ConvProblem.parse("n4 c64 w131072 k64 s131072 p131071:0 groups64")
 FOUND = {"wgmma.REACHED": 0.34, "fft_chain.ISSUED": 0.25, "machine.LAUNCH": 5e-6}
-DAY = "2026-11-30"
+DAY, EFFICIENCY = "2026-11-30", shim.H200.efficiency
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,11 @@ def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
     fewer = replace(before, measured=(("fft_chain.ISSUED", 0.1), ("fft_steps.CACHED", 0.05)))
     with device.use(shim.ShimDevice()):
         assert SteppedFft().cost(LONG, fewer) > 1.5 * SteppedFft().cost(LONG, before)
+    tuned = replace(before, efficiency=0.8 * before.efficiency)  # measured later: no kernel is slower for it
+    rate = found.constant("wgmma.REACHED", 0.0) * found.tensor_peak("float16")
+    after = measured.kept(tuned)
+    assert after.constant("wgmma.REACHED", 0.0) * after.tensor_peak("float16") == pytest.approx(rate)
+    assert after.constant("fft_chain.ISSUED", 0.0) == pytest.approx(0.25 / 0.8) and after.launch == 5e-6
     other = replace(before, capability=(9, 1))
     assert measured.kept(other) is other
 
@@ -51,6 +56,8 @@ def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
         {"constants": {"wgmma.REACHED": True}},
         {"constants": {"wgmma.TILES": 1.0}},
         {"constants": [1.0]},
+        {"efficiency": 0},
+        {"efficiency": None},
         {"date": "yesterday"},
         {"date": 20261130},
     ],
@@ -66,7 +73,8 @@ def test_a_damaged_file_is_set_aside_with_a_warning(damage):
 
 def test_a_profile_tells_gpus_of_its_name_what_was_measured(monkeypatch):
     told = profiles.profiles() | {
-        "sm_90": profiles.profiles()["sm_90"] | {"measured": {"date": DAY, "constants": FOUND}}
+        "sm_90": profiles.profiles()["sm_90"]
+        | {"measured": {"date": DAY, "efficiency": EFFICIENCY, "constants": FOUND}}
     }
     monkeypatch.setattr(profiles, "profiles", lambda: told)
     device._of_profile.cache_clear()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from convalgos import machine, profiles, strict_json
+from convalgos.gpu.calibrate import KEPT
 from convalgos.gpu.machine import GpuMachine
 from convalgos.machine import cache_folder, set_aside
 
@@ -24,15 +25,22 @@ LIMITS = {  # constant of a file in `convalgos/gpu` -> what it may be
     LAUNCH: (1e-7, 1e-4),  # seconds
     "wgmma.REACHED": (0.05, 1.2),  # of what cuBLAS reaches of the peak
     "wgmma.L2_BYTES": (4.0, 256.0),
-    "wgmma.FILL": (0.0, 64.0),
+    "wgmma.FILL": (0.1, 64.0),
     "fft_chain.ISSUED": (0.02, 1.0),
     "fft_steps.CACHED": (0.02, 1.0),
 }
+SHARES = ("wgmma.REACHED", "fft_chain.ISSUED")  # of a peak, which the efficiency of a machine is a part of
 LONGEST_NAME = 1000  # characters
 
 
-def with_constants(figures: GpuMachine, values: Mapping[str, Any], day: str) -> GpuMachine:
+def with_constants(
+    figures: GpuMachine, values: Mapping[str, Any], day: Any, efficiency: float | None = None
+) -> GpuMachine:
     """The figures with constants that were measured on a day, 2026-11-30.
+
+    Args:
+        efficiency: of the figures that they were measured with, if it was another one: what they are shares
+            of has changed since, and speeds have not.
 
     Raises:
         ValueError: there is no such constant or day, or it cannot be that much.
@@ -41,6 +49,9 @@ def with_constants(figures: GpuMachine, values: Mapping[str, Any], day: str) -> 
         raise ValueError(f"{', '.join(unknown)}: the constants are {', '.join(LIMITS)}")
     date.fromisoformat(strict_json.text("date", day, len("2026-11-30")))
     found = {name: strict_json.number(name, values[name], *LIMITS[name]) for name in sorted(values)}
+    if efficiency is not None:
+        scale = efficiency / figures.efficiency
+        found |= {name: scale * found[name] for name in SHARES if name in found}
     launch = found.get(LAUNCH, figures.launch)
     return replace(figures, launch=launch, measured=tuple(found.items()), measured_on=day)
 
@@ -48,7 +59,8 @@ def with_constants(figures: GpuMachine, values: Mapping[str, Any], day: str) -> 
 def text(figures: GpuMachine) -> str:
     """The file of the constants in these figures."""
     kind = {"name": figures.name, "capability": figures.capability, "date": figures.measured_on}
-    return json.dumps({"format": FORMAT, **kind, "constants": dict(figures.measured)}, indent=1) + "\n"
+    found = {"efficiency": figures.efficiency, "constants": dict(figures.measured)}
+    return json.dumps({"format": FORMAT, **kind, **found}, indent=1) + "\n"
 
 
 def keep(figures: GpuMachine) -> Path:
@@ -71,7 +83,8 @@ def kept(figures: GpuMachine) -> GpuMachine:
         values = stored.get("constants")
         if not isinstance(values, dict):
             raise ValueError("without constants")
-        return with_constants(figures, values, stored.get("date", ""))
+        efficiency = strict_json.number("efficiency", stored.get("efficiency"), *KEPT["efficiency"])
+        return with_constants(figures, values, stored.get("date"), efficiency)
     except (FileNotFoundError, NotADirectoryError):
         return shipped(figures)
     except (OSError, ValueError) as error:
@@ -85,7 +98,7 @@ def shipped(figures: GpuMachine) -> GpuMachine:
         profile = profiles.profiles()[name]
         of_kind = profile["name"] in figures.name.split() and [*figures.capability] == profile["capability"]
         if of_kind and (found := profile.get("measured")):
-            return with_constants(figures, found["constants"], found["date"])
+            return with_constants(figures, found["constants"], found["date"], found["efficiency"])
     return figures
 
 
