@@ -16,6 +16,8 @@ import convalgos as ca
 from convalgos import bench_file, machine, recorder
 from convalgos.cli import main
 from convalgos.evaluate import recorded
+from convalgos.gpu import device as gpu
+from convalgos.gpu import measured
 from convalgos.store import Measured, Store
 
 PROBLEMS = [
@@ -149,6 +151,17 @@ def test_figures_of_the_machine(monkeypatch, tmp_path):
         found = machine.load(2)
         assert found is None or found.summary
     assert asdict(FIGURES).keys() - {"name", "source"} == machine.LIMITS.keys()
+
+
+def test_constants_of_a_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
+    figures = gpu.named("sm_90").figures
+    found = {name: sum(limits) / 2 for name, limits in measured.LIMITS.items()}
+    path = measured.keep(measured.with_constants(figures, found, "2026-11-30"))
+    for content in each(path.read_text(), 6):
+        path.write_bytes(content)
+        read = measured.kept(figures)
+        assert 0 < read.launch < 1 and all(0 < value < 1e15 for _, value in read.measured)
 
 
 def test_tables_of_bench(wisdom, tmp_path):

@@ -2,7 +2,8 @@
 
 `gpu_check` fits them to times of kernels and keeps them, in the cache folder, in a file that names the GPU
 and its compute capability; what it could not find stays the estimate that stands in the code. Those of a
-profile (`profiles.json`, under "measured") hold for GPUs of its name that nobody checked yet.
+profile (`profiles.json`: `date`, `efficiency` and `constants` of such a file, under "measured") hold for GPUs
+of its name that nobody checked yet.
 """
 
 from __future__ import annotations

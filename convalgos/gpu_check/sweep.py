@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -22,7 +22,7 @@ from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.direct import Direct
 from convalgos.gpu.plan import GpuPlan
 from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.checks import Begun, Key
+from convalgos.gpu_check.checks import Begun
 from convalgos.gpu_check.fit import Fit, fit
 from convalgos.gpu_check.results import Cut, Result, told
 from convalgos.machine import write_atomic
@@ -79,7 +79,7 @@ class Group:
 
 
 def sweep(
-    device: Device, *, skip: Collection[Key] = (), until: float, folder: Path | None = None
+    device: Device, *, skip: Container[tuple[str, str]] = (), until: float, folder: Path | None = None
 ) -> Iterator[Begun | Result | Cut]:
     """Time, fit and keep, a group of constants after the other.
 
@@ -232,7 +232,9 @@ def _call(site: GpuSite, problem: ConvProblem, plan: GpuPlan) -> Call:
     return lambda: plan(first, prepared, out=y)
 
 
-def _launches(device: Device, skip: Collection[Key], folder: Path | None) -> Iterator[Begun | Result]:
+def _launches(
+    device: Device, skip: Container[tuple[str, str]], folder: Path | None
+) -> Iterator[Begun | Result]:
     """What a kernel takes that has next to nothing to do, behind another one."""
     problem, algorithm = ConvProblem.parse(SMALL), Direct()
     if (str(problem), algorithm.id) in skip:
