@@ -101,6 +101,16 @@ def test_small_layers_it_was_not_fitted_to_are_near_what_the_gpu_alone_took(text
             assert 1 / 1.5 < cudnn_cost.model_seconds(p, machine) * 1e6 / us < 1.5, p
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_depthwise_layers_take_what_the_gpu_alone_took(kind):
+    machine = gpu.named("sm_90").figures
+    layers = [la.problem.replace(**TYPES[kind]) for of in suites().values() for la in of]
+    chosen = [p for p in layers if p.is_depthwise and p.ndim == 2 and max(p.kernel) <= 7]
+    ratios = [cudnn_cost.seconds(p, machine) / recorded_seconds(p) for p in chosen]
+    assert len(ratios) > 10 and 0.85 < geometric_mean(ratios) < 1.2
+    assert all(1 / 2 < ratio < 2 for ratio in ratios)
+
+
 def best_of_ours(problem):
     chosen = gpu.named("sm_90")
     with gpu.use(chosen):

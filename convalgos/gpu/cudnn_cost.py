@@ -40,7 +40,8 @@ SCARCE = 1.5  # the same, where channels fill no vector
 VECTOR = {"float32": 1, "tf32": 4, "float16": 8}  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
-DEPTHWISE = 0.05  # of the peak of the ordinary units
+DEPTHWISE = {4: 0.055, 2: 0.125}  # of the peak of the ordinary units, by bytes of an element
+WIDE, OF_WIDE = 100, {"channels_first": 0.078, "channels_last": 0.025}  # beyond so many taps, by layout
 
 
 def seconds(problem: ConvProblem, machine: GpuMachine) -> float:
@@ -57,8 +58,10 @@ def model_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     half = problem.itemsize == 2
     kind = "float16" if half else problem.compute_dtype or "float32"
     if problem.is_depthwise:
-        rate = machine.peak("float32") * DEPTHWISE
-        return max(problem.flops / rate, machine.stream(problem.bytes)) + 2 * machine.launch
+        wide = math.prod(problem.kernel) > WIDE
+        share = OF_WIDE[problem.layout] if wide else DEPTHWISE[problem.itemsize]
+        computed = problem.flops / (machine.peak("float32") * share)
+        return max(computed, machine.stream(problem.bytes)) + machine.launch
     tensor = kind != "float32"
     products = min(_product(problem, machine, kind, tile) for tile in TILES[tensor])
     if tensor and math.prod(problem.kernel) > LARGE:
