@@ -47,7 +47,7 @@ def test_every_layer_of_networks_was_timed():
 
 
 def test_the_times_are_of_an_h200_alone():
-    h200, other = gpu.named("sm_90").figures, replace(gpu.named("sm_90").figures, name="NVIDIA H100 PCIe")
+    h200, other = gpu.named("sm_90").figures, replace(gpu.named("sm_90").figures, name="NVIDIA H200 NVL")
     assert is_recorded(h200) and is_recorded(replace(h200, name="NVIDIA H200"))
     assert not is_recorded(gpu.named("sm_80").figures) and not is_recorded(other)
     half = LAYER.replace(dtype="float16")

@@ -38,7 +38,7 @@ def recorded_seconds(problem: ConvProblem) -> float | None:
 
 def is_recorded(machine: GpuMachine) -> bool:
     """Whether the times are those of GPUs of this kind."""
-    return DEVICE in machine.name.split() and machine.capability == CAPABILITY
+    return machine.is_a(DEVICE) and machine.capability == CAPABILITY
 
 
 def _plain(problem: ConvProblem) -> ConvProblem:

@@ -76,6 +76,10 @@ class GpuMachine:
         major, minor = self.capability
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
+    def is_a(self, name: str) -> bool:
+        """Whether the driver calls it by this name, with or without NVIDIA's."""
+        return self.name.removeprefix("NVIDIA ") == name
+
     @property
     def fingerprint(self) -> str:
         """A file name for what is measured on GPUs of this kind."""

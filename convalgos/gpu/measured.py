@@ -97,7 +97,7 @@ def shipped(figures: GpuMachine) -> GpuMachine:
     """The figures with what the profile of GPUs of this name says, if anything."""
     for name in profiles.of_gpus():
         profile = profiles.profiles()[name]
-        of_kind = profile["name"] in figures.name.split() and [*figures.capability] == profile["capability"]
+        of_kind = figures.is_a(profile["name"]) and [*figures.capability] == profile["capability"]
         if of_kind and (found := profile.get("measured")):
             return with_constants(figures, found["constants"], found["date"], found["efficiency"])
     return figures
