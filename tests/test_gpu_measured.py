@@ -16,7 +16,7 @@ from convalgos.problem import ConvProblem
 
 DENSE = ConvProblem.parse("n8 c256 h56 w56 k256 r3 s3 p1 channels_last float16")
 LONG = ConvProblem.parse("n4 c64 w131072 k64 s131072 p131071:0 groups64")
-FOUND = {"wgmma.REACHED": 0.34, "fft_chain.ISSUED": 0.25, "machine.LAUNCH": 5e-6}
+FOUND = {"cudnn_cost.LOADS": 80.0, "wgmma.REACHED": 0.34, "fft_chain.ISSUED": 0.25, "machine.LAUNCH": 5e-6}
 DAY, EFFICIENCY = "2026-11-30", shim.H200.efficiency
 
 
@@ -41,6 +41,7 @@ def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
     after = measured.kept(tuned)
     assert after.constant("wgmma.REACHED", 0.0) * after.tensor_peak("float16") == pytest.approx(rate)
     assert after.constant("fft_chain.ISSUED", 0.0) == pytest.approx(0.25 / 0.8) and after.launch == 5e-6
+    assert after.constant("cudnn_cost.LOADS", 0.0) == pytest.approx(80 * 0.8)
     other = replace(before, capability=(9, 1))
     assert measured.kept(other) is other
 

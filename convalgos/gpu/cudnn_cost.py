@@ -33,8 +33,9 @@ LEAST_SUM = 128  # products that a part of a split sum has at least
 STEP = 32  # products of a step of a tile
 # Fitted, H200.
 REACHED = {"float32": 0.73, "tf32": 0.90, "float16": 0.93}  # of the peak, by a tile that waits for no loads
-LOADS = {False: 20.5, True: 66.5}  # products in whose time an element is loaded, by whether on tensor cores
-FILL = {False: 224.0, True: 930.0}  # bytes of the sum in whose time a tile begins and ends
+LOADS = 66.5  # products of tensor cores in whose time an element is loaded
+FILL = 930.0  # bytes of their sum in whose time a tile begins and ends
+PLAIN_LOADS, PLAIN_FILL = 20.5, 224.0  # the same of the ordinary units
 LARGE, SLOWER = 32, 1.9  # taps of a kernel beyond which tensor cores take so much longer
 SCARCE = 1.5  # the same, where channels fill no vector
 VECTOR = {"float32": 1, "tf32": 4, "float16": 8}  # channels that are loaded at once; others are filled up
@@ -79,16 +80,18 @@ def _product(problem: ConvProblem, machine: GpuMachine, kind: str, tile: tuple[i
     """Of the products, in tiles of this size."""
     tensor, (m, n) = kind != "float32", tile
     peak = (machine.tensor_peak(kind) if tensor else machine.peak("float32")) / machine.multiprocessors
-    computed, loaded = m * n / REACHED[kind], LOADS[tensor] * (m + n)
+    loads = machine.constant("cudnn_cost.LOADS", LOADS) if tensor else PLAIN_LOADS
+    fill = machine.constant("cudnn_cost.FILL", FILL) if tensor else PLAIN_FILL
+    computed, loaded = m * n / REACHED[kind], loads * (m + n)
     step = max(computed, loaded) if tensor else computed + loaded  # products, at the peak, for one per output
     rows, columns, sums = _matrices(problem, VECTOR[kind])
     tiles = -(-rows // m) * -(-columns // n) * problem.groups
-    fill = FILL[tensor] / problem.itemsize
 
     def split(parts: int) -> float:
         turns = -(-tiles * parts // machine.multiprocessors)
         joined = machine.stream(4 * parts * rows * columns * problem.groups) + machine.launch
-        return turns * 2 * step * (sums / parts + fill) / peak + (joined if parts > 1 else 0.0)
+        multiplied = turns * 2 * step * (sums / parts + fill / problem.itemsize) / peak
+        return multiplied + (joined if parts > 1 else 0.0)
 
     return min(split(parts) for parts in SPLITS if parts == 1 or sums >= parts * LEAST_SUM)
 

@@ -27,10 +27,12 @@ LIMITS = {  # constant of a file in `convalgos/gpu` -> what it may be
     "wgmma.REACHED": (0.05, 1.2),  # of what cuBLAS reaches of the peak
     "wgmma.L2_BYTES": (4.0, 256.0),
     "wgmma.FILL": (0.1, 64.0),
+    "cudnn_cost.LOADS": (5.0, 500.0),
+    "cudnn_cost.FILL": (10.0, 10000.0),
     "fft_chain.ISSUED": (0.02, 1.0),
     "fft_steps.CACHED": (0.02, 1.0),
 }
-SHARES = ("wgmma.REACHED", "fft_chain.ISSUED")  # of a peak, which the efficiency of a machine is a part of
+POWERS = {"wgmma.REACHED": 1, "fft_chain.ISSUED": 1, "cudnn_cost.LOADS": -1}  # of a peak that they stand by
 LONGEST_NAME = 1000  # characters
 
 
@@ -40,8 +42,8 @@ def with_constants(
     """The figures with constants that were measured on a day, 2026-11-30.
 
     Args:
-        efficiency: of the figures that they were measured with, if it was another one: what they are shares
-            of has changed since, and speeds have not.
+        efficiency: of the figures that they were measured with, if it was another one: the peak that they
+            stand by has changed since, and speeds have not.
 
     Raises:
         ValueError: there is no such constant or day, or it cannot be that much.
@@ -52,7 +54,7 @@ def with_constants(
     found = {name: strict_json.number(name, values[name], *LIMITS[name]) for name in sorted(values)}
     if efficiency is not None:
         scale = efficiency / figures.efficiency
-        found |= {name: scale * found[name] for name in SHARES if name in found}
+        found |= {name: scale**power * found[name] for name, power in POWERS.items() if name in found}
     launch = found.get(LAUNCH, figures.launch)
     return replace(figures, launch=launch, measured=tuple(found.items()), measured_on=day)
 

@@ -1,4 +1,4 @@
-"""Constants of the cost models from times on this device: tiles and parts of wgmma, the FFTs, a launch.
+"""Constants of the cost models from times on this device: a launch, cuDNN, the FFTs, wgmma's tiles and parts.
 
 A group of constants at a time: what shows it is timed, the constants are fitted, and those that the times
 tell go at once into the file that cost models read (`convalgos.gpu.measured`), so that a kernel that takes
@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from convalgos.algorithm import Unsupported
-from convalgos.gpu import fft_chain, fft_fused, fft_steps, measured, planes, wgmma
+from convalgos.gpu import cudnn_cost, fft_chain, fft_fused, fft_steps, measured, planes, wgmma
+from convalgos.gpu.cudnn import Cudnn
 from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.direct import Direct
 from convalgos.gpu.plan import GpuPlan
@@ -38,6 +40,17 @@ DENSE = (  # of each the best tile is another one, and some need their sums spli
     "n8 c128 h28 w28 k128 r3 s3 p1 channels_last compute_tf32",
     "n16 c256 h56 w56 k64 r1 s1 channels_last compute_tf32",
     "n4 c512 h28 w28 k512 r3 s3 p1 channels_last compute_tf32",
+)
+LARGE = (  # so that no time of the host's is in them; of cuDNN
+    "n4 c64 h112 w112 k128 r3 s3 p1",
+    "n4 c256 h56 w56 k256 r3 s3 p1",
+    "n4 c512 h28 w28 k512 r3 s3 p1",
+    "n16 c64 h56 w56 k192 r3 s3 p1",
+    "n4 c128 h112 w112 k128 r3 s3 p1",
+    "n8 c512 h56 w56 k256 r3 s3 p1",
+    "n8 c1024 h28 w28 k512 r1 s1",
+    "n16 c128 h56 w56 k512 r1 s1",
+    "n1 c96 d32 h28 w28 k128 t3 r3 s3 p1",
 )
 SHORT = (  # filters that the tile of a block holds
     "n8 c128 h56 w56 k128 r31 s31 p15 groups128",
@@ -168,6 +181,21 @@ def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: wgmma.Tile, spl
     return Trial(problem, algorithm.id, lambda: wgmma.WgmmaPlan(problem, algorithm, tile, splits), predicted)
 
 
+def _vendor(machine: GpuMachine) -> Iterator[Trial]:
+    """The first plans of cuDNN, where it is there."""
+    for text, kind in product(LARGE, ("compute_tf32", "float16")):
+        problem, algorithm = ConvProblem.parse(f"{text} channels_last {kind}"), Cudnn()
+        if algorithm.why_not(problem) is None:
+            yield _first(algorithm, problem)
+
+
+def _first(algorithm: Cudnn, problem: ConvProblem) -> Trial:
+    def predicted(machine: GpuMachine) -> float:
+        return cudnn_cost.model_seconds(problem, machine)
+
+    return Trial(problem, algorithm.id, lambda: algorithm.serve(problem), predicted)
+
+
 def _transforms(machine: GpuMachine) -> Iterator[Trial]:
     """Short filters in every tile of a block, long ones in several parts."""
     for problem in map(ConvProblem.parse, SHORT):
@@ -199,6 +227,7 @@ def _long(algorithm: fft_steps.SteppedFft, problem: ConvProblem, way: fft_steps.
 
 
 GROUPS = (
+    Group("cuDNN", {"cudnn_cost.LOADS": cudnn_cost.LOADS, "cudnn_cost.FILL": cudnn_cost.FILL}, _vendor),
     Group(
         "the FFTs",
         {"fft_chain.ISSUED": fft_chain.ISSUED, "fft_steps.CACHED": fft_steps.CACHED},
