@@ -41,7 +41,7 @@ SCARCE = 1.5  # the same, where channels fill no vector
 VECTOR = {"float32": 1, "tf32": 4, "float16": 8}  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
-DEPTHWISE = {4: 0.055, 2: 0.125}  # of the peak of the ordinary units, by bytes of an element
+DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of the ordinary units, by whether elements have 16 bits
 WIDE, OF_WIDE = 100, {"channels_first": 0.078, "channels_last": 0.025}  # beyond so many taps, by layout
 
 
@@ -60,7 +60,7 @@ def model_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     kind = "float16" if half else problem.compute_dtype or "float32"
     if problem.is_depthwise:
         wide = math.prod(problem.kernel) > WIDE
-        share = OF_WIDE[problem.layout] if wide else DEPTHWISE[problem.itemsize]
+        share = OF_WIDE[problem.layout] if wide else DEPTHWISE[half]
         computed = problem.flops / (machine.peak("float32") * share)
         return max(computed, machine.stream(problem.bytes)) + machine.launch
     tensor = kind != "float32"
