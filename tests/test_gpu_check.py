@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,11 @@ from convalgos.gpu.module import Build
 from convalgos.gpu.paper import PaperDevice
 from convalgos.gpu.plan import GpuPlan
 from convalgos.gpu_check import __main__ as command
-from convalgos.gpu_check import cases, checks, compiling, sanitize, targets, times, truth
+from convalgos.gpu_check import cases, checks, compiling, quick, sanitize, targets, times, truth
 from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.checks import Begun
 from convalgos.gpu_check.report import Report
 from convalgos.gpu_check.results import Result
+from convalgos.gpu_check.steps import Begun, Skip
 from convalgos.gpu_check.targets import Reached
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.gpu_check.worker import Here
@@ -41,6 +42,8 @@ FEW = ("n2 c3 h7 w5 k17 r3 s3 p1", "n1 c4 w50 k4 s4 p3:0 groups4", "n0 c3 h5 w5 
 LAYER = Layer("net", "conv1", ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1"))
 CASE = Case("net", "conv1", LAYER.problem)
 OURS = ("gpu.direct", "gpu.im2col")
+CHECKS = "--phases=compile,awkward,in-use,layers,gradients,cudnn"
+ALL = f"{CHECKS},ceilings,calls,signals,times"
 
 
 @pytest.fixture
@@ -50,7 +53,8 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(cases, "USED", FEW[:1])
     monkeypatch.setattr(cases, "USED_BACKWARD", FEW[:1])
     monkeypatch.setattr(cases, "CAUSAL", ("n1 c2 w64 k2 s64 p63:0 groups2",))
-    monkeypatch.setattr(cases, "types", lambda names: [n for n in names if n in ("float32", "float16")])
+    for module in (cases, compiling, quick):
+        monkeypatch.setattr(module, "types", lambda names: [n for n in names if n in ("float32", "float16")])
     monkeypatch.setattr(times, "CALLS", times.CALLS[1:2])
     monkeypatch.setattr(times, "HOST_TRIES", 1)
     monkeypatch.setattr(times, "PROMISING", 1e9)
@@ -84,7 +88,7 @@ def run(chosen, folder, *arguments):
 
 @needs_shim
 def test_all_algorithms_pass_and_the_report_says_so(stand_in, tmp_path, capsys):
-    status, record = run(stand_in, tmp_path, "--no-times")
+    status, record = run(stand_in, tmp_path, CHECKS)
     assert status == 0 and "0 wrong" in capsys.readouterr().out
     ids = {c["algorithm"] for c in record["checks"]}
     assert {"gpu.direct", "gpu.depthwise", "gpu.im2col", "gpu.winograd.f4x3", "gpu.implicit_gemm.half"} <= ids
@@ -106,7 +110,7 @@ def test_times_come_into_the_table_and_the_record(stand_in, only, tmp_path, monk
 
     monkeypatch.setattr(stand_in, "elapsed", elapsed)
     now[0] = 2e-3
-    status, record = run(stand_in, tmp_path)
+    status, record = run(stand_in, tmp_path, ALL)
     assert status == 0
     assert {la["problem"] for la in record["layers"]} >= {str(LAYER.problem)}
     (row,) = [c for c in record["layers"][0]["candidates"] if c["algorithm"] == "gpu.direct"]
@@ -130,7 +134,7 @@ def test_what_is_wrong_is_found_and_named(stand_in, only, tmp_path, monkeypatch,
             y.fill(0)
 
     monkeypatch.setattr(DirectPlan, "run", run_wrong)
-    status, record = run(stand_in, tmp_path, "--no-times")
+    status, record = run(stand_in, tmp_path, CHECKS)
     assert status == 1
     line = next(text for text in record["wrong"] if text.startswith(f"gpu.direct on `{FEW[0]}`, y:"))
     assert f"WRONG {line}" in capsys.readouterr().out
@@ -150,7 +154,7 @@ def test_a_gpu_with_little_memory_is_no_failure(stand_in, only, tmp_path, monkey
         raise MemoryError("2 GB are not there")
 
     monkeypatch.setattr(PatchPlan, "run", full)
-    status, record = run(stand_in, tmp_path)
+    status, record = run(stand_in, tmp_path, ALL)
     assert status == 0 and record["wrong"] == []
     told = [c["what"] for c in record["checks"] if c["algorithm"] == "gpu.im2col"]
     assert "not checked: MemoryError: 2 GB are not there" in told
@@ -162,7 +166,7 @@ def test_a_gpu_with_little_memory_is_no_failure(stand_in, only, tmp_path, monkey
 def test_a_build_that_does_not_compile_is_told_and_the_rest_goes_on(stand_in, only, tmp_path, monkeypatch):
     good, broken = Build.of("im2col.cu", element_t="float", CHANNELS_LAST=0), Build.of("direct.cu", TILE_M=3)
     monkeypatch.setattr(compiling, "builds", lambda device: [good, broken])
-    status, record = run(stand_in, tmp_path, "--no-times")
+    status, record = run(stand_in, tmp_path, CHECKS)
     assert status == 1
     (told,) = record["wrong"]
     assert "direct.cu TILE_M=3" in told and "error" in told and "direct.cu:" in told
@@ -179,32 +183,40 @@ def test_the_time_is_kept_and_so_is_what_was_found_by_then(stand_in, only, tmp_p
 
     for module in (command, checks, times):
         monkeypatch.setattr(module.time, "monotonic", monotonic)
-    status, record = run(stand_in, tmp_path, "--seconds", "20")
+    status, record = run(stand_in, tmp_path, "--seconds", "30", ALL)
     assert status == 1, "not all that is needed was checked"
-    assert "cut" in record["phases"]["layers"] and "cut" in record["phases"]["times"]
+    assert "cut" in record["phases"]["in-use"] and "cut" in record["phases"]["times"]
     assert record["layers"] == [] and record["checks"]
-    assert clock[0] < 100
+    assert clock[0] < 200
 
 
 @needs_shim
 def test_the_report_is_kept_up_to_date(stand_in, only, tmp_path, monkeypatch):
-    """A run that is stopped by force loses a few seconds of results."""
-    monkeypatch.setattr(command, "EVERY", 0.0)
+    """A run that is stopped by force loses the case at which it was."""
     path = tmp_path / "gpu-h200-132sm.json"
-    counts = []
+    problems, missing = [], set()
 
     class Watching(Here):
-        def run(self, job, patience=0.0):
-            for found in super().run(job, patience):
-                counts.append(len(json.loads(path.read_text())["checks"]) if path.exists() else 0)
-                yield found
+        def run(self, tasks, until, lanes=1):
+            for task, found in super().run(tasks, until, lanes):
+                known = (
+                    {c["problem"] for c in json.loads(path.read_text())["checks"]} if path.exists() else set()
+                )
+                missing.update(set(problems[:-1]) - known)
+                problems.append(found.problem)
+                yield task, found
 
-    command.main(["--out", str(tmp_path), "--no-times"], Watching(stand_in))
-    assert counts[-1] >= len(counts) - 3 and not list(tmp_path.glob("*.part"))
+    command.main(["--out", str(tmp_path), CHECKS], Watching(stand_in))
+    assert len(set(problems)) > 10 and not missing and not list(tmp_path.glob("*.part"))
 
 
 def test_unknown_suites_and_devices_are_refused(stand_in, capsys):
-    refused = ((["nosuch"], "no suite nosuch; there are net"), (["--device", "tpu"], "device='tpu'"))
+    refused = (
+        (["nosuch"], "no suite nosuch; there are net"),
+        (["--device", "tpu", "--one", "gpu.direct"], "device='tpu'"),
+        (["--phases", "awkard"], "no phase 'awkard'; did you mean awkward?"),
+        (["--quick", "--phases", "times"], "no phase 'times'"),
+    )
     for arguments, told in refused:
         with pytest.raises(SystemExit):
             command.main(arguments)
@@ -213,7 +225,7 @@ def test_unknown_suites_and_devices_are_refused(stand_in, capsys):
 
 @needs_shim
 def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_path):
-    run(stand_in, tmp_path)
+    run(stand_in, tmp_path, ALL)
     table = recorded.read(tmp_path / "gpu-h200-132sm.json")
     assert table.machine == stand_in.figures
     assert {c.id for case in evaluate.cases([table]) for c in case.candidates} == set(OURS)
@@ -247,18 +259,36 @@ def test_every_algorithm_is_forced_on_some_awkward_problem():
     assert {case.type for case in cases.of_texts("", FEW)} == set(cases.TYPES)
 
 
-def test_the_most_telling_layers_are_timed_first():
+def test_a_layer_of_each_kind_is_timed_in_turn():
     layers = [layer for found in suites().values() for layer in found]
     ordered = cases.by_importance(layers)
     assert len(ordered) == len(set(ordered))
     kinds = [(case.type, case.problem.layout) for case in ordered]
-    first = [case.problem for case in ordered[: kinds.index(("float16", "channels_first"))]]
-    assert all(cases.is_winograd(p) or cases.is_depthwise(p) for p in first) and len(first) > 20
-    assert {("tf32", "channels_last"), ("float16", "channels_last")} <= set(kinds[:300])
+    wanted = {(t, layout) for t in ("tf32", "float16") for layout in ca.problem.LAYOUTS}
+    assert wanted <= set(kinds[:8]), "those of tensor cores do not wait for the others"
+    first = [case.problem for case in ordered[:8]]
+    for is_kind in (cases.is_winograd, cases.is_depthwise, lambda p: max(p.kernel) == 31):
+        assert any(map(is_kind, first))
+    dense = [c.suite for c in ordered if c.type == "float16" and cases.is_dense(c.problem)]
+    assert len(set(dense[:8])) > 3, "nor networks for each other"
     every = {(la.problem.replace(layout=layout), name) for la in layers for layout in ca.problem.LAYOUTS
              for name in ("float32", "tf32", "float16")}  # fmt: skip
     timed = {(c.problem.replace(dtype="float32", compute_dtype="float32"), c.type) for c in ordered}
     assert every <= timed
+
+
+def test_three_layers_of_each_kind_are_telling():
+    layers = [layer for found in suites().values() for layer in found]
+    found = cases.telling(layers, 3)
+    forward = [c for c in found if c.problem.direction == "forward"]
+    for is_kind in (cases.is_winograd, cases.is_long, lambda p: cases.is_depthwise(p) and max(p.kernel) > 16):
+        strict = [c for c in forward if is_kind(c.problem) and c.problem.layout == "channels_first"]
+        assert sum(c.type == "float32" for c in strict) == 3
+    assert any(max(c.problem.kernel) == 31 for c in forward)
+    for name, layout in {(t, la) for t in ("tf32", "float16") for la in ca.problem.LAYOUTS}:
+        assert sum((c.type, c.problem.layout) == (name, layout) for c in forward) >= 3
+    assert sum(c.problem.direction == "backward_weights" for c in found) == 3
+    assert len(found) <= 33
 
 
 def test_gradients_are_timed_after_what_targets_name_and_checked_before():
@@ -280,11 +310,24 @@ def test_gradients_are_timed_after_what_targets_name_and_checked_before():
     assert thin == {(name, direction) for name in names for direction in ca.problem.DIRECTIONS[1:]}
 
 
+def test_every_algorithm_has_a_regular_and_an_odd_problem_of_each_type():
+    with use(shim.RecordingDevice()):
+        for algorithm in (a for a in algorithms("gpu") if list(a.builds())):
+            found = quick.cases(algorithm)
+            kinds = {(c.problem.dtype, c.problem.direction) for c in found}
+            assert kinds >= set(product(algorithm.dtypes, algorithm.directions)), algorithm.id
+            assert {c.suite for c in found} == {"regular", "odd"}, algorithm.id
+            assert len({str(c.problem) for c in found}) == 2 * len(kinds), algorithm.id
+            big = [c.problem for c in found if c.problem.flops > 5e10]
+            assert not big, algorithm.id
+    assert quick.ids()[0] == "gpu.direct" and "wgmma" in quick.ids()[-1]
+
+
 @needs_shim
 def test_gradients_stand_apart_from_the_forward_pass(stand_in, only, tmp_path, monkeypatch):
     dense = Layer("vgg16", "conv5", ca.ConvProblem.parse("n1 c16 h4 w5 k16 r3 s3 p1"))
     monkeypatch.setattr(command, "suites", lambda: {"net": (LAYER, dense)})
-    status, record = run(stand_in, tmp_path)
+    status, record = run(stand_in, tmp_path, ALL)
     assert status == 0
     problems = [la["problem"] for la in record["layers"]]
     for direction in ca.problem.DIRECTIONS[1:]:
@@ -348,10 +391,18 @@ def test_runs_that_differ_are_found(stand_in, only, monkeypatch):
 @needs_shim
 def test_what_was_tried_before_is_left_out(stand_in, only):
     other = Case("net", "other", ca.ConvProblem.parse(FEW[0]))
-    begun = [b.key for b in checks.check(stand_in, [CASE, other], False, np.inf) if isinstance(b, Begun)]
-    assert len(begun) == 4
-    rest = checks.check(stand_in, [CASE, other], False, np.inf, skip={begun[0], begun[1], begun[2]})
-    assert [b.key for b in rest if isinstance(b, Begun)] == begun[3:]
+    steps = [s for s in checks.check(stand_in, [CASE, other], False, np.inf) if isinstance(s, Begun)]
+    begun = list(dict.fromkeys(s.key for s in steps if s.algorithm))
+    assert len(begun) == 4 and len(steps) == 2 + 2 * 4  # data; then a plan and its run
+
+    def left(**skip):
+        given = Skip(**{name: frozenset(keys) for name, keys in skip.items()})
+        steps = checks.check(stand_in, [CASE, other], False, np.inf, skip=given)
+        return list(dict.fromkeys(s.key for s in steps if isinstance(s, Begun) and s.algorithm))
+
+    assert left(tried=begun[:3]) == begun[3:]
+    assert left(barred={begun[0][1]}) == [key for key in begun if key[1] != begun[0][1]]
+    assert left(lost={(str(CASE.problem), "")}) == begun[2:]
 
 
 def test_what_is_timed_beside_ours_is_the_same_convolution(stand_in):
@@ -443,11 +494,14 @@ from cuda_shim import device as shim
 
 from convalgos.gpu import calibrate
 from convalgos.gpu.device import use
-from convalgos.gpu_check import cases, compiling, times
+from convalgos.gpu_check import cases, compiling, quick, times
 from convalgos.gpu_check import __main__ as command
 from convalgos.gpu_check.worker import Here
 
 cases.AWKWARD = cases.USED = cases.USED_BACKWARD = ("n2 c3 h7 w5 k4 r3 s3 p1",)
+quick.ids = lambda: ["gpu.direct", "gpu.im2col"]
+cases.types = compiling.types = quick.types = lambda names: ["float32"]
+quick.REGULAR = quick.ODD = quick.USED = quick.AWKWARD = cases.USED
 cases.CAUSAL = times.CALLS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
 compiling.builds = lambda device: []

@@ -17,7 +17,7 @@ from convalgos.gpu.cufft import RealTransforms
 from convalgos.gpu.machine import STREAMED, Device, Function, GpuMachine
 from convalgos.gpu.module import OPTIONS, Build, failure, text
 from convalgos.gpu.tables import Tables
-from convalgos.gpu.tensor_maps import Im2col, encode
+from convalgos.gpu.tensor_maps import Im2col, encode, takes_wide_boxes
 
 FREE_SHARED_BYTES = 48 << 10  # dynamic shared memory that a kernel gets without asking
 
@@ -33,6 +33,7 @@ class CudaDevice(Device):
         self.out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._current = cupy.cuda.runtime.getDevice
         self._tables = Tables(cupy)
+        self._wide_boxes: bool | None = None  # asked for once
         self._modules: dict[Build, Any] = {}
         self._compiling: dict[Build, threading.Lock] = {}
         self._lock = threading.Lock()  # of the two above, and of the attributes of kernels
@@ -117,6 +118,13 @@ class CudaDevice(Device):
 
     def tensor_map(self, view: Im2col, address: int) -> Any:
         return self.by_value(encode(view, address))
+
+    def wide_boxes(self) -> bool:
+        if self._wide_boxes is None:
+            with self.active():
+                self.xp.empty(1)  # the driver encodes within a context
+                self._wide_boxes = takes_wide_boxes()
+        return self._wide_boxes
 
     def as_array(self, name: str, array: Any) -> Any:
         view = array if type(array) is self.xp.ndarray else as_cupy(name, array)

@@ -196,6 +196,10 @@ class Device(ABC):
     def tensor_map(self, view: Im2col, address: int) -> Any:
         """What kernels take by value to copy pixels of an input at this address."""
 
+    def wide_boxes(self) -> bool:
+        """Whether a tensor map's box may have more channels than the input, which no document tells."""
+        return True
+
     @abstractmethod
     def as_array(self, name: str, array: Any) -> Any:
         """An array of `xp` over the memory of an array on this device; TypeError for others."""

@@ -36,6 +36,7 @@ CORNERS = {
 }  # by spatial dimensions: how far the box may reach beyond the input
 TAPS = {1: 65535, 2: 255, 3: 31}  # and how far a tap may lie from the first one
 KEPT = 256  # maps of a plan
+ANYWHERE = 1 << 20  # an address, of a map that is not used
 
 # Of the driver's enumerations.
 UINT16, TFLOAT32 = 1, 11
@@ -145,6 +146,29 @@ def _encoder(driver: str) -> Callable[..., int]:
     )
     function.restype = ctypes.c_int
     return function
+
+
+def takes_wide_boxes(driver: str | None = None) -> bool:
+    """Whether the driver encodes maps whose box has more channels than the input, in all dimensions.
+
+    False only where it encodes them with as many: one that encodes nothing says so when a plan runs.
+    """
+    kinds = [(channels, space, step) for space in CORNERS for step in (1, 2) for channels in (8, 16, 64)]
+    try:
+        return all(_is_encoded(*kind, driver) for kind in kinds) or not _is_encoded(64, 2, 1, driver)
+    except OSError:  # there is no such library
+        return True
+
+
+def _is_encoded(channels: int, space: int, step: int, driver: str | None) -> bool:
+    """A map of 64 channels of 16 bits over so many; nothing is read where it points to."""
+    sizes = (channels, *(16,) * space, 2)
+    view = Im2col(2, sizes, (-1,) * space, (-1,) * space, (step,) * space, (2,) * space, 64, 64)
+    try:
+        encode(view, ANYWHERE, driver)
+    except RuntimeError:
+        return False
+    return True
 
 
 class TensorMaps:

@@ -114,23 +114,28 @@ def tiles(problem: ConvProblem, tile: Tile) -> int:
     return pixel_tiles * ceil_div(problem.gemm_n, tile.filters(problem)) * problem.groups
 
 
-def granule(problem: ConvProblem, terms: int) -> int:
+def granule(problem: ConvProblem, terms: int, wide: bool = True) -> int:
     """What the channels of a group are filled up to in the x that is copied.
 
     A step of channels must not reach into the next group: zeros of the filter times its NaN would be NaN.
+
+    Args:
+        wide: whether it may be wider than x, as `Device.wide_boxes` tells; costs take it that it may.
     """
-    return (PIECE_BYTES if problem.groups == 1 and terms == 1 else ROW_BYTES) // problem.itemsize
+    within = wide or problem.w_shape[1] >= step(problem)
+    whole = problem.groups == 1 and terms == 1 and within
+    return (PIECE_BYTES if whole else ROW_BYTES) // problem.itemsize
 
 
-def is_packed(problem: ConvProblem, terms: int) -> bool:
+def is_packed(problem: ConvProblem, terms: int, wide: bool = True) -> bool:
     """Whether x is brought into another order first."""
-    whole = problem.w_shape[1] % granule(problem, terms) == 0
+    whole = problem.w_shape[1] % granule(problem, terms, wide) == 0
     return problem.layout == "channels_first" or terms > 1 or not whole
 
 
-def padded_channels(problem: ConvProblem, terms: int) -> int:
+def padded_channels(problem: ConvProblem, terms: int, wide: bool = True) -> int:
     """Of a group in the x that is copied."""
-    unit = granule(problem, terms)
+    unit = granule(problem, terms, wide)
     return ceil_div(problem.w_shape[1], unit) * unit
 
 
@@ -139,12 +144,12 @@ def x_parts(terms: int) -> int:
     return 2 if terms > 1 else 1
 
 
-def packed_bytes(problem: ConvProblem, terms: int) -> int:
+def packed_bytes(problem: ConvProblem, terms: int, wide: bool = True) -> int:
     """Of the packed x, filled up so that what follows is aligned; none where x is read as it is."""
-    if not is_packed(problem, terms):
+    if not is_packed(problem, terms, wide):
         return 0
     pixels = problem.N * math.prod(problem.spatial)
-    row = x_parts(terms) * problem.groups * padded_channels(problem, terms)
+    row = x_parts(terms) * problem.groups * padded_channels(problem, terms, wide)
     return ceil_div(pixels * row * problem.itemsize, ALIGNED) * ALIGNED
 
 
@@ -153,9 +158,9 @@ def packing_blocks(problem: ConvProblem) -> int:
     return pixel_tiles * x_steps(problem) * problem.groups * problem.N
 
 
-def view(problem: ConvProblem, tile: Tile, terms: int) -> Im2col:
+def view(problem: ConvProblem, tile: Tile, terms: int, wide: bool = True) -> Im2col:
     """What a copy of a tile's pixels sees."""
-    channels = x_parts(terms) * problem.groups * padded_channels(problem, terms)
+    channels = x_parts(terms) * problem.groups * padded_channels(problem, terms, wide)
     return Im2col.of(problem, channels, step(problem), tile.pixels(problem))
 
 
@@ -251,7 +256,8 @@ class Wgmma(GpuAlgorithm):
         if problem.is_empty:
             return 0
         found = geometry(self, problem, current().figures)
-        return packed_bytes(problem, self.terms) + parts_bytes(problem, found.splits)
+        packed = packed_bytes(problem, self.terms, current().wide_boxes())
+        return packed + parts_bytes(problem, found.splits)
 
     def error_bound(self, problem):
         # Sums of products: a random walk, at twice the error of rounding since tensor cores cut sums off.
@@ -284,19 +290,19 @@ def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> Geo
 
 class WgmmaPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Wgmma, tile: Tile, splits: int):
-        terms = algorithm.terms
-        self._packed_bytes = packed_bytes(problem, terms)
+        terms, wide = algorithm.terms, current().wide_boxes()
+        self._packed_bytes = packed_bytes(problem, terms, wide)
         super().__init__(problem, algorithm, self._packed_bytes + parts_bytes(problem, splits))
         self._tile, self._terms = tile, terms
         self._bits = np.uint32 if problem.itemsize == 4 else np.uint16
         self._filter_tiles = ceil_div(problem.gemm_n, tile.filters(problem))
         count = tiles(problem, tile)
         last = problem.layout == "channels_last"
-        padded, parts, of_x = padded_channels(problem, terms), x_parts(terms), x_steps(problem)
+        padded, parts, of_x = padded_channels(problem, terms, wide), x_parts(terms), x_steps(problem)
         sums = (splits, terms * of_x, of_x, steps(problem, terms), parts * padded)
         cut = np.array([(last, problem.ndim, self._filter_tiles, count, *sums)], CUT)
         self._cut = self.by_value(cut)
-        self._maps = TensorMaps(self.device.tensor_map, view(problem, tile, terms))
+        self._maps = TensorMaps(self.device.tensor_map, view(problem, tile, terms, wide))
         module = build(problem.dtype, tile)
         resident = self.device.figures.multiprocessors * tile.blocks
         grid = (min(count * splits, resident),)

@@ -1,10 +1,13 @@
 """Check and time every GPU algorithm on the GPU at hand: `python -m convalgos.gpu_check`, `make gpu-check`.
 
-First all sources are compiled, on all cores; then results are checked against float64, and runs repeated,
-captured, on other streams and in threads; then NVIDIA's sanitizer looks for stray accesses, where it is
-installed; the time that is left goes to timing, the most telling layers first. What touches the GPU runs in a
-process of its own: a kernel that fails takes its process with it, is named, and the rest goes on in a new
-one. The report, a JSON file and a table under docs/results, is brought up to date as results come in.
+A quick part of at most 150 seconds comes first (`--quick`: nothing else): what the GPU reaches without us,
+what its driver encodes, all sources compiled while every algorithm computes one regular and one odd problem
+in a process of its own, then three layers of each kind beside cuDNN. A full check goes on with awkward
+problems, plans as users use them, all layers, gradients, NVIDIA's sanitizer over what failed, and times.
+
+What touches the GPU runs in other processes: a kernel that crashes or hangs takes its process with it and is
+named, the rest goes on, and an algorithm that was to blame twice is tried no more. The report, a JSON file
+and a table in the folder of --out, is whole after every case; the last lines printed sum it up.
 
 Needs NumPy and CuPy alone, no network, and less than eight minutes.
 """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, zip_longest
+from typing import TypeVar
 
 from convalgos.algorithm import missing
 from convalgos.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.suites import Layer
 
+T = TypeVar("T")
+DEPTHWISE = "all depthwise"  # as a kind of layers
 TYPES = {  # what each is called in the report
     "float32": {"dtype": "float32"},
     "tf32": {"dtype": "float32", "compute_dtype": "tf32"},
@@ -71,6 +74,7 @@ CAUSAL = tuple(
 TRAINED = ("resnet50", "vgg16")  # suites of whose dense layers the gradients are timed
 DENSE = 64  # channels and filters from which on Winograd and tensor cores must win
 FEW_IMAGES = 8
+HUGE = 16  # taps in a row from which on a depthwise kernel counts with those of 31x31
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,10 @@ class Case:
     name: str
     problem: ConvProblem
     count: int = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.suite}/{self.name}"
 
     @property
     def type(self) -> str:
@@ -117,51 +125,82 @@ def gradients(layers: Iterable[Layer]) -> list[Case]:
 
 
 def by_importance(layers: Iterable[Layer]) -> list[Case]:
-    """What is timed, in the order in which it tells most: what targets name, gradients, the rest."""
+    """What is timed: what targets name, then gradients, then the rest; a layer of each kind in turn."""
     every = tuple(layers)
-
-    def some(
-        wanted: Callable[[Layer], bool], layout: str, *names: str, directions: Sequence[str] = DIRECTIONS[:1]
-    ) -> Iterator[Case]:
-        for la, name, direction in product(filter(wanted, every), types(names), directions):
-            problem = la.problem.replace(layout=layout, direction=direction, **TYPES[name])
-            yield Case(la.suite, la.name, problem, la.count)
-
-    def all_of(layer: Layer) -> bool:
-        return True
-
-    def winograd(layer: Layer) -> bool:
-        return is_winograd(layer.problem)
-
-    def depthwise(layer: Layer) -> bool:
-        return is_depthwise(layer.problem)
-
-    def dense(layer: Layer) -> bool:
-        return is_dense(layer.problem)
-
-    def trained(layer: Layer) -> bool:
-        return layer.suite in TRAINED and is_dense(layer.problem)
-
     first, last = LAYOUTS
-    backward = DIRECTIONS[1:]
-    plan = (
-        *some(winograd, first, "float32"),
-        *some(depthwise, first, "float32", "float16"),
-        *some(dense, first, "float16", "tf32"),
-        *some(dense, last, "float16", "tf32"),
-        *some(all_of, first, "float32"),
-        *some(trained, first, "float32", directions=backward),
-        *some(depthwise, first, "float32", "float16", directions=backward),
-        *some(trained, last, "float16", "tf32", directions=backward),
-        *some(depthwise, first, "bfloat16"),
-        *some(depthwise, last, "float32", "float16"),
-        *some(all_of, last, "float32"),
-        *some(all_of, first, "float16", "tf32"),
-        *some(all_of, last, "float16", "tf32"),
-        *some(trained, first, "float16", "tf32", directions=backward),
-        *some(depthwise, last, "float32", "float16", directions=backward),
-    )
-    return list(dict.fromkeys(plan))
+    named, gradients, rest = _named(every), _gradients(every), (_some(every, _any, *kind) for kind in (
+        (first, ("float32",)), (last, ("float32",)), (last, ("float16",)), (last, ("tf32",)),
+        (first, ("float16",)), (first, ("tf32",)),
+    ))  # fmt: skip
+    thin = _some(every, is_depthwise, first, ("bfloat16",)), _some(every, is_depthwise, last, ("float16",))
+    ordered = in_turn(named.values()) + in_turn(gradients.values()) + in_turn((*thin, *rest))
+    return list(dict.fromkeys(ordered))
+
+
+def telling(layers: Iterable[Layer], count: int) -> list[Case]:
+    """So many of each kind that targets name, of gradients of filters, and of long filters, in turn."""
+    every = tuple(layers)
+    filters = [
+        case for case in in_turn(_gradients(every).values()) if case.problem.direction == DIRECTIONS[2]
+    ]
+    long = _some(every, is_long, LAYOUTS[0], ("float32",))
+    named = (kind for name, kind in _named(every).items() if name != DEPTHWISE)
+    return in_turn(kind[:count] for kind in (*named, filters, long))
+
+
+def _named(layers: Sequence[Layer]) -> dict[str, list[Case]]:
+    """Forward, by the words of the targets."""
+    first, last = LAYOUTS
+    return {
+        "Winograd": _some(layers, is_winograd, first, ("float32",)),
+        "depthwise 3x3": _some(layers, lambda p: is_depthwise(p) and max(p.kernel) == 3, first, ("float32",)),
+        "depthwise 31x31": _some(
+            layers, lambda p: is_depthwise(p) and max(p.kernel) > HUGE, first, ("float32",)
+        ),
+        "float16, channels last": _some(layers, is_dense, last, ("float16",)),
+        "TF32, channels last": _some(layers, is_dense, last, ("tf32",)),
+        "float16, channels first": _some(layers, is_dense, first, ("float16",)),
+        "TF32, channels first": _some(layers, is_dense, first, ("tf32",)),
+        DEPTHWISE: _some(layers, is_depthwise, first, ("float32", "float16")),
+    }
+
+
+def _gradients(layers: Sequence[Layer]) -> dict[str, list[Case]]:
+    trained = [layer for layer in layers if layer.suite in TRAINED]
+    first, last = LAYOUTS
+    backward = DIRECTIONS[:0:-1]
+    return {
+        "float32": _some(trained, is_dense, first, ("float32",), backward),
+        "float16, channels last": _some(trained, is_dense, last, ("float16",), backward),
+        "TF32, channels last": _some(trained, is_dense, last, ("tf32",), backward),
+        "depthwise": _some(layers, is_depthwise, first, ("float32", "float16"), backward),
+        "channels first": _some(trained, is_dense, first, ("float16", "tf32"), backward),
+        "depthwise, channels last": _some(layers, is_depthwise, last, ("float32", "float16"), backward),
+    }
+
+
+def _some(
+    layers: Iterable[Layer],
+    wanted: Callable[[ConvProblem], bool],
+    layout: str,
+    names: Sequence[str],
+    directions: Sequence[str] = DIRECTIONS[:1],
+) -> list[Case]:
+    """The layers of a kind, one of each suite in turn, and of each all types and directions."""
+    by_suite: dict[str, list[Layer]] = {}
+    for layer in layers:
+        if wanted(layer.problem):
+            by_suite.setdefault(layer.suite, []).append(layer)
+    return [
+        Case(la.suite, la.name, la.problem.replace(layout=layout, direction=d, **TYPES[name]), la.count)
+        for la, name, d in product(in_turn(by_suite.values()), types(names), directions)
+    ]
+
+
+def in_turn(kinds: Iterable[Sequence[T]]) -> list[T]:
+    """The first of each, then the second of each, and so on, each thing once."""
+    rows = zip_longest(*kinds)
+    return list(dict.fromkeys(found for row in rows for found in row if found is not None))
 
 
 def causal() -> list[Case]:
@@ -182,6 +221,15 @@ def is_winograd(p: ConvProblem) -> bool:
 
 def is_depthwise(p: ConvProblem) -> bool:
     return p.is_depthwise and max(p.kernel) <= 128
+
+
+def is_long(p: ConvProblem) -> bool:
+    """Filters for which transforms are made."""
+    return p.ndim == 1 and max(p.kernel) > 128
+
+
+def _any(p: ConvProblem) -> bool:
+    return True
 
 
 def is_dense(p: ConvProblem) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,12 @@ from convalgos.gpu.device import Device
 from convalgos.gpu.plan import GpuPlan
 from convalgos.gpu_check.cases import Case
 from convalgos.gpu_check.results import Cut, Result, told
-from convalgos.gpu_check.truth import Truth, ahead
+from convalgos.gpu_check.steps import CUDNN, DATA, NOTHING, PLANNING, RUNNING, Begun, Skip
+from convalgos.gpu_check.truth import Answers, Truth, ahead
 from convalgos.measure import random_arrays
 from convalgos.ranking import Candidate
 from convalgos.site import GpuSite
 
-Key = tuple[str, str]  # (problem, algorithm)
-CUDNN = "gpu.cudnn"  # family
 THREADS = 4
 LONGEST = 0.3  # seconds that an algorithm may be predicted to take where it is not checked thoroughly
 
@@ -35,32 +35,20 @@ WHOSE: dict[str, Callable[[Algorithm], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class Begun:
-    """What is tried next: to be blamed where no answer comes."""
-
-    case: Case
-    algorithm: str
-
-    @property
-    def key(self) -> Key:
-        return str(self.case.problem), self.algorithm
-
-
 def candidates(case: Case, device: Device, whose: str = "everyone's") -> tuple[list[Candidate], list[Result]]:
     """All that can serve a problem, in the order of their predictions, whatever was measured before.
 
     Args:
-        whose: "ours", "cuDNN's" or "everyone's": cuDNN takes long to be asked.
+        whose: "ours", "cuDNN's", "everyone's" or an id: cuDNN takes long to be asked.
 
     Returns:
         Also what went wrong in asking them, in which case there are none.
     """
+    wanted = WHOSE.get(whose, lambda a: a.id == whose)
     try:
-        found, _ = select.survey(case.problem, device.name, device.figures, wanted=WHOSE[whose])
+        found, _ = select.survey(case.problem, device.name, device.figures, wanted=wanted)
     except Exception as failure:
-        name = f"{case.suite}/{case.name}"
-        return [], [Result(name, str(case.problem), "", "choosing", failure=told(failure))]
+        return [], [Result(case.title, str(case.problem), "", "choosing", failure=told(failure))]
     return sorted(found, key=lambda c: (c.seconds, c.id)), []
 
 
@@ -73,7 +61,8 @@ def check(
     thorough: bool,
     until: float,
     whose: str = "everyone's",
-    skip: Collection[Key] = (),
+    answers: Answers | None = None,
+    skip: Skip = NOTHING,
 ) -> Iterator[Begun | Result | Cut]:
     """Every algorithm on every problem.
 
@@ -81,45 +70,53 @@ def check(
         thorough: also with bias and ReLU.
         until: a moment of `time.monotonic`, after which no further problem is begun.
         whose: algorithms; see `candidates`.
+        answers: that are known of large problems.
         skip: what was tried before.
     """
-    tried = {problem for problem, _ in skip}
+    tried = {problem for problem, _ in skip.tried}
     before = [i for i, case in enumerate(cases) if str(case.problem) in tried]
-    cases = cases[max(before, default=0) :]
-    for done, (case, truth) in enumerate(zip(cases, ahead(case.problem for case in cases), strict=True)):
-        if time.monotonic() > until:
-            yield Cut(len(cases) - done)
-            return
-        checker: _Checker | None = None
-        found, failed = candidates(case, device, whose)
-        yield from failed
-        for candidate in found:
-            begun = Begun(case, candidate.id)
-            if begun.key in skip or not (thorough or candidate.seconds < LONGEST):
-                continue
-            yield begun
-            checker = checker or _Checker(device, case, truth)
-            yield from checker.check(candidate, thorough)
+    cases = [case for case in cases[max(before, default=0) :] if not skip.problem(case.problem)]
+    with closing(ahead(case.problem for case in cases)) as truths:
+        for done, case in enumerate(cases):
+            if time.monotonic() > until:
+                yield Cut(len(cases) - done)
+                return
+            yield Begun(case, patience=DATA)
+            truth, checker = next(truths), None
+            found, failed = candidates(case, device, whose)
+            yield from failed
+            for candidate in found:
+                if (str(case.problem), candidate.id) in skip:
+                    continue
+                if not thorough and candidate.seconds >= LONGEST:
+                    continue
+                checker = checker or _Checker(device, case, truth, answers)
+                yield from checker.check(candidate, thorough)
 
 
 class _Checker:
-    """A problem on the device. Large results are compared there with the first that was right."""
+    """A problem on the device. Large results are compared there with a known one, or the first right one."""
 
-    def __init__(self, device: Device, case: Case, truth: Truth):
+    def __init__(self, device: Device, case: Case, truth: Truth, answers: Answers | None):
         self._device, self._case, self._truth = device, case, truth
         self._site = GpuSite(device)
         self._x, self._w, self._bias = map(self._site.put, (truth.first, truth.second, truth.bias))
         self._right: tuple[Result, Any] | None = None
+        known = answers.known(case.problem) if answers else None
+        if known is not None and truth.places is not None:
+            judge = Result(case.title, str(case.problem), known.judge, "y", bound=known.bound)
+            self._right = judge, self._site.put(known.y)
 
-    def check(self, candidate: Candidate, thorough: bool) -> Iterator[Result]:
-        result = Result(
-            f"{self._case.suite}/{self._case.name}", str(self._case.problem), candidate.id, "y",
-            bound=candidate.error_bound,
-        )  # fmt: skip
+    def check(self, candidate: Candidate, thorough: bool) -> Iterator[Begun | Result]:
+        case, problem = self._case, str(self._case.problem)
+        result = Result(case.title, problem, candidate.id, "y", bound=candidate.error_bound)
         plan = None
         try:
-            plan = candidate.algorithm.serve(self._case.problem)
+            yield Begun(case, candidate.id, PLANNING)
+            plan = candidate.algorithm.serve(case.problem)
             w = plan.prepare(self._w)
+            self._site.wait()
+            yield Begun(case, candidate.id, RUNNING)
             y = self._run(plan, w)
             plain = replace(result, **self._judged(y))
             if not plain.wrong:
@@ -209,37 +206,41 @@ def _wide(y: Any) -> Any:
 
 
 def behave(
-    device: Device, cases: Sequence[Case], until: float, skip: Collection[Key] = ()
+    device: Device, cases: Sequence[Case], until: float, skip: Skip = NOTHING
 ) -> Iterator[Begun | Result | Cut]:
     """Every algorithm on problems that are not empty: again, captured, in threads, ..."""
     for done, case in enumerate(cases):
         if time.monotonic() > until:
             yield Cut(len(cases) - done)
             return
+        if skip.problem(case.problem):
+            continue
+        yield Begun(case, patience=DATA)
         found, failed = candidates(case, device)
         yield from failed
         for candidate in found:
-            begun = Begun(case, candidate.id)
-            if begun.key in skip:
-                continue
-            yield begun
-            yield from _behaviours(device, case, candidate)
+            if (str(case.problem), candidate.id) not in skip:
+                yield from _behaviours(device, case, candidate)
 
 
-def _behaviours(device: Device, case: Case, candidate: Candidate) -> Iterator[Result]:
-    site, name = GpuSite(device), f"{case.suite}/{case.name}"
+def _behaviours(device: Device, case: Case, candidate: Candidate) -> Iterator[Begun | Result]:
+    site = GpuSite(device)
     scale = 4.0  # that of the outputs of `random_arrays`
     try:
+        yield Begun(case, candidate.id, PLANNING)
         plan = candidate.algorithm.serve(case.problem)
         numbers = map(site.put, random_arrays(case.problem))
         x, w = next(numbers), plan.prepare(next(numbers))
+        site.wait()
+        yield Begun(case, candidate.id, RUNNING)
         right = site.get(plan(x, w))
     except Exception:  # which `check` tells of
         return
     exact = candidate.algorithm.deterministic
     bound = 2 * candidate.error_bound * scale
     for what, run in _TRIED.items():
-        result = Result(name, str(case.problem), candidate.id, what)
+        result = Result(case.title, str(case.problem), candidate.id, what)
+        yield Begun(case, candidate.id, RUNNING)
         try:
             for y in run(device, plan, x, w):
                 found = site.get(y)

@@ -1,51 +1,82 @@
-"""All builds of all algorithms, compiled on all cores before anything else."""
+"""All builds of all algorithms, compiled on all cores, and CuPy's own kernels, while the first checks run."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+import numpy as np
+
 from convalgos import select
+from convalgos.algorithm import numpy_dtype
 from convalgos.gpu import clock
 from convalgos.gpu.device import Device
 from convalgos.gpu.module import Build
 from convalgos.gpu.plan import GpuAlgorithm
-from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.checks import Begun, Key
+from convalgos.gpu_check import quick
+from convalgos.gpu_check.cases import TYPES, Case, types
 from convalgos.gpu_check.results import Cut, Result, told
+from convalgos.gpu_check.steps import DATA, NOTHING, PLANNING, Begun, Skip
 from convalgos.problem import ConvProblem
+from convalgos.site import GpuSite
 
 NO_PROBLEM = ConvProblem.parse("n1 c1 w1 k1 s1")
 
 
 def builds(device: Device) -> list[Build]:
-    """Those that this device can be asked for."""
-    able = [
-        a
+    """Those that this device can be asked for, in the order in which they are checked first."""
+    able = {
+        a.id: a
         for a in select.algorithms("gpu")
         if isinstance(a, GpuAlgorithm) and a.capability <= device.figures.capability
-    ]
-    return list(dict.fromkeys([clock.WAIT, *(build for a in able for build in a.builds())]))
+    }
+    ordered = [able[name] for name in quick.ids() if name in able]
+    return list(dict.fromkeys([clock.WAIT, *(build for a in ordered for build in a.builds())]))
 
 
-def compile_all(device: Device, until: float, skip: Collection[Key] = ()) -> Iterator[Begun | Result | Cut]:
+def compile_all(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | Cut]:
     """A failure for every build that does not compile; the others are ready to run.
 
     Args:
         until: a moment of `time.monotonic`, after which none is begun: plans compile what they need.
         skip: builds that took their process down.
     """
+    yield Begun(Case("compile", "CuPy's kernels", NO_PROBLEM), patience=DATA)
+    warm(device)
     wanted = [build for build in builds(device) if (str(NO_PROBLEM), str(build)) not in skip]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
         waiting = {pool.submit(device.module, build): build for build in wanted}
         for done, made in enumerate(as_completed(waiting), 1):
             build = waiting[made]
-            yield Begun(Case("compile", str(build), NO_PROBLEM), str(build))  # a sign of life
+            yield Begun(Case("compile", str(build), NO_PROBLEM), patience=PLANNING)  # a sign of life
             if (error := made.exception()) is not None:
                 yield Result("compile", "", "", str(build), failure=told(error))
-            if time.monotonic() > until:
-                pool.shutdown(cancel_futures=True)
+            if time.monotonic() > until and done < len(wanted):
                 yield Cut(len(wanted) - done)
                 return
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def warm(device: Device) -> None:
+    """Call what CuPy compiles at its first use: the elementwise kernels and reductions of the checks.
+
+    CuPy keeps them on disk, so that other processes need not wait for them in a step of a check.
+    """
+    xp, site = device.xp, GpuSite(device)
+    for name in types(dict.fromkeys(kind["dtype"] for kind in TYPES.values())):
+        y = site.put(np.ones((2, 3, 4), numpy_dtype(name)))
+        site.spoil(site.empty(y.shape, y.dtype))
+        site.at(y, np.zeros((1, 3), np.int64))
+        spread = xp.zeros((2, 3, 8), y.dtype)
+        spread[..., ::2] = y
+        xp.ascontiguousarray(y.transpose(0, 2, 1))
+        wide = y.astype(np.float32) if y.dtype.itemsize == 2 else y
+        written = ~xp.isnan(wide)
+        int(written.sum()), int(xp.argmin(written))
+        for right in (wide, wide.astype(np.float64)):
+            int(xp.argmax(xp.abs(wide - right)))
+    site.wait()

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from convalgos.gpu.device import GpuMachine
+from convalgos.gpu_check.probe import Answered
 from convalgos.gpu_check.results import Cut, Result
 from convalgos.gpu_check.targets import Reached, fastest, ours, picked, targets
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.json_format import head
 from convalgos.machine import write_atomic
 
-LAYERS = "| problem | pick | us | fastest of ours | us | cuDNN | us | cuDNN / pick | cuDNN / fastest |"
+LAYERS = (
+    "| problem | pick | us | fastest of ours | us | baseline | us | baseline / pick | baseline / fastest |"
+)
 MODELS = "| layers | predicted / measured | scatter |"
 
 
@@ -40,6 +43,15 @@ class Report:
     signals: list[LayerTimes] = field(default_factory=list)
     calls: list[HostTime] = field(default_factory=list)
     ceilings: list[Ceiling] = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)
+    barred: list[str] = field(default_factory=list)  # algorithms that took processes down, in words
+    notes: list[str] = field(default_factory=list)  # on how the check went
+    _checks: list[str] = field(default_factory=list)  # results as lines of JSON
+
+    def __post_init__(self) -> None:
+        given, self.results = self.results, []
+        for result in given:
+            self.add("", result)
 
     @property
     def wrong(self) -> list[Result]:
@@ -49,6 +61,9 @@ class Report:
         """Anything that a job yields."""
         if isinstance(found, Result):
             self.results.append(found)
+            self._checks.append(json.dumps(found.as_json()))
+        elif isinstance(found, Answered):
+            self.answers.append(found)
         elif isinstance(found, LayerTimes):
             (self.signals if found.case.suite == "causal" else self.layers).append(found)
         elif isinstance(found, HostTime):
@@ -56,7 +71,8 @@ class Report:
         elif isinstance(found, Ceiling):
             self.ceilings.append(found)
         elif isinstance(found, Cut):
-            self.phases[phase] = f"cut, {found.left} problems left"
+            told = f"cut, {found.left} problems left" if found.left else "cut"
+            self.phases[phase] = f"{told} while {found.running}" if found.running else told
             self.unfinished.append(phase)
 
     def targets(self) -> list[Reached]:
@@ -73,26 +89,30 @@ class Report:
     def write(self, folder: Path) -> Path:
         """The table; the JSON lies beside it. Both are replaced whole."""
         stem = folder / self.figures.fingerprint
-        write_atomic(stem.with_suffix(".json"), in_lines(self.as_json()))
+        write_atomic(stem.with_suffix(".json"), in_lines(self.as_json(self._checks)))
         write_atomic(stem.with_suffix(".md"), self.table())
         return stem.with_suffix(".md")
 
     # --- JSON ------------------------------------------------------------------------------------
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, checks: list[Any] | None = None) -> dict[str, Any]:
+        """All of it; `checks` in the place of what would be made of every result."""
         errors = {(r.problem, r.algorithm): r for r in self.results if r.what == "y"}
         return head("gpu_check") | {
             "command": self.command,
             "machine": asdict(self.figures),
             "versions": self.versions,
             "phases": self.phases,
+            "notes": self.notes,
+            "barred": self.barred,
+            "driver": [asdict(a) for a in self.answers],
             "wrong": [str(r) for r in self.wrong],
             "targets": [asdict(t) | {"met": t.met} for t in self.targets()],
             "ceilings": {c.name: c.value for c in self.ceilings},
             "layers": [_layer_as_json(la, errors) for la in self.layers],
             "signals": [_layer_as_json(la, errors) | {"others_s": la.others} for la in self.signals],
             "calls": [asdict(c) for c in self.calls],
-            "checks": [r.as_json() for r in self.results],
+            "checks": [r.as_json() for r in self.results] if checks is None else checks,
         }
 
     # --- the table -------------------------------------------------------------------------------
@@ -109,18 +129,22 @@ class Report:
             f"{len(self.results)} checks of {len(algorithms)} algorithms, **{len(self.wrong)} wrong**.",
             "",
             *(f"- WRONG: {r}" for r in self.wrong),
+            *(f"- BARRED: {text}" for text in self.barred),
+            *(f"- {text}" for text in self.notes),
             "",
             *_rows(
-                "| target | aim | reached | layers | furthest behind |",
+                "| target | aim | reached | layers | beside | furthest behind |",
                 [
-                    (t.what, _aim(t), _reached(t), str(t.count), t.least.replace("|", "/"))
+                    (t.what, aim(t), reached(t), str(t.count), t.beside, t.least.replace("|", "/"))
                     for t in self.targets()
                 ],
             ),
-            "Ratios are the time of cuDNN's best plan for the same problem and layout over ours, by events",
-            "of the GPU, with what fits into L2 still there; geometric means. A pick is what",
+            "Ratios are the time of the baseline for the same problem and layout over ours, by events",
+            "of the GPU, with what fits into L2 still there; geometric means. The baseline is cuDNN's best",
+            "plan through its front end, else what torch makes of it, else what was recorded. A pick is what",
             '`algorithm="auto"` takes without having measured anything.',
             "",
+            *_rows("| question to the driver | answer |", [(a.question, a.answer) for a in self.answers]),
             *_rows("| ceiling | reached |", [(c.name, f"{c.value:.3e}") for c in self.ceilings]),
             *_rows(
                 "| call | algorithm | host us | captured us |",
@@ -140,11 +164,15 @@ class Report:
 
 
 def in_lines(record: dict[str, Any]) -> str:
-    """JSON with a line for each item of the lists in it, to be read and kept in git."""
+    """JSON with a line for each item of the lists in it, to be read and kept in git.
+
+    The checks, of which there are many, come as such lines.
+    """
     parts = []
     for name, value in record.items():
         if isinstance(value, list) and value:
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+            lines = value if name == "checks" else map(json.dumps, value)
+            text = "[\n  " + ",\n  ".join(lines) + "\n ]"
         else:
             text = json.dumps(value)
         parts.append(f" {json.dumps(name)}: {text}")
@@ -160,6 +188,7 @@ def _layer_as_json(layer: LayerTimes, errors: dict[tuple[str, str], Result]) -> 
         "problem": problem,
         "flops": case.problem.flops,
         "pick": layer.pick,
+        "baseline": layer.baseline and layer.baseline._asdict(),
         "candidates": [
             {
                 "algorithm": row.algorithm,
@@ -199,14 +228,14 @@ def _timed(what: str, layers: Sequence[LayerTimes]) -> list[str]:
 
 
 def _layer_row(layer: LayerTimes) -> tuple[str, ...]:
-    case, peer = layer.case, layer.cudnn
+    case, peer = layer.case, layer.baseline
     ratios = [
-        f"{peer.median_s / row.median_s:.2f}" if row and peer else ""
+        f"{peer.seconds / row.median_s:.2f}" if row and peer else ""
         for row in (picked(layer), fastest(layer))
     ]
     return (
-        f"{case.suite}/{case.name}", f"`{case.problem}`", *_one(picked(layer)), *_one(ours(layer)),
-        *_one(peer), *ratios,
+        case.title, f"`{case.problem}`", *_one(picked(layer)), *_one(ours(layer)),
+        *((peer.name, _us(peer.seconds)) if peer else ("", "")), *ratios,
     )  # fmt: skip
 
 
@@ -236,11 +265,11 @@ def _models(layers: Sequence[LayerTimes]) -> list[tuple[str, ...]]:
     return found
 
 
-def _aim(t: Reached) -> str:
+def aim(t: Reached) -> str:
     return f"{'<=' if t.at_most else '>='} {t.target:g}{t.unit}"
 
 
-def _reached(t: Reached) -> str:
+def reached(t: Reached) -> str:
     if t.reached is None:
         return "not timed"
     return f"{t.reached:.2f}{t.unit}{'' if t.met else ' (not met)'}"

@@ -59,6 +59,7 @@ class Cut:
     """The time was spent before all was done."""
 
     left: int  # problems
+    running: str = ""  # what was under way
 
 
 def told(error: BaseException) -> str:

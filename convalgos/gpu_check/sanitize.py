@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer over one shape for every kernel, where the tool is installed.
+"""NVIDIA's compute-sanitizer over one shape for every kernel of what failed, where the tool is installed.
 
 The tool runs `python -m convalgos.gpu_check --one ALGORITHM`, in which every array is an allocation of its
 own, so that an access beyond it is seen.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 
 from convalgos.gpu.device import Device
 from convalgos.gpu.plan import GpuPlan
@@ -26,6 +30,7 @@ from convalgos.site import GpuSite
 TOOLS = ("memcheck", "racecheck")
 FOUND = 33  # the exit status of the tool where it finds something
 AT_ONCE = 4
+ENDING = 2.0  # seconds that one has to end after it was killed
 LINES = 12  # of what it says, in the report
 PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 
@@ -46,18 +51,28 @@ def _run(program: str, kind: str, algorithm: str, device: str, until: float) -> 
     result = Result("sanitizer", "one shape of each kernel", algorithm, kind)
     left = until - time.monotonic()
     if left < 1:
-        return Result(result.case, result.problem, algorithm, f"{kind}: no time was left")
+        return replace(result, what=f"{kind}: no time was left")
     command = [program, "--tool", kind, "--error-exitcode", str(FOUND), sys.executable, "-m"]
     command += ["convalgos.gpu_check", "--device", device, "--one", algorithm]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=left)
-    except subprocess.TimeoutExpired:
-        return Result(result.case, result.problem, algorithm, f"{kind}: not done in {left:.0f} s")
-    if done.returncode == 0:
-        return result
-    said = [line for line in done.stdout.splitlines() if line.startswith("=")][:LINES]
-    failure = " | ".join(said or done.stderr.splitlines()[-3:]) or f"status {done.returncode}"
-    return Result(result.case, result.problem, algorithm, kind, failure=failure)
+    with tempfile.TemporaryFile() as log:  # no pipe, which what hangs would keep open
+        running = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            status = running.wait(left)
+        except subprocess.TimeoutExpired:
+            return replace(result, what=f"{kind}: not done in {left:.0f} s")
+        finally:
+            with suppress(ProcessLookupError):  # with the program that it watches
+                os.killpg(running.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):  # what is stuck in the driver is left to itself
+                running.wait(ENDING)
+        if status == 0:
+            return result
+        log.seek(0)
+        lines = log.read().decode(errors="replace").splitlines()
+    said = [line for line in lines if line.startswith("=")][:LINES]
+    return replace(result, failure=" | ".join(said or lines[-3:]) or f"status {status}")
 
 
 def one(device: Device, algorithm: str) -> Collection[str]:

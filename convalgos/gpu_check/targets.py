@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convalgos.bench import geometric_mean
-from convalgos.gpu_check.cases import Case, is_dense, is_depthwise, is_winograd
-from convalgos.gpu_check.checks import CUDNN
+from convalgos.gpu_check.baselines import Baseline
+from convalgos.gpu_check.cases import is_dense, is_depthwise, is_winograd
+from convalgos.gpu_check.steps import CUDNN
 from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
 from convalgos.problem import ConvProblem
 
@@ -17,7 +19,10 @@ GRADIENTS = {"backward_data": "dx", "backward_weights": "dw"}  # as they are cal
 
 @dataclass(frozen=True)
 class Reached:
-    """A target, and what was reached over so many layers; `least` is the layer that is furthest behind."""
+    """A target, and what was reached over so many layers; `least` is the layer that is furthest behind.
+
+    `beside` tells how many of the layers stand beside what.
+    """
 
     what: str
     target: float
@@ -26,6 +31,7 @@ class Reached:
     least: str = ""
     at_most: bool = False  # smaller is better
     unit: str = "x"
+    beside: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -49,6 +55,11 @@ def ours(layer: LayerTimes) -> Timed | None:
 def fastest(layer: LayerTimes) -> Timed | None:
     """What the selector takes once it has measured."""
     return layer.best()
+
+
+def kind_of(baseline: Baseline) -> str:
+    """Without the number of cuDNN's plan."""
+    return "cuDNN" if baseline.name.startswith(CUDNN) else baseline.name
 
 
 def winograd(layer: LayerTimes) -> Timed | None:
@@ -80,12 +91,13 @@ def targets(
             and la.case.type in types
             and wanted(la.case.problem)
         ]
-        ratios = {}
+        ratios, names = {}, Counter[str]()
         for layer in chosen:
-            mine, peer = who(layer), layer.cudnn
+            mine, peer = who(layer), layer.baseline
             if mine and peer:
-                ratios[_name(layer.case)] = peer.median_s / mine.median_s
-        return _mean(what, target, ratios)
+                ratios[layer.case.title] = peer.seconds / mine.median_s
+                names[kind_of(peer)] += 1
+        return replace(_mean(what, target, ratios), beside=", ".join(f"{n} {c}" for n, c in names.items()))
 
     def everything(problem: ConvProblem) -> bool:
         return True
@@ -133,7 +145,7 @@ def targets(
     ]
     for library in dict.fromkeys(name for la in signals for name in la.others):
         ratios = {
-            _name(la.case): la.others[library] / pick.median_s
+            la.case.title: la.others[library] / pick.median_s
             for la in signals
             if (pick := la.picked) and library in la.others
         }
@@ -158,7 +170,7 @@ def _copy_share(layers: Iterable[LayerTimes], ceilings: Iterable[Ceiling]) -> Re
         p, pick = layer.case.problem, layer.picked
         short = p.ndim == 1 and is_depthwise(p) and p.kernel[0] <= 5
         if copy and pick and short and (p.direction, p.layout) == ("forward", "channels_first"):
-            shares[f"{_name(layer.case)} {layer.case.type}"] = p.bytes / pick.median_s / copy
+            shares[f"{layer.case.title} {layer.case.type}"] = p.bytes / pick.median_s / copy
     return _mean(what, 0.92, shares)
 
 
@@ -175,7 +187,3 @@ def _slowest(what: str, target: float, seconds: dict[str, float]) -> Reached:
     mean = geometric_mean(seconds.values())
     reached = None if mean is None else mean * 1e6
     return Reached(what, target * 1e6, reached, len(seconds), told, at_most=True, unit=" us")
-
-
-def _name(case: Case) -> str:
-    return f"{case.suite}/{case.name}"

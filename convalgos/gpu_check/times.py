@@ -8,7 +8,7 @@ counts; of ours those that the cost models do not think hopeless.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,18 +16,23 @@ import numpy as np
 
 from convalgos import select
 from convalgos.algorithm import Unsupported
+from convalgos.gpu import cudnn_cost
 from convalgos.gpu.calibrate import copy_bandwidth, product_rate
 from convalgos.gpu.device import Device
 from convalgos.gpu.plan import GpuPlan
+from convalgos.gpu_check.baselines import TORCH, Baseline, recorded, torch_call
 from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.checks import CUDNN, Begun, Key, candidates
+from convalgos.gpu_check.checks import candidates
 from convalgos.gpu_check.results import Cut, Result, told
+from convalgos.gpu_check.steps import CUDNN, DATA, NOTHING, PLANNING, RUNNING, Begun, Skip
 from convalgos.measure import interleave
 from convalgos.problem import ConvProblem
 from convalgos.race import cheap_arrays
 from convalgos.ranking import Candidate
 from convalgos.site import Call, GpuSite
 
+LONGEST_PEER = 0.1  # seconds of a call of torch's by prediction: others are not timed
+TIMED = "all together"  # in the place of an algorithm: the layer is done
 PLANS = 5  # of cuDNN that are tried on a layer; one takes some 20 ms
 PROMISING = 6.0  # times the best prediction: ours that are predicted slower are not timed
 HOPEFUL = 1.5  # times the best of its kind in a first try: others are not timed again
@@ -77,9 +82,13 @@ class LayerTimes:
         return self.best(lambda row: row.algorithm == self.pick)
 
     @property
-    def cudnn(self) -> Timed | None:
-        """cuDNN's best plan."""
-        return self.best(lambda row: not row.ours)
+    def baseline(self) -> Baseline | None:
+        """cuDNN's best plan, or torch beside us, or what was recorded."""
+        if best := self.best(lambda row: not row.ours):
+            return Baseline(best.algorithm, best.median_s)
+        if TORCH in self.others:
+            return Baseline(TORCH, self.others[TORCH])
+        return recorded(self.case.problem)
 
 
 @dataclass(frozen=True)
@@ -107,37 +116,45 @@ def layers(
     device: Device,
     cases: Sequence[Case],
     until: float,
-    skip: Collection[Key] = (),
+    skip: Skip = NOTHING,
     beside: str = "cuDNN",
 ) -> Iterator[Begun | Result | LayerTimes | Cut]:
     """Time layers until a moment of `time.monotonic`.
 
     Args:
-        skip: those that were lost before.
+        skip: what was lost before, and who is barred.
         beside: "cuDNN", or "FFTs": for causal convolutions, what is written with one of the whole signal.
     """
-    seen = {problem for problem, _ in skip}
     for done, case in enumerate(cases):
         if time.monotonic() > until:
             yield Cut(len(cases) - done)
             return
-        if str(case.problem) in seen or case.problem.is_empty:
+        if skip.problem(case.problem) or _is_done(case, skip) or case.problem.is_empty:
             continue
+        yield Begun(case, patience=DATA)
         found, failed = candidates(case, device, "everyone's" if beside == "cuDNN" else "ours")
         yield from failed
         if not found:
             continue
         promising = PROMISING * found[0].seconds
         chosen = [c for c in found if c.id.startswith(CUDNN) or c.seconds <= promising]
-        others: dict[str, Call] = {}
         if beside == "cuDNN":
             varied = select.varied(case.problem, device.name, device.figures)
             plans = [c for c in varied if c.id.startswith(CUDNN)]  # of which `gpu.cudnn` is the first
             chosen += plans[1:PLANS]
-        else:
-            yield Begun(case, "other libraries")  # torch takes its time to be imported
+        chosen = [c for c in chosen if not skip.hopeless((str(case.problem), c.id))]
+        arrays = cheap_arrays(case.problem)
+        if beside != "cuDNN":
             others = _spectral_peers(device, case.problem)
-        yield from _layer(device, case, found[0].id, chosen, others)
+        elif any(c.id.startswith(CUDNN) for c in chosen):
+            others = {}
+        else:
+            others = _torch_peer(device, case.problem, *arrays)
+        yield from _layer(device, case, found[0].id, chosen, others, arrays)
+
+
+def _is_done(case: Case, skip: Skip) -> bool:
+    return (str(case.problem), TIMED) in skip.tried
 
 
 def _layer(
@@ -146,26 +163,27 @@ def _layer(
     pick: str,
     chosen: Sequence[Candidate],
     others: dict[str, Call],
+    arrays: tuple[np.ndarray, np.ndarray],
 ) -> Iterator[Begun | Result | LayerTimes]:
     site, problem = GpuSite(device), case.problem
-    x, w = map(site.put, cheap_arrays(problem))
+    x, w = map(site.put, arrays)
     y = site.empty(problem.array_shapes[2], x.dtype)
     calls, firsts, known = dict(others), {}, {}
     for candidate in chosen:
-        yield Begun(case, candidate.id)
+        yield Begun(case, candidate.id, PLANNING)
         try:
             plan = candidate.algorithm.serve(problem)
             prepared = plan.prepare(w)
+            site.wait()
             call = lambda plan=plan, prepared=prepared: plan(x, prepared, out=y)  # noqa: E731
+            yield Begun(case, candidate.id, RUNNING)
             site.ready(call)
             firsts[candidate.id] = site.seconds(call)
         except (Unsupported, MemoryError) as reason:  # as of a plan of cuDNN that was found to be wrong
-            name = f"{case.suite}/{case.name}"
-            yield Result(name, str(problem), candidate.id, f"not timed: {told(reason)}")
+            yield Result(case.title, str(problem), candidate.id, f"not timed: {told(reason)}")
             continue
         except Exception as failure:
-            name = f"{case.suite}/{case.name}"
-            yield Result(name, str(problem), candidate.id, "timing", failure=told(failure))
+            yield Result(case.title, str(problem), candidate.id, "timing", failure=told(failure))
             if site.lost():
                 return
             continue
@@ -175,7 +193,7 @@ def _layer(
         limit = HOPEFUL * min(of_kind.values(), default=0.0)
         for name in (n for n, s in of_kind.items() if s > limit and n != pick):
             del calls[name]
-    yield Begun(case, "all together")
+    yield Begun(case, patience=DATA)
     timings = interleave(calls, rounds=ROUNDS, burst=BURST, site=site)
     rows = []
     for name, candidate in known.items():
@@ -186,6 +204,20 @@ def _layer(
         )
     rows.sort(key=lambda row: row.median_s)
     yield LayerTimes(case, pick, tuple(rows), {name: timings[name].median for name in others})
+    yield Begun(case, TIMED)  # not once more where a later layer loses the process
+
+
+def _torch_peer(
+    device: Device, problem: ConvProblem, first: np.ndarray, second: np.ndarray
+) -> dict[str, Call]:
+    """What torch makes of cuDNN, where it is there, has this device, and is not expected to take for ever."""
+    if cudnn_cost.seconds(problem, device.figures) > LONGEST_PEER:
+        return {}
+    with suppress(Exception):
+        call = torch_call(device.name, problem, first, second)
+        GpuSite(device).ready(call)
+        return {TORCH: call}
+    return {}
 
 
 def _spectral_peers(device: Device, problem: ConvProblem) -> dict[str, Call]:
@@ -221,9 +253,7 @@ def _spectral_torch(device: Device, problem: ConvProblem) -> Call:
 # --- the host ------------------------------------------------------------------------------------
 
 
-def calls(
-    device: Device, until: float, skip: Collection[Key] = ()
-) -> Iterator[Begun | Result | HostTime | Cut]:
+def calls(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | HostTime | Cut]:
     """The host's time of every algorithm on small problems."""
     site = GpuSite(device)
     for done, text in enumerate(CALLS):
@@ -233,13 +263,13 @@ def calls(
         for compute in ("float32", "tf32"):
             problem = ConvProblem.parse(text).replace(compute_dtype=compute)
             case = Case("calls", text, problem)
+            yield Begun(case, patience=DATA)
             found, failed = candidates(case, device)
             yield from failed
             for candidate in found:
-                begun = Begun(case, candidate.id)
-                if begun.key in skip:
+                if (str(problem), candidate.id) in skip:
                     continue
-                yield begun
+                yield Begun(case, candidate.id, PLANNING)
                 try:
                     yield _host_time(site, candidate, problem)
                 except (Unsupported, MemoryError) as reason:
@@ -268,9 +298,7 @@ def _host_time(site: GpuSite, candidate: Candidate, problem: ConvProblem) -> Hos
 # --- what the GPU can do -------------------------------------------------------------------------
 
 
-def ceilings(
-    device: Device, until: float, skip: Collection[Key] = ()
-) -> Iterator[Begun | Result | Ceiling | Cut]:
+def ceilings(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | Ceiling | Cut]:
     """A copy beyond L2, and products of large matrices."""
     kinds: dict[str, Callable[[], float]] = {
         "copy bytes/s": lambda: copy_bandwidth(device),

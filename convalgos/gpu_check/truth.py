@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -63,16 +66,54 @@ class Truth:
         return float(answer_at(self.problem, *self._read, np.array([place]))[0])
 
 
-def ahead(problems: Iterable[ConvProblem]) -> Iterator[Truth]:
+def ahead(problems: Iterable[ConvProblem]) -> Generator[Truth, None, None]:
     """The truths of problems, in their order, computed on all cores a few problems ahead."""
     cores = os.cpu_count() or 1
     left = iter(problems)
-    with ThreadPoolExecutor(cores) as pool:
+    pool = ThreadPoolExecutor(cores)
+    try:
         waiting = [pool.submit(Truth, p) for p in islice(left, cores)]
         while waiting:
             truth = waiting.pop(0).result()
             waiting += [pool.submit(Truth, p) for p in islice(left, 1)]
             yield truth
+    finally:  # nobody waits for those that are not asked for
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+# --- answers of the device -----------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """A whole result, logical, in float64: who computed it, and how well."""
+
+    judge: str
+    bound: float
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Results of large problems, which the device computed and the host looked at, in a folder."""
+
+    folder: Path
+
+    def keep(self, problem: ConvProblem, answer: Answer) -> None:
+        """For other processes."""
+        path = self._path(problem)
+        with path.with_suffix(".part").open("wb") as file:
+            np.savez(file, judge=answer.judge, bound=answer.bound, y=answer.y)
+        path.with_suffix(".part").replace(path)
+
+    def known(self, problem: ConvProblem) -> Answer | None:
+        try:
+            with np.load(self._path(problem)) as found:
+                return Answer(str(found["judge"]), float(found["bound"]), found["y"])
+        except FileNotFoundError:
+            return None
+
+    def _path(self, problem: ConvProblem) -> Path:
+        return self.folder / f"{crc32(str(problem).encode()):08x}.npz"
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
