@@ -1,5 +1,10 @@
 """The first minutes of a check: the judge, what the driver is asked, and the summary."""
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cuda_shim import device as shim
@@ -9,7 +14,7 @@ from test_gpu_check import needs_shim
 import convalgos as ca
 from convalgos.gpu import tensor_maps, wgmma
 from convalgos.gpu.device import use
-from convalgos.gpu_check import checks, phases, probe, quick, summary, truth
+from convalgos.gpu_check import checks, compiling, phases, probe, quick, summary, truth
 from convalgos.gpu_check.cases import Case
 from convalgos.gpu_check.report import Report
 from convalgos.gpu_check.results import Result
@@ -19,6 +24,7 @@ from convalgos.gpu_check.truth import Answer, Answers
 from convalgos.select import algorithms
 from convalgos.site import GpuSite
 
+ROOT = Path(__file__).parents[1]
 SMALL = ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1")
 
 # --- the judge -------------------------------------------------------------------------------------
@@ -66,13 +72,21 @@ def test_a_judge_that_is_wrong_or_fails_gives_way_to_the_next_one(large, tmp_pat
 
     monkeypatch.setattr(quick, "_by_torch", wrong)
     monkeypatch.setattr(quick, "_by_direct", fails)
-    found = [f for f in judged(None, answers) if isinstance(f, Result)]
+    device = Simulated()
+    found = [f for f in judged(device, answers) if isinstance(f, Result)]
     assert [(f.algorithm, f.wrong) for f in found[:2]] == [
         ("torch in float64", True), ("gpu.direct in float64", False)
     ]  # fmt: skip
     assert "RuntimeError: no memory" in found[1].what and not list(tmp_path.iterdir())
-    begun = [f.algorithm for f in judged(None, answers, barred=frozenset({"torch"})) if isinstance(f, Begun)]
+    begun = [
+        f.algorithm for f in judged(device, answers, barred=frozenset({"torch"})) if isinstance(f, Begun)
+    ]
     assert "gpu.direct" in begun and "torch" not in begun
+    device.synchronize = lambda: 1 / 0
+    lost = [f for f in judged(device, answers) if isinstance(f, Result) and f.failure]
+    assert lost and lost[0].algorithm == "gpu.direct in float64", (
+        "an error that stays is no matter of the next"
+    )
 
 
 @needs_shim
@@ -199,9 +213,59 @@ def test_phases_are_chosen_by_name_and_quick_ones_come_first():
         phases.chosen(False, ["times", "tmes"])
 
 
-def test_cupys_own_kernels_are_called_before_they_are_needed():
-    """Those that look at results, in every type."""
-    from convalgos.gpu_check import compiling
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_what_looks_at_results_is_called_before_it_is_needed(monkeypatch, dtype):
+    """CuPy compiles its kernels at their first use: none may be in the first step of a check."""
+    called = set()
 
+    class Watching:
+        """NumPy, as a device's library; tells what was called with which types."""
+
+        asnumpy = staticmethod(np.asarray)
+
+        def __getattr__(self, name):
+            found = getattr(np, name)
+            if isinstance(found, type) or not callable(found):
+                return found
+
+            def call(*arguments, **more):
+                called.add((name, *(a.dtype.name for a in arguments if isinstance(a, np.ndarray))))
+                return found(*arguments, **more)
+
+            return call
+
+    monkeypatch.setattr(truth, "WHOLE", 0)
+    problem = SMALL.replace(dtype=dtype)
     with use(Simulated()) as device:
-        compiling.warm(device)
+        device.xp = Watching()
+        compiling.warm(device, dtype)
+        warmed = set(called)
+        called.clear()
+        here = truth.Truth(problem)
+        checker = checks._Checker(device, Case("a", "b", problem), here, None)
+        y = np.zeros(here.problem.y_shape, dtype)
+        result = Result("", "", "gpu.direct", "y", bound=1.0)
+        checker._judged(y)
+        checker._compared(result, y), checker._compared(result, y)
+    assert len(called) >= 4 and called <= warmed | {("asarray", dtype)}
+
+
+def test_the_targets_of_make_pass_on_what_they_are_given():
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+
+    def command(*settings):
+        asked = ["make", "-n", "gpu-check", "PYTHON=py", *settings]
+        environment = {k: v for k, v in os.environ.items() if k not in ("OUT", "QUICK", "MAKEFLAGS")}
+        done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+        return done.stdout.split()
+
+    assert command() == ["py", "-m", "convalgos.gpu_check", "--out", "docs/results"]
+    assert command("OUT=/tmp/x", "QUICK=1") == [
+        "py",
+        "-m",
+        "convalgos.gpu_check",
+        "--out",
+        "/tmp/x",
+        "--quick",
+    ]

@@ -20,6 +20,7 @@ from convalgos.gpu_check import baselines, phases, sanitize
 from convalgos.gpu_check.report import Report
 from convalgos.gpu_check.results import Result
 from convalgos.gpu_check.summary import summary
+from convalgos.gpu_check.truth import Answers
 from convalgos.gpu_check.worker import Apart, NoDeviceError, Worker
 from convalgos.suites import suites
 from convalgos.termination import status, terminable
@@ -53,9 +54,11 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, s
     if given.one:
         return _one(parser, given.device, given.one)
     command = ["python", "-m", "convalgos.gpu_check", *(sys.argv[1:] if arguments is None else arguments)]
-    with tempfile.TemporaryDirectory(prefix="convalgos-wheels-") as unpacked, terminable():
-        notes = _front_end(Path(unpacked))
-        worker = worker or Apart(given.device, scale, paths=[unpacked])
+    with tempfile.TemporaryDirectory(prefix="convalgos-gpu-check-") as folder, terminable():
+        wheels, answers = Path(folder, "wheels"), Path(folder, "answers")
+        answers.mkdir()
+        notes = _front_end(wheels)
+        worker = worker or Apart(given.device, scale, paths=[str(wheels)])
         try:
             found = worker.ready()
         except (NoDeviceError, KeyboardInterrupt) as error:
@@ -68,7 +71,13 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, s
         report = Report(shlex.join(command), found.figures, every, notes=notes)
         layers = [layer for name in given.suites or suites() for layer in suites()[name]]
         seconds = given.seconds or scale * (QUICK_SECONDS if given.quick else SECONDS)
-        setting = phases.Setting(worker, layers, given.device, began + seconds - scale * SPARE, scale)
+        until = began + seconds - scale * SPARE
+        setting = phases.Setting(worker, layers, given.device, until, Answers(answers), scale)
+        try:
+            report.write(given.out)
+        except OSError as error:
+            worker.close()
+            parser.error(f"--out: {error}")
         return _carried_out(stages, setting, report, given.out)
 
 

@@ -18,7 +18,7 @@ from convalgos.gpu.plan import GpuAlgorithm
 from convalgos.gpu_check import quick
 from convalgos.gpu_check.cases import TYPES, Case, types
 from convalgos.gpu_check.results import Cut, Result, told
-from convalgos.gpu_check.steps import DATA, NOTHING, PLANNING, Begun, Skip
+from convalgos.gpu_check.steps import DATA, NOTHING, Begun, Skip
 from convalgos.problem import ConvProblem
 from convalgos.site import GpuSite
 
@@ -41,34 +41,34 @@ def compile_all(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[
 
     Args:
         until: a moment of `time.monotonic`, after which none is begun: plans compile what they need.
-        skip: builds that took their process down.
+        skip: is of no matter: nobody is to blame for a compiler that does not end.
     """
-    yield Begun(Case("compile", "CuPy's kernels", NO_PROBLEM), patience=DATA)
-    warm(device)
-    wanted = [build for build in builds(device) if (str(NO_PROBLEM), str(build)) not in skip]
+    kinds = types(dict.fromkeys(kind["dtype"] for kind in TYPES.values()))
+    wanted = builds(device)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        waiting = {pool.submit(device.module, build): build for build in wanted}
+        waiting = {pool.submit(warm, device, kind): f"CuPy's kernels of {kind}" for kind in kinds}
+        waiting |= {pool.submit(device.module, build): str(build) for build in wanted}
         for done, made in enumerate(as_completed(waiting), 1):
-            build = waiting[made]
-            yield Begun(Case("compile", str(build), NO_PROBLEM), patience=PLANNING)  # a sign of life
+            what = waiting[made]
+            yield Begun(Case("compile", what, NO_PROBLEM), patience=DATA)  # a sign of life
             if (error := made.exception()) is not None:
-                yield Result("compile", "", "", str(build), failure=told(error))
-            if time.monotonic() > until and done < len(wanted):
-                yield Cut(len(wanted) - done)
+                yield Result("compile", "", "", what, failure=told(error))
+            if time.monotonic() > until and done < len(waiting):
+                yield Cut(len(waiting) - done)
                 return
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def warm(device: Device) -> None:
-    """Call what CuPy compiles at its first use: the elementwise kernels and reductions of the checks.
+def warm(device: Device, dtype: str) -> None:
+    """Call what CuPy compiles at its first use for a type: the elementwise kernels and reductions of checks.
 
     CuPy keeps them on disk, so that other processes need not wait for them in a step of a check.
     """
     xp, site = device.xp, GpuSite(device)
-    for name in types(dict.fromkeys(kind["dtype"] for kind in TYPES.values())):
-        y = site.put(np.ones((2, 3, 4), numpy_dtype(name)))
+    with device.active():
+        y = site.put(np.ones((2, 3, 4), numpy_dtype(dtype)))
         site.spoil(site.empty(y.shape, y.dtype))
         site.at(y, np.zeros((1, 3), np.int64))
         spread = xp.zeros((2, 3, 8), y.dtype)

@@ -5,12 +5,10 @@ The quick ones come first, those of a full check after them. Parts of a stage ru
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from convalgos import select
@@ -35,6 +33,7 @@ class Setting:
     """What all phases know.
 
     Attributes:
+        answers: that the judge leaves to others.
         scale: of all seconds.
         failed: the algorithms that were wrong so far.
     """
@@ -43,13 +42,9 @@ class Setting:
     layers: Sequence[Layer]
     device: str
     until: float  # a moment of `time.monotonic`
+    answers: Answers
     scale: float = 1.0
     failed: set[str] = field(default_factory=set)
-    answers: Answers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="convalgos-gpu-check-")
-        self.answers = Answers(Path(self._folder.name))
 
 
 Found = Iterator[tuple[str, Any]]  # (phase, what was found)

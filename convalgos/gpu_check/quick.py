@@ -104,8 +104,10 @@ def judge(
                 y = compute(device, truth)
             except ImportError:
                 continue
-            except Exception as failure:  # the next one is asked
-                yield Result(*titles, f"judge: {told(failure)}")
+            except Exception as failure:  # the next one is asked, if the device is still of use
+                reason = told(failure)
+                lost = GpuSite(device).lost()
+                yield Result(*titles, f"judge: {reason}", failure=reason if lost else None)
                 continue
             error = float(np.abs(y[tuple(truth.places.T)] - truth.y).max()) / truth.scale
             if error <= BOUND:

@@ -46,22 +46,21 @@ class Report:
     answers: list[Answered] = field(default_factory=list)
     barred: list[str] = field(default_factory=list)  # algorithms that took processes down, in words
     notes: list[str] = field(default_factory=list)  # on how the check went
-    _checks: list[str] = field(default_factory=list)  # results as lines of JSON
+    wrong: list[Result] = field(default_factory=list, init=False)  # of the results
+    _checks: list[str] = field(default_factory=list, init=False)  # results as lines of JSON
 
     def __post_init__(self) -> None:
         given, self.results = self.results, []
         for result in given:
             self.add("", result)
 
-    @property
-    def wrong(self) -> list[Result]:
-        return [r for r in self.results if r.wrong]
-
     def add(self, phase: str, found: Any) -> None:
         """Anything that a job yields."""
         if isinstance(found, Result):
             self.results.append(found)
             self._checks.append(json.dumps(found.as_json()))
+            if found.wrong:
+                self.wrong.append(found)
         elif isinstance(found, Answered):
             self.answers.append(found)
         elif isinstance(found, LayerTimes):

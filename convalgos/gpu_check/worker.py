@@ -112,7 +112,7 @@ class _Lane:
     heard: float  # a moment: then it said something last
     patience: float
     begun: Begun | None = None
-    steps: int = 0
+    is_fresh: bool = True  # no algorithm was tried in it
 
 
 class Apart(Worker):
@@ -133,6 +133,7 @@ class Apart(Worker):
         known = (str(Path(__file__).parents[2]), *paths, os.environ.get("PYTHONPATH", ""))
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, known))}
         self._idle: list[Process] = []
+        self._busy: list[_Lane] = []
         self._leaving: list[tuple[Process, float, bool]] = []  # until when it may take to end; whether killed
         self._failed_starts = 0
 
@@ -148,7 +149,7 @@ class Apart(Worker):
             self._start_failed(found.reason)
 
     def run(self, tasks: Sequence[Task], until: float, lanes: int = 1) -> Iterator[tuple[Task, Any]]:
-        waiting, busy = deque(tasks), list[_Lane]()
+        waiting, busy = deque(tasks), self._busy
         last = until + self._scale * ENDING
         try:
             while True:
@@ -181,16 +182,20 @@ class Apart(Worker):
             for task in waiting:
                 yield task, Cut(0)
         finally:
-            for lane in busy:
-                self._leave(lane.process, kill=True)
+            self._break_off()
 
     def close(self) -> None:
+        self._break_off()
         for process in self._idle:
             self._leave(process)
         self._idle = []
         while self._leaving:
             self._reap()
             time.sleep(0.01)
+
+    def _break_off(self) -> None:
+        while self._busy:
+            self._leave(self._busy.pop().process, kill=True)
 
     # --- lanes -----------------------------------------------------------------------------------
 
@@ -218,9 +223,10 @@ class Apart(Worker):
             self._send(lane)
         elif isinstance(found, Begun):
             lane.begun = found
-            lane.patience = self.quarantine.patience(found, 0.0 if lane.steps else FIRST, task.most)
-            lane.steps += 1
+            more = FIRST if lane.is_fresh else 0.0
+            lane.patience = self.quarantine.patience(found, more, task.most)
             if found.algorithm:
+                lane.is_fresh = False
                 task.tried.add(found.key)
         elif isinstance(found, Done):
             task.ended = True
