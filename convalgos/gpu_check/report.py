@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,24 +47,31 @@ class Report:
     barred: list[str] = field(default_factory=list)  # algorithms that took processes down, in words
     notes: list[str] = field(default_factory=list)  # on how the check went
     wrong: list[Result] = field(default_factory=list, init=False)  # of the results
-    _checks: list[str] = field(default_factory=list, init=False)  # results as lines of JSON
+    _lines: dict[str, list[str]] = field(init=False)  # of JSON, for what there is much of
+    _errors: dict[tuple[str, str], Result] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        given, self.results = self.results, []
-        for result in given:
-            self.add("", result)
+        self._lines = {"layers": [], "signals": [], "checks": []}
+        given = [*self.results, *self.layers, *self.signals]
+        self.results, self.layers, self.signals = [], [], []
+        for found in given:
+            self.add("", found)
 
     def add(self, phase: str, found: Any) -> None:
         """Anything that a job yields."""
         if isinstance(found, Result):
             self.results.append(found)
-            self._checks.append(json.dumps(found.as_json()))
+            self._lines["checks"].append(json.dumps(found.as_json()))
+            if found.what == "y":
+                self._errors[found.problem, found.algorithm] = found
             if found.wrong:
                 self.wrong.append(found)
         elif isinstance(found, Answered):
             self.answers.append(found)
         elif isinstance(found, LayerTimes):
-            (self.signals if found.case.suite == "causal" else self.layers).append(found)
+            signal = found.case.suite == "causal"
+            (self.signals if signal else self.layers).append(found)
+            self._lines["signals" if signal else "layers"].append(json.dumps(self._layer(found)))
         elif isinstance(found, HostTime):
             self.calls.append(found)
         elif isinstance(found, Ceiling):
@@ -80,6 +87,8 @@ class Report:
     def _right(self, timed: Sequence[LayerTimes]) -> list[LayerTimes]:
         """Without the algorithms whose result on the layer is wrong: their times mean nothing."""
         wrong = {(r.problem, r.algorithm) for r in self.wrong}
+        if not wrong:
+            return [*timed]
         return [
             replace(la, rows=tuple(r for r in la.rows if (str(la.case.problem), r.algorithm) not in wrong))
             for la in timed
@@ -88,16 +97,19 @@ class Report:
     def write(self, folder: Path) -> Path:
         """The table; the JSON lies beside it. Both are replaced whole."""
         stem = folder / self.figures.fingerprint
-        write_atomic(stem.with_suffix(".json"), in_lines(self.as_json(self._checks)))
+        write_atomic(stem.with_suffix(".json"), self.text())
         write_atomic(stem.with_suffix(".md"), self.table())
         return stem.with_suffix(".md")
 
     # --- JSON ------------------------------------------------------------------------------------
 
-    def as_json(self, checks: list[Any] | None = None) -> dict[str, Any]:
-        """All of it; `checks` in the place of what would be made of every result."""
-        errors = {(r.problem, r.algorithm): r for r in self.results if r.what == "y"}
-        return head("gpu_check") | {
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return json.loads(self.text())
+
+    def text(self) -> str:
+        """JSON with a line for each item of the lists in it, to be read and kept in git."""
+        record = head("gpu_check") | {
             "command": self.command,
             "machine": asdict(self.figures),
             "versions": self.versions,
@@ -108,11 +120,41 @@ class Report:
             "wrong": [str(r) for r in self.wrong],
             "targets": [asdict(t) | {"met": t.met} for t in self.targets()],
             "ceilings": {c.name: c.value for c in self.ceilings},
-            "layers": [_layer_as_json(la, errors) for la in self.layers],
-            "signals": [_layer_as_json(la, errors) | {"others_s": la.others} for la in self.signals],
             "calls": [asdict(c) for c in self.calls],
-            "checks": [r.as_json() for r in self.results] if checks is None else checks,
         }
+        parts = [
+            f" {json.dumps(name)}: {_in_lines(map(json.dumps, v)) if isinstance(v, list) else json.dumps(v)}"
+            for name, v in record.items()
+        ]
+        parts += [f' "{name}": {_in_lines(lines)}' for name, lines in self._lines.items()]
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def _layer(self, layer: LayerTimes) -> dict[str, Any]:
+        case, problem = layer.case, str(layer.case.problem)
+        candidates = [
+            {
+                "algorithm": row.algorithm,
+                "median_s": row.median_s,
+                "samples_s": list(row.samples_s),
+                "host_s": row.host_s,
+                "predicted_s": row.predicted_s,
+                "workspace_bytes": row.workspace_bytes,
+                "error": _error(self._errors.get((problem, row.algorithm))),
+                "error_bound": row.error_bound,
+            }
+            for row in layer.rows
+        ]
+        found = {
+            "suite": case.suite,
+            "name": case.name,
+            "count": case.count,
+            "problem": problem,
+            "flops": case.problem.flops,
+            "pick": layer.pick,
+            "baseline": layer.baseline and layer.baseline._asdict(),
+            "candidates": candidates,
+        }
+        return found | {"others_s": layer.others} if layer.others else found
 
     # --- the table -------------------------------------------------------------------------------
 
@@ -162,46 +204,9 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def in_lines(record: dict[str, Any]) -> str:
-    """JSON with a line for each item of the lists in it, to be read and kept in git.
-
-    The checks, of which there are many, come as such lines.
-    """
-    parts = []
-    for name, value in record.items():
-        if isinstance(value, list) and value:
-            lines = value if name == "checks" else map(json.dumps, value)
-            text = "[\n  " + ",\n  ".join(lines) + "\n ]"
-        else:
-            text = json.dumps(value)
-        parts.append(f" {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _layer_as_json(layer: LayerTimes, errors: dict[tuple[str, str], Result]) -> dict[str, Any]:
-    case, problem = layer.case, str(layer.case.problem)
-    return {
-        "suite": case.suite,
-        "name": case.name,
-        "count": case.count,
-        "problem": problem,
-        "flops": case.problem.flops,
-        "pick": layer.pick,
-        "baseline": layer.baseline and layer.baseline._asdict(),
-        "candidates": [
-            {
-                "algorithm": row.algorithm,
-                "median_s": row.median_s,
-                "samples_s": list(row.samples_s),
-                "host_s": row.host_s,
-                "predicted_s": row.predicted_s,
-                "workspace_bytes": row.workspace_bytes,
-                "error": _error(errors.get((problem, row.algorithm))),
-                "error_bound": row.error_bound,
-            }
-            for row in layer.rows
-        ],
-    }
+def _in_lines(items: Iterable[str]) -> str:
+    text = ",\n  ".join(items)
+    return f"[\n  {text}\n ]" if text else "[]"
 
 
 def _error(result: Result | None) -> float | None:

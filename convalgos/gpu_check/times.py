@@ -25,6 +25,7 @@ from convalgos.gpu_check.cases import Case
 from convalgos.gpu_check.checks import candidates
 from convalgos.gpu_check.results import Cut, Result, told
 from convalgos.gpu_check.steps import CUDNN, DATA, NOTHING, PLANNING, RUNNING, Begun, Skip
+from convalgos.kept import kept
 from convalgos.measure import interleave
 from convalgos.problem import ConvProblem
 from convalgos.race import cheap_arrays
@@ -56,7 +57,7 @@ class Timed:
     error_bound: float
     host_s: float | None = None
 
-    @property
+    @kept
     def median_s(self) -> float:
         return float(np.median(self.samples_s))
 
@@ -81,7 +82,7 @@ class LayerTimes:
     def picked(self) -> Timed | None:
         return self.best(lambda row: row.algorithm == self.pick)
 
-    @property
+    @kept
     def baseline(self) -> Baseline | None:
         """cuDNN's best plan, or torch beside us, or what was recorded."""
         if best := self.best(lambda row: not row.ours):
