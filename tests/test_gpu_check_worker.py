@@ -131,10 +131,20 @@ def test_a_job_that_loses_processes_with_nobody_to_blame_is_given_up(processes):
     assert names(found, True) == [""] * worker.BLAMELESS
 
 
-def test_a_hang_does_not_stop_other_lanes(processes):
-    good = [[(f"gpu.good{i}", 1, "")] for i in range(3)]
-    found = run(processes(), [("gpu.bad", 1, "hangs")], *good, lanes=2, own=True)
-    assert [r.algorithm for r in found] == ["gpu.good0", "gpu.good1", "gpu.good2", "gpu.bad"]
+def test_one_that_takes_long_does_not_stop_other_lanes(processes, tmp_path):
+    """It waits for what the last of the others leaves, which are run one after the other meanwhile."""
+    names = ["gpu.slow", "gpu.quick", "gpu.last"]
+    tasks = [Task("phase", partial(meet, name=name, folder=tmp_path), own=True) for name in names]
+    found = [found for _, found in processes(scale=1.0).run(tasks, time.monotonic() + 60, lanes=2)]
+    assert found == ["gpu.quick", "gpu.last", "gpu.slow"]
+
+
+def meet(device, name, folder, skip):
+    yield Begun(Case("", "", ca.ConvProblem.parse("n1 c1 w1 k1 s1")), name, patience=40.0)
+    if name == "gpu.slow":
+        within(40, (folder / "gpu.last").exists)
+    yield name
+    (folder / name).touch()
 
 
 def test_the_end_of_a_phase_is_kept_whatever_a_job_does(processes, monkeypatch):
