@@ -196,9 +196,10 @@ def test_what_is_stuck_in_the_driver_is_abandoned(processes, monkeypatch):
         found = run(apart, [("gpu.bad", 1, "hangs"), ("gpu.good", 1, "")])
         assert names(found, True) == ["gpu.bad"] and names(found, False) == ["gpu.good"]
         apart.close()
-    assert apart.abandoned == 1 and len(left) == 1 and left[0].poll() is None
-    left[0].kill()
-    left[0].wait()
+    assert apart.abandoned >= 1 and left[0].poll() is None
+    for stuck in left:
+        stuck.kill()
+        stuck.wait()
 
 
 def test_where_no_process_finds_a_device_that_is_said_and_not_tried_for_ever(processes):
