@@ -21,9 +21,9 @@ from convalgos.near_names import did_you_mean
 from convalgos.problem import DIRECTIONS
 from convalgos.suites import Layer
 
-QUICK_STEP = 12.0  # seconds that a step of a quick phase may take
+QUICK_STEP = 15.0  # seconds that a step of a quick phase may take: a plan compiles beside all the others
 JUDGING = 15.0  # seconds that algorithms wait for the judge's answers
-LANES = 4  # processes that check at once: small problems, and some of them may hang
+LANES = 6  # processes that check at once: small problems, and some of them may hang
 CHECKED = 0.35  # of their time, for their results
 OF_EACH = 3  # layers of a kind in the quick times
 

@@ -164,7 +164,7 @@ class Apart(Worker):
                 talking = wait([lane.process.pipe for lane in busy], max(0.0, min(moments) - now))
                 now = time.monotonic()
                 for lane in [*busy]:
-                    if lane.process.pipe in talking:
+                    if lane.process.pipe in talking and now < last + self._scale * ENDING:
                         found = self._received(lane.process)
                     elif now >= last:
                         found = self._cut(lane, now)
@@ -253,9 +253,7 @@ class Apart(Worker):
             return
         task.lost.add(begun.key)
         self.quarantine.lost(begun, reason)
-        name = f"{begun.case.suite}/{begun.case.name}"
-        problem, algorithm = begun.key
-        yield task, Result(name, problem, algorithm, "the process of the GPU", failure=reason)
+        yield task, Result(begun.case.title, *begun.key, "the process of the GPU", failure=reason)
 
     def _cut(self, lane: _Lane, now: float) -> Cut:
         """The time is spent, and the job does not end: suspicious where one run is under way for long."""
