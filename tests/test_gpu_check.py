@@ -494,7 +494,7 @@ from cuda_shim import device as shim
 
 from convalgos.gpu import calibrate
 from convalgos.gpu.device import use
-from convalgos.gpu_check import cases, compiling, quick, times
+from convalgos.gpu_check import cases, compiling, quick, sweep, times
 from convalgos.gpu_check import __main__ as command
 from convalgos.gpu_check.worker import Here
 
@@ -502,7 +502,7 @@ cases.AWKWARD = cases.USED = cases.USED_BACKWARD = ("n2 c3 h7 w5 k4 r3 s3 p1",)
 quick.ids = lambda: ["gpu.direct", "gpu.im2col"]
 cases.types = compiling.types = quick.types = lambda names: ["float32"]
 quick.REGULAR = quick.ODD = quick.USED = quick.AWKWARD = cases.USED
-cases.CAUSAL = times.CALLS = ()
+cases.CAUSAL = times.CALLS = sweep.GROUPS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
 compiling.builds = lambda device: []
 command.suites = lambda: {"none": ()}

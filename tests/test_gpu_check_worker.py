@@ -347,6 +347,6 @@ def test_the_sanitizer_looks_at_what_failed_only(tmp_path, monkeypatch):
     monkeypatch.setattr(sanitize, "sanitize", lambda tool, ids, *rest: asked.append(ids) or iter(()))
     (stage,) = phases.chosen(False, ["sanitizer"])
     for failed in (set(), {"gpu.direct", "gpu.cudnn", ""}):
-        setting = phases.Setting(None, (), "cuda:0", time.monotonic() + 9, None, failed=failed)
+        setting = phases.Setting(None, (), "cuda:0", time.monotonic() + 9, None, None, failed=failed)
         assert list(stage.run(setting)) == []
     assert asked == [["gpu.direct"]]

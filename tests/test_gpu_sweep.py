@@ -13,9 +13,9 @@ from convalgos.gpu import fft_fused, measured, wgmma
 from convalgos.gpu.device import use
 from convalgos.gpu.paper import PaperDevice
 from convalgos.gpu_check import sweep
-from convalgos.gpu_check.checks import Begun
 from convalgos.gpu_check.fit import fit
 from convalgos.gpu_check.results import Cut, Result
+from convalgos.gpu_check.steps import Begun
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 TRUE = {

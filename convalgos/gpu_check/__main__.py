@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, s
         layers = [layer for name in given.suites or suites() for layer in suites()[name]]
         seconds = given.seconds or scale * (QUICK_SECONDS if given.quick else SECONDS)
         until = began + seconds - scale * SPARE
-        setting = phases.Setting(worker, layers, given.device, until, Answers(answers), scale)
+        setting = phases.Setting(worker, layers, given.device, until, Answers(answers), given.out, scale)
         try:
             report.write(given.out)
         except OSError as error:

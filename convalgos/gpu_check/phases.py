@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from convalgos import select
 from convalgos.gpu.plan import GpuAlgorithm
-from convalgos.gpu_check import cases, checks, compiling, probe, quick, sanitize, times
+from convalgos.gpu_check import cases, checks, compiling, probe, quick, sanitize, sweep, times
 from convalgos.gpu_check.results import Result
 from convalgos.gpu_check.truth import Answers
 from convalgos.gpu_check.worker import Task, Worker
@@ -43,6 +44,7 @@ class Setting:
     device: str
     until: float  # a moment of `time.monotonic`
     answers: Answers
+    folder: Path  # of the report
     scale: float = 1.0
     failed: set[str] = field(default_factory=set)
 
@@ -151,6 +153,7 @@ QUICK = (
 # --- the others ----------------------------------------------------------------------------------
 
 WHOLE = 1e6  # seconds: as many as there are
+SWEEPING = 60.0  # of these, which times leave
 
 
 def _awkward(setting: Setting, until: float) -> list[Task]:
@@ -199,7 +202,12 @@ def _signals(setting: Setting, until: float) -> list[Task]:
 
 
 def _times(setting: Setting, until: float) -> list[Task]:
-    return [_job("times", times.layers, cases=cases.by_importance(setting.layers), until=until)]
+    last = until - setting.scale * SWEEPING
+    return [_job("times", times.layers, cases=cases.by_importance(setting.layers), until=last)]
+
+
+def _sweep(setting: Setting, until: float) -> list[Task]:
+    return [_job("sweep", sweep.sweep, until=until, folder=setting.folder)]
 
 
 class Sanitizing(Stage):
@@ -228,6 +236,7 @@ REST = (
     Stage((Phase("calls", "the host's time", 30.0, _calls),)),
     Stage((Phase("signals", "long causal filters beside FFTs", 40.0, _signals),)),
     Stage((Phase("times", "all layers beside cuDNN", WHOLE, _times),)),
+    Stage((Phase("sweep", "constants of the cost models", SWEEPING, _sweep),)),
 )
 
 

@@ -16,7 +16,8 @@ from convalgos.gpu import device as gpu
 from convalgos.gpu.cudnn_recorded import is_recorded, recorded_seconds
 from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu_check.cases import Case, by_importance, causal
-from convalgos.gpu_check.checks import CUDNN, candidates
+from convalgos.gpu_check.checks import candidates
+from convalgos.gpu_check.steps import CUDNN
 from convalgos.gpu_check.targets import Reached, targets
 from convalgos.gpu_check.times import Ceiling, LayerTimes, Timed
 from convalgos.problem import ConvProblem

@@ -24,9 +24,9 @@ from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.direct import Direct
 from convalgos.gpu.plan import GpuPlan
 from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.checks import Begun
 from convalgos.gpu_check.fit import Fit, fit
 from convalgos.gpu_check.results import Cut, Result, told
+from convalgos.gpu_check.steps import PLANNING, Begun
 from convalgos.machine import write_atomic
 from convalgos.problem import ConvProblem
 from convalgos.race import cheap_arrays
@@ -112,7 +112,7 @@ def sweep(
             if time.monotonic() > until:
                 yield Cut(len(trials) - done)
                 break
-            yield Begun(_case(trial.problem), trial.algorithm)
+            yield Begun(_case(trial.problem), trial.algorithm, PLANNING)
             try:
                 samples.append((trial, _seconds(device, trial)))
             except (Unsupported, MemoryError):
@@ -268,7 +268,7 @@ def _launches(
     problem, algorithm = ConvProblem.parse(SMALL), Direct()
     if (str(problem), algorithm.id) in skip:
         return
-    yield Begun(_case(problem), algorithm.id)
+    yield Begun(_case(problem), algorithm.id, PLANNING)
     call = _call(GpuSite(device), problem, algorithm.serve(problem))
     few, more = (lambda count=count: [call() for _ in range(count)] for count in LAUNCHES)
     apart = [(device.elapsed(more) - device.elapsed(few)) / (LAUNCHES[1] - LAUNCHES[0]) for _ in range(ROWS)]
