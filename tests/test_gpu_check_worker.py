@@ -69,7 +69,7 @@ def script(device, steps, skip):
         yield Result("job", *begun.key, "y", error=0.0, bound=1.0)
 
 
-def run(apart, *scripts, seconds=60.0, lanes=1, **more):
+def run(apart, *scripts, seconds=500.0, lanes=1, **more):
     """What is found."""
     tasks = [Task("phase", partial(script, steps=steps), most=RUNNING, **more) for steps in scripts]
     return [found for _, found in apart.run(tasks, time.monotonic() + seconds, lanes)]
@@ -135,7 +135,7 @@ def test_one_that_takes_long_does_not_stop_other_lanes(processes, tmp_path):
     """It waits for what the last of the others leaves, which are run one after the other meanwhile."""
     names = ["gpu.slow", "gpu.quick", "gpu.last"]
     tasks = [Task("phase", partial(meet, name=name, folder=tmp_path), own=True) for name in names]
-    found = [found for _, found in processes(scale=1.0).run(tasks, time.monotonic() + 60, lanes=2)]
+    found = [found for _, found in processes(scale=1.0).run(tasks, time.monotonic() + 500, lanes=2)]
     assert found == ["gpu.quick", "gpu.last", "gpu.slow"]
 
 
@@ -171,7 +171,7 @@ def test_a_task_waits_for_another_one_and_what_is_its_own_gets_a_fresh_process(p
     apart = processes()
     first = Task("phase", identify)
     rest = [Task("phase", identify, own=own, after=first) for own in (True, True, False)]
-    found = [(task, pid) for task, pid in apart.run([*rest, first], time.monotonic() + 60, lanes=3)]
+    found = [(task, pid) for task, pid in apart.run([*rest, first], time.monotonic() + 500, lanes=3)]
     assert found[0][0] is first and len({pid for task, pid in found if task.own or task is first}) == 3
 
 
