@@ -266,10 +266,10 @@ def quickly(processes, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "suites", lambda: {"net": LAYERS})
     monkeypatch.setattr(quick, "ids", lambda: list(TRIED))
 
-    def check(behaviour, scale):
+    def check(behaviour):
         told = ",".join(f"{name}={how}" for name, how in behaviour.items())
         monkeypatch.setenv(stand_in.BEHAVIOUR, told)
-        status = command.main(["--quick", "--out", str(tmp_path)], processes(scale), scale)
+        status = command.main(["--quick", "--out", str(tmp_path)], processes())
         return status, json.loads((tmp_path / "gpu-h200-132sm.json").read_text())
 
     return check
@@ -277,7 +277,7 @@ def quickly(processes, monkeypatch, tmp_path):
 
 def test_three_that_hang_and_one_that_crashes_leave_a_whole_quick_report(quickly, capsys):
     hanging = dict(zip(TRIED[:3], ("hangs", "hangs", "hangs in its plan"), strict=True))
-    status, record = quickly(hanging | {TRIED[3]: "crashes", TRIED[4]: "is wrong"}, HURRY)
+    status, record = quickly(hanging | {TRIED[3]: "crashes", TRIED[4]: "is wrong"})
     assert status == 1
     barred = [text.partition(" ")[0] for text in record["barred"]]
     assert barred == sorted(TRIED[:4])

@@ -31,13 +31,12 @@ QUICK_SECONDS = 150.0
 SPARE = 10.0  # of these, for what is under way when they are spent, and for the report
 
 
-def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, scale: float = 1.0) -> int:
+def main(arguments: Sequence[str] | None = None, worker: Worker | None = None) -> int:
     """Check a GPU.
 
     Args:
         arguments: of the command line.
         worker: what runs the jobs; by default processes that are started for it.
-        scale: of all seconds but those of the command line.
 
     Returns:
         The exit status: 1 where a result is wrong, or where not all could be checked.
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, s
         wheels, answers = Path(folder, "wheels"), Path(folder, "answers")
         answers.mkdir()
         notes = _front_end(wheels)
-        worker = worker or Apart(given.device, scale, paths=[str(wheels)])
+        worker = worker or Apart(given.device, paths=[str(wheels)])
         try:
             found = worker.ready()
         except (NoDeviceError, KeyboardInterrupt) as error:
@@ -70,9 +69,9 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None, s
         every = {"convalgos": __version__} | versions() | found.versions
         report = Report(shlex.join(command), found.figures, every, notes=notes)
         layers = [layer for name in given.suites or suites() for layer in suites()[name]]
-        seconds = given.seconds or scale * (QUICK_SECONDS if given.quick else SECONDS)
-        until = began + seconds - scale * SPARE
-        setting = phases.Setting(worker, layers, given.device, until, Answers(answers), given.out, scale)
+        seconds = given.seconds or (QUICK_SECONDS if given.quick else SECONDS)
+        until = began + seconds - SPARE
+        setting = phases.Setting(worker, layers, given.device, until, Answers(answers), given.out)
         try:
             report.write(given.out)
         except OSError as error:

@@ -35,7 +35,6 @@ class Setting:
 
     Attributes:
         answers: that the judge leaves to others.
-        scale: of all seconds.
         failed: the algorithms that were wrong so far.
     """
 
@@ -45,7 +44,6 @@ class Setting:
     until: float  # a moment of `time.monotonic`
     answers: Answers
     folder: Path  # of the report
-    scale: float = 1.0
     failed: set[str] = field(default_factory=set)
 
 
@@ -78,7 +76,7 @@ class Stage:
 
     def run(self, setting: Setting) -> Found:
         now = time.monotonic()
-        ends = {p.name: min(setting.until, now + setting.scale * p.seconds) for p in self.phases}
+        ends = {p.name: min(setting.until, now + p.seconds) for p in self.phases}
         tasks = [task for phase in self.phases for task in phase.begin(setting, ends[phase.name])]
         for task, found in setting.worker.run(tasks, max(ends.values()), self.lanes):
             yield task.phase, found
@@ -111,7 +109,7 @@ def _compile(setting: Setting, until: float) -> list[Task]:
 def _algorithms(setting: Setting, until: float) -> list[Task]:
     """The judge, then a process for each algorithm, some at once; they do not wait for it for ever."""
     judge = _job("algorithms", quick.judge, QUICK_STEP, answers=setting.answers, until=until)
-    found, latest = [judge], time.monotonic() + setting.scale * JUDGING
+    found, latest = [judge], time.monotonic() + JUDGING
     for name in quick.ids():
         task = _job(
             "algorithms", quick.each, QUICK_STEP, algorithm=name, answers=setting.answers, until=until
@@ -202,7 +200,7 @@ def _signals(setting: Setting, until: float) -> list[Task]:
 
 
 def _times(setting: Setting, until: float) -> list[Task]:
-    last = until - setting.scale * SWEEPING
+    last = until - SWEEPING
     return [_job("times", times.layers, cases=cases.by_importance(setting.layers), until=last)]
 
 
@@ -221,7 +219,7 @@ class Sanitizing(Stage):
         if failed and program is None:
             yield phase.name, Result("sanitizer", "", "", "not run: compute-sanitizer was not found")
         elif failed and program is not None:
-            last = min(setting.until, time.monotonic() + setting.scale * phase.seconds)
+            last = min(setting.until, time.monotonic() + phase.seconds)
             for found in sanitize.sanitize(program, failed, setting.device, last):
                 yield phase.name, found
 
