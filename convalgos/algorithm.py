@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from convalgos import workspaces
+from convalgos import epilogue, workspaces
 from convalgos.arguments import shown
 from convalgos.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.memory import aligned_empty
@@ -28,7 +28,6 @@ from convalgos.tabular import Tabular
 if TYPE_CHECKING:
     from convalgos.machine import Machine
 
-ACTIVATIONS = (None, "relu")
 HALF_DTYPES = ("float16", "bfloat16")
 ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
 PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
@@ -273,9 +272,16 @@ class Plan(Tabular, ABC):
         return self._in_own_form(self._checked(self._w_name, w, self._w_shape))
 
     def __call__(
-        self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
     ) -> Any:
-        """y = activation(conv(x, w) + bias); for backward passes likewise dx of (dy, w), and dw of (x, dy).
+        """y = activation(conv(x, w) + bias + residual); for backward passes likewise dx, and bare dw.
 
         Args:
             x: (N, C, *spatial), or (N, *spatial, C) when the problem's layout is channels_last; backward_data
@@ -285,7 +291,10 @@ class Plan(Tabular, ABC):
             bias: (K,) or None; backward_data, as a transposed convolution, takes (C,), backward_weights None.
             out: array for the result, written whole; a new one is allocated when None. It may be of any
                 strides, alignment and byte order, and overlap the other arrays of the call.
-            activation: None or "relu"; backward_weights takes None.
+            activation: None, "relu", "relu6", ("clip", low, high), "leaky_relu" or ("leaky_relu", slope),
+                "sigmoid", "silu", "hard_swish", "gelu" or "gelu_tanh"; backward_weights takes None.
+            residual: an array like the result that is added before the activation, or None; `out` may be
+                the same. backward_weights takes None.
 
         Returns:
             y (N, K, *spatial_out) or dx (N, C, *spatial) in the problem's layout, or dw (K, C/groups,
@@ -293,13 +302,12 @@ class Plan(Tabular, ABC):
         """
         if type(x) is not np.ndarray:
             if out is not None:
-                self(as_numpy("x", x), w, bias=bias, out=writable_view("out", out), activation=activation)
+                target = writable_view("out", out)
+                self(as_numpy("x", x), w, bias=bias, out=target, activation=activation, residual=residual)
                 return out
-            return like(self(as_numpy("x", x), w, bias=bias, activation=activation), x)
+            return like(self(as_numpy("x", x), w, bias=bias, activation=activation, residual=residual), x)
         if watchers and self.watched:
             tell(self.problem)
-        if activation is not None:
-            check_activation(activation)
         if x.shape != self._x_shape or x.dtype != self._dtype or not is_laid(x.flags):
             x = as_laid(self._checked(self._x_name, x, self._x_shape))
         given = None  # the filter, or dy, where it comes as it is
@@ -310,21 +318,28 @@ class Plan(Tabular, ABC):
             raise ValueError(
                 f"w was prepared for {w.key[0]} on {w.key[1]}, not for {self.algorithm} on {self.problem}"
             )
-        if bias is not None or activation is not None:
-            self._check_output_step(bias, activation)
+        wanted, in_kernels = None, True
+        if bias is not None or activation is not None or residual is not None:
+            self._check_output_step(bias, activation, residual)
+            wanted = epilogue.activation_of(activation)
+            in_kernels = residual is None and wanted in (None, epilogue.RELU)
         if bias is not None:
             bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
-        target = self._new_target() if out is None else self._target(out, (x, given, bias))
+        if residual is not None:
+            residual = as_laid(self._checked("residual", residual, self._y_shape))
+        target = self._new_target() if out is None else self._target(out, (x, given, bias, residual))
         try:
             workspace = self._free.pop()
         except IndexError:
             workspace = self.new_workspace()
         try:
-            self.run(x, w.data, bias, activation, target, workspace)
+            self.run(x, w.data, bias, "relu" if wanted and in_kernels else None, target, workspace)
         finally:
             self._free.append(workspace)
             if self._counted:
                 workspaces.returned(self)
+        if not in_kernels:
+            epilogue.finish(target, residual, wanted)
         if self._flips_result:
             target = np.ascontiguousarray(flipped(target))
         if out is None or target is out:
@@ -402,9 +417,11 @@ class Plan(Tabular, ABC):
         overlaps = any(a is not None and np.may_share_memory(out, a) for a in read)
         return self._new_target() if overlaps else out
 
-    def _check_output_step(self, bias: Any, activation: str | None) -> None:
+    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
         if self.problem.direction == "backward_weights":
-            given = f"bias={type(bias).__name__}" if bias is not None else f"activation={activation!r}"
+            arrays = ((name, a) for name, a in (("bias", bias), ("residual", residual)) if a is not None)
+            named = next((f"{name}={type(a).__name__}" for name, a in arrays), None)
+            given = named or f"activation={shown(activation)}"
             raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
 
     def _new_target(self) -> np.ndarray:
@@ -517,12 +534,6 @@ def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, probl
         y += bias.reshape(-1, *(1,) * problem.ndim) if problem.layout == "channels_first" else bias
     if activation == "relu":
         np.maximum(y, 0, out=y)
-
-
-def check_activation(activation: Any) -> None:
-    """ValueError for what is no activation; an array is none, and may not be asked whether it equals one."""
-    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
-        raise ValueError(f"activation={shown(activation)} must be None or 'relu'")
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -49,7 +49,8 @@ def conv(
     mode: str = "cross_correlation",
     layout: str = "channels_first",
     algorithm: str = "auto",
-    activation: str | None = None,
+    activation: Any = None,
+    residual: Any = None,
     out: Any = None,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
@@ -66,8 +67,11 @@ def conv(
         stride, padding, dilation, groups, mode, layout: see `ConvProblem`.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
             "auto" counts the time of preparing the filter, which a call with a bare w pays.
-        activation: None or "relu", applied after the bias.
-        out: array for y; it may be of any strides, and may overlap x.
+        activation: applied last: None, "relu", "relu6", "leaky_relu", "sigmoid", "silu", "hard_swish",
+            "gelu", "gelu_tanh", or one with its numbers: ("leaky_relu", slope), ("clip", low, high). All keep
+            NaN.
+        residual: an array like y that is added before the activation, as at the end of a residual block.
+        out: array for y; it may be of any strides, and may overlap x and residual.
         strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
@@ -88,16 +92,14 @@ def conv(
     device = device_of(x)
     target = writable_view if device == "cpu" else as_cupy
     given = x
-    if not is_tensor(x):
-        x = as_numpy("x", x) if device == "cpu" else as_cupy("x", x)
+    x = _array("x", x, device)
     of_x = facts("x", x)
     if isinstance(w, PreparedFilter):
         w_shape = w.key[1].w_shape
         if algorithm == "auto":
             algorithm = w.key[0]  # the choice was made when the filter was prepared
     else:
-        if not is_tensor(w):
-            w = as_numpy("w", w) if device == "cpu" else as_cupy("w", w)
+        w = _array("w", w, device)
         w_shape, _, w_dtype = facts("w", w)
         if not same_dtype(w_dtype, of_x.dtype):
             check_dtype("x", of_x.dtype)
@@ -115,6 +117,7 @@ def conv(
         y = conv(
             moveaxis(x, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
             groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
+            residual=None if residual is None else moveaxis(_array("residual", residual, device), 1, -1),
             out=None if out is None else moveaxis(target("out", out), 1, -1),
             strict_nan=strict_nan, max_rel_error=max_rel_error, selector=selector,
         )  # fmt: skip
@@ -125,7 +128,7 @@ def conv(
         shape, w_shape, stride, padding, dilation, groups, mode, layout, of_x.dtype, algorithm, device,
         "forward", *limits(strict_nan, max_rel_error, selector),
     )  # fmt: skip
-    y = made(x, w, bias=bias, out=out, activation=activation)
+    y = made(x, w, bias=bias, out=out, activation=activation, residual=residual)
     return y if x is given or out is not None else like(y, given)
 
 
@@ -304,6 +307,13 @@ def algorithms() -> tuple[Algorithm, ...]:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _array(name: str, array: Any, device: str) -> Any:
+    """A tensor as it is; of all else a view of the device's kind."""
+    if is_tensor(array):
+        return array
+    return as_numpy(name, array) if device == "cpu" else as_cupy(name, array)
 
 
 def _check(problem: Any, device: str, runs: bool = True) -> str:

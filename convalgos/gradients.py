@@ -185,7 +185,7 @@ def conv_transpose(
     mode: str = "cross_correlation",
     layout: str = "channels_first",
     algorithm: str = "auto",
-    activation: str | None = None,
+    activation: Any = None,
     out: Any = None,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
@@ -204,7 +204,7 @@ def conv_transpose(
         output_padding: outputs more on the high side, an int or one per dimension, fewer than the stride or
             the dilation: a strided convolution gives maps of one size for inputs of several.
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
-        activation: None or "relu", applied after the bias.
+        activation: as `conv` takes it, applied after the bias.
         out: array for y; it may be of any strides.
         strict_nan, max_rel_error, selector: those of `plan`.
 
@@ -257,7 +257,7 @@ def _input_gradient(
     limits: tuple[Any, ...],
     out: Any,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Any = None,
 ) -> Any:
     """dx of the logical shape x_shape, in the order of memory, or as the logical view, that dy has.
 

@@ -121,7 +121,7 @@ struct Conv {
     small_t x_pixel, y_pixel;      // from one pixel to the next: 1, or the number of channels
     small_t images, channels, filters, groups;
     small_t size[3], kernel[3], out[3], stride[3], dilation[3], pad[3];
-    small_t relu;
+    small_t relu;  // whether there is an activation: ReLU, unless the build has another
     small_t spare;
 };
 
@@ -131,9 +131,50 @@ struct Tap {
     small_t d, h, w;  // in the dilated kernel; outside of every input for taps that fill up a step
 };
 
-// The output step: sum + bias, then ReLU, which keeps NaN.
+// Activations beside ReLU, which a build has instead of it; numbers as in epilogue.py.
+#ifndef ACTIVATION
+#define ACTIVATION 1
+#endif
+
+__device__ inline float sigmoid(float v) { return 1.f / (1.f + expf(-v)); }
+__device__ inline double sigmoid(double v) { return 1. / (1. + exp(-v)); }
+
+// The distribution of a normal variable.
+__device__ inline float normal_distribution(float v) { return 0.5f * erfcf(-0.707106781186547524f * v); }
+__device__ inline double normal_distribution(double v) { return 0.5 * erfc(-0.707106781186547524 * v); }
+
+// v times a share of it that is 0 for large negative ones, where -inf * 0 would be no limit. Keeps NaN.
 template <typename T>
-__device__ inline T finished(T sum, T bias, small_t relu) {
+__device__ inline T shared_out(T v, T share) {
+    return v < T(-1000) ? T(0) : v * share;
+}
+
+// Keeps NaN, as every activation does.
+template <typename T>
+__device__ inline T activated(T v) {
+#if ACTIVATION == 1  // ReLU
+    return v < 0 ? T(0) : v;
+#elif ACTIVATION == 2  // clip
+    return v < T(ACTIVATION_A) ? T(ACTIVATION_A) : v > T(ACTIVATION_B) ? T(ACTIVATION_B) : v;
+#elif ACTIVATION == 3  // leaky ReLU
+    return v < 0 ? v * T(ACTIVATION_A) : v;
+#elif ACTIVATION == 4  // sigmoid
+    return sigmoid(v);
+#elif ACTIVATION == 5  // SiLU
+    return shared_out(v, sigmoid(v));
+#elif ACTIVATION == 6  // hard-swish
+    const T raised = v + 3;
+    return shared_out(v, (raised < 0 ? T(0) : raised > 6 ? T(6) : raised) * T(1. / 6));
+#elif ACTIVATION == 7  // GELU
+    return shared_out(v, normal_distribution(v));
+#elif ACTIVATION == 8  // GELU by tanh: (1 + tanh(u)) / 2 = sigmoid(2 u)
+    return shared_out(v, sigmoid(T(1.59576912160573071) * (v + T(0.044715) * v * v * v)));
+#endif
+}
+
+// The output step: sum + bias, then the activation.
+template <typename T>
+__device__ inline T finished(T sum, T bias, small_t active) {
     const T v = sum + bias;
-    return relu && v < 0 ? T(0) : v;
+    return active ? activated(v) : v;
 }

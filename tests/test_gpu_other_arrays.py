@@ -160,7 +160,7 @@ def test_operators_of_torch_work_where_their_tensors_do(torch, monkeypatch):
     def plan_for(*arguments):
         named = arguments[10]  # the device
 
-        def run(first, second, *, bias=None, out=None, activation=None):
+        def run(first, second, *, bias=None, out=None, activation=None, residual=None):
             with device.named(named).active(), device.named(named).stream_of(first):  # as plans do
                 seen.append((named, stand_in.get_device(), stand_in.get_current_stream().ptr))
             assert out is None or type(out) is Tensor or isinstance(out, stand_in.ndarray)

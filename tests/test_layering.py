@@ -36,7 +36,7 @@ LAYERS = (
     },
     {"text_table"},
     {"problem_text"},
-    {"problem", "machine", "transforms", "arrays", "version"},
+    {"problem", "machine", "transforms", "arrays", "epilogue", "version"},
     {"algorithm", "store", "profiles"},
     {"transposed", "stand_in"},
     {"exchanged"},

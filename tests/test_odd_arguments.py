@@ -38,7 +38,7 @@ ODD = [
 ]
 STEPS = ("stride", "padding", "dilation", "groups")
 CALLS = {
-    "conv": (lambda **a: ca.conv(X, W, **(PLAIN | a)), (*STEPS, "mode", "layout", "activation")),
+    "conv": (lambda **a: ca.conv(X, W, **(PLAIN | a)), (*STEPS, "mode", "layout", "activation", "residual")),
     "backward_data": (
         lambda **a: ca.conv_backward_data(DY, W, **({"x_shape": X.shape} | PLAIN | a)),
         (*STEPS, "x_shape", "mode", "layout"),

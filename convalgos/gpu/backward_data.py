@@ -117,6 +117,7 @@ class BackwardDataPlan(GpuPlan):
                 p: algorithm.inner.plan(p.forward) for p in phases(problem) if p.forward is not None
             }
             self._interleave = None if is_whole(problem) else self._interleaving()
+        self.fuses = all(plan.fuses for plan in self._plans.values())
         self.launches += [launch for plan in self._plans.values() for launch in plan.launches]
         self.uncapturable = next((p.uncapturable for p in self._plans.values() if p.uncapturable), None)  # type: ignore[misc]
 

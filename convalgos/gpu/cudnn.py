@@ -153,6 +153,8 @@ def title(offer: Offer, epilogue: Epilogue = PLAIN) -> str:
 
 
 class CudnnPlan(GpuPlan):
+    fuses = False
+
     def __init__(self, problem: ConvProblem, algorithm: Cudnn, offer: Offer):
         super().__init__(problem, algorithm, offer.workspace_bytes)
         self.offer, self._bound = offer, algorithm.error_bound(problem)
@@ -162,12 +164,12 @@ class CudnnPlan(GpuPlan):
         self._zeros: Any = None  # (K,), the bias of graphs that were given none: there is no ReLU without
         self.distrust = self._judged(self._plain, offer, PLAIN)  # why it is not to be used
 
-    def capture(self, x, w, *, bias=None, out=None, activation=None):
-        relu = activation is not None
+    def capture(self, x, w, *, bias=None, out=None, activation=None, residual=None):
+        relu = activation == "relu" and residual is None
         if (relu or bias is not None) and relu not in self._fused:
             with self.device.active():  # not in the memory that the graph will hold
                 self._fuse(relu)
-        return super().capture(x, w, bias=bias, out=out, activation=activation)
+        return super().capture(x, w, bias=bias, out=out, activation=activation, residual=residual)
 
     def prepare_filter(self, w):
         """(K, C/groups, *kernel), or channels last (K, *kernel, C/groups); dy as it is."""

@@ -44,6 +44,10 @@ class Build:
     def of(cls, source: str, **macros: str | int) -> Build:
         return cls(source, tuple(macros.items()))
 
+    def also(self, **macros: str | int) -> Build:
+        """The same source with more macros."""
+        return Build(self.source, (*self.macros, *macros.items()))
+
     def __str__(self) -> str:
         return " ".join((self.source, *(f"{n}={v}" for n, v in self.macros if len(str(v)) < LONG)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from convalgos.algorithm import (
     Plan,
     PreparedFilter,
     Unsupported,
-    check_activation,
     finish,
     flipped,
     missing,
@@ -22,10 +22,12 @@ from convalgos.algorithm import (
     watchers,
 )
 from convalgos.arrays import empty_like
+from convalgos.epilogue import RELU, Activation, activation_of
 from convalgos.gpu.captured import Captured
-from convalgos.gpu.device import Device, GpuMachine, current, why_none
+from convalgos.gpu.device import Device, GpuMachine, current, use, why_none
 from convalgos.gpu.fallback import Fallback, GpuFilter
 from convalgos.gpu.module import Build
+from convalgos.gpu.output_step import OutputStep, macros_of
 from convalgos.gpu.records import conv_record
 from convalgos.problem import DTYPES, ConvProblem
 
@@ -34,6 +36,10 @@ NO_BIAS = None  # launched as a null pointer
 GRID_X = 2**31 - 1  # blocks along x that CUDA launches
 GRID_YZ = 65535
 IMAGE_ELEMENTS = 2**31  # kernels count within an image in 32 bits
+
+
+# The activation that kernels of plans are built with, other than ReLU, which every kernel has.
+_built_in: ContextVar[Activation | None] = ContextVar("activation of the kernels of a plan", default=None)
 
 
 class Launch(NamedTuple):
@@ -117,6 +123,7 @@ class GpuPlan(Plan):
     """
 
     uncapturable: ClassVar[str | None] = None  # why no graph can hold its runs
+    fuses: bool = True  # whether its kernels are built with any activation in them
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         super().__init__(problem, algorithm, workspace_bytes)
@@ -126,6 +133,9 @@ class GpuPlan(Plan):
             relu: self.by_value(conv_record(problem, relu)) for relu in (False, True)
         }
         self.fallback = Fallback()
+        self._algorithm, self._built_in = algorithm, _built_in.get()
+        self._activated: dict[Activation, GpuPlan] = {}  # the same plan with other kernels
+        self._output_steps: dict[Activation | None, OutputStep] = {}
         self._key = (algorithm.id, problem, self.device.name)
         self._array = self.device.xp.ndarray
         self._y_bytes = math.prod(self._y_shape) * problem.itemsize
@@ -139,29 +149,46 @@ class GpuPlan(Plan):
             return self.in_own_form(w, w if self.workspace_bytes and self.next_plan else None)
 
     def __call__(
-        self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
     ) -> Any:
-        """y = activation(conv(x, w) + bias), as `Plan.__call__` says, on arrays of the plan's device."""
+        """y = activation(conv(x, w) + bias + residual), as `Plan.__call__` says, on arrays of its device.
+
+        Kernels with another activation than ReLU are compiled at the first call that asks for it.
+        """
         if watchers and self.watched:
             tell(self.problem)
         if activation is not None:
-            check_activation(activation)
+            activation = activation_of(activation)
         if type(x) is self._array and self.device.is_current():
-            return self._call(x, w, bias, out, activation)
+            return self._call(x, w, bias, out, activation, residual)
         with self.device.active(), self.device.stream_of(x):
-            return self._call(x, w, bias, self._target_of(x) if out is None else out, activation)
+            return self._call(x, w, bias, self._target_of(x) if out is None else out, activation, residual)
 
     def capture(
-        self, x: Any, w: Any, *, bias: Any = None, out: Any = None, activation: str | None = None
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
     ) -> Captured:
         """Record a call as a CUDA graph, to replay it on the same arrays in 2 microseconds of host time.
 
         A stream that is captured around a call would not do: the call's workspace goes back to the pool.
 
         Args:
-            x, w, bias, out, activation: those of a call. The graph reads and writes them where they lie, but
-                for a filter, so each must be contiguous, start at a multiple of 16 bytes, and out overlap
-                none of the others.
+            x, w, bias, out, activation, residual: those of a call. The graph reads and writes them where they
+                lie, but for a filter, so each must be contiguous, start at a multiple of 16 bytes, and out
+                overlap none of the others.
 
         Returns:
             What replays the call on the then current stream when it is called, and returns y: `out`, or an
@@ -175,10 +202,9 @@ class GpuPlan(Plan):
             >>> x[...] = batch  # doctest: +SKIP
             >>> y = replay()  # doctest: +SKIP
         """
-        if activation is not None:
-            check_activation(activation)
-        if bias is not None or activation is not None:
-            self._check_output_step(bias, activation)
+        activation = activation_of(activation)
+        if bias is not None or activation is not None or residual is not None:
+            self._check_output_step(bias, activation, residual)
         device = self.device
         with device.active(), device.stream_of(x):
             if device.capturing():
@@ -188,17 +214,24 @@ class GpuPlan(Plan):
             y = self._target_of(x) if out is None else out
             of_x = self._fixed(self._x_name, x, self._x_shape)
             of_bias = None if bias is None else self._fixed("bias", bias, (self.problem.bias_size,))
+            of_residual = None if residual is None else self._fixed("residual", residual, self._y_shape)
             of_y = self._fixed("out", y, self._y_shape)
             bare = None
             if not isinstance(w, PreparedFilter):
                 found = self._fixed if self.problem.direction == "backward_weights" else self._checked
                 bare = found(self._w_name, w, self._w_shape)
-            for name, read in ((self._x_name, of_x), (self._w_name, bare), ("bias", of_bias)):
+            arrays = (
+                (self._x_name, of_x),
+                (self._w_name, bare),
+                ("bias", of_bias),
+                ("residual", of_residual),
+            )
+            for name, read in arrays:
                 if read is not None and self._overlaps(of_y, read):
                     raise ValueError(f"out overlaps {name}: a graph cannot write where it has yet to read")
             w = self._filter(w if bare is None else bare)
-            graph = self._recorded(of_x, w, of_bias, activation, of_y)
-        return Captured(device, graph, y, (x, w, bias, of_x, of_bias, of_y))
+            graph = self._recorded(of_x, w, of_bias, activation, of_residual, of_y)
+        return Captured(device, graph, y, (x, w, bias, residual, of_x, of_bias, of_residual, of_y))
 
     # --- for the implementor -----------------------------------------------------------------
 
@@ -207,12 +240,15 @@ class GpuPlan(Plan):
         """Write all of y. x, y: C-contiguous, in the problem's layout; w: from `prepare_filter`.
 
         workspace: (workspace_bytes,) uint8, or None where the plan needs none. bias: (K,) or None.
+        activation: None or "relu", which stands for the one that the plan's kernels are built with.
         """
 
     def launch(
         self, build: Build, name: str, grid: Iterable[int], block: int, shared_bytes: int = 0
     ) -> Launch:
         """A kernel of the plan, compiled now."""
+        if self._built_in is not None:
+            build = build.also(**macros_of(self._built_in))
         function = self.device.function(build, name, shared_bytes)
         found = Launch(build, name, tuple(map(int, grid)), block, shared_bytes, function)
         self.launches.append(found)
@@ -228,23 +264,25 @@ class GpuPlan(Plan):
 
     # --- a call ------------------------------------------------------------------------------
 
-    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: str | None) -> Any:
-        if self.fallback.plan is not None and not isinstance(w, PreparedFilter):
-            return self.fallback.plan._call(x, w, bias, out, activation)  # and no preparing for this one
+    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: Activation | None, residual: Any) -> Any:
+        if self.fallback.plan is not None and not isinstance(w, PreparedFilter):  # no preparing for this one
+            return self.fallback.plan._call(x, w, bias, out, activation, residual)
         x = self._vectors(self._checked(self._x_name, x, self._x_shape))
         bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
         w = self._filter(w if bare is None else bare)
-        if bias is not None or activation is not None:
-            self._check_output_step(bias, activation)
+        if bias is not None or activation is not None or residual is not None:
+            self._check_output_step(bias, activation, residual)
         if bias is not None:
             bias = self._vectors(self._checked("bias", bias, (self.problem.bias_size,)))
+        if residual is not None:
+            residual = self._vectors(self._checked("residual", residual, self._y_shape))
         if out is None:
             y = self.device.xp.empty(self._y_shape, self._dtype)
-            self._run(x, w, bias, activation, y)
+            self._run(x, w, bias, activation, residual, y)
             return self.device.xp.ascontiguousarray(flipped(y)) if self._flips_result else y
         given = self._checked("out", out, self._y_shape)
-        y = self._target(given, (x, bare, bias))
-        self._run(x, w, bias, activation, y)
+        y = self._target(given, (x, bare, bias, residual))
+        self._run(x, w, bias, activation, residual, y)
         if y is not given:
             given[...] = flipped(y) if self._flips_result else y
         return out
@@ -319,19 +357,45 @@ class GpuPlan(Plan):
         start, first = self.device.address(y), self.device.address(other)
         return first < start + self._y_bytes and start < first + other.nbytes
 
+    # --- the output step ---------------------------------------------------------------------
+
+    def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
+        """`run`, with a kernel behind it for what its own kernels leave of the output step."""
+        if residual is None and (activation is None or activation == RELU):
+            self.run(x, w, bias, None if activation is None else "relu", y, self.workspace())
+        elif residual is None and self.fuses:
+            plan = self._activated.get(activation) or self._with(activation)
+            plan.run(x, w, bias, "relu", y, plan.workspace())
+        else:
+            self.run(x, w, bias, None, y, self.workspace())
+            if activation not in self._output_steps:
+                self._output_steps[activation] = OutputStep(self.device, self.problem.dtype, activation)
+            self._output_steps[activation](y, residual)
+
+    def _with(self, activation: Activation) -> GpuPlan:
+        """This plan with an activation in its kernels. Both read the same filters."""
+        token = _built_in.set(activation)
+        try:
+            with use(self.device):
+                plan = self._algorithm.plan(self.problem)
+        finally:
+            _built_in.reset(token)
+        assert isinstance(plan, GpuPlan)
+        return self._activated.setdefault(activation, plan)
+
     # --- memory ------------------------------------------------------------------------------
 
-    def _run(self, x: Any, w: GpuFilter, bias: Any, activation: str | None, y: Any) -> None:
-        """`run` with a workspace, or the plan that needs less of it."""
+    def _run(self, x: Any, w: GpuFilter, bias: Any, activation: Any, residual: Any, y: Any) -> None:
+        """`_compute` with a workspace, or the plan that needs less of it."""
         if not self.fallback.serves(w):
             try:
-                return self.run(x, w.data, bias, activation, y, self.workspace())
+                return self._compute(x, w.data, bias, activation, residual, y)
             except self.device.out_of_memory as error:
                 self.fallback.take_over(self, w, error)
         plan, w = self.fallback.of(w)
-        plan._run(x, w, bias, activation, y)
+        plan._run(x, w, bias, activation, residual, y)
 
-    def _recorded(self, x: Any, w: GpuFilter, bias: Any, activation: str | None, y: Any) -> Any:
+    def _recorded(self, x: Any, w: GpuFilter, bias: Any, activation: Any, residual: Any, y: Any) -> Any:
         """`_run` as a graph."""
         if self.uncapturable:
             raise Unsupported(f"{self.algorithm} cannot be captured in a graph: {self.uncapturable}")
@@ -339,17 +403,18 @@ class GpuPlan(Plan):
             raise Unsupported("a gradient of a flipped filter is flipped after the run, outside of a graph")
         if not self.fallback.serves(w):
             try:
-                return self.device.capture(lambda: self.run(x, w.data, bias, activation, y, self.workspace()))
+                return self.device.capture(lambda: self._compute(x, w.data, bias, activation, residual, y))
             except self.device.out_of_memory as error:
                 self.fallback.take_over(self, w, error)
         plan, w = self.fallback.of(w)
-        return plan._recorded(x, w, bias, activation, y)
+        return plan._recorded(x, w, bias, activation, residual, y)
 
 
 class EmptyGpuPlan(GpuPlan):
     """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
 
     uncapturable = "an empty problem has no kernels to record"
+    fuses = False
 
     def prepare_filter(self, w: Any) -> None:
         return None

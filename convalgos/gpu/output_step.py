@@ -1,0 +1,38 @@
+"""The output step on a GPU: macros that build activations into kernels, and a kernel for what they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.epilogue import KINDS, Activation
+from convalgos.gpu.machine import Device
+from convalgos.gpu.module import ELEMENTS, Build
+
+THREADS = 256  # of a block, as in epilogue.cu
+VECTOR_BYTES = 16  # of a thread
+
+
+def macros_of(activation: Activation) -> dict[str, str | int]:
+    """What `finished` of common.cuh applies, in the place of ReLU."""
+    name, a, b = activation
+    return {"ACTIVATION": KINDS[name].code, "ACTIVATION_A": repr(a), "ACTIVATION_B": repr(b)}
+
+
+def build(dtype: str, activation: Activation | None) -> Build:
+    plain = Build.of("epilogue.cu", element_t=ELEMENTS[dtype])
+    return plain if activation is None else plain.also(**macros_of(activation))
+
+
+class OutputStep:
+    """y = activation(y + residual) in place, of arrays of one type that start where vectors may."""
+
+    def __init__(self, device: Device, dtype: str, activation: Activation | None):
+        self._function = device.function(build(dtype, activation), "output_step", 0)
+        self._active = np.int32(activation is not None)
+
+    def __call__(self, y: Any, residual: Any) -> None:
+        blocks = -(-y.nbytes // (THREADS * VECTOR_BYTES))
+        if blocks:
+            self._function((blocks,), (THREADS,), (y, residual, np.int64(y.size), self._active), shared_mem=0)
