@@ -1,6 +1,16 @@
-// Products of fragments on tensor cores in the arithmetic that MATH names: 0 half, 1 TF32, 2 three times TF32.
+// Products of fragments on tensor cores in the arithmetic that MATH names: 0 half, 1 TF32, 2 three times TF32, 3
+// float64.
 #pragma once
 #include "common.cuh"
+
+#if MATH == 3
+using word_t = double;                // what lanes hold of fragments,
+constexpr int OF_A = 2, OF_B = 1;     // so many of each: `mma` says which
+
+__device__ inline void multiply(double (&sums)[4], const double (&a)[2], const double (&b)[1]) { mma(sums, a, b); }
+#else
+using word_t = unsigned;
+constexpr int OF_A = 4, OF_B = 2;
 
 // sums (16, 8) += a * b over a warp, laid out as `mma` says; float32 elements are rounded here.
 __device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -24,3 +34,4 @@ __device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const 
     mma(sums, a_high, b_high, float());
 #endif
 }
+#endif

@@ -1,19 +1,22 @@
-// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, and TF32 in three products.
+// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, TF32 in three products, and float64.
 //
 // A block computes TILE_P pixels x TILE_F filters of one group. Both operands lie in shared memory as rows of
-// 32 words of taps (16-bit elements two to a word), so that all types share the same indexing; rows of 36
-// words keep the eight rows of a fragment on banks of their own. The sums' pairs of neighbouring columns are
+// 128 bytes of taps, in words of 4 bytes (16-bit elements two to a word) or of 8 (float64), so that all types
+// share the same indexing; four words more keep the eight rows of a fragment on banks of their own (of float64
+// the four that are read at once). The sums' pairs of neighbouring columns are
 // filters channels last, and pixels channels first, where the operands change places: y is written in its own
 // layout either way.
 //
-// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
+// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
 #include "fragments.cuh"
 #include "sums.cuh"
 
-constexpr int WORDS = 32, ROW = WORDS + 4;      // of a row of taps in shared memory
-constexpr int EACH = 4 / sizeof(element_t);     // elements of a word
-constexpr int CHUNK = 16 / sizeof(element_t);   // elements of 16 bytes, the unit of copies
+constexpr int CHUNKS = 8;                               // of 16 bytes, the unit of copies, in a row
+constexpr int CHUNK_WORDS = 16 / sizeof(word_t);        // words of one
+constexpr int CHUNK = 16 / sizeof(element_t);           // elements of one
+constexpr int WORDS = CHUNKS * CHUNK_WORDS, ROW = WORDS + 4;  // of a row of taps in shared memory
+constexpr int EACH = sizeof(word_t) / sizeof(element_t);      // elements of a word
 constexpr int STEP = WORDS * EACH;              // taps of a step
 constexpr int TILE_A = CHANNELS_LAST ? TILE_P : TILE_F, TILE_B = CHANNELS_LAST ? TILE_F : TILE_P;
 constexpr int WARP_A = TILE_P * TILE_F == 128 * 128 ? 64 : 32, WARP_B = 32;  // rows and columns of a warp
@@ -21,7 +24,7 @@ constexpr int WARPS_A = TILE_A / WARP_A;
 constexpr int THREADS = WARPS_A * (TILE_B / WARP_B) * 32;
 constexpr int ROWS_A = WARP_A / 16, COLUMNS_B = WARP_B / 8;  // products of a warp
 constexpr int STAGE = (TILE_P + TILE_F) * ROW;               // words of a stage in shared memory
-constexpr int X_CHUNKS = TILE_P * WORDS / 4 / THREADS, W_CHUNKS = TILE_F * WORDS / 4 / THREADS;  // of a thread
+constexpr int X_CHUNKS = TILE_P * CHUNKS / THREADS, W_CHUNKS = TILE_F * CHUNKS / THREADS;  // of a thread
 constexpr small_t OUTSIDE = -(1 << 30);  // row of a pixel that does not exist
 
 struct Cut {
@@ -38,19 +41,19 @@ struct Pixel {
 
 // COUNT sums of neighbouring outputs from a pixel and a filter of the group on: to y, or to a part of the sum.
 template <int COUNT>
-__device__ inline void store_sums(const float* sums, small_t pixel, small_t filter, small_t group,
-                                  const element_t* bias, element_t* y, float* part, const Conv& p) {
+__device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filter, small_t group,
+                                  const element_t* bias, element_t* y, sum_t* part, const Conv& p) {
     const small_t filters = p.filters / p.groups, out_pixels = p.out[0] * p.out[1] * p.out[2];
     if (pixel >= p.images * out_pixels || filter >= filters) return;
     const small_t all = group * filters + filter;
     const index_t at = pixel / out_pixels * p.y_image + index_t(all) * p.y_channel +
                        index_t(pixel % out_pixels) * p.y_pixel;
-    Pack<float, COUNT> values;
+    Pack<sum_t, COUNT> values;
     Pack<element_t, COUNT> pack;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         values.v[i] = sums[i];
-        const float shift = bias ? widen(bias[CHANNELS_LAST ? all + i : all]) : 0.f;
+        const sum_t shift = bias ? widen(bias[CHANNELS_LAST ? all + i : all]) : sum_t(0);
         pack.v[i] = narrow<element_t>(finished(sums[i], shift, p.relu));
     }
     if (part)
@@ -63,9 +66,9 @@ __device__ inline void store_sums(const float* sums, small_t pixel, small_t filt
 // parts (splits, ...) in y's layout, which take neither bias nor ReLU. Shared: 2 stages.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
-              element_t* __restrict__ y, float* __restrict__ parts, const Tap* __restrict__ taps, const Conv p,
+              element_t* __restrict__ y, sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p,
               const Cut cut) {
-    unsigned* const shared = static_cast<unsigned*>(dynamic_shared());
+    word_t* const shared = static_cast<word_t*>(dynamic_shared());
     const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
     const small_t filter_tile = blockIdx.x % cut.filter_tiles;
     const small_t group = blockIdx.x / cut.filter_tiles % p.groups;
@@ -77,7 +80,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     const small_t begin = index_t(steps) * blockIdx.y / cut.splits, end = index_t(steps) * (blockIdx.y + 1) / cut.splits;
 
     // Neighbouring threads copy neighbours in memory: channels last along taps, channels first along pixels.
-    constexpr int LANES_K = CHANNELS_LAST ? WORDS / 4 : most(1, THREADS / TILE_P);
+    constexpr int LANES_K = CHANNELS_LAST ? CHUNKS : most(1, THREADS / TILE_P);
     constexpr int PIXELS = CHANNELS_LAST ? X_CHUNKS : 1;  // of a thread
     constexpr int PER_PIXEL = X_CHUNKS / PIXELS;
     static_assert(CHANNELS_LAST || THREADS >= TILE_P, "a thread copies taps of one pixel");
@@ -105,12 +108,12 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     Pack<element_t, CHUNK> held[PIXELS][PER_PIXEL];  // on the way from global to shared memory
 #endif
     auto fetch = [&](small_t step, int buffer) {
-        unsigned* x_to = shared + buffer * STAGE;
-        unsigned* w_to = x_to + TILE_P * ROW;
+        word_t* x_to = shared + buffer * STAGE;
+        word_t* w_to = x_to + TILE_P * ROW;
 #pragma unroll
         for (int i = 0; i < W_CHUNKS; i++) {
-            const small_t chunk = tid + i * THREADS, row = chunk / (WORDS / 4), k = chunk % (WORDS / 4);
-            copy_async_16(w_to + row * ROW + k * 4, w_tile + index_t(row) * cut.taps + step * STEP + k * CHUNK);
+            const small_t chunk = tid + i * THREADS, row = chunk / CHUNKS, k = chunk % CHUNKS;
+            copy_async_16(w_to + row * ROW + k * CHUNK_WORDS, w_tile + index_t(row) * cut.taps + step * STEP + k * CHUNK);
         }
 #pragma unroll
         for (int i = 0; i < PIXELS; i++)
@@ -121,7 +124,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #if VECTOR
                 const Tap tap = *from;
                 const bool in = there(pixels[i], tap);
-                unsigned* to = x_to + (chunk_row + i * (THREADS / LANES_K)) * ROW + k * 4;
+                word_t* to = x_to + (chunk_row + i * (THREADS / LANES_K)) * ROW + k * CHUNK_WORDS;
                 copy_async_16_or_zeros(to, in ? pixels[i].first + tap.offset : x, in);
 #else
 #pragma unroll
@@ -138,8 +141,8 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
         for (int i = 0; i < PIXELS; i++)
 #pragma unroll
             for (int j = 0; j < PER_PIXEL; j++) {
-                unsigned* row = shared + buffer * STAGE + (chunk_row + i * (THREADS / LANES_K)) * ROW;
-                store_pack<CHUNK>(reinterpret_cast<element_t*>(row + (chunk_k + j * LANES_K) * 4), held[i][j]);
+                word_t* row = shared + buffer * STAGE + (chunk_row + i * (THREADS / LANES_K)) * ROW;
+                store_pack<CHUNK>(reinterpret_cast<element_t*>(row + (chunk_k + j * LANES_K) * CHUNK_WORDS), held[i][j]);
             }
 #endif
         wait_for_copies();
@@ -148,23 +151,23 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 
     const small_t warp_a = warp % WARPS_A * WARP_A, warp_b = warp / WARPS_A * WARP_B;
     const small_t quad = lane / 4, within = lane % 4;  // row of a fragment, and word of its row
-    float sums[ROWS_A][COLUMNS_B][4] = {};
+    sum_t sums[ROWS_A][COLUMNS_B][4] = {};
     auto accumulate = [&](int buffer) {
-        const unsigned* x_from = shared + buffer * STAGE;
-        const unsigned* w_from = x_from + TILE_P * ROW;
-        const unsigned* a_from = (CHANNELS_LAST ? x_from : w_from) + (warp_a + quad) * ROW + within;
-        const unsigned* b_from = (CHANNELS_LAST ? w_from : x_from) + (warp_b + quad) * ROW + within;
+        const word_t* x_from = shared + buffer * STAGE;
+        const word_t* w_from = x_from + TILE_P * ROW;
+        const word_t* a_from = (CHANNELS_LAST ? x_from : w_from) + (warp_a + quad) * ROW + within;
+        const word_t* b_from = (CHANNELS_LAST ? w_from : x_from) + (warp_b + quad) * ROW + within;
 #pragma unroll
-        for (int k = 0; k < WORDS; k += 8) {
-            unsigned a[ROWS_A][4], b[COLUMNS_B][2];
+        for (int k = 0; k < WORDS; k += 4 * OF_B) {
+            word_t a[ROWS_A][OF_A], b[COLUMNS_B][OF_B];
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) a[i][e] = a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4];
+                for (int e = 0; e < OF_A; e++) a[i][e] = a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4];
 #pragma unroll
             for (int j = 0; j < COLUMNS_B; j++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) b[j][e] = b_from[j * 8 * ROW + k + e * 4];
+                for (int e = 0; e < OF_B; e++) b[j][e] = b_from[j * 8 * ROW + k + e * 4];
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
@@ -183,7 +186,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     }
     accumulate(buffer);
 
-    float* part = cut.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
+    sum_t* part = cut.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
     const bool paired = CHANNELS_LAST ? p.filters % 2 == 0 && filters % 2 == 0 : out_pixels % 2 == 0;
 #pragma unroll
     for (int i = 0; i < ROWS_A; i++)
@@ -194,7 +197,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
                 const small_t a = warp_a + i * 16 + half * 8 + quad, b = warp_b + j * 8 + within * 2;
                 const small_t pixel = first_pixel + (CHANNELS_LAST ? a : b);
                 const small_t filter = filter_tile * TILE_F + (CHANNELS_LAST ? b : a);
-                const float* pair = sums[i][j] + half * 2;
+                const sum_t* pair = sums[i][j] + half * 2;
                 if (paired) {
                     store_sums<2>(pair, pixel, filter, group, bias, y, part, p);
                 } else {

@@ -100,6 +100,20 @@ __device__ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsig
 }
 #undef MMA
 
+// The same of float64 with a k of 4: a[i] is word l % 4 of row l / 4 + i * 8, b[0] word l % 4 of column l / 4.
+__device__ inline void mma(double (&sums)[4], const double (&a)[2], const double (&b)[1]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+#else
+    for (int i = 0; i < 2; i++)
+        asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                     : "+d"(sums[2 * i]), "+d"(sums[2 * i + 1])
+                     : "d"(a[i]), "d"(b[0]));
+#endif
+}
+
 // Four 8 x 8 matrices of 16-bit elements in shared memory, turned: lane l tells where row l % 8 of matrix l / 8
 // starts, at a multiple of 16 bytes. Of matrix i it gets in words[i] column l / 4, of rows l % 4 * 2 and the next.
 __device__ inline void load_matrices_turned(unsigned (&words)[4], const void* row) {

@@ -1,5 +1,6 @@
 """Tensor-core kernels on emulated mma: every build, both layouts, split sums, TF32 only on request."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,9 @@ from helpers import PROBLEMS, Guarded, check_rounded, example
 from convalgos.gpu import implicit_gemm
 from convalgos.gpu.device import use
 from convalgos.gpu.implicit_gemm import ImplicitGemm, ImplicitGemmPlan
+from convalgos.gpu.module import CompileError
 from convalgos.problem import ConvProblem
+from convalgos.select import algorithms
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 3e6  # of a problem of the table: emulated tensor cores are slow
@@ -35,7 +38,7 @@ def test_every_build_computes(algorithm):
     launched = set()
     with use(shim.ShimDevice()):
         for text, layout, dtype in product(AWKWARD, LAYOUTS, algorithm.dtypes):
-            compute = "float32" if algorithm.math == "half" else "tf32"
+            (compute,) = algorithm.computes[dtype]
             problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, compute_dtype=compute)
             assert algorithm.why_not(problem) is None
             tiles = algorithm.tiles(layout, implicit_gemm.is_copied(problem))
@@ -45,7 +48,7 @@ def test_every_build_computes(algorithm):
                 plan = ImplicitGemmPlan(problem, algorithm, tile, splits)
                 launched.add(plan.launches[0].build)
                 check_rounded(algorithm, problem, plan, "integers")
-                if dtype == "float32":
+                if problem.itemsize > 2:
                     check_rounded(algorithm, problem, plan, "reals")
     missed = set(algorithm.builds()) - launched
     assert not missed, f"no problem runs {', '.join(map(str, missed))}"
@@ -80,6 +83,52 @@ def test_float32_is_never_rounded_to_tf32():
     with use(shim.ShimDevice()):
         for name in ("tf32", "3xtf32"):
             assert "float32 in tf32, not in float32" in ImplicitGemm(name).why_not(problem)
+
+
+FAULTS = {
+    "rows of a fragment in another order": ("(i * 16 + e % 2 * 8) * ROW", "(i * 16 + (1 - e % 2) * 8) * ROW"),
+    "words of another column": ("k + e * 4]", "(k ^ 4) + e * 4]"),
+    "steps of twice as many words": ("k += 4 * OF_B", "k += 8 * OF_B"),
+    "tiles that do not wait for their copies": ("wait_for_copies();\n", ""),
+    "sums in float32": ("sum_t sums[ROWS_A]", "float sums[ROWS_A]"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_float64_are_caught(monkeypatch, fault):
+    old, new = FAULTS[fault]
+    whole = shim.text
+
+    def broken(build, replaced):
+        body = whole(build, replaced)
+        assert body.count(old) == 1, f"{fault}: the kernel reads otherwise now"
+        return body.replace(old, new)
+
+    monkeypatch.setattr(shim, "text", broken)
+    shim.compiled.cache_clear()
+    algorithm, problem = ImplicitGemm("double"), ConvProblem.parse("n1 c32 h9 w8 k24 r3 s3 p1 float64")
+    problem = problem.replace(layout="channels_last")
+    try:
+        with use(shim.ShimDevice()), pytest.raises((AssertionError, CompileError)):
+            check_rounded(algorithm, problem, algorithm.serve(problem))
+    finally:
+        shim.compiled.cache_clear()
+
+
+def test_float64_goes_to_tensor_cores_where_these_are_faster():
+    """An H200's are twice as fast as its other units, an L40's as slow as those."""
+    problem = ConvProblem.parse("n1 c64 h14 w14 k64 r3 s3 p1 float64").replace(layout="channels_last")
+    l40 = replace(shim.A100, capability=(8, 9))
+    for machine, first in ((shim.H200, True), (shim.A100, True), (l40, False)):
+        with use(shim.RecordingDevice(machine)):
+            costs = {a.cost(problem, machine): a.id for a in algorithms("gpu") if not a.why_not(problem)}
+        assert (costs[min(costs)] == "gpu.implicit_gemm.double") == first, machine.name
+    assert (
+        shim.H200.tensor_peak("float64") == 2 * shim.H200.peak("float64") == shim.H200.exact_peak("float64")
+    )
+    assert l40.exact_peak("float64") == l40.peak("float64") and not l40.exact_peak("float32") > l40.peak(
+        "float32"
+    )
 
 
 def test_small_problems_split_their_sums():

@@ -79,7 +79,7 @@ def build(dtype: str, layout: str) -> Build:
 
 def multiply_seconds(matrices: int, m: int, n: int, k: int, dtype: str, machine: GpuMachine) -> float:
     """Seconds of `matrices` products (m, k) @ (k, n) by cuBLAS, in tiles that all multiprocessors share."""
-    rate = machine.peak(dtype) / machine.multiprocessors
+    rate = machine.exact_peak(dtype) / machine.multiprocessors
     side = 128 if m > 64 else 64
 
     def seconds(width: int) -> float:

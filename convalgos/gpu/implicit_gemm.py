@@ -1,8 +1,12 @@
-"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, and TF32 in three products.
+"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, and float64.
 
 The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction, in the
 arithmetic that `tensor_cores` tells of. Wins on dense layers of these types in both layouts, which it reads
-and writes without a transpose.
+and writes without a transpose. float64 needs a GPU whose tensor cores are faster at it than its other units:
+an A100 or H100; of a B200 both are as fast.
+
+`mma.sync` runs on every architecture from 8.0 on: on 10.0 it stands in for `tcgen05`, which no kernel of this
+library uses yet. Nothing here has run on hardware.
 
 Source: NVIDIA's PTX ISA, mma.sync.
 """
@@ -16,6 +20,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.algorithm import error_of_sums
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
@@ -40,10 +45,9 @@ class Tile(NamedTuple):
     def threads(self) -> int:
         return 128 if self == (64, 64) else 256
 
-    @property
-    def shared_bytes(self) -> int:
-        """Two stages of rows, each off the banks of the row before."""
-        return 2 * (self.pixels + self.filters) * (ROW_BYTES + 16)
+    def shared_bytes(self, itemsize: int) -> int:
+        """Two stages of rows, each off the banks of the row before: by four words of a fragment."""
+        return 2 * (self.pixels + self.filters) * (ROW_BYTES + 4 * max(4, itemsize))
 
 
 TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64))
@@ -62,6 +66,11 @@ def steps(problem: ConvProblem) -> int:
 def blocks(problem: ConvProblem, tile: Tile) -> int:
     tiles = ceil_div(problem.gemm_m, tile.pixels) * ceil_div(problem.gemm_n, tile.filters)
     return tiles * problem.groups
+
+
+def sum_bytes(problem: ConvProblem) -> int:
+    """Of all sums: float32, of float64 that."""
+    return max(4, problem.itemsize) * math.prod(problem.y_shape)
 
 
 def is_copied(problem: ConvProblem) -> bool:
@@ -102,7 +111,7 @@ class ImplicitGemm(TensorCores):
         """Few channels that do not lie in whole 16 bytes are rare channels last: one tile serves them."""
         if layout == "channels_last" and not copied:
             return (TILES[1],)
-        return TILES[1:] if self.math == "3xtf32" else TILES
+        return TILES[1:] if self.math in ("3xtf32", "double") else TILES
 
     def why_not(self, problem):
         if reason := super().why_not(problem):
@@ -111,8 +120,9 @@ class ImplicitGemm(TensorCores):
             return None
         machine = current().figures
         tile, _ = self.geometry(problem, machine)
-        if tile.shared_bytes > machine.block_shared_bytes:
-            return f"needs {tile.shared_bytes} bytes of shared memory in a block, more than the device has"
+        shared = tile.shared_bytes(problem.itemsize)
+        if shared > machine.block_shared_bytes:
+            return f"needs {shared} bytes of shared memory in a block, more than the device has"
         if blocks(problem, tile) > GRID_X:
             return "needs more blocks than a launch may have"
         return why_not_counted(problem)
@@ -121,30 +131,34 @@ class ImplicitGemm(TensorCores):
         """The tile, and the parts of the sum, that are the fastest by prediction."""
         allowed = [s for s in SPLITS if s == 1 or steps(problem) // s >= LEAST_STEPS]
         tiles = self.tiles(problem.layout, is_copied(problem))
-        fitting = [t for t in tiles if t.shared_bytes <= machine.block_shared_bytes] or tiles[-1:]
+        most = machine.block_shared_bytes
+        fitting = [t for t in tiles if t.shared_bytes(problem.itemsize) <= most] or tiles[-1:]
         return min(product(fitting, allowed), key=lambda g: self._seconds(problem, g[0], g[1], machine))
 
     def _seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
         busy = max(waves(blocks(problem, tile) * splits, machine), 1)
         flops = 2 * tile.pixels * tile.filters * step(problem) * (ceil_div(steps(problem), splits) + 3)
-        share = (COPIED if is_copied(problem) else GATHERED) * (1 if tile.filters == 128 else 0.85)
+        hidden = is_copied(problem) or self.math == "double"  # whose products take longer than gathering
+        share = (COPIED if hidden else GATHERED) * (1 if tile.filters == 128 else 0.85)
         rate = self.rate(share, machine)
         again = ceil_div(problem.gemm_n, tile.filters) - 1  # times that x is read once more, from L2
         moved = machine.stream(problem.bytes) + again * problem.x_bytes / (3 * machine.bandwidth)
-        parts = machine.stream(8 * splits * math.prod(problem.y_shape)) if splits > 1 else 0.0
+        parts = machine.stream(2 * splits * sum_bytes(problem)) if splits > 1 else 0.0
         return max(busy * flops / rate, moved) + parts + (splits > 1) * machine.launch
 
     def cost(self, problem, machine):
         return self._seconds(problem, *self.geometry(problem, machine), machine) + machine.launch
 
     def workspace_bytes(self, problem):
-        """The parts of a split sum, in float32."""
+        """The parts of a split sum, in the type of sums."""
         if problem.is_empty:
             return 0
         _, splits = self.geometry(problem, current().figures)
-        return 4 * splits * math.prod(problem.y_shape) if splits > 1 else 0
+        return splits * sum_bytes(problem) if splits > 1 else 0
 
     def error_bound(self, problem):
+        if self.math == "double":
+            return error_of_sums(problem)
         # Sums of gemm_k products: a random walk, at twice the error of rounding: tensor cores cut sums off.
         sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
         return sums + self.rounding(problem)
@@ -159,7 +173,7 @@ class ImplicitGemm(TensorCores):
 class ImplicitGemmPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: Tile, splits: int):
         outputs = math.prod(problem.y_shape)
-        super().__init__(problem, algorithm, 4 * splits * outputs if splits > 1 else 0)
+        super().__init__(problem, algorithm, splits * sum_bytes(problem) if splits > 1 else 0)
         table = tap_table(problem, step(problem))  # (taps, 4)
         self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
         self._taps = self.device.table(table)
@@ -167,8 +181,8 @@ class ImplicitGemmPlan(GpuPlan):
         self._cut = self.by_value(cut)
         self._splits = np.int32(splits)
         module = build(algorithm.math, problem.dtype, tile, problem.layout, is_copied(problem))
-        grid = (blocks(problem, tile), splits)
-        self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, tile.shared_bytes)
+        grid, shared = (blocks(problem, tile), splits), tile.shared_bytes(problem.itemsize)
+        self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, shared)
         self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
 
     def prepare_filter(self, w):

@@ -120,4 +120,4 @@ class ImplicitGemmWeights(TensorCores, WeightSums):
         return WeightSumsPlan(problem, self, module, "implicit_gemm_weights", tile, parts)
 
 
-ALGORITHMS = tuple(ImplicitGemmWeights(name) for name in MATHS)
+ALGORITHMS = tuple(ImplicitGemmWeights(name) for name in MATHS if name != "double")

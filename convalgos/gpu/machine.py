@@ -19,17 +19,18 @@ from convalgos.problem import ConvProblem
 
 Function = Callable[..., None]  # (grid, block, arguments, shared_mem=bytes)
 
-# Per multiprocessor and clock: float32 and float64 fused multiply-adds outside tensor cores, and float16 ones
-# in them (dense, summed in float32). From the programming guide and NVIDIA's architecture papers.
+# Per multiprocessor and clock: float32 and float64 fused multiply-adds outside tensor cores, and float16 and
+# float64 ones in them (dense, summed in float32 and float64). From the programming guide and NVIDIA's
+# architecture papers, so nominal: 19.5 TFLOP/s of float64 in an A100's tensor cores, 67 in an H200's.
 RATES = {
-    (7, 0): (64, 32, 512),
-    (7, 5): (64, 2, 512),
-    (8, 0): (64, 32, 1024),
-    (8, 6): (128, 2, 512),
-    (8, 9): (128, 2, 512),
-    (9, 0): (128, 64, 2048),
-    (10, 0): (128, 64, 4096),
-    (12, 0): (128, 2, 512),
+    (7, 0): (64, 32, 512, 0),
+    (7, 5): (64, 2, 512, 0),
+    (8, 0): (64, 32, 1024, 64),
+    (8, 6): (128, 2, 512, 2),
+    (8, 9): (128, 2, 512, 2),
+    (9, 0): (128, 64, 2048, 128),
+    (10, 0): (128, 64, 4096, 64),
+    (12, 0): (128, 2, 512, 2),
 }
 EFFICIENCY = 0.85  # of the product of clock and rate that cuBLAS reaches; H200
 STREAMED = 0.88  # of the memory's nominal bandwidth that a copy reaches; H200: 4.29 of 4.89 TB/s
@@ -87,7 +88,7 @@ class GpuMachine:
         return "-".join(("gpu", *words, f"{self.multiprocessors}sm"))
 
     @property
-    def _rates(self) -> tuple[int, int, int]:
+    def _rates(self) -> tuple[int, int, int, int]:
         known = [c for c in RATES if c <= self.capability]
         return RATES[max(known) if known else min(RATES)]
 
@@ -96,16 +97,21 @@ class GpuMachine:
         rate = self._rates[1 if dtype == "float64" else 0]
         return 2 * self.efficiency * rate * self.multiprocessors * self.clock
 
+    def exact_peak(self, dtype: str) -> float:
+        """flop/s of the fastest units that round as the type does: float64 has such tensor cores."""
+        return max(self.peak(dtype), self.tensor_peak("float64") if dtype == "float64" else 0)
+
     def tensor_peak(self, compute_dtype: str) -> float:
-        """flop/s of the tensor cores in "float16", "bfloat16" or "tf32"."""
-        rate = self._rates[2] / (2 if compute_dtype == "tf32" else 1)
+        """flop/s of the tensor cores in "float16", "bfloat16", "tf32" or "float64"."""
+        *_, half, double = self._rates
+        rate = {"tf32": half / 2, "float64": double}.get(compute_dtype, half)
         return 2 * self.efficiency * rate * self.multiprocessors * self.clock
 
     def peak_of(self, problem: ConvProblem) -> float:
-        """flop/s of the units that the precision admits: tensor cores for all but strict floats."""
+        """flop/s of the units that the precision admits: tensor cores for all but strict float32."""
         if problem.itemsize == 2:
             return self.tensor_peak(problem.dtype)
-        return self.tensor_peak("tf32") if problem.compute_dtype == "tf32" else self.peak(problem.dtype)
+        return self.tensor_peak("tf32") if problem.compute_dtype == "tf32" else self.exact_peak(problem.dtype)
 
     def stream(self, nbytes: float, footprint: float | None = None) -> float:
         """Seconds to move `nbytes`; what stays in L2 moves about three times as fast."""

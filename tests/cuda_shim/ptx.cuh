@@ -137,4 +137,17 @@ inline void mma(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]
     }
 }
 
+inline void mma(double (&sums)[4], const double (&a)[2], const double (&b)[1]) {
+    struct Fragments {
+        double a[2], b;
+    } all[32];
+    shim::gather(Fragments{{a[0], a[1]}, b[0]}, all);
+    const int lane = shim::current % 32;
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 4; k++)
+            sums[i] = std::fma(all[row % 8 * 4 + k].a[row / 8], all[column * 4 + k].b, sums[i]);
+    }
+}
+
 inline void* dynamic_shared() { return shim::dynamic; }
