@@ -56,15 +56,21 @@ class Chain:
 
     def build(self, form: str) -> Build:
         """form: "tiles", or "rows" for the rows of a longer transform."""
+        return self._build("fft_fused.cu", FORM_TILES=int(form == "tiles"), FORM_ROWS=int(form == "rows"))
+
+    def cluster_build(self, blocks: int) -> Build:
+        """For rows of so many blocks side by side."""
+        return self._build("fft_cluster.cu", FORM_TILES=0, CLUSTER=blocks)
+
+    def _build(self, source: str, **more: int) -> Build:
         return Build.of(
-            "fft_fused.cu",
+            source,
             HEIGHT=self.height,
             WIDTH=self.width,
             RADICES=",".join(map(str, self.radices)),
             THREADS=self.threads,
             RESIDENT=self.resident,
-            FORM_TILES=int(form == "tiles"),
-            FORM_ROWS=int(form == "rows"),
+            **more,
             COSINES=cosines(),
         )
 
@@ -233,6 +239,28 @@ def filter_problem(filters: int, tiles: Tiling) -> tuple[ConvProblem, Tiling]:
 
 
 # --- the figures for the selector --------------------------------------------------------------
+
+SHORT = (
+    4  # times the reach of a kernel that the longest tile of a block has at least: too short for long rows
+)
+
+
+def why_not_long_rows(problem: ConvProblem) -> str | None:
+    """Why rows longer than a block holds cannot be transformed for a problem, whatever its size, or None."""
+    if problem.w_shape[1] != 1:
+        return f"takes one input channel per group, not {problem.w_shape[1]}: spectra are not summed"
+    if problem.as_3d.kernel[:2] != (1, 1):
+        return "transforms rows only; the kernel has several"
+    return None
+
+
+def why_not_short_rows(problem: ConvProblem, machine: GpuMachine) -> str | None:
+    """Why the rows of a problem need not be longer than a block holds, or None."""
+    longest = max((c.reals for c in CHAINS if resident(c, machine)), default=0)
+    reach = problem.kernel_extent[-1]
+    if SHORT * reach > longest:
+        return None
+    return f"the kernel reaches over {reach} only: tiles of a block, as of gpu.fft.fused, overlap little"
 
 
 def spectral_error(points: int) -> float:

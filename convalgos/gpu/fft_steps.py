@@ -31,6 +31,8 @@ from convalgos.gpu.fft_chain import (
     seconds,
     spectral_error,
     tiling,
+    why_not_long_rows,
+    why_not_short_rows,
 )
 from convalgos.gpu.module import Build
 from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
@@ -40,7 +42,6 @@ from convalgos.problem import ConvProblem
 RADIX = 32  # points of a column
 COLUMN_THREADS = 128  # of a block, as in fft_columns.cu
 COLUMN_SLOTS = 40  # instructions of a point of a column, reading x or writing y with it; counted in the code
-SHORT = 4  # times the reach of a kernel that the longest tile of a block has at least: too short for steps
 PASS_BYTES = 1 << 28  # of points, at most
 CACHED = 0.4  # of L2 that points may fill and stay; estimate
 
@@ -87,22 +88,15 @@ class SteppedFft(GpuAlgorithm):
         yield from planes.builds()
 
     def why_not(self, problem):
-        if reason := super().why_not(problem):
+        if reason := super().why_not(problem) or why_not_long_rows(problem):
             return reason
-        if problem.w_shape[1] != 1:
-            return f"takes one input channel per group, not {problem.w_shape[1]}: spectra are not summed"
-        if problem.as_3d.kernel[:2] != (1, 1):
-            return "transforms rows only; the kernel has several"
         if problem.is_empty:
             return None
-        longest = max((c.reals for c in CHAINS if resident(c, current().figures)), default=0)
-        reach = problem.kernel_extent[-1]
-        if self.chain is None and SHORT * reach <= longest:
-            return (
-                f"the kernel reaches over {reach} only: tiles of a block, as of gpu.fft.fused, overlap little"
-            )
-        if not self.ways(problem, current().figures):
-            return f"the kernel reaches over {reach}, more than the longest tile"
+        machine = current().figures
+        if self.chain is None and (reason := why_not_short_rows(problem, machine)):
+            return reason
+        if not self.ways(problem, machine):
+            return f"the kernel reaches over {problem.kernel_extent[-1]}, more than the longest tile"
         return "needs more blocks than a launch may have" if planes.blocks(problem) > GRID_X else None
 
     def ways(self, problem: ConvProblem, machine: GpuMachine) -> list[Steps]:

@@ -22,11 +22,12 @@ from convalgos.gpu.tensor_maps import encode
 from convalgos.machine import cache_folder
 
 HERE = Path(__file__).parent
-STAND_INS = ("ptx.cuh", "hopper.cuh")  # for headers of kernels/ that are made of PTX
+STAND_INS = ("ptx.cuh", "cluster.cuh", "hopper.cuh")  # for headers of kernels/ that are made of PTX
 # Contraction is off so that sums round as they are written. The flags are a part of the key of the cache.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
 ONE_AT_A_TIME = threading.Lock()  # blocks share the memory of the library that they are in
-KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(')  # after the preprocessor
+CLUSTER = r"\[\[shim::cluster\((\d+), 1, 1\)\]\]"
+KERNEL = re.compile(rf'extern "C"\s+void\s+(?:{CLUSTER}\s+)?(\w+)\s*\(')  # after the preprocessor
 
 A100 = GpuMachine(
     "A100", (8, 0), 108, 1.41e9, 1.37e12, 40 << 20, 166912, 167936, 65536, 2048, source="data sheet"
@@ -177,11 +178,12 @@ def compiled(build: Build) -> ctypes.CDLL:
     code = stood_in(build)
 
     def launchers() -> str:
-        names = KERNEL.findall(run_compiler(build, code, "-E", "-P"))
+        found = KERNEL.findall(run_compiler(build, code, "-E", "-P"))
         return "".join(
             f'extern "C" const char* launch_{name}(const unsigned* grid, unsigned threads, unsigned shared, '
-            f"void** arguments) {{ return shim::launch({name}, grid, threads, shared, arguments); }}\n"
-            for name in names
+            f"void** arguments) {{ "
+            f"return shim::launch({name}, {cluster or 1}, grid, threads, shared, arguments); }}\n"
+            for cluster, name in found
         )
 
     return ctypes.CDLL(library_of(build, code, launchers))

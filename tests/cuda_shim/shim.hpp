@@ -1,6 +1,7 @@
 // CUDA's execution model on one CPU thread. The threads of a block are fibres: each runs until it waits at a
-// barrier or ends. Blocks run one after the other; every second block runs its threads backwards, so that a
-// kernel which forgets a barrier gives different answers. Dynamic shared memory starts as NaN in every block.
+// barrier or ends. Blocks run one after the other, those of a cluster at once; every second one runs its threads
+// backwards, so that a kernel which forgets a barrier gives different answers. Dynamic shared memory starts as NaN
+// in every block.
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -19,7 +20,8 @@
 #define __forceinline__ inline
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
-#define __shared__ static  // one block at a time
+#define __shared__ static  // one block at a time; kernels that run in clusters have none of it
+#define __cluster_dims__(...) [[shim::cluster(__VA_ARGS__)]]  // which device.py reads
 
 struct dim3 {
     unsigned x, y, z;
@@ -41,7 +43,7 @@ inline unsigned __float_as_uint(float v) {
 
 namespace shim {
 
-constexpr int WARP = 32, MOST_THREADS = 1024, WORDS = 16;
+constexpr int WARP = 32, MOST_THREADS = 4096, WORDS = 16, MOST_CLUSTER = 8;
 constexpr std::size_t STACK = 128 << 10, MOST_SHARED = 232448;
 
 struct Barrier {
@@ -55,18 +57,24 @@ struct Fibre {
     bool done = true;
 };
 
-static Fibre fibres[MOST_THREADS];
-static Barrier block_barrier, warp_barriers[MOST_THREADS / WARP];
-static int live, live_of_warp[MOST_THREADS / WARP], current, progress;
+static Fibre fibres[MOST_THREADS];  // of all blocks of a cluster, which `current` counts through
+static Barrier cluster_barrier, block_barriers[MOST_CLUSTER], warp_barriers[MOST_THREADS / WARP];
+static int live, live_of_block[MOST_CLUSTER], live_of_warp[MOST_THREADS / WARP], current, progress;
+static int cluster_blocks, block_threads;
+static int rank;                   // the number of a block in its cluster, of the thread that runs
+static unsigned first_block;       // of the cluster
 static jmp_buf scheduler;
 static ucontext_t unused;
-alignas(128) static unsigned char dynamic[MOST_SHARED];
-static std::size_t shared_bytes;  // of `dynamic` that the launch asked for
+alignas(128) static unsigned char memories[MOST_CLUSTER][MOST_SHARED];
+static unsigned char* dynamic = memories[0];  // that of the block that runs
+static std::size_t shared_bytes;  // of it that the launch asked for
 static const char* reason;        // why a block cannot end
 static std::vector<std::pair<void*, const void*>> copies[MOST_THREADS];  // started, not waited for
 static std::uint64_t mailbox[MOST_THREADS][WORDS];  // what lanes hand to one another
 
 static void (*body)();
+static void (*at_start)();      // of a cluster, and at the end of a block's last thread: what a header has to
+static void (*at_end)(int block);  // look after
 
 inline void leave() {  // until it is this thread's turn again
     if (!_setjmp(fibres[current].at)) _longjmp(scheduler, 1);
@@ -94,9 +102,11 @@ inline void enter() {
         body();
         Fibre& self = fibres[current];
         const int warp = current / WARP;
+        if (live_of_block[rank] == 1 && at_end) at_end(rank);
         self.done = true;
         progress++;
-        release(block_barrier, --live);
+        release(cluster_barrier, --live);
+        release(block_barriers[rank], --live_of_block[rank]);
         release(warp_barriers[warp], --live_of_warp[warp]);
         leave();
     }
@@ -104,7 +114,10 @@ inline void enter() {
 
 inline void resume(int thread) {
     current = thread;
-    threadIdx = {unsigned(thread), 0, 0};
+    rank = thread / block_threads;
+    blockIdx.x = first_block + rank;
+    dynamic = memories[rank];
+    threadIdx = {unsigned(thread % block_threads), 0, 0};
     Fibre& fibre = fibres[thread];
     if (_setjmp(scheduler)) return;
     if (fibre.stack) _longjmp(fibre.at, 1);
@@ -117,23 +130,35 @@ inline void resume(int thread) {
     setcontext(&fibre.start);
 }
 
-// Null, or why the block never ends.
-inline const char* run_block(int threads, bool backwards) {
+// Null, or why the blocks of a cluster never end.
+inline const char* run_cluster(int blocks, bool backwards) {
+    const int threads = blocks * block_threads;
+    cluster_blocks = blocks;
     reason = nullptr;
-    block_barrier = {};
+    cluster_barrier = {};
     live = threads;
+    for (int block = 0; block < blocks; block++) block_barriers[block] = {}, live_of_block[block] = block_threads;
+    std::memset(memories, 0xff, blocks * MOST_SHARED);
+    if (at_start) at_start();
     for (int warp = 0; warp < MOST_THREADS / WARP; warp++) {
         warp_barriers[warp] = {};
         live_of_warp[warp] = std::max(0, std::min(WARP, threads - warp * WARP));
     }
     for (int i = 0; i < threads; i++) fibres[i].done = false;
     while (live) {
-        progress = 0;
-        for (int i = 0; i < threads; i++) {
-            const int thread = backwards ? threads - 1 - i : i;
-            if (!fibres[thread].done) resume(thread);
+        bool any = false;
+        for (int i = 0; i < blocks; i++) {  // each as far ahead as it can go without the others
+            const int block = backwards ? blocks - 1 - i : i;
+            do {
+                progress = 0;
+                for (int j = 0; j < block_threads; j++) {
+                    const int thread = block * block_threads + (backwards ? block_threads - 1 - j : j);
+                    if (!fibres[thread].done) resume(thread);
+                }
+                any |= progress > 0;
+            } while (progress);
         }
-        if (!progress) {
+        if (!any) {
             for (int i = 0; i < threads; i++) std::free(fibres[i].stack), fibres[i].stack = nullptr;
             return reason ? reason : "the threads wait for one another for ever";
         }
@@ -142,8 +167,8 @@ inline const char* run_block(int threads, bool backwards) {
 }
 
 template <typename... A, std::size_t... I>
-const char* launch(void (*kernel)(A...), const unsigned* grid, unsigned threads, unsigned shared, void** arguments,
-                   std::index_sequence<I...>) {
+const char* launch(void (*kernel)(A...), unsigned cluster, const unsigned* grid, unsigned threads, unsigned shared,
+                   void** arguments, std::index_sequence<I...>) {
     static void (*kernel_)(A...);
     static void** arguments_;
     kernel_ = kernel;
@@ -152,20 +177,23 @@ const char* launch(void (*kernel)(A...), const unsigned* grid, unsigned threads,
     shared_bytes = shared;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {threads, 1, 1};
+    block_threads = int(threads);
+    if (cluster > MOST_CLUSTER || cluster * threads > MOST_THREADS) return "the stand-in has no room for the cluster";
+    if (grid[0] % cluster) return "a grid is not made of whole clusters";
     bool backwards = false;
     for (unsigned z = 0; z < grid[2]; z++)
         for (unsigned y = 0; y < grid[1]; y++)
-            for (unsigned x = 0; x < grid[0]; x++) {
-                blockIdx = {x, y, z};
-                std::memset(dynamic, 0xff, sizeof dynamic);
-                if (const char* why = run_block(int(threads), backwards = !backwards)) return why;
+            for (first_block = 0; first_block < grid[0]; first_block += cluster) {
+                blockIdx = {first_block, y, z};
+                if (const char* why = run_cluster(int(cluster), backwards = !backwards)) return why;
             }
     return nullptr;
 }
 
 template <typename... A>
-const char* launch(void (*kernel)(A...), const unsigned* grid, unsigned threads, unsigned shared, void** arguments) {
-    return launch(kernel, grid, threads, shared, arguments, std::index_sequence_for<A...>());
+const char* launch(void (*kernel)(A...), unsigned cluster, const unsigned* grid, unsigned threads, unsigned shared,
+                   void** arguments) {
+    return launch(kernel, cluster, grid, threads, shared, arguments, std::index_sequence_for<A...>());
 }
 
 template <typename T>
@@ -192,7 +220,7 @@ void gather(const T& value, T (&all)[WARP]) {  // what all lanes of the warp gav
 
 }  // namespace shim
 
-inline void __syncthreads() { shim::wait(shim::block_barrier, shim::live); }
+inline void __syncthreads() { shim::wait(shim::block_barriers[shim::rank], shim::live_of_block[shim::rank]); }
 
 inline void __syncwarp(unsigned = ~0u) {
     const int warp = shim::current / shim::WARP;

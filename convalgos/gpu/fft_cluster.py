@@ -1,0 +1,221 @@
+"""Fourier transforms of rows longer than a block holds, by clusters of blocks: filters of up to 128k taps.
+
+The four steps of `gpu.fft.steps` without its trips to memory: a tile of C rows of n points lies in the shared
+memories of C blocks that run side by side. Each transforms its share of the columns, of C points, in its
+registers, and sends the results to the blocks of their rows. These multiply spectra, and on the way back
+columns are fetched from all blocks. Only x, the filter's spectrum and y pass through L2: 16 bytes of a point
+of a causal filter's tile, where steps move 48. Wins on long causal depthwise filters whose tiles fit 8
+blocks, the most that a cluster has on every device.
+
+Never run on hardware: only in an emulation of what NVIDIA documents. Costs are estimates.
+
+Source: Bailey 1990, "FFTs in external or hierarchical memory" (four steps); NVIDIA's PTX ISA, mapa and
+barrier.cluster; the rest as in `fft_chain`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.gpu import planes
+from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.fft_chain import (
+    CHAINS,
+    Chain,
+    Tiling,
+    filter_problem,
+    filter_tiles,
+    instructions,
+    resident,
+    spectral_error,
+    tiling,
+    why_not_long_rows,
+    why_not_short_rows,
+)
+from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.records import conv_record
+from convalgos.problem import ConvProblem
+
+FINE = 128  # places that the first part of a table of factors tells apart, as in fft_cluster.cu
+PREPARE_BYTES = 1 << 28  # of filters that are spread at a time
+NEIGHBOURS = 16  # multiprocessors among which a cluster finds its blocks: those of a GPC; nominal
+COLUMN_SLOTS = (
+    24  # instructions of a point of a column beside its transform, there and back; counted in the code
+)
+UNTRIED = 1.1  # times the prediction: no device has run it, so it is taken where it is clearly better
+WAITING = 4e-6  # seconds of a tile that its blocks wait for one another and for memory; estimate
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+class Cluster(NamedTuple):
+    """Blocks that hold a tile, each a row of it."""
+
+    blocks: int
+    chain: Chain  # of a row
+
+    @property
+    def points(self) -> int:
+        return self.blocks * self.chain.points
+
+    def build(self):
+        return self.chain.cluster_build(self.blocks)
+
+    def factors(self) -> np.ndarray:
+        """(2, FINE + row points / FINE) complex64: what the results of a column are multiplied by.
+
+        Of result 0, and from each result to the next; at a column that is the product of two: those of its
+        remainder and of its quotient by FINE. Computed in float64.
+        """
+        columns = self.chain.points
+        places = np.concatenate([np.arange(FINE), np.arange(0, columns, FINE)])
+        turns = np.outer([1 / 4, -1.0], places) / self.points  # the weight turns the other way
+        return np.exp(2j * math.pi * turns).astype(np.complex64)
+
+
+_of_points = {chain.points: chain for chain in CHAINS}
+CLUSTERS = tuple(  # tiles of 64k, 128k and 256k reals
+    Cluster(blocks, _of_points[points])
+    for blocks, points in ((2, 16384), (4, 8192), (4, 16384), (8, 8192), (8, 16384))
+)
+
+
+class Way(NamedTuple):
+    """How a problem is computed."""
+
+    cluster: Cluster
+    tiling: Tiling
+    tiles: int
+
+
+# --- the figures for the selector --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClusterFft(GpuAlgorithm):
+    cluster: Cluster | None = None  # the fastest by prediction
+    family: ClassVar[str] = "gpu.fft"
+    variant: ClassVar[str] = "cluster"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
+    capability: ClassVar[tuple[int, int]] = (9, 0)
+    spreads_nan: ClassVar[bool] = True
+
+    def builds(self):
+        yield from (cluster.build() for cluster in CLUSTERS)
+        yield from planes.builds()
+
+    def why_not(self, problem):
+        if reason := super().why_not(problem) or why_not_long_rows(problem):
+            return reason
+        if problem.is_empty:
+            return None
+        machine = current().figures
+        if self.cluster is None and (reason := why_not_short_rows(problem, machine)):
+            return reason
+        found = self.ways(problem, machine)
+        if not found:
+            reach = problem.kernel_extent[-1]
+            return f"the kernel reaches over {reach}, more than the longest tile of a cluster on this device"
+        most = max(planes.blocks(problem), *(way.tiles * way.cluster.blocks for way in found))
+        return "needs more blocks than a launch may have" if most > GRID_X else None
+
+    def ways(self, problem: ConvProblem, machine: GpuMachine) -> list[Way]:
+        """All that the device can run."""
+        found = []
+        for cluster in (self.cluster,) if self.cluster else CLUSTERS:
+            cut = tiling(problem, 1, 2 * cluster.points)
+            if cut is not None and resident(cluster.chain, machine):
+                found.append(Way(cluster, cut, cut.count(problem)))
+        return found
+
+    def choice(self, problem: ConvProblem, machine: GpuMachine) -> Way:
+        """The fastest by prediction, of a problem that is served."""
+        return min(self.ways(problem, machine), key=lambda way: cluster_seconds(problem, way, machine))
+
+    def cost(self, problem, machine):
+        computed = cluster_seconds(problem, self.choice(problem, machine), machine)
+        return UNTRIED * computed + machine.launch + planes.seconds(problem, machine)
+
+    def prepare_cost(self, problem, machine):
+        way = self.choice(problem, machine)
+        return 6 * machine.launch + machine.stream(problem.w_bytes + 3 * 8 * problem.K * way.cluster.points)
+
+    def workspace_bytes(self, problem):
+        return 0 if problem.is_empty else planes.workspace_bytes(problem)
+
+    def error_bound(self, problem):
+        points = 1 if problem.is_empty else self.choice(problem, current().figures).cluster.points
+        return spectral_error(points) + (problem.itemsize == 2) * problem.eps
+
+    def plan(self, problem):
+        return ClusterPlan(problem, self, self.choice(problem, current().figures))
+
+
+def cluster_seconds(problem: ConvProblem, way: Way, machine: GpuMachine) -> float:
+    """Rounds of clusters that run at once, bound by their instructions or by memory.
+
+    Where a multiprocessor holds one block, it has nothing to do while that waits.
+    """
+    blocks, chain = way.cluster
+    at_once = max(1, machine.multiprocessors // NEIGHBOURS * (NEIGHBOURS // blocks))
+    rounds = ceil_div(way.tiles, at_once)
+    slots = chain.slots() + 6 * math.log2(blocks) + COLUMN_SLOTS
+    alone = chain.shared_bytes * 2 > machine.sm_shared_bytes or chain.resident == 1
+    each = instructions(machine.multiprocessors * chain.points, slots, machine)
+    computed = rounds * (each + WAITING * alone) + WAITING
+    spectra = 8 * problem.K * way.cluster.points
+    moved = machine.stream(problem.x_bytes + problem.y_bytes + spectra)
+    again = 16 * way.tiles * way.cluster.points / (3 * machine.bandwidth)  # x, spectra and y through L2
+    return max(computed, moved, again)
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+class ClusterPlan(GpuPlan):
+    def __init__(self, problem: ConvProblem, algorithm: ClusterFft, way: Way):
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        p = problem.replace(layout="channels_first")
+        self._way, self._planes = way, planes.Planes(self)
+        self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
+        self._cut = self.by_value(way.tiling.record(p))
+        self._columns = self.device.table(way.cluster.factors())
+        self._tables = self.device.table(way.cluster.chain.tables(weighted=False))
+        self._tiles = self._kernel(way.tiles)
+
+    def _kernel(self, tiles: int):
+        blocks, chain = self._way.cluster
+        module = self._way.cluster.build()
+        return self.launch(module, "cluster_tiles", (tiles * blocks,), chain.threads, chain.shared_bytes)
+
+    def prepare_filter(self, w):
+        """(K, blocks, row points) complex64, in the order of the kernel's last stage."""
+        xp, p, (blocks, chain) = self.device.xp, self.problem, self._way.cluster
+        spectra = xp.empty((p.K, blocks, chain.points), np.complex64)
+        most = max(1, PREPARE_BYTES // (8 * self._way.cluster.points))
+        for first in range(0, p.K, most):
+            some = w[first : first + most]
+            given, tile = filter_problem(len(some), self._way.tiling)
+            x = filter_tiles(xp, some[:, 0], p, self._way.tiling)
+            into, record, cut = (
+                spectra[first : first + len(some)],
+                conv_record(given, relu=False),
+                tile.record(given),
+            )
+            self._kernel(len(some))(
+                x, into, NO_BIAS, NO_BIAS, self._columns, self._tables, record, cut, np.int32(1)
+            )
+        return spectra
+
+    def run(self, x, w, bias, activation, y, workspace):
+        bias, conv = NO_BIAS if bias is None else bias, self._records[activation is not None]
+        x, target = self._planes.begin(x, y, workspace)
+        self._tiles(x, w, bias, target, self._columns, self._tables, conv, self._cut, np.int32(0))
+        self._planes.end(target, y)
+
+
+ALGORITHMS = (ClusterFft(),)
