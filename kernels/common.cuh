@@ -123,6 +123,9 @@ struct Conv {
     small_t size[3], kernel[3], out[3], stride[3], dilation[3], pad[3];
     small_t relu;  // whether there is an activation: ReLU, unless the build has another
     small_t spare;
+#ifdef RESIDUAL  // other builds take less of the record
+    index_t residual;  // address of an array like y
+#endif
 };
 
 // A tap of a group's filters; `tap_table` in taps.py makes them.
@@ -169,6 +172,16 @@ __device__ inline T activated(T v) {
     return shared_out(v, normal_distribution(v));
 #elif ACTIVATION == 8  // GELU by tanh: (1 + tanh(u)) / 2 = sigmoid(2 u)
     return shared_out(v, sigmoid(T(1.59576912160573071) * (v + T(0.044715) * v * v * v)));
+#endif
+}
+
+// What is added to the sum at a place of y: the bias, and in builds with RESIDUAL the residual.
+template <typename E, typename T>
+__device__ inline T with_residual(T bias, const Conv& p, index_t at) {
+#ifdef RESIDUAL
+    return bias + widen(reinterpret_cast<const E*>(p.residual)[at]);
+#else
+    return bias;
 #endif
 }
 

@@ -32,6 +32,16 @@ __device__ __forceinline__ void twist_column(Complex* v, const Complex* table, s
     }
 }
 
+// The rows of a tile, found anew where they are needed: kept in between, they would take registers from transforms.
+struct Rows {
+    RemotePairs row[CLUSTER];
+
+    __device__ __forceinline__ explicit Rows(const Complex* shared) {
+#pragma unroll
+        for (int k = 0; k < CLUSTER; k++) row[k] = RemotePairs(shared, k);
+    }
+};
+
 // Where a point of a row is in shared memory.
 __device__ __forceinline__ small_t place(small_t i) { return i + i / PAD; }
 
@@ -45,12 +55,10 @@ cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const v
     const small_t rank = cluster_rank();
     const Tile tile = tile_of(blockIdx.x / CLUSTER, p, cut);
     const small_t half = CLUSTER * POINTS, first_column = rank * COLUMNS + threadIdx.x;
-    RemotePairs rows[CLUSTER];
-#pragma unroll
-    for (int k = 0; k < CLUSTER; k++) rows[k] = RemotePairs(shared, k);
     const auto row = [](int) { return 0; };
 
     meet_cluster();  // every block is there
+    const Rows to(shared);
 #pragma unroll 1
     for (small_t i = 0; i < COLUMNS; i += AT_ONCE * THREADS) {
         const small_t column = first_column + i;
@@ -64,7 +72,7 @@ cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const v
                 transform<CLUSTER, false>(v + k);
                 twist_column<false>(v + k, columns, at(k));
             }
-            rows[k % CLUSTER].store(place(at(k - k % CLUSTER)), v[k].re, v[k].im);
+            to.row[k % CLUSTER].store(place(at(k - k % CLUSTER)), v[k].re, v[k].im);
         }
     }
     meet_cluster();  // rows are whole
@@ -78,13 +86,14 @@ cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const v
     middle<0, true>(shared, tables);
 
     meet_cluster();  // columns are whole
+    const Rows from(shared);
 #pragma unroll 1
     for (small_t i = 0; i < COLUMNS; i += AT_ONCE * THREADS) {
         const small_t column = first_column + i;
         const auto at = [=](int k) { return column + k / CLUSTER * THREADS + k % CLUSTER * POINTS; };
         Complex v[HELD];
 #pragma unroll
-        for (int k = 0; k < HELD; k++) rows[k % CLUSTER].load(place(at(k - k % CLUSTER)), v[k].re, v[k].im);
+        for (int k = 0; k < HELD; k++) from.row[k % CLUSTER].load(place(at(k - k % CLUSTER)), v[k].re, v[k].im);
 #pragma unroll
         for (int k = 0; k < HELD; k += CLUSTER) {
             twist_column<true>(v + k, columns, at(k));

@@ -48,18 +48,20 @@ __device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filt
     const small_t all = group * filters + filter;
     const index_t at = pixel / out_pixels * p.y_image + index_t(all) * p.y_channel +
                        index_t(pixel % out_pixels) * p.y_pixel;
-    Pack<sum_t, COUNT> values;
+    if (part) {
+        Pack<sum_t, COUNT> values;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) values.v[i] = sums[i];
+        store_pack<COUNT>(part + at, values);
+        return;
+    }
     Pack<element_t, COUNT> pack;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        values.v[i] = sums[i];
         const sum_t shift = bias ? widen(bias[CHANNELS_LAST ? all + i : all]) : sum_t(0);
-        pack.v[i] = narrow<element_t>(finished(sums[i], shift, p.relu));
+        pack.v[i] = narrow<element_t>(finished(sums[i], with_residual<element_t>(shift, p, at + i), p.relu));
     }
-    if (part)
-        store_pack<COUNT>(part + at, values);
-    else
-        store_pack<COUNT>(y + at, pack);
+    store_pack<COUNT>(y + at, pack);
 }
 
 // x as the problem says; w (groups, filters_padded, taps); taps (taps,). y, or where the sum is split

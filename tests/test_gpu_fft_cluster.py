@@ -152,8 +152,8 @@ FAULTS = {
     "no meeting before rows are read": ("meet_cluster();  // rows are whole", "__syncthreads();"),
     "no meeting before columns are fetched": ("meet_cluster();  // columns are whole", "__syncthreads();"),
     "blocks that end too early": ("meet_cluster();  // nobody ends whom", "// nobody ends whom"),
-    "results sent to other rows": ("rows[k % CLUSTER].store", "rows[(k + 1) % CLUSTER].store"),
-    "columns fetched from other rows": ("rows[k % CLUSTER].load", "rows[(k + 1) % CLUSTER].load"),
+    "results sent to other rows": ("to.row[k % CLUSTER]", "to.row[(k + 1) % CLUSTER]"),
+    "columns fetched from other rows": ("from.row[k % CLUSTER]", "from.row[(k + 1) % CLUSTER]"),
     "a block beyond the cluster": ("RemotePairs(shared, k)", "RemotePairs(shared, k + 1)"),
     "columns of another block": (
         "rank * COLUMNS + threadIdx.x",

@@ -13,7 +13,7 @@ from convalgos.gpu.device import use
 from convalgos.gpu.implicit_gemm import ImplicitGemm, ImplicitGemmPlan
 from convalgos.gpu.module import CompileError
 from convalgos.problem import ConvProblem
-from convalgos.select import algorithms
+from convalgos.select import algorithms, find_algorithm
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 3e6  # of a problem of the table: emulated tensor cores are slow
@@ -129,6 +129,15 @@ def test_float64_goes_to_tensor_cores_where_these_are_faster():
     assert l40.exact_peak("float64") == l40.peak("float64") and not l40.exact_peak("float32") > l40.peak(
         "float32"
     )
+
+
+def test_compute_capability_10_is_served_by_mma_sync():
+    """Its own instructions, tcgen05, are not used yet; those of 9.0 it does not have."""
+    problem = ConvProblem.parse("n8 c256 h28 w28 k256 r3 s3 p1 float16").replace(layout="channels_last")
+    with use(shim.RecordingDevice(replace(shim.H200, capability=(10, 0)))):
+        wgmma = find_algorithm("gpu.implicit_gemm.wgmma_half", problem)
+        assert "less than 10.0" in wgmma.why_not(problem) and "through mma.sync" in wgmma.why_not(problem)
+        assert ImplicitGemm("half").why_not(problem) is None
 
 
 def test_small_problems_split_their_sums():

@@ -171,6 +171,8 @@ class ImplicitGemm(TensorCores):
 
 
 class ImplicitGemmPlan(GpuPlan):
+    adds_residual = True
+
     def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: Tile, splits: int):
         outputs = math.prod(problem.y_shape)
         super().__init__(problem, algorithm, splits * sum_bytes(problem) if splits > 1 else 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +14,24 @@ THREADS = 256  # of a block, as in epilogue.cu
 VECTOR_BYTES = 16  # of a thread
 
 
-def macros_of(activation: Activation) -> dict[str, str | int]:
-    """What `finished` of common.cuh applies, in the place of ReLU."""
-    name, a, b = activation
-    return {"ACTIVATION": KINDS[name].code, "ACTIVATION_A": repr(a), "ACTIVATION_B": repr(b)}
+class Fused(NamedTuple):
+    """What kernels are built with, beside bias and ReLU, which all have."""
+
+    activation: Activation | None = None
+    residual: bool = False
+
+    @property
+    def macros(self) -> dict[str, str | int]:
+        """For `finished` and `with_residual` of common.cuh."""
+        found: dict[str, str | int] = {}
+        if self.activation is not None:
+            name, a, b = self.activation
+            found = {"ACTIVATION": KINDS[name].code, "ACTIVATION_A": repr(a), "ACTIVATION_B": repr(b)}
+        return found | ({"RESIDUAL": 1} if self.residual else {})
 
 
 def build(dtype: str, activation: Activation | None) -> Build:
-    plain = Build.of("epilogue.cu", element_t=ELEMENTS[dtype])
-    return plain if activation is None else plain.also(**macros_of(activation))
+    return Build.of("epilogue.cu", element_t=ELEMENTS[dtype], **Fused(activation).macros)
 
 
 class OutputStep:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from convalgos.gpu.captured import Captured
 from convalgos.gpu.device import Device, GpuMachine, current, use, why_none
 from convalgos.gpu.fallback import Fallback, GpuFilter
 from convalgos.gpu.module import Build
-from convalgos.gpu.output_step import OutputStep, macros_of
+from convalgos.gpu.output_step import Fused, OutputStep
 from convalgos.gpu.records import conv_record
 from convalgos.problem import DTYPES, ConvProblem
 
@@ -38,8 +39,7 @@ GRID_YZ = 65535
 IMAGE_ELEMENTS = 2**31  # kernels count within an image in 32 bits
 
 
-# The activation that kernels of plans are built with, other than ReLU, which every kernel has.
-_built_in: ContextVar[Activation | None] = ContextVar("activation of the kernels of a plan", default=None)
+_built_in: ContextVar[Fused | None] = ContextVar("what the kernels of a plan are built with", default=None)
 
 
 class Launch(NamedTuple):
@@ -94,7 +94,9 @@ class GpuAlgorithm(Algorithm):
         if found < least or (self.until and found >= self.until):
             wanted = ".".join(map(str, least))
             wanted += f" and less than {'.'.join(map(str, self.until))}" if self.until else ""
-            return f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
+            reason = f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
+            beyond = "; gpu.cudnn and kernels through mma.sync, as of gpu.implicit_gemm.half, serve that"
+            return reason + (beyond if found >= least else "")
         image = max(np.prod(problem.x_shape[1:]), np.prod(problem.y_shape[1:]))
         if image >= IMAGE_ELEMENTS or problem.gemm_m >= IMAGE_ELEMENTS:
             return f"counts in 32 bits, but an image or all pixels together are {IMAGE_ELEMENTS} or more"
@@ -123,7 +125,8 @@ class GpuPlan(Plan):
     """
 
     uncapturable: ClassVar[str | None] = None  # why no graph can hold its runs
-    fuses: bool = True  # whether its kernels are built with any activation in them
+    fuses: bool = True  # whether its kernels are built with any activation in them,
+    adds_residual: bool = False  # and with a residual
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         super().__init__(problem, algorithm, workspace_bytes)
@@ -134,7 +137,7 @@ class GpuPlan(Plan):
         }
         self.fallback = Fallback()
         self._algorithm, self._built_in = algorithm, _built_in.get()
-        self._activated: dict[Activation, GpuPlan] = {}  # the same plan with other kernels
+        self._rebuilt: dict[Fused, GpuPlan] = {}  # the same plan with other kernels
         self._output_steps: dict[Activation | None, OutputStep] = {}
         self._key = (algorithm.id, problem, self.device.name)
         self._array = self.device.xp.ndarray
@@ -248,7 +251,7 @@ class GpuPlan(Plan):
     ) -> Launch:
         """A kernel of the plan, compiled now."""
         if self._built_in is not None:
-            build = build.also(**macros_of(self._built_in))
+            build = build.also(**self._built_in.macros)
         function = self.device.function(build, name, shared_bytes)
         found = Launch(build, name, tuple(map(int, grid)), block, shared_bytes, function)
         self.launches.append(found)
@@ -361,27 +364,38 @@ class GpuPlan(Plan):
 
     def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
         """`run`, with a kernel behind it for what its own kernels leave of the output step."""
+        active = None if activation is None else "relu"
         if residual is None and (activation is None or activation == RELU):
-            self.run(x, w, bias, None if activation is None else "relu", y, self.workspace())
-        elif residual is None and self.fuses:
-            plan = self._activated.get(activation) or self._with(activation)
-            plan.run(x, w, bias, "relu", y, plan.workspace())
+            self.run(x, w, bias, active, y, self.workspace())
+        elif self.fuses and (residual is None or self.adds_residual):
+            plan = self._built_with(Fused(activation, residual is not None))
+            if residual is not None:
+                plan = plan._reading(self.device.address(residual))
+            plan.run(x, w, bias, active, y, plan.workspace())
         else:
             self.run(x, w, bias, None, y, self.workspace())
             if activation not in self._output_steps:
                 self._output_steps[activation] = OutputStep(self.device, self.problem.dtype, activation)
             self._output_steps[activation](y, residual)
 
-    def _with(self, activation: Activation) -> GpuPlan:
-        """This plan with an activation in its kernels. Both read the same filters."""
-        token = _built_in.set(activation)
+    def _built_with(self, fused: Fused) -> GpuPlan:
+        """This plan with more of the output step in its kernels. Both read the same filters."""
+        if fused in self._rebuilt:
+            return self._rebuilt[fused]
+        token = _built_in.set(fused)
         try:
             with use(self.device):
                 plan = self._algorithm.plan(self.problem)
         finally:
             _built_in.reset(token)
         assert isinstance(plan, GpuPlan)
-        return self._activated.setdefault(activation, plan)
+        return self._rebuilt.setdefault(fused, plan)
+
+    def _reading(self, residual: int) -> GpuPlan:
+        """This plan for one call that adds the residual at an address."""
+        plan = copy(self)
+        plan.conv = {relu: self.by_value(conv_record(self.problem, relu, residual)) for relu in (False, True)}
+        return plan
 
     # --- memory ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ CONV = np.dtype(
         ("pad", np.int32, 3),
         ("relu", np.int32),
         ("spare", np.int32),
+        ("residual", np.int64),
     ]
 )
 
@@ -43,8 +44,8 @@ def divisor(by: int) -> tuple[int, int, int]:
     return by, -(-(1 << (31 + shift)) // by), shift
 
 
-def conv_record(problem: ConvProblem, relu: bool) -> np.ndarray:
-    """(1,) The sizes of a problem as kernels read them, by value."""
+def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarray:
+    """(1,) The sizes of a problem as kernels read them, by value; with the address of a residual."""
     p = problem.as_3d
     last = p.layout == "channels_last"
     pixels, outputs = int(np.prod(p.spatial)), int(np.prod(p.spatial_out))
@@ -67,6 +68,7 @@ def conv_record(problem: ConvProblem, relu: bool) -> np.ndarray:
         "dilation": p.dilation,
         "pad": [low for low, _ in p.padding],
         "relu": relu,
+        "residual": residual,
     }
     for name, value in values.items():
         record[name] = value
