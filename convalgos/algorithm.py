@@ -281,7 +281,7 @@ class Plan(Tabular, ABC):
         activation: Any = None,
         residual: Any = None,
     ) -> Any:
-        """y = activation(conv(x, w) + bias + residual); for backward passes likewise dx, and bare dw.
+        """y = activation(conv(x, w) + bias + residual); likewise dx of (dy, w), and dw of (x, dy) by itself.
 
         Args:
             x: (N, C, *spatial), or (N, *spatial, C) when the problem's layout is channels_last; backward_data
@@ -419,9 +419,9 @@ class Plan(Tabular, ABC):
 
     def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
         if self.problem.direction == "backward_weights":
-            arrays = ((name, a) for name, a in (("bias", bias), ("residual", residual)) if a is not None)
-            named = next((f"{name}={type(a).__name__}" for name, a in arrays), None)
-            given = named or f"activation={shown(activation)}"
+            given = f"activation={shown(activation)}"
+            for name, array in (("residual", residual), ("bias", bias)):
+                given = given if array is None else f"{name}={type(array).__name__}"
             raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
 
     def _new_target(self) -> np.ndarray:

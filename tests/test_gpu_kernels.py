@@ -15,10 +15,13 @@ import pytest
 from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
+from convalgos.epilogue import KINDS, Activation, activation_of
 from convalgos.gpu import nvrtc
 from convalgos.gpu.backward_data import BackwardData
 from convalgos.gpu.device import use
 from convalgos.gpu.module import OPTIONS, Build, CompileError, text
+from convalgos.gpu.output_step import Fused
+from convalgos.gpu.output_step import build as output_step
 from convalgos.gpu.plan import GpuAlgorithm
 from convalgos.gpu.sources import source
 from convalgos.machine import cache_folder, write_atomic
@@ -112,6 +115,22 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
                 shared = kernel.shared_bytes + launch.shared_bytes
                 assert shared <= figures.block_shared_bytes, f"{where}: {shared} bytes of shared memory"
     assert bool(served) == runs_on(algorithm, figures.capability)
+
+
+@needs_nvrtc
+def test_output_steps_compile_into_kernels():
+    """One build of each source with GELU, the longest activation, and a residual; the step with all."""
+    first = {build.source: build for a in reversed(OURS) if "forward" in a.directions for build in a.builds()}
+    gelu = Fused(activation_of("gelu"), residual=True)
+    pairs = [(build.also(**gelu.macros), "sm_90a") for build in first.values()]
+    pairs += [(output_step("bfloat16", Activation(name)), "sm_80") for name in KINDS]
+    pairs.append((output_step("float64", activation_of("gelu")), "sm_80"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda pair: compiled(*pair), pairs))
+    for (build, arch), result in zip(pairs, results, strict=True):
+        assert not result.warnings, f"{build} for {arch}: {result.warnings}"
+        for kernel in result.kernels:
+            assert kernel.spill_bytes <= 64, f"{build} for {arch}: {kernel}"
 
 
 @needs_nvrtc
