@@ -1,10 +1,12 @@
 // Instructions that only GPUs of compute capability 9.x have (sm_90a), one function each: barriers that count
-// bytes, bulk copies to shared memory, and products of a warpgroup over matrices in shared memory. Sources name
-// none of these themselves, so that a stand-in for this file is all that another machine needs to run them.
+// bytes, bulk copies to and from shared memory, clusters of blocks, and products of a warpgroup over matrices in
+// shared memory. Sources name none of these themselves, so that a stand-in for this file is all that another
+// machine needs to run them.
 //
-// Source: NVIDIA's PTX ISA, sections mbarrier, cp.async.bulk, cp.async.bulk.tensor, wgmma and setmaxnreg.
+// Source: NVIDIA's PTX ISA, sections mbarrier, cp.async.bulk, cp.async.bulk.tensor, createpolicy, mapa,
+// barrier.cluster, stmatrix, wgmma and setmaxnreg.
 #pragma once
-#include "ptx.cuh"
+#include "cluster.cuh"
 
 __device__ inline unsigned shared_address(const void* at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -53,6 +55,26 @@ __device__ inline void wait_for(Barrier* barrier, unsigned parity) {
     } while (!done);
 }
 
+// Two teams that take turns, one barrier each: a team waits at its own, and arrives at the other's.
+__device__ inline void wait_for_turn(Barrier* own, unsigned parity) { wait_for(own, parity); }
+__device__ inline void give_turn(Barrier* others) { arrive(others); }
+
+// --- clusters -------------------------------------------------------------------------------------
+
+// Arrives at the barrier that lies in the same place of a block of the cluster, be it this one. For threads that hand
+// over what products have read, in the instruction's usual order: they wrote nothing that the other block is to see,
+// and to order all of their memory for a cluster would take a MEMBAR.GPU each time.
+__device__ inline void arrive_in_cluster(Barrier* barrier, unsigned rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(shared_address(barrier)),
+        "r"(rank)
+        : "memory");
+}
+
 // --- copies ---------------------------------------------------------------------------------------
 
 // What tensor_maps.py encodes: an input in channels-last order, and the pixels and channels of a copy.
@@ -76,6 +98,24 @@ __device__ inline void copy_bytes(void* to, const void* from, unsigned bytes, Ba
                      shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");
+}
+
+// What L2 holds on to for longer than the rest: a filter, which all blocks read again and again.
+__device__ inline unsigned long long kept_in_l2() {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// As `copy_bytes`, to the same place in each block of the cluster that `blocks` has a bit for; the bytes arrive at
+// the barrier in the same place of each of them.
+__device__ inline void copy_bytes_to_cluster(void* to, const void* from, unsigned bytes, Barrier* barrier,
+                                             unsigned short blocks, unsigned long long policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1], %2, [%3], %4, %5;" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks), "l"(policy)
+        : "memory");
 }
 
 // Starts copying the map's pixels from a corner on, each moved by the tap, with zeros outside of the input, in
@@ -104,6 +144,41 @@ __device__ inline void copy_pixels_3d(void* to, const TensorMap* map, Corner at,
         "l"(map), "r"(shared_address(barrier)), "r"(at.channel), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.image),
         "h"(static_cast<short>(tap.w)), "h"(static_cast<short>(tap.h)), "h"(static_cast<short>(tap.d))
         : "memory");
+}
+
+// What this thread wrote to shared memory, copies that start later can read.
+__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Starts copying whole multiples of 16 bytes out of shared memory, in a group of this thread's that
+// `close_stores` closes. Memory may be written again once `wait_for_stores` has waited for the group.
+__device__ inline void store_bytes(void* to, const void* from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// Two neighbours that copies will read, at a multiple of 8 bytes of shared memory.
+__device__ inline void write_pair(void* to, float first, float second) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared_address(to)), "f"(first), "f"(second) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements, written to shared memory: lane l tells where row l % 8 of matrix l / 8
+// starts, at a multiple of 16 bytes, and gives of matrix i row l / 4, columns l % 4 * 2 and the next, in words[i].
+__device__ inline void store_matrices(void* row, const unsigned (&words)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
+// The greater of the two; NaN stays NaN.
+__device__ inline float at_least(float v, float least) {
+    float greater;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(v), "f"(least));
+    return greater;
 }
 
 // --- registers ------------------------------------------------------------------------------------

@@ -8,32 +8,43 @@
 // form a ring with a barrier each for `full` and `empty`. Blocks stay for several tiles: while sums are written,
 // the next tile's steps arrive already.
 //
+// In ping-pong each of the two has a tile of its own: while one writes, the other multiplies, in turns. A cluster is
+// two blocks with the same filters for different pixels: each copies half of a step's filters to both, so that a
+// stage is free when both blocks have read it. In bulk, copies write y, whose lines are made of whole 16 bytes.
+//
 // Never run on hardware: only in an emulation of what NVIDIA documents.
 //
-// Macros: element_t, ROWS and COLUMNS of a tile, STAGES of the ring, BLOCKS that share a multiprocessor.
+// Macros: element_t, ROWS and COLUMNS of a tile, STAGES of the ring, BLOCKS that share a multiprocessor, PINGPONG,
+// CLUSTER (1 or 2 blocks), BULK.
 #include "hopper.cuh"
 #include "sums.cuh"
 
 constexpr int ROW_BYTES = 128;
 constexpr int STEP = ROW_BYTES / sizeof(element_t);  // channels of a step
 constexpr int CHUNK = 16 / sizeof(element_t);        // elements of 16 bytes
-constexpr int ROW_GROUPS = ROWS == 64 ? 1 : 2;       // warpgroups along rows; two in all
-constexpr int WIDTH = COLUMNS * ROW_GROUPS / 2;      // columns of a warpgroup
+constexpr int TEAMS = PINGPONG ? 2 : 1;              // that have a tile of their own, of two warpgroups in all
+constexpr int ROW_GROUPS = PINGPONG || ROWS == 64 ? 1 : 2;   // warpgroups along rows of a tile
+constexpr int WIDTH = COLUMNS * ROW_GROUPS * TEAMS / 2;      // columns of a warpgroup
 constexpr int SLICES = ROWS / ROW_GROUPS / 64;       // of its rows, 64 each
 constexpr int SUMS = WIDTH / 2;                      // of a thread and a slice
 constexpr int A_BYTES = ROWS * ROW_BYTES, STAGE_BYTES = (ROWS + COLUMNS) * ROW_BYTES;
 constexpr int WARPS = 8, THREADS = 384;              // that multiply; of a block, with a warpgroup that copies
+constexpr int READERS = WARPS / TEAMS * CLUSTER;     // warps that read a stage, and free it
 constexpr int BLOCK = BLOCKS == 1 ? 32 : 16;         // columns that a warp writes at once,
 constexpr int PITCH = BLOCK + 8;                     // and a row of them in shared memory, off the banks of others
+constexpr int STAGED_BYTES = BULK ? 16 * (256 + 16) : 16 * PITCH * 4;  // of a warp, on their way to y
 constexpr int ALIGNED = 1024;                        // bytes after which the swizzle repeats
 // Registers of a thread. At the start all have as many as `__launch_bounds__` leaves, 168 or 80.
 constexpr int COPYING = BLOCKS == 1 ? 40 : 24, MULTIPLYING = BLOCKS == 1 ? 232 : 104;
+
+#include "wgmma_output.cuh"
 
 struct Cut {
     small_t channels_last;    // of y, and whether rows are pixels
     small_t dimensions;       // of space that the tensor map has
     small_t filter_tiles;     // of a group
-    small_t tiles;            // of all groups
+    small_t band;             // of these, that are computed side by side
+    small_t tiles;            // of all groups; in clusters, pairs of them
     small_t splits;           // of the sum
     small_t channel_steps;    // of a tap: of all terms that a product is the sum of
     small_t x_steps;          // of one term
@@ -48,10 +59,14 @@ struct Work {
 
 __device__ inline Work work_of(small_t index, const Conv& p, const Cut& cut) {
     const small_t tile = index % cut.tiles, split = index / cut.tiles;
+    const small_t of_filter_tile = cut.tiles / cut.filter_tiles;  // tiles
+    const small_t first = tile / (of_filter_tile * cut.band) * cut.band, band = least(cut.band, cut.filter_tiles - first);
+    const small_t in_band = tile - first * of_filter_tile;
     Work work;
-    work.filter_tile = tile % cut.filter_tiles;
-    work.group = tile / cut.filter_tiles % p.groups;
-    work.pixel_tile = tile / cut.filter_tiles / p.groups;
+    work.filter_tile = first + in_band % band;
+    work.group = in_band / band % p.groups;
+    work.pixel_tile = in_band / band / p.groups;
+    if constexpr (CLUSTER > 1) work.pixel_tile = work.pixel_tile * CLUSTER + cluster_rank();
     work.split = split;
     work.begin = index_t(cut.steps) * split / cut.splits;
     work.end = index_t(cut.steps) * (split + 1) / cut.splits;
@@ -97,6 +112,11 @@ struct Ring {
     __device__ inline void advance() {
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
+
+    __device__ inline void skip(small_t steps) {
+        parity ^= (stage + steps) / STAGES & 1;
+        stage = (stage + steps) % STAGES;
+    }
 };
 
 // A matrix of rows of 128 swizzled bytes at an address of shared memory: 8 rows after 1024 bytes (the stride),
@@ -106,118 +126,60 @@ __device__ inline unsigned long long rows_at(unsigned address) {
 }
 constexpr int SLICE_A = 64 * ROW_BYTES >> 4;  // to add for 64 rows further down
 
-struct Output {
-    small_t row, column;           // of the warp's part of the tile; pixels over all images, filters of the group
-    small_t rows_end, columns_end;
-    small_t group_filters;         // that lie before the group
-    bool channels_last;
-};
-
-// RUN neighbours, rounded to T and stored at once.
-template <int RUN, typename T>
-__device__ inline void store_run(T* to, const float (&v)[RUN]) {
-    if constexpr (sizeof(T) == 2 && RUN > 1) {
-        Pack<unsigned, RUN / 2> words;
-#pragma unroll
-        for (int i = 0; i < RUN / 2; i++) words.v[i] = narrow_pair(v[2 * i], v[2 * i + 1], T());
-        store_pack<RUN / 2>(reinterpret_cast<unsigned*>(to), words);
+// By a warp that has read a stage: frees it for the copies of all blocks of the cluster.
+__device__ inline void free_stage(Barrier* empty) {
+    const small_t lane = threadIdx.x % 32;
+    if constexpr (CLUSTER > 1) {
+        if (lane < CLUSTER) arrive_in_cluster(empty, lane);
     } else {
-        Pack<T, RUN> pack;
-#pragma unroll
-        for (int i = 0; i < RUN; i++) pack.v[i] = narrow<T>(v[i]);
-        store_pack<RUN>(to, pack);
+        if (lane == 0) arrive(empty);
     }
 }
 
-// Writes a warp's sums to y or to a part of the sum, RUN neighbouring columns at a time.
-template <int RUN, typename T>
-__device__ inline void write_sums(const float (&sums)[SUMS], float* staged, const Output& out, T* to,
-                                  const element_t* bias, const Conv& p, small_t relu) {
-    constexpr int RUNS = BLOCK / RUN, ROWS_AT_ONCE = 32 / RUNS, PASSES = 16 / ROWS_AT_ONCE;
-    const small_t lane = threadIdx.x % 32, out_pixels = p.out[0] * p.out[1] * p.out[2];
-    const small_t run_column = lane % RUNS * RUN, run_row = lane / RUNS;
-    // Columns lie side by side in y for a line: all filters, or the pixels of an image.
-    const small_t line = out.channels_last ? 0x7fffffff : out_pixels;
-    const index_t row_step = out.channels_last ? p.filters : out_pixels;
-    small_t column = out.column + run_column, in_line = column % line;
-    T* first = to + out.group_filters * (out.channels_last ? 1 : row_step) + column / line * p.y_image;
-
-    // Bias of rows is added on the way to the stage, that of columns after it: loaded a block ahead.
-    float of_rows[2] = {};
-    if (bias && !out.channels_last) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const small_t row = out.row + lane / 4 + i * 8;
-            if (row < out.rows_end) of_rows[i] = widen(bias[out.group_filters + row]);
-        }
-    }
-    auto bias_of_columns = [&](small_t at) {
-        Pack<element_t, RUN> found = {};
-        if (bias && out.channels_last && at < out.columns_end) found = load_pack<RUN>(bias + out.group_filters + at);
-        return found;
-    };
-    Pack<element_t, RUN> ahead = bias_of_columns(column);
-#pragma unroll
-    for (int block = 0; block < WIDTH / BLOCK; block++) {
-        const Pack<element_t, RUN> of_columns = ahead;
-        ahead = bias_of_columns(column + BLOCK);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < BLOCK / 4; i++) {  // rows 8 apart, then columns 8 apart
-            const small_t at = block * BLOCK / 2 + i * 2;
-            const Pack<float, 2> pair = {sums[at] + of_rows[i % 2], sums[at + 1] + of_rows[i % 2]};
-            store_pack<2>(staged + (lane / 4 + i % 2 * 8) * PITCH + lane % 4 * 2 + i / 2 * 8, pair);
-        }
-        __syncwarp();
-        if (column < out.columns_end) {
-#pragma unroll(RUN == 1 ? 1 : PASSES)
-            for (int i = 0; i < PASSES; i++) {
-                const small_t row = run_row + i * ROWS_AT_ONCE;
-                if (out.row + row >= out.rows_end) break;
-                const Pack<float, RUN> from = load_pack<RUN>(staged + row * PITCH + run_column);
-                float values[RUN];
-#pragma unroll
-                for (int e = 0; e < RUN; e++) values[e] = finished(from.v[e], widen(of_columns.v[e]), relu);
-                store_run<RUN>(first + in_line + (out.row + row) * row_step, values);
-            }
-        }
-        column += BLOCK;
-        in_line += BLOCK;
-        if (in_line >= line) first += in_line / line * p.y_image, in_line %= line;
-    }
-}
+#if CLUSTER > 1
+#define CLUSTERED IN_CLUSTERS(CLUSTER)
+#else
+#define CLUSTERED
+#endif
 
 // pixels: the map of x, or of packed x. w (groups, filter tiles, steps, filters of a tile, 128 bytes), swizzled.
 // y, or where the sum is split parts (splits, ...) in y's layout, which take neither bias nor ReLU.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) CLUSTERED
 multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restrict__ w,
          const element_t* __restrict__ bias, element_t* __restrict__ y, float* __restrict__ parts, const Conv p,
          const Cut cut) {
     unsigned char* const bytes = static_cast<unsigned char*>(dynamic_shared());
     unsigned char* const ring = bytes + (0u - shared_address(bytes)) % ALIGNED;  // (STAGES, STAGE_BYTES)
-    float* const staging = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);   // (WARPS, 16, PITCH)
-    Barrier* const full = reinterpret_cast<Barrier*>(staging + WARPS * 16 * PITCH), *const empty = full + STAGES;
+    unsigned char* const staging = ring + STAGES * STAGE_BYTES;                  // (WARPS, STAGED_BYTES)
+    Barrier* const full = reinterpret_cast<Barrier*>(staging + WARPS * STAGED_BYTES), *const empty = full + STAGES;
+    Barrier* const turns = empty + STAGES;
     const small_t tid = threadIdx.x, all_work = cut.tiles * cut.splits;
+    const small_t first_work = blockIdx.x / CLUSTER, further = gridDim.x / CLUSTER;
     const small_t pixel_count = cut.channels_last ? ROWS : COLUMNS, filter_count = ROWS + COLUMNS - pixel_count;
     const small_t filters = p.filters / p.groups, out_pixels = p.out[0] * p.out[1] * p.out[2];
     if (tid == 0) {
-        for (int i = 0; i < STAGES; i++) make_barrier(full + i, 1), make_barrier(empty + i, WARPS);
+        for (int i = 0; i < STAGES; i++) make_barrier(full + i, 1), make_barrier(empty + i, READERS);
+        for (int i = 0; i < TEAMS; i++) make_barrier(turns + i, WARPS / TEAMS);
         barriers_are_made();
     }
-    __syncthreads();
+    if constexpr (CLUSTER > 1)
+        meet_cluster();
+    else
+        __syncthreads();
     Ring at;
     if (tid < 128) {
         give_registers<COPYING>();
         if (tid == 0) {
-            for (small_t index = blockIdx.x; index < all_work; index += gridDim.x) {
+            const unsigned w_bytes = filter_count * ROW_BYTES;
+            for (small_t index = first_work; index < all_work; index += further) {
                 const Work work = work_of(index, p, cut);
+                // The last tile of a cluster may begin beyond all images: zeros, and filters for the other block.
                 const small_t pixel = work.pixel_tile * pixel_count, place = pixel % out_pixels;
                 Corner corner;
                 corner.image = pixel / out_pixels;
                 corner.d = place / (p.out[1] * p.out[2]) * p.stride[0] - p.pad[0];
                 corner.h = place / p.out[2] % p.out[1] * p.stride[1] - p.pad[1];
                 corner.w = place % p.out[2] * p.stride[2] - p.pad[2];
-                const unsigned w_bytes = filter_count * ROW_BYTES;
                 const unsigned char* w_tile =
                     w + (index_t(work.group) * cut.filter_tiles + work.filter_tile) * cut.steps * w_bytes;
                 Step of_x(work.begin, p, cut);
@@ -226,6 +188,8 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
                     unsigned char* const a = ring + at.stage * STAGE_BYTES;
                     unsigned char* const b = a + A_BYTES;
                     unsigned char* const x_to = cut.channels_last ? a : b;
+                    unsigned char* const w_to = cut.channels_last ? b : a;
+                    const unsigned char* w_from = w_tile + index_t(step) * w_bytes;
                     wait_for(empty + at.stage, at.parity ^ 1);
                     arrive_expecting(full + at.stage, STAGE_BYTES);
                     if (cut.dimensions == 2)
@@ -234,19 +198,32 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
                         copy_pixels_1d(x_to, &pixels, corner, of_x.tap, full + at.stage);
                     else
                         copy_pixels_3d(x_to, &pixels, corner, of_x.tap, full + at.stage);
-                    copy_bytes(cut.channels_last ? b : a, w_tile + index_t(step) * w_bytes, w_bytes, full + at.stage);
+                    if constexpr (CLUSTER > 1) {
+                        const unsigned share = w_bytes / CLUSTER, begin = cluster_rank() * share;
+                        copy_bytes_to_cluster(w_to + begin, w_from + begin, share, full + at.stage, (1 << CLUSTER) - 1,
+                                              kept_in_l2());
+                    } else {
+                        copy_bytes(w_to, w_from, w_bytes, full + at.stage);
+                    }
                     at.advance();
                 }
             }
         }
     } else {
         take_registers<MULTIPLYING>();
-        const small_t lane = tid % 32, warp = tid / 32 - 4, group = warp / 4;
-        const small_t group_row = group % ROW_GROUPS * SLICES * 64, group_column = group / ROW_GROUPS * WIDTH;
-        float* const staged = staging + warp * 16 * PITCH;
+        const small_t warp = tid / 32 - 4, group = warp / 4, team = PINGPONG ? group : 0;
+        const small_t group_row = group % ROW_GROUPS * SLICES * 64;
+        const small_t group_column = PINGPONG ? 0 : group / ROW_GROUPS * WIDTH;
+        unsigned char* const staged = staging + warp * STAGED_BYTES;
         float sums[SLICES][SUMS];
-        for (small_t index = blockIdx.x; index < all_work; index += gridDim.x) {
+        small_t count = 0;  // of tiles so far, of which each team has every TEAMS-th
+        for (small_t index = first_work; index < all_work; index += further, count++) {
             const Work work = work_of(index, p, cut);
+            if (count % TEAMS != team) {
+                at.skip(work.end - work.begin);
+                continue;
+            }
+            if constexpr (TEAMS > 1) wait_for_turn(turns + team, (count / TEAMS & 1) ^ (team == 0));
             small_t last = at.stage;
             for (small_t step = work.begin; step < work.end; step++) {
                 wait_for(full + at.stage, at.parity);
@@ -262,12 +239,13 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
                                       element_t());
                 close_products();
                 wait_for_products<1>(sums);
-                if (step > work.begin && lane == 0) arrive(empty + last);
+                if (step > work.begin) free_stage(empty + last);
                 last = at.stage;
                 at.advance();
             }
+            if (TEAMS > 1 && tid % 32 == 0) give_turn(turns + 1 - team);  // its products queue up behind these
             wait_for_products<0>(sums);
-            if (lane == 0) arrive(empty + last);
+            free_stage(empty + last);
 
             Output out;
             const small_t first_pixel = work.pixel_tile * pixel_count, first_filter = work.filter_tile * filter_count;
@@ -276,24 +254,31 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
             out.column = (cut.channels_last ? first_filter : first_pixel) + group_column;
             out.rows_end = cut.channels_last ? all_pixels : filters;
             out.columns_end = cut.channels_last ? filters : all_pixels;
+            out.line = cut.channels_last ? filters : out_pixels;
             out.group_filters = work.group * filters;
             out.channels_last = cut.channels_last;
-            const small_t line = cut.channels_last ? filters : out_pixels;  // columns that follow one another in y
-            float* part = cut.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
+            float* const part = cut.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
+            float* const rows = reinterpret_cast<float*>(staged);
 #pragma unroll
             for (int i = 0; i < SLICES; i++) {
-                if (part && line % 4 == 0)
-                    write_sums<4>(sums[i], staged, out, part, nullptr, p, 0);
+                if (part && (BULK || out.line % 4 == 0))
+                    write_sums<4>(sums[i], rows, out, part, nullptr, p, 0);
                 else if (part)
-                    write_sums<1>(sums[i], staged, out, part, nullptr, p, 0);
-                else if (line % CHUNK == 0)
-                    write_sums<CHUNK>(sums[i], staged, out, y, bias, p, p.relu);
+                    write_sums<1>(sums[i], rows, out, part, nullptr, p, 0);
                 else
-                    write_sums<1>(sums[i], staged, out, y, bias, p, p.relu);
+#if BULK
+                    store_sums(sums[i], staged, out, y, bias, p);
+#else
+                    write_lines<CHUNK>(sums[i], rows, out, y, bias, p, p.relu);
+#endif
                 out.row += 64;
             }
         }
+#if BULK
+        wait_for_stores();  // they read this block's memory
+#endif
     }
+    if constexpr (CLUSTER > 1) meet_cluster();  // the other block arrives at this one's barriers to the end
 }
 
 // --- x as the copy engine can read it ---------------------------------------------------------------

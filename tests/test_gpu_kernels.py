@@ -25,13 +25,16 @@ from convalgos.gpu.output_step import build as output_step
 from convalgos.gpu.plan import GpuAlgorithm
 from convalgos.gpu.sources import source
 from convalgos.machine import cache_folder, write_atomic
+from convalgos.problem import ConvProblem
 from convalgos.select import algorithms
 from convalgos.suites import suites
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
+HOPPERS = ("gpu.implicit_gemm.wgmma_half", "gpu.implicit_gemm.wgmma_tf32")  # whose forms are variants
 GPU = algorithms("gpu")
 OURS = [a for a in GPU if list(a.builds())]  # of cuDNN the kernels are not
 OURS += [BackwardData(a) for a in OURS if a.id == "gpu.direct"]  # with what puts phases together
+OURS += [v for a in OURS if a.id in HOPPERS for v in a.variants(ConvProblem.parse("n1 c64 w64 k64 s3"))]
 each_algorithm = pytest.mark.parametrize("algorithm", OURS, ids=lambda a: f"{a.id}-{a.directions[0]}")
 needs_nvrtc = pytest.mark.skipif(
     nvrtc.library_path() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc-cu12)"

@@ -79,6 +79,11 @@ class BackwardData(GpuStandIn):
         few = problem.is_empty or is_whole(problem) or blocks(problem) * problem.N <= GRID_X
         return None if few else "needs more blocks than a launch may have"
 
+    def variants(self, problem):
+        """Those of the forward algorithm, where it runs once."""
+        forwards = self.forwards(problem) if not problem.is_empty and is_whole(problem) else []
+        return [BackwardData(v) for f in forwards for v in self.inner.variants(f)]
+
     def forwards(self, problem):
         return [p.forward for p in phases(problem) if p.forward is not None]
 

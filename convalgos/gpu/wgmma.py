@@ -22,7 +22,7 @@ arXiv:2203.03341 (splitting); the division into warps that copy and warpgroups t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar, NamedTuple
@@ -33,11 +33,11 @@ from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.module import ELEMENTS, Build
 from convalgos.gpu.plan import GRID_X, IMAGE_ELEMENTS, GpuAlgorithm, GpuPlan, ceil_div, waves
 from convalgos.gpu.tensor_maps import Im2col, TensorMaps
+from convalgos.gpu.wgmma_forms import ALIGNED, PLAIN, RACED, ROW_BYTES, Form, Tile
 from convalgos.problem import ConvProblem
 
-ROW_BYTES, PIECE_BYTES = 128, 16  # of channels in a step, and the unit that swizzling moves, as in wgmma.cu
+PIECE_BYTES = 16  # the unit that swizzling moves, as in wgmma.cu
 THREADS, PACKERS, PACKED_PIXELS = 384, 256, 64
-ALIGNED = 1024  # bytes: of stages, and of what shares a workspace
 LEAST_GROUP = 32  # bytes of a group's channels that are worth a step
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_STEPS = 4  # of a part of a split sum
@@ -51,42 +51,12 @@ MATHS = {"half": ("float16", "bfloat16"), "tf32": ("float32",), "3xtf32": ("floa
 
 # --- shapes ----------------------------------------------------------------------------------
 
-
-class Tile(NamedTuple):
-    """Outputs of a block: pixels x filters channels last, filters x pixels channels first."""
-
-    rows: int
-    columns: int
-    stages: int  # that copies run ahead
-    blocks: int  # that share a multiprocessor
-
-    @property
-    def shared_bytes(self) -> int:
-        """Stages, which start at a multiple of ALIGNED; sums on their way to y; two barriers a stage."""
-        stage = (self.rows + self.columns) * ROW_BYTES + 2 * 8
-        block = 32 if self.blocks == 1 else 16  # columns of 16 rows that each of eight warps writes at once
-        return ALIGNED + self.stages * stage + 8 * 16 * (block + 8) * 4
-
-    def pixels(self, problem: ConvProblem) -> int:
-        return self.rows if problem.layout == "channels_last" else self.columns
-
-    def filters(self, problem: ConvProblem) -> int:
-        return self.columns if problem.layout == "channels_last" else self.rows
-
-
-TILES = (
-    Tile(128, 256, 4, 1),
-    Tile(256, 128, 4, 1),
-    Tile(128, 192, 5, 1),
-    Tile(128, 128, 6, 1),
-    Tile(128, 64, 4, 2),
-    Tile(64, 256, 5, 1),
-)
+TILES = PLAIN.tiles
 CUT = np.dtype(
     [
         (name, np.int32)
         for name in (
-            *("channels_last", "dimensions", "filter_tiles", "tiles"),
+            *("channels_last", "dimensions", "filter_tiles", "band", "tiles"),
             *("splits", "channel_steps", "x_steps", "steps", "group_channels"),
         )
     ]
@@ -109,9 +79,22 @@ def steps(problem: ConvProblem, terms: int) -> int:
     return terms * x_steps(problem) * math.prod(problem.kernel)
 
 
-def tiles(problem: ConvProblem, tile: Tile) -> int:
-    pixel_tiles = ceil_div(problem.gemm_m, tile.pixels(problem))
+def tiles(problem: ConvProblem, tile: Tile, cluster: int = 1) -> int:
+    """Of all groups; in clusters, groups of tiles that so many blocks compute together."""
+    pixel_tiles = ceil_div(ceil_div(problem.gemm_m, tile.pixels(problem)), cluster)
     return pixel_tiles * ceil_div(problem.gemm_n, tile.filters(problem)) * problem.groups
+
+
+def band(problem: ConvProblem, tile: Tile, terms: int, machine: GpuMachine) -> int:
+    """Tiles of filters that are computed side by side: all, or as many as stay in L2.
+
+    Filters beyond that come from memory for each wave of tiles, or else x does for each band.
+    """
+    filter_tiles = ceil_div(problem.gemm_n, tile.filters(problem))
+    w_bytes = problem.groups * filter_tiles * tile.filters(problem) * steps(problem, terms) * ROW_BYTES
+    bands = min(ceil_div(2 * w_bytes, machine.l2_bytes), filter_tiles)
+    again = (waves(tiles(problem, tile), machine) - 1) * w_bytes
+    return ceil_div(filter_tiles, bands) if (bands - 1) * problem.x_bytes < again else filter_tiles
 
 
 def granule(problem: ConvProblem, terms: int, wide: bool = True) -> int:
@@ -168,7 +151,7 @@ def parts_bytes(problem: ConvProblem, splits: int) -> int:
     return 4 * splits * math.prod(problem.y_shape) if splits > 1 else 0
 
 
-def build(dtype: str, tile: Tile) -> Build:
+def build(dtype: str, tile: Tile, form: Form = PLAIN) -> Build:
     return Build.of(
         "wgmma.cu",
         element_t=ELEMENTS[dtype],
@@ -176,6 +159,9 @@ def build(dtype: str, tile: Tile) -> Build:
         COLUMNS=tile.columns,
         STAGES=tile.stages,
         BLOCKS=tile.blocks,
+        PINGPONG=int(form.pingpong),
+        CLUSTER=form.cluster,
+        BULK=int(form.bulk),
     )
 
 
@@ -185,13 +171,14 @@ def build(dtype: str, tile: Tile) -> Build:
 @dataclass(frozen=True)
 class Wgmma(GpuAlgorithm):
     math: str  # a key of MATHS
+    form: Form = PLAIN
     family: ClassVar[str] = "gpu.implicit_gemm"
     capability: ClassVar[tuple[int, int]] = (9, 0)
     until: ClassVar[tuple[int, int]] = (10, 0)
 
     @property
     def variant(self):
-        return f"wgmma_{self.math}"
+        return ".".join(filter(None, (f"wgmma_{self.math}", self.form.name)))
 
     @property
     def dtypes(self):
@@ -207,7 +194,11 @@ class Wgmma(GpuAlgorithm):
         return 3 if self.math == "3xtf32" else 1
 
     def builds(self):
-        return [build(dtype, tile) for dtype, tile in product(self.dtypes, TILES)]
+        return [build(dtype, tile, self.form) for dtype, tile in product(self.dtypes, self.form.tiles)]
+
+    def variants(self, problem):
+        """The other forms: until a device has decided, they are only measured."""
+        return [] if self.form.name or problem.is_empty else [replace(self, form=form) for form in RACED]
 
     def why_not(self, problem):
         if reason := super().why_not(problem):
@@ -219,13 +210,16 @@ class Wgmma(GpuAlgorithm):
             return f"multiplies {ROW_BYTES} bytes of channels at once, of which a group fills only {filled}"
         if reason := view(problem, TILES[0], self.terms).why_not():
             return reason
+        line = problem.gemm_n if problem.layout == "channels_last" else math.prod(problem.spatial_out)
+        if self.form.bulk and line * problem.itemsize % PIECE_BYTES:
+            return f"writes lines of whole {PIECE_BYTES} bytes, not of {line * problem.itemsize}"
         machine = current().figures
         tile, splits, _ = geometry(self, problem, machine)
-        if tile.shared_bytes > machine.block_shared_bytes:
-            return f"needs {tile.shared_bytes} bytes of shared memory in a block, more than the device has"
+        if (needed := self.form.shared_bytes(tile)) > machine.block_shared_bytes:
+            return f"needs {needed} bytes of shared memory in a block, more than the device has"
         if max(tiles(problem, tile) * splits, packing_blocks(problem)) > GRID_X:
             return "needs more blocks than a launch may have"
-        if problem.gemm_m + tile.pixels(problem) >= IMAGE_ELEMENTS:
+        if problem.gemm_m + self.form.cluster * tile.pixels(problem) >= IMAGE_ELEMENTS:
             return f"counts pixels in 32 bits to the end of a tile, but there are {problem.gemm_m}"
         return None
 
@@ -239,12 +233,14 @@ class Wgmma(GpuAlgorithm):
             machine.constant("wgmma.REACHED", REACHED) * machine.tensor_peak(kind) / machine.multiprocessors
         )
         flops = 2 * tile.rows * tile.columns * step(problem)
-        per_clock = machine.constant("wgmma.L2_BYTES", L2_BYTES)
-        read = (tile.rows + tile.columns) * ROW_BYTES / (per_clock * machine.clock)
         filling = machine.constant("wgmma.FILL", FILL) / tile.blocks
-        one = max(flops / rate, read) * (ceil_div(steps(problem, self.terms), splits) + filling)
-        busy = waves(tiles(problem, tile) * splits, machine)
-        seconds = max(busy * one, machine.stream(problem.bytes))
+        read = self.form.read_bytes(tile, problem) / (
+            machine.constant("wgmma.L2_BYTES", L2_BYTES) * machine.clock
+        )
+        busy = waves(tiles(problem, tile, self.form.cluster) * splits * self.form.cluster, machine)
+        each = ceil_div(steps(problem, self.terms), splits)
+        took = max(flops / rate, read) * self.form.duration(busy, each, filling)
+        seconds = max(took, machine.stream(problem.bytes))
         if packed := packed_bytes(problem, self.terms):
             seconds += machine.stream(problem.x_bytes + packed) + machine.launch
         if splits > 1:
@@ -281,7 +277,8 @@ class Geometry(NamedTuple):
 def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> Geometry:
     """The fastest by prediction."""
     allowed = [s for s in SPLITS if s == 1 or steps(problem, algorithm.terms) // s >= LEAST_STEPS]
-    tried = (Geometry(*g, algorithm.seconds(problem, *g, machine)) for g in product(TILES, allowed))
+    choices = product(algorithm.form.tiles, allowed)
+    tried = (Geometry(*g, algorithm.seconds(problem, *g, machine)) for g in choices)
     return min(tried, key=lambda g: g.seconds)
 
 
@@ -290,23 +287,25 @@ def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> Geo
 
 class WgmmaPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Wgmma, tile: Tile, splits: int):
-        terms, wide = algorithm.terms, current().wide_boxes()
+        terms, form = algorithm.terms, algorithm.form
+        wide = current().wide_boxes()
         self._packed_bytes = packed_bytes(problem, terms, wide)
         super().__init__(problem, algorithm, self._packed_bytes + parts_bytes(problem, splits))
         self._tile, self._terms = tile, terms
         self._bits = np.uint32 if problem.itemsize == 4 else np.uint16
         self._filter_tiles = ceil_div(problem.gemm_n, tile.filters(problem))
-        count = tiles(problem, tile)
+        count = tiles(problem, tile, form.cluster)
+        side = band(problem, tile, terms, self.device.figures) if form.cluster > 1 else self._filter_tiles
         last = problem.layout == "channels_last"
         padded, parts, of_x = padded_channels(problem, terms, wide), x_parts(terms), x_steps(problem)
         sums = (splits, terms * of_x, of_x, steps(problem, terms), parts * padded)
-        cut = np.array([(last, problem.ndim, self._filter_tiles, count, *sums)], CUT)
+        cut = np.array([(last, problem.ndim, self._filter_tiles, side, count, *sums)], CUT)
         self._cut = self.by_value(cut)
         self._maps = TensorMaps(self.device.tensor_map, view(problem, tile, terms, wide))
-        module = build(problem.dtype, tile)
-        resident = self.device.figures.multiprocessors * tile.blocks
-        grid = (min(count * splits, resident),)
-        self._kernel = self.launch(module, "multiply", grid, THREADS, tile.shared_bytes)
+        module = build(problem.dtype, tile, form)
+        resident = self.device.figures.multiprocessors * tile.blocks // form.cluster
+        grid = (min(count * splits, resident) * form.cluster,)
+        self._kernel = self.launch(module, "multiply", grid, THREADS, form.shared_bytes(tile))
         self._pack = self._reduce = None
         if self._packed_bytes:
             pixel_tiles = ceil_div(math.prod(problem.spatial), PACKED_PIXELS)

@@ -169,7 +169,7 @@ def _tiles(machine: GpuMachine) -> Iterator[Trial]:
         steps = wgmma.steps(problem, algorithm.terms)
         allowed = [s for s in wgmma.SPLITS if s == 1 or steps // s >= wgmma.LEAST_STEPS]
         for tile in wgmma.TILES:
-            if tile.shared_bytes <= machine.block_shared_bytes:
+            if algorithm.form.shared_bytes(tile) <= machine.block_shared_bytes:
                 trials = [_product(algorithm, problem, tile, splits) for splits in allowed]
                 yield from sorted(trials, key=lambda trial: trial.predicted(machine))[:SPLITS]
 

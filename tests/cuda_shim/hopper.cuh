@@ -2,9 +2,10 @@
 //
 // Whatever the device leaves undefined is made to hurt: bytes of a copy are NaN from its start until its barrier
 // was waited for, sums are NaN from a product's start until its group was waited for, and products read shared
-// memory as late as that. What a kernel must not do at all stops it with a reason (`shim::refuse`).
+// memory as late as that. Copies out of shared memory see what `show_to_copies` showed them, and NaN where that
+// changes before they were waited for. What a kernel must not do at all stops it with a reason (`shim::refuse`).
 #pragma once
-#include "ptx.cuh"
+#include "cluster.cuh"
 #include <deque>
 #include <map>
 
@@ -73,21 +74,29 @@ struct Arrivals {
     std::vector<BulkCopy> copies;
 };
 
-static std::map<unsigned, Arrivals> barriers;
+static std::map<unsigned, Arrivals> barriers[MOST_CLUSTER];  // of each block
 static std::uint64_t shared_version = 0;  // changes with what copies write
+static bool takes_turns[MOST_CLUSTER], has_turn[MOST_THREADS / WARP];  // blocks; warps
 
 inline std::uint64_t mark_of(unsigned address) { return 0x6d62617272696572ull ^ address; }
 
-inline Arrivals& arrivals_of(::Barrier* barrier) {
+// A barrier of this block, or the one in the same place of another block of the cluster.
+inline Arrivals& arrivals_of(::Barrier* barrier, int block) {
     const unsigned address = address_of(barrier);
-    if (barrier->state != mark_of(address)) refuse("a barrier was never made, or was written over");
-    return barriers[address];
+    if (block >= cluster_blocks) refuse("there is no such block in the cluster");
+    if (!live_of_block[block]) refuse("the memory of a block is used that has ended");
+    std::uint64_t state;
+    std::memcpy(&state, memories[block] + (address - SHARED_START), sizeof state);
+    if (state != mark_of(address)) refuse("a barrier was never made, or was written over");
+    return barriers[block][address];
 }
+
+inline Arrivals& arrivals_of(::Barrier* barrier) { return arrivals_of(barrier, rank); }
 
 inline void settle(Arrivals& all) {
     progress++;
     if (all.pending < 0) refuse("more threads arrive at a barrier than it was made for");
-    if (all.bytes < 0) refuse("more bytes arrive at a barrier than it expects");
+    if (all.bytes < 0 && all.pending == 0) refuse("more bytes arrive at a barrier than it expects");
     if (all.pending == 0 && all.bytes == 0) all.phase++, all.pending = all.expected;
 }
 
@@ -146,10 +155,11 @@ inline void deliver(Arrivals& all) {
     if (!all.copies.empty()) all.copies.clear(), settle(all);
 }
 
-inline void start_copy(const BulkCopy& copy, ::Barrier* barrier) {
-    Arrivals& all = arrivals_of(barrier);
+inline void start_copy(const BulkCopy& copy, ::Barrier* barrier, int block) {
+    Arrivals& all = arrivals_of(barrier, block);
     if (!all.visible) refuse("a copy uses a barrier that was not made visible to the copy engine");
-    std::memset(at_address(copy.to, copy.bytes), 0xff, copy.bytes);
+    at_address(copy.to, copy.bytes);  // is there
+    std::memset(memories[block] + (copy.to - SHARED_START), 0xff, copy.bytes);
     shared_version++;
     progress++;
     all.copies.push_back(copy);
@@ -169,8 +179,64 @@ inline void copy_pixels(int space, void* to, const TensorMap* map, Corner at, Ta
         if (copy.tap[i] < 0 || copy.tap[i] > MOST_TAP[space - 1])
             refuse("a tap lies where the copy engine does not reach");
     }
-    start_copy(copy, barrier);
+    start_copy(copy, barrier, rank);
 }
+
+inline void check_pieces(unsigned shared, const void* global, unsigned bytes) {
+    if (shared % 16 || std::uintptr_t(global) % 16 || bytes % 16 || !bytes)
+        refuse("a bulk copy is not made of whole 16 bytes");
+}
+
+// --- copies out of shared memory ------------------------------------------------------------------
+
+struct Written {  // with ordinary instructions
+    unsigned address, bytes;
+};
+
+struct Store {
+    unsigned char* to;
+    unsigned from;
+    std::vector<unsigned char> first;  // what was seen at its start
+};
+
+struct Stores {  // of a thread
+    std::vector<Written> hidden;
+    std::vector<Store> open, closed;
+};
+
+static Stores stores[MOST_THREADS];
+static unsigned char shown[MOST_CLUSTER][MOST_SHARED];  // shared memory as copies see it
+
+inline void write_shared(void* to, const void* from, unsigned bytes) {
+    std::memcpy(to, from, bytes);
+    stores[current].hidden.push_back({address_of(to), bytes});
+}
+
+inline void finish(const Store& store) {
+    const unsigned char* now = shown[rank] + (store.from - SHARED_START);
+    for (std::size_t i = 0; i < store.first.size(); i++) store.to[i] = store.first[i] == now[i] ? now[i] : 0xff;
+}
+
+// --- the life of blocks ---------------------------------------------------------------------------
+
+inline void look_after() {
+    at_start = [] {
+        for (auto& of_block : barriers) of_block.clear();
+        for (auto& of_thread : stores) of_thread = {};
+        for (auto& of_block : shown) std::memset(of_block, 0xff, shared_bytes);
+        std::fill_n(takes_turns, MOST_CLUSTER, false);
+        std::fill_n(has_turn, MOST_THREADS / WARP, false);
+    };
+    at_end = [](int block) {
+        for (auto& known : barriers[block])
+            if (!known.second.copies.empty()) refuse("a block ends before its copies");
+        for (int thread = block * block_threads; thread < (block + 1) * block_threads; thread++)
+            if (!stores[thread].open.empty() || !stores[thread].closed.empty())
+                refuse("a block ends while copies read its memory");
+    };
+}
+
+static const bool looked_after = (look_after(), true);
 
 // --- products -------------------------------------------------------------------------------------
 
@@ -203,7 +269,7 @@ static Products products[MOST_THREADS];
 // What all threads of a warpgroup share of a product, for as long as shared memory stays as it is.
 struct Shared {
     std::uint64_t a = 0, b = 0, version = ~0ull;
-    int columns = 0;
+    int columns = 0, block = 0;
     void (*decode)(std::uint64_t, int, float*) = nullptr;
     float all[64][MOST_COLUMNS];
 };
@@ -246,11 +312,11 @@ __attribute__((optimize("O3"))) inline void multiply_all(Shared& to, const float
 inline const Shared& result_of(const Product& product) {
     for (const Shared& known : computed)
         if (known.version == shared_version && known.a == product.a && known.b == product.b &&
-            known.columns == product.columns && known.decode == product.decode)
+            known.columns == product.columns && known.decode == product.decode && known.block == rank)
             return known;
     Shared& fresh = computed[next_computed++ % 8];
     fresh.a = product.a, fresh.b = product.b, fresh.columns = product.columns, fresh.decode = product.decode;
-    fresh.version = shared_version;
+    fresh.version = shared_version, fresh.block = rank;
     static float a[64][16], b[16][MOST_COLUMNS];
     for (int row = 0; row < 64; row++) product.decode(product.a, row, a[row]);
     for (int column = 0; column < product.columns; column++) {
@@ -285,6 +351,7 @@ template <typename T>
 void start_product(float* sums, int columns, std::uint64_t a, std::uint64_t b, bool adds) {
     Products& mine = products[current];
     if (!mine.ordered) refuse("a product starts before order_products");
+    if (takes_turns[rank] && !has_turn[current / WARP]) refuse("a product starts out of turn");
     float* hidden = hidden_sums(mine, sums, columns / 2);
     mine.open.push_back({hidden, a, b, adds, columns, decode_row<T>, int(32 / sizeof(T))});
 }
@@ -297,15 +364,13 @@ inline void make_barrier(Barrier* barrier, unsigned arrivals) {
     const unsigned address = shim::address_of(barrier);
     if (address % 8) shim::refuse("a barrier lies off 8 bytes");
     if (arrivals < 1 || arrivals >= 1 << 20) shim::refuse("a barrier for no arrivals, or too many");
-    shim::Arrivals& all = shim::barriers[address];
-    if (!all.copies.empty()) shim::refuse("a block ended before its copies");
-    all = {};
+    shim::Arrivals& all = shim::barriers[shim::rank][address] = {};
     all.expected = all.pending = int(arrivals);
     barrier->state = shim::mark_of(address);
 }
 
 inline void barriers_are_made() {
-    for (auto& known : shim::barriers) known.second.visible = true;
+    for (auto& known : shim::barriers[shim::rank]) known.second.visible = true;
 }
 
 inline void arrive(Barrier* barrier) {
@@ -331,10 +396,80 @@ inline void wait_for(Barrier* barrier, unsigned parity) {
     }
 }
 
+inline void wait_for_turn(Barrier* own, unsigned parity) {
+    wait_for(own, parity);
+    shim::has_turn[shim::current / shim::WARP] = true;
+}
+
+inline void give_turn(Barrier* others) {
+    shim::takes_turns[shim::rank] = true;
+    shim::has_turn[shim::current / shim::WARP] = false;
+    arrive(others);
+}
+
+inline void arrive_in_cluster(Barrier* barrier, unsigned rank) {
+    shim::Arrivals& all = shim::arrivals_of(barrier, rank);
+    all.pending--;
+    shim::settle(all);
+}
+
 inline void copy_bytes(void* to, const void* from, unsigned bytes, Barrier* barrier) {
-    if (shim::address_of(to) % 16 || std::uintptr_t(from) % 16 || bytes % 16)
-        shim::refuse("a bulk copy is not made of whole 16 bytes");
-    shim::start_copy({shim::address_of(to), bytes, static_cast<const unsigned char*>(from)}, barrier);
+    shim::check_pieces(shim::address_of(to), from, bytes);
+    shim::start_copy({shim::address_of(to), bytes, static_cast<const unsigned char*>(from)}, barrier, shim::rank);
+}
+
+inline unsigned long long kept_in_l2() { return shim::MAP_MAGIC; }
+
+inline void copy_bytes_to_cluster(void* to, const void* from, unsigned bytes, Barrier* barrier, unsigned short blocks,
+                                  unsigned long long policy) {
+    shim::check_pieces(shim::address_of(to), from, bytes);
+    if (policy != kept_in_l2()) shim::refuse("a copy is given no policy");
+    for (int block = 0; block < 16; block++)
+        if (blocks >> block & 1)
+            shim::start_copy({shim::address_of(to), bytes, static_cast<const unsigned char*>(from)}, barrier, block);
+}
+
+inline void show_to_copies() {
+    shim::Stores& mine = shim::stores[shim::current];
+    for (const shim::Written& written : mine.hidden)
+        std::memcpy(shim::shown[shim::rank] + (written.address - shim::SHARED_START),
+                    shim::at_address(written.address, written.bytes), written.bytes);
+    mine.hidden.clear();
+}
+
+inline void store_bytes(void* to, const void* from, unsigned bytes) {
+    const unsigned address = shim::address_of(from);
+    shim::check_pieces(address, to, bytes);
+    shim::at_address(address, bytes);  // is there
+    const unsigned char* seen = shim::shown[shim::rank] + (address - shim::SHARED_START);
+    shim::stores[shim::current].open.push_back({static_cast<unsigned char*>(to), address, {seen, seen + bytes}});
+}
+
+inline void close_stores() {
+    shim::Stores& mine = shim::stores[shim::current];
+    for (shim::Store& store : mine.open) mine.closed.push_back(std::move(store));
+    mine.open.clear();
+}
+
+inline void wait_for_stores() {
+    shim::Stores& mine = shim::stores[shim::current];
+    for (const shim::Store& store : mine.closed) shim::finish(store);
+    mine.closed.clear();
+}
+
+inline void write_pair(void* to, float first, float second) {
+    const float pair[2] = {first, second};
+    if (shim::address_of(to) % 8) shim::refuse("a pair lies off 8 bytes");
+    shim::write_shared(to, pair, sizeof pair);
+}
+
+inline void store_matrices(void* row, const unsigned (&words)[4]) {
+    if (shim::address_of(row) % 16) shim::refuse("a row of a matrix lies off 16 bytes");
+    void* rows[32];
+    shim::gather(row, rows);
+    const int lane = shim::current % 32;
+    for (int i = 0; i < 4; i++)
+        shim::write_shared(static_cast<unsigned*>(rows[i * 8 + lane / 4]) + lane % 4, &words[i], sizeof words[i]);
 }
 
 inline void copy_pixels_1d(void* to, const TensorMap* map, Corner at, TapPlace tap, Barrier* barrier) {
@@ -348,6 +483,8 @@ inline void copy_pixels_2d(void* to, const TensorMap* map, Corner at, TapPlace t
 inline void copy_pixels_3d(void* to, const TensorMap* map, Corner at, TapPlace tap, Barrier* barrier) {
     shim::copy_pixels(3, to, map, at, tap, barrier);
 }
+
+inline float at_least(float v, float least) { return v < least ? least : v; }
 
 template <int COUNT>
 void give_registers() {
