@@ -128,13 +128,19 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
     )
 
 
-def variants(problem: ConvProblem, device: str) -> list[Algorithm]:
-    """Settings of the algorithms that are not listed, but worth a try on a problem, ordered by id."""
+def variants(
+    problem: ConvProblem, device: str, wanted: Callable[[Algorithm], bool] = lambda algorithm: True
+) -> list[Algorithm]:
+    """Settings of the algorithms that are not listed, but worth a try on a problem, ordered by id.
+
+    Args:
+        wanted: which of the algorithms are asked for theirs.
+    """
     listed = {a.id for a in ways(problem, device)}
     found: dict[str, Algorithm] = {}
     for algorithm in algorithms_on(device, problem.direction):
         computed = algorithm.computed(problem)
-        if algorithm.why_not(computed) is None:
+        if wanted(algorithm) and algorithm.why_not(computed) is None:
             found |= {v.id: v for v in algorithm.variants(computed) if v.why_not(computed) is None}
     return [found[i] for i in sorted(found.keys() - listed)]
 
@@ -376,9 +382,18 @@ def survey(
     return candidates, rejected
 
 
-def varied(problem: ConvProblem, device: str, machine: Any) -> list[Candidate]:
-    """The variants of the algorithms that can serve a problem, in the order of their predictions."""
-    found = [_candidate(v, problem, machine, device) for v in variants(problem, device)]
+def varied(
+    problem: ConvProblem,
+    device: str,
+    machine: Any,
+    wanted: Callable[[Algorithm], bool] = lambda algorithm: True,
+) -> list[Candidate]:
+    """The variants of the algorithms that can serve a problem, in the order of their predictions.
+
+    Args:
+        wanted: which of the algorithms are asked for theirs.
+    """
+    found = [_candidate(v, problem, machine, device) for v in variants(problem, device, wanted)]
     return sorted(found, key=lambda c: (c.seconds, c.id))
 
 

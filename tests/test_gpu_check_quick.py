@@ -269,3 +269,16 @@ def test_the_targets_of_make_pass_on_what_they_are_given():
         "/tmp/x",
         "--quick",
     ]
+
+
+# --- forms that are to race -------------------------------------------------------------------------
+
+
+@needs_shim
+def test_forms_that_race_are_checked_each_by_itself(tmp_path):
+    form = "gpu.implicit_gemm.wgmma_half.pingpong"
+    case = Case("odd", "conv", ca.ConvProblem.parse("n1 c16 h9 w7 k24 r3 s3 p1").replace(dtype="float16"))
+    with use(shim.ShimDevice()) as device:
+        found = list(checks.check(device, [case], False, np.inf, whose=form))
+    assert [f.algorithm for f in found if isinstance(f, Result)] == [form]
+    assert not any(f.wrong for f in found if isinstance(f, Result))

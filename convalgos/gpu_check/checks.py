@@ -45,8 +45,11 @@ def candidates(case: Case, device: Device, whose: str = "everyone's") -> tuple[l
         Also what went wrong in asking them, in which case there are none.
     """
     wanted = WHOSE.get(whose, lambda a: a.id == whose)
+    of = case.problem, device.name, device.figures
     try:
-        found, _ = select.survey(case.problem, device.name, device.figures, wanted=wanted)
+        found, _ = select.survey(*of, wanted=wanted)
+        if not found and whose not in WHOSE:  # it may be a variant of one that is listed
+            found = [c for c in select.varied(*of, lambda a: whose.startswith(f"{a.id}.")) if c.id == whose]
     except Exception as failure:
         return [], [Result(case.title, str(case.problem), "", "choosing", failure=told(failure))]
     return sorted(found, key=lambda c: (c.seconds, c.id)), []

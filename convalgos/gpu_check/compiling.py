@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
-from convalgos import select
 from convalgos.algorithm import numpy_dtype
 from convalgos.gpu import clock
 from convalgos.gpu.device import Device
@@ -27,12 +26,11 @@ NO_PROBLEM = ConvProblem.parse("n1 c1 w1 k1 s1")
 
 def builds(device: Device) -> list[Build]:
     """Those that this device can be asked for, in the order in which they are checked first."""
-    able = {
-        a.id: a
-        for a in select.algorithms("gpu")
+    ordered = [
+        a
+        for a in quick.algorithms().values()
         if isinstance(a, GpuAlgorithm) and a.capability <= device.figures.capability
-    }
-    ordered = [able[name] for name in quick.ids() if name in able]
+    ]
     return list(dict.fromkeys([clock.WAIT, *(build for a in ordered for build in a.builds())]))
 
 

@@ -110,7 +110,7 @@ def _algorithms(setting: Setting, until: float) -> list[Task]:
     """The judge, then a process for each algorithm, some at once; they do not wait for it for ever."""
     judge = _job("algorithms", quick.judge, QUICK_STEP, answers=setting.answers, until=until)
     found, latest = [judge], time.monotonic() + JUDGING
-    for name in quick.ids():
+    for name in quick.algorithms():
         task = _job(
             "algorithms", quick.each, QUICK_STEP, algorithm=name, answers=setting.answers, until=until
         )

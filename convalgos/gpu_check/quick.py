@@ -41,10 +41,11 @@ BOUND = 1e-10  # of a judge in float64
 LAST = "wgmma"  # in the ids of what is tried last
 
 
-def ids() -> list[str]:
-    """All algorithms, `gpu.direct` first and wgmma last."""
-    found = [a.id for a in select.algorithms("gpu")]
-    return sorted(found, key=lambda name: (LAST in name, not name.startswith("gpu.direct")))
+def algorithms() -> dict[str, Algorithm]:
+    """All algorithms by their ids: `gpu.direct` first, wgmma last, and behind it its forms that race."""
+    listed = sorted(select.algorithms("gpu"), key=lambda a: (LAST in a.id, not a.id.startswith("gpu.direct")))
+    forms = [form for a in listed if LAST in a.id for form in a.variants(ConvProblem.parse(REGULAR[0]))]
+    return {a.id: a for a in (*listed, *forms)}
 
 
 def cases(algorithm: Algorithm) -> list[Case]:
@@ -70,7 +71,7 @@ def each(
     device: Device, algorithm: str, answers: Answers, until: float, skip: Skip = NOTHING
 ) -> Iterator[Begun | Result | Cut]:
     """Check an algorithm on its regular and odd problems."""
-    chosen = cases(select.find_algorithm(algorithm))
+    chosen = cases(algorithms()[algorithm])
     yield from check(device, chosen, True, until, whose=algorithm, answers=answers, skip=skip)
 
 
