@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -26,9 +25,6 @@ PIECE = 1 << 14  # elements at a time, which with all temporaries stay in L2; es
 BELOW = -1000.0  # where v * sigmoid(v) and v * Phi(v) are 0 in every type, but -inf * 0 would be NaN
 TANH_SCALE = 2 * math.sqrt(2 / math.pi)  # 1 + tanh(u) = 2 sigmoid(2 u)
 TANH_CUBE = 0.044715
-GRID = 1 / 64  # between the points about which the normal distribution is expanded,
-DEGREE = 6  # to this degree: the rest is less than 1e-16
-FARTHEST = 38.5  # beyond, the distribution is 0 or 1 in float64
 
 
 class Activation(NamedTuple):
@@ -126,7 +122,7 @@ def _activated(v: np.ndarray, name: str, a: float, b: float) -> np.ndarray:
     if name == "hard_swish":
         share = np.minimum(np.maximum(v + 3, 0), 6) / 6
     elif name == "gelu":
-        share = normal_distribution(v)
+        share = _normal_distribution(v)
     elif name == "gelu_tanh":
         share = _sigmoid(TANH_SCALE * (v + TANH_CUBE * v * v * v))
     else:
@@ -138,31 +134,7 @@ def _sigmoid(v: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-v))
 
 
-def normal_distribution(v: np.ndarray) -> np.ndarray:
-    """Phi(v) = (1 + erf(v / sqrt 2)) / 2, by its expansion about the nearest point of a grid.
+def _normal_distribution(v: np.ndarray) -> np.ndarray:
+    from scipy.special import ndtr  # takes its time to be imported, and few ask for it
 
-    NumPy has no erf. The error is that of some roundings of numbers up to 1.
-    """
-    table = _expansions()
-    near = np.where(v == v, np.clip(v, -FARTHEST, FARTHEST), 0)
-    place = np.rint(near / GRID)
-    rows = table[place.astype(np.intp) + len(table) // 2].astype(v.dtype, copy=False)  # (..., DEGREE + 1)
-    apart = (near - place * GRID).astype(v.dtype, copy=False)
-    found = rows[..., DEGREE]
-    for k in range(DEGREE - 1, -1, -1):
-        found = found * apart + rows[..., k]
-    return np.where(v == v, found, v)
-
-
-@cache
-def _expansions() -> np.ndarray:
-    """(points, DEGREE + 1) Taylor coefficients of Phi: derivative k + 1 is (-1)^k He_k(t) phi(t)."""
-    count = math.ceil(FARTHEST / GRID)
-    points = np.arange(-count, count + 1) * GRID
-    density = np.exp(-points * points / 2) / math.sqrt(2 * math.pi)
-    columns = [np.array([math.erfc(-t / math.sqrt(2)) / 2 for t in points])]
-    before, hermite = np.zeros_like(points), np.ones_like(points)  # He_{k-1}, He_k
-    for k in range(DEGREE):
-        columns.append((-1) ** k * hermite * density / math.factorial(k + 1))
-        before, hermite = hermite, points * hermite - k * before
-    return np.stack(columns, axis=1)
+    return ndtr(v)
