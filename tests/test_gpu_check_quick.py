@@ -255,7 +255,7 @@ def test_the_targets_of_make_pass_on_what_they_are_given():
         pytest.skip("make is not installed")
 
     def command(*settings):
-        asked = ["make", "-n", "gpu-check", "PYTHON=py", *settings]
+        asked = ["make", "-n", "--no-print-directory", "gpu-check", "PYTHON=py", *settings]
         environment = {k: v for k, v in os.environ.items() if k not in ("OUT", "QUICK", "MAKEFLAGS")}
         done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
         return done.stdout.split()

@@ -30,7 +30,7 @@ def test_wheel_holds_the_package_the_sources_and_the_tables(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "convalgos"
     expected = {p.relative_to(ROOT).as_posix() for p in package.rglob("*.py")}
-    for kind in ("csv", "css", "js", "json"):
+    for kind in ("csv", "csv.gz", "css", "js", "json"):
         expected |= {p.relative_to(ROOT).as_posix() for p in package.rglob(f"*.{kind}")}
     kernels = {f"convalgos/kernels/{p.name}" for p in (ROOT / "kernels").iterdir()}
     assert "convalgos/kernels/common.cuh" in kernels

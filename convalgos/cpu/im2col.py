@@ -349,7 +349,9 @@ class Im2col(Algorithm):
         threads = 1 if self.gemm == "blas" else machine.threads
         filling = (2 * made / machine.cache_bandwidth * machine.threads + copies * COPY_CALL) / threads
         if self.gemm == "own":
-            product = panels.seconds(p, machine)
+            rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
+            spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
+            product = panels.seconds(p, machine) * spare
             calls = 2 * cut.blocks
         else:
             # narrow products never reach the library's rate
