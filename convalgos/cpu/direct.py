@@ -281,7 +281,8 @@ class Direct(Lone, Algorithm):
         # elements that are copied: the input of every block, once for each part of its filters
         copied = tasks * cut.images * p.w_shape[1] * math.prod(cut.spans) if cut.copied else 0
         copies = COPYING * 2 * copied * p.itemsize / machine.cache_bandwidth
-        return CALL + machine.launch + balance * panels.seconds(p, machine) + copies + _memory(p, machine)
+        sums = balance * panels.seconds(p, machine) * panels.crowding(p)
+        return CALL + machine.launch + sums + copies + _memory(p, machine)
 
     def least(self, problem, machine):
         return CALL + machine.launch + panels.seconds(problem, machine) + _memory(problem, machine)

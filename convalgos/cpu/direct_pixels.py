@@ -31,6 +31,7 @@ from convalgos.problem import ConvProblem
 
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
+CROSSING = 1.15  # times the sums where vectors of a 1x1 layer cross lines; Xeon (Granite Rapids), 1.1 to 1.3
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
 ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate, Xeon (Granite Rapids)
@@ -336,6 +337,8 @@ class DirectPixels(Lone, Algorithm):
         cut = blocking(problem)
         p = cut.problem
         waits = _waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k
+        if p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes():
+            waits *= CROSSING
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)

@@ -30,6 +30,7 @@ from convalgos.problem import ConvProblem
 PIXELS = 256  # that a task of our own product takes at a time
 GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on large products; Zen 5
 GEMM_CALL = {"blas": 6e-6, "mkl": 8e-6, "own": 6e-6}  # seconds of Python and launch around a product
+IN_PLACE = 1.12  # times the sums of patches where x is read as it lies; 1x1 layers on a Xeon (Granite Rapids)
 COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -351,7 +352,8 @@ class Im2col(Algorithm):
         if self.gemm == "own":
             rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
-            product = panels.seconds(p, machine) * spare
+            in_place = 1.0 if cut.needed else IN_PLACE * panels.crowding(p)
+            product = panels.seconds(p, machine) * spare * in_place
             calls = 2 * cut.blocks
         else:
             # narrow products never reach the library's rate

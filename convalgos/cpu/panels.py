@@ -23,6 +23,8 @@ TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a 
 SUMS = 0.82  # times flops over the measured peak: the sums, with every register of them in use,
 WAITS = 4.3  # and this much over the registers, as small tiles wait for their loads
 OUTPUT_CYCLES = 4.3  # of the output step, for a vector of y
+# Of 1x1 layers on a Xeon (Granite Rapids), where so many channels or more lie far apart (bytes), or pages.
+APART, CROWDED, FAR, PAGE, WAYS = 1.15, 1.3, 1024, 4096, 32
 PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 
 
@@ -106,6 +108,21 @@ def seconds(problem: ConvProblem, machine: Machine) -> float:
     vectors_out = p.gemm_m * p.groups * -(-p.gemm_n // lanes)
     # a cycle of a thread is two fused multiply-adds of a vector
     return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
+
+
+def crowding(problem: ConvProblem) -> float:
+    """How much longer sums take where the channels of a map are read as they lie, far apart.
+
+    Each line of x, from which several tiles read, is gone from the first cache before the next one: always
+    where channels lie whole pages apart and meet few of its sets, else where they do not stay in L2 either.
+    """
+    p = problem
+    apart = math.prod(p.spatial) * p.itemsize
+    if p.layout != "channels_first" or p.w_shape[1] < WAYS or apart < FAR:
+        return 1.0
+    if apart % PAGE == 0:
+        return CROWDED
+    return APART if p.w_shape[1] * apart > cache_sizes()[1] // 4 else 1.0
 
 
 @jit.specialise
