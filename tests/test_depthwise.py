@@ -198,7 +198,8 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
     ],
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
-    monkeypatch.setattr(depthwise, "cache_sizes", lambda: (48 << 10, 1 << 20, 16))
+    monkeypatch.setattr(depthwise, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
+    monkeypatch.setattr(depthwise, "whole_l3", lambda: 16)
     depthwise.cut.cache_clear()
     problem = ConvProblem.parse(text).replace(dtype=dtype)
     assert depthwise.cut(problem).streams

@@ -39,7 +39,7 @@ from convalgos.cpu.kernel_plan import CALL, KernelPlan
 from convalgos.cpu.row_strips import Columns, pass_sizes, passes
 from convalgos.cpu.threads import Lone, cut_once, thread_count
 from convalgos.kept import kept
-from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.machine import cache_sizes, vector_bytes, whole_l3
 from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
@@ -142,7 +142,7 @@ class Cut:
     def streams(self) -> bool:
         """Whether a y too large for the caches is stored around them, from scratch; bands are runs in it."""
         runs = self.column_bands == 1 or self.band_rows == 1
-        return self.problem.y_bytes > cache_sizes()[2] and runs
+        return self.problem.y_bytes > whole_l3() and runs
 
     @property
     def scratch_bytes(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from convalgos.cpu import simd
 from convalgos.cpu.threads import cut_once, thread_count
-from convalgos.machine import cache_sizes, vector_bytes
+from convalgos.machine import cache_sizes, vector_bytes, whole_l3
 from convalgos.memory import whole_lines
 from convalgos.problem import ConvProblem
 
@@ -140,7 +140,7 @@ class Blocking:
 
 def streams(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and stored around them."""
-    return problem.y_bytes > cache_sizes()[2] * STREAMED
+    return problem.y_bytes > whole_l3() * STREAMED
 
 
 @cut_once(256)
