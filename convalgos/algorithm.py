@@ -409,13 +409,17 @@ class Plan(Tabular, ABC):
         """The array to compute into: `out` itself where that is safe."""
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
-        self._checked("out", out, self._y_shape)
-        if not out.flags.writeable:
+        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype != self._dtype:
+            self._checked("out", out, self._y_shape)
+        flags = out.flags
+        if not flags.writeable:
             raise ValueError("out is read-only; it must be writeable")
-        if self._flips_result or out.dtype != self._dtype or not is_laid(out.flags):
+        if self._flips_result or out.dtype != self._dtype or not is_laid(flags):
             return self._new_target()
-        overlaps = any(a is not None and np.may_share_memory(out, a) for a in read)
-        return self._new_target() if overlaps else out
+        for array in read:
+            if array is not None and np.may_share_memory(out, array):
+                return self._new_target()
+        return out
 
     def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
         if self.problem.direction == "backward_weights":

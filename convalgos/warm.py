@@ -106,7 +106,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     bands.driver, box_filters.transform_filters, boxes.read_box, boxes.multiply_box, boxes.write_box,
     boxes.run_boxes, boxes.share_box, channel_blocks.driver, depthwise_weights.driver, direct.driver,
     direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply, jit.of_borrowed,
-    jit.of_threads, mkl.multiply, slices.driver, spectra.alone, weight_boxes.share,
+    jit.data_address, jit.of_threads, mkl.multiply, slices.driver, spectra.alone, weight_boxes.share,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (

@@ -58,6 +58,7 @@ _integer = external("PyNumber_AsSsize_t", 2)
 _release = external("PyEval_SaveThread", 0)
 _resume = external("PyEval_RestoreThread", 1, returns=False)
 _count = external("Py_IncRef", 1, returns=False)
+_number = external("PyLong_FromSsize_t", 1)
 
 if (_inner := code_generation.lock()) is not None:
     guarded(_inner, _broken)
@@ -223,7 +224,8 @@ def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
 @functools.cache
 def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
-    run = functools.partial(_from_python(), compile_kernel(thread_pool.launch))
+    invoke = _from_python(b"invoke", _invoke, FASTCALL)
+    run = functools.partial(invoke, compile_kernel(thread_pool.launch))
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
 
 
@@ -259,17 +261,34 @@ class _Method(ctypes.Structure):
     )
 
 
-FASTCALL = 0x80  # Python's METH_FASTCALL
+FASTCALL, ONE = 0x80, 0x08  # Python's METH_FASTCALL and METH_O
 
 
-@functools.cache
-def _from_python() -> Callable[..., None]:
-    """`_invoke` as a function of Python."""
-    method = _Method(b"invoke", compile_kernel(_invoke, "integer"), FASTCALL, None)
+def _from_python(name: bytes, function: Callable[..., int], flags: int) -> Callable[..., Any]:
+    """A compiled function of objects' addresses as a function of Python."""
+    method = _Method(name, compile_kernel(function, "integer"), flags, None)
     _kept.append(method)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return make(ctypes.addressof(method), None, None)
+
+
+HEAD = object.__basicsize__  # bytes of every object of Python; an array's begin with the address of its data
+
+
+def _data_of(this, array):
+    """What Python calls as f(array)."""
+    return _number(carray(pointer(array + HEAD), 1, np.intp)[0])
+
+
+@functools.cache
+def data_address() -> Callable[[np.ndarray], int]:
+    """A function that tells the address of an array's data, in a tenth of the time of `array.ctypes.data`."""
+    found = _from_python(b"data_address", _data_of, ONE)
+    example = np.zeros(9)
+    if all(found(a) == a.ctypes.data for a in (example, example[3:], example[::-2])):
+        return found
+    return lambda array: array.ctypes.data  # arrays of this NumPy begin otherwise
 
 
 @atexit.register

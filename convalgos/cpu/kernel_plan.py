@@ -82,6 +82,7 @@ class KernelPlan(Plan):
         if missing:
             raise ValueError(f"{algorithm.id}: the record has no value for {sorted(missing)}")
         self._steps = tuple(steps)
+        self._address = jit.data_address()
         self._parallel = worth_sharing(problem)
         self._scratch_bytes = scratch_bytes
         padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1
@@ -104,9 +105,9 @@ class KernelPlan(Plan):
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
         fields = workspace.fields
-        fields[0] = x.ctypes.data
+        fields[0] = self._address(x)
         fields[1] = w.address
-        fields[2] = y.ctypes.data
+        fields[2] = self._address(y)
         if bias is None:
             fields[3] = self._no_bias_address
         else:
