@@ -53,7 +53,7 @@ def problem(r):
 asked, count = set(), 0
 jit.compile_kernel = note
 jit.launch = lambda *arguments: None
-jit.data_address = lambda: None
+jit.data_address = lambda: lambda array: 0
 r = random.Random(13)
 while count < int(sys.argv[1]):
     try:
