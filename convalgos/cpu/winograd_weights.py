@@ -25,7 +25,7 @@ from convalgos.cpu.tile_transforms import gradient_tiles, input_tiles, output_ti
 from convalgos.cpu.tiles import plane_taps
 from convalgos.cpu.weight_box_sizes import WeightBoxes, ways, whole
 from convalgos.cpu.weight_boxes import WeightBoxPlan
-from convalgos.machine import cache_sizes
+from convalgos.machine import whole_l3
 from convalgos.problem import ConvProblem
 from convalgos.transforms import amplification
 
@@ -69,9 +69,9 @@ def _effort(cut: WeightBoxes) -> float:
     held = cut.v_bytes + cut.d_bytes
     if cut.chunks:
         return cut.inputs.boxes * (FROM_L3 * held + BOX)
-    far = min(1.0, held / (FAR * cache_sizes()[2]))
+    far = min(1.0, held / (FAR * whole_l3()))
     low, high = SPILT
-    spilt = min(1.0, max(0.0, (cut.m_bytes / cache_sizes()[2] - low) / (high - low)))
+    spilt = min(1.0, max(0.0, (cut.m_bytes / whole_l3() - low) / (high - low)))
     sums = 2 * cut.m_bytes * (1 + spilt * (FROM_MEMORY - 1))
     return cut.inputs.boxes * (sums + (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held + BOX)
 
