@@ -40,6 +40,16 @@ def alone(monkeypatch):
     monkeypatch.setattr(interference, "AGREE", float("inf"))
 
 
+@pytest.fixture(autouse=True)
+def algorithms_of_the_library():
+    """What a test puts in the place of the algorithms is not remembered after it."""
+    from convalgos import select
+
+    yield
+    select.between_reorders.cache_clear()
+    select._gaining.cache_clear()
+
+
 @pytest.fixture
 def one_thread():
     """One thread for torch and one for us: of two libraries, each waits long for the threads of the other."""
