@@ -133,8 +133,7 @@ def bench_command(
     With --device cuda the times are those of the GPU, and the host's time per call stands beside that of the
     pick; peers are cuDNN's best plan in either layout, and torch.
     """
-    layers, skipped = read_layers(target, batch, pattern, changes)
-    layers = layers if sample is None else sampling.sample(layers, sample, seed, weights)
+    layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     for algorithm in only:
         select.find_algorithm(algorithm)
     chosen = peers.choose(peer_names, device)
@@ -186,8 +185,7 @@ def training_command(
     as often as the model has it (a suite lists each once). Peers are torch in both layouts, and on a GPU
     cuDNN.
     """
-    layers, skipped = read_layers(target, batch, pattern, changes)
-    layers = layers if sample is None else sampling.sample(layers, sample, seed, weights)
+    layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     layers = training.steps_of(layers)
     chosen = training.choose_peers(peer_names, device)
     results: bench.Results[training.StepResult] = new_results(device, skipped)
@@ -236,11 +234,18 @@ COMMANDS: tuple[click.Command, ...] = (bench_command, training_command, report_c
 
 
 def read_layers(
-    target: tuple[str, ...], batch: int | None, pattern: str | None, changes: dict[str, str | None]
+    target: tuple[str, ...],
+    batch: int | None,
+    pattern: str | None,
+    changes: dict[str, str | None],
+    sample: int | None,
+    seed: int,
+    weights: str,
 ) -> tuple[tuple[Layer, ...], dict[str, str]]:
     """The layers to measure, and the nodes of a model that are skipped; see `bench.read_target`."""
     layers, skipped = bench.read_target(" ".join(target) or "resnet50", batch)
-    return bench.changed(_matching(layers, pattern), **changes), skipped
+    layers = bench.changed(_matching(layers, pattern), **changes)
+    return layers if sample is None else sampling.sample(layers, sample, seed, weights), skipped
 
 
 def _matching(layers: tuple[Layer, ...], pattern: str | None) -> tuple[Layer, ...]:

@@ -22,6 +22,18 @@ def loads(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def of_format(text: str, version: int) -> dict[str, Any]:
+    """The object that a text holds, which says itself in which format it is.
+
+    Raises:
+        ValueError: as of `loads`, or it is no object of this format.
+    """
+    value = loads(text)
+    if not isinstance(value, dict) or value.get("format") != version:
+        raise ValueError("not a file of this version")
+    return value
+
+
 def integer(name: str, value: Any, least: int, most: int) -> int:
     """A whole number, which True and 1.0 are not.
 

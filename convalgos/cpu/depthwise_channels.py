@@ -119,7 +119,7 @@ class Cut:
             return alike and p.x_bytes > cache_sizes()[2] // 4
         return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
-    @property
+    @kept
     def code(self) -> tuple[int, int, int]:
         """TAPS, STRIDE and DILATION of `filter_columns`: one of USUAL, or of GROUPED."""
         p = self.problem

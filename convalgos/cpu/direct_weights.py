@@ -217,26 +217,14 @@ def add_panel(SIZE, LANES, ROWS, VECTORS):
             table, target = rows + first * 8, sums + first * width * SIZE
             if full:
                 simd.conv_tile(
-                    SIZE, LANES, ROWS, VECTORS, 1, 0, x, table, offsets, packed, pixels, target, width,
-                    packed,
+                    SIZE, LANES, ROWS, VECTORS, 1, 0,
+                    x, table, offsets, packed, pixels, target, width, packed,
                 )  # fmt: skip
             else:
                 simd.conv_tile(
-                    SIZE,
-                    LANES,
-                    FEWER,
-                    VECTORS,
-                    1,
-                    0,
-                    x,
-                    table,
-                    offsets,
-                    packed,
-                    pixels,
-                    target,
-                    width,
-                    packed,
-                )
+                    SIZE, LANES, FEWER, VECTORS, 1, 0,
+                    x, table, offsets, packed, pixels, target, width, packed,
+                )  # fmt: skip
 
     return add_panel
 

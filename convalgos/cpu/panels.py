@@ -152,71 +152,23 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
                 target = sums + first * width * SIZE
                 if tap == 0 and full:
                     simd.conv_tile(
-                        SIZE,
-                        LANES,
-                        ROWS,
-                        VECTORS,
-                        0,
-                        SOON,
-                        x,
-                        start,
-                        at,
-                        weights,
-                        count,
-                        target,
-                        width,
-                        ahead,
+                        SIZE, LANES, ROWS, VECTORS, 0, SOON,
+                        x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif tap == 0:
                     simd.conv_tile(
-                        SIZE,
-                        LANES,
-                        FEWER,
-                        VECTORS,
-                        0,
-                        SOON,
-                        x,
-                        start,
-                        at,
-                        weights,
-                        count,
-                        target,
-                        width,
-                        ahead,
+                        SIZE, LANES, FEWER, VECTORS, 0, SOON,
+                        x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif full:
                     simd.conv_tile(
-                        SIZE,
-                        LANES,
-                        ROWS,
-                        VECTORS,
-                        1,
-                        SOON,
-                        x,
-                        start,
-                        at,
-                        weights,
-                        count,
-                        target,
-                        width,
-                        ahead,
+                        SIZE, LANES, ROWS, VECTORS, 1, SOON,
+                        x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 else:
                     simd.conv_tile(
-                        SIZE,
-                        LANES,
-                        FEWER,
-                        VECTORS,
-                        1,
-                        SOON,
-                        x,
-                        start,
-                        at,
-                        weights,
-                        count,
-                        target,
-                        width,
-                        ahead,
+                        SIZE, LANES, FEWER, VECTORS, 1, SOON,
+                        x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 if tile < VECTORS - 1:
                     ahead += count * LANES * SIZE

@@ -61,9 +61,7 @@ def kept(figures: GpuMachine) -> GpuMachine:
     """The figures with those that were measured before; a damaged file is set aside with a warning."""
     path = _path(figures)
     try:
-        stored = strict_json.loads(path.read_text("utf-8"))
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise ValueError("not a file of this version")
+        stored = strict_json.of_format(path.read_text("utf-8"), FORMAT)
         found: dict[str, Any] = {
             name: strict_json.number(name, stored.get(name), *limits) for name, limits in KEPT.items()
         }

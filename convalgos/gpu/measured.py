@@ -77,9 +77,7 @@ def kept(figures: GpuMachine) -> GpuMachine:
     """The figures with what was measured on GPUs of this kind; a damaged file is set aside with a warning."""
     path = _path(figures)
     try:
-        stored = strict_json.loads(path.read_text("utf-8"))
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise ValueError("not a file of this version")
+        stored = strict_json.of_format(path.read_text("utf-8"), FORMAT)
         told = [strict_json.text("name", stored.get("name"), LONGEST_NAME), stored.get("capability")]
         if told != [figures.name, [*figures.capability]]:
             raise ValueError("of another kind of GPU")
