@@ -216,6 +216,7 @@ def test_damaged_wisdom_is_set_aside(own_wisdom, content):
 def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
     """FFTW ends the process where it finds what it did not write."""
     fftw.Transform("fftw", "float32", (1, 1, 1200))
+    fftw.keep("fftwf")  # where another test has planned this length already, there is nothing new to keep
     whole = own_wisdom.read_bytes()
     monkeypatch.setattr(fftw, "_accept", lambda *wisdom: pytest.fail("FFTW was given changed wisdom"))
     for place in [*range(0, 100, 7), *range(100, len(whole), max(1, len(whole) // 40))]:
