@@ -19,7 +19,7 @@ test: $(VENV)/.test
 # On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed. Less than eight minutes, with
 # QUICK=1 less than three.
 gpu-check:
-	$(PYTHON) -m convalgos.gpu_check --out $(or $(OUT),docs/results) $(if $(QUICK),--quick)
+	$(PYTHON) -m convalgos.tools.gpu_check --out $(or $(OUT),docs/results) $(if $(QUICK),--quick)
 
 # The stamp of an extra is as new as its last installation; a changed pyproject.toml installs it again.
 $(VENV)/.bench $(VENV)/.test: $(VENV)/.%: pyproject.toml | $(BIN)/python

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from convalgos import select
-from convalgos.algorithm import Unsupported
-from convalgos.api import algorithms, conv, explain, find, forget_plans, plan
-from convalgos.gradients import conv_backward_data, conv_backward_weights, conv_transpose
-from convalgos.problem import ConvProblem
-from convalgos.version import __version__
+from convalgos.api.gradients import conv_backward_data, conv_backward_weights, conv_transpose
+from convalgos.api.planning import algorithms, conv, explain, find, forget_plans, plan
+from convalgos.core.algorithm import Unsupported
+from convalgos.core.problem import ConvProblem
+from convalgos.core.version import __version__
 
 __all__ = [
     "__version__",
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     if name in ("signal", "wisdom"):  # signal imports SciPy: only when asked for
         return import_module(f"convalgos.{name}")
     if name == "capture":
-        return import_module("convalgos.recorder").capture
+        return import_module("convalgos.measure.capture").capture
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")
 
 
@@ -49,4 +49,4 @@ def __dir__() -> list[str]:
 
 
 if _capture := os.environ.get("CONVALGOS_CAPTURE"):
-    import_module("convalgos.recorder").capture_program(_capture)
+    import_module("convalgos.measure.capture").capture_program(_capture)

@@ -1,3 +1,3 @@
-from convalgos.cli import main
+from convalgos.tools.cli.main import main
 
 main(prog_name="python -m convalgos")

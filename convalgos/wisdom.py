@@ -1,7 +1,8 @@
 """What was measured before: exported, merged, shown, checked again, forgotten.
 
 The selector reads it on every choice; `plan(effort="measure")`, `find` and `convalgos tune` add to it. It is
-one JSON file per machine (`convalgos.store`), in the folder that CONVALGOS_WISDOM names or in the cache.
+one JSON file per machine (`convalgos.select.wisdom_file`), in the folder that CONVALGOS_WISDOM names or in
+the cache.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from convalgos import api, measure, select, store
-from convalgos.machine import write_atomic
-from convalgos.problem import ConvProblem
-from convalgos.race import cheap_arrays
-from convalgos.site import site
+from convalgos.api import planning
+from convalgos.core.machine import write_atomic
+from convalgos.core.problem import ConvProblem
+from convalgos.measure import timing
+from convalgos.measure.backends import site
+from convalgos.measure.race import cheap_arrays
+from convalgos.select import choose, wisdom_file
 
 DRIFT = 1.25  # times faster or slower than remembered, from which on a timing counts as drifted
 
@@ -86,9 +89,9 @@ def export(path: str | Path, device: str = "cpu") -> int:
     Returns:
         The number of problems.
     """
-    known = select.store(device)
+    known = choose.store(device)
     entries = known.entries()
-    write_atomic(Path(path), store.dump(known.fingerprint, entries))
+    write_atomic(Path(path), wisdom_file.dump(known.fingerprint, entries))
     return len(entries)
 
 
@@ -101,13 +104,13 @@ def merge(path: str | Path) -> Merged:
         ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
     """
     try:
-        fingerprint, more = store.parse(Path(path).read_text("utf-8"))
+        fingerprint, more = wisdom_file.parse(Path(path).read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be merged: {error}") from None
-    here = select.store()
-    target = here if fingerprint == here.fingerprint else select.store_of(fingerprint)
-    conflicts = target.update(lambda entries: store.merge(entries, more))
-    api.forget_plans()
+    here = choose.store()
+    target = here if fingerprint == here.fingerprint else choose.store_of(fingerprint)
+    conflicts = target.update(lambda entries: wisdom_file.merge(entries, more))
+    planning.forget_plans()
     return Merged(fingerprint, len(more), sum(map(len, more.values())), tuple(conflicts))
 
 
@@ -120,10 +123,10 @@ def forget(
         The number of candidates forgotten.
     """
     only = None if problem is None else str(_as_problem(problem))
-    if algorithm is not None and not store.IDS.fullmatch(algorithm):
+    if algorithm is not None and not wisdom_file.IDS.fullmatch(algorithm):
         raise ValueError(f"algorithm={algorithm!r} must be the id of one")
 
-    def remove(entries: store.Entries) -> int:
+    def remove(entries: wisdom_file.Entries) -> int:
         count = 0
         for text in [t for t in entries if only in (None, t)]:
             for name in [n for n in entries[text] if algorithm in (None, n)]:
@@ -133,14 +136,14 @@ def forget(
                 del entries[text]
         return count
 
-    count = select.store(device).update(remove)
-    api.forget_plans()
+    count = choose.store(device).update(remove)
+    planning.forget_plans()
     return count
 
 
 def show(problem: ConvProblem | str | None = None, device: str = "cpu") -> str:
     """What is known: of a problem every candidate, without one the fastest candidate of each problem."""
-    known = select.store(device)
+    known = choose.store(device)
     if problem is not None:
         p = _as_problem(problem)
         entry = known.lookup(p)
@@ -157,7 +160,7 @@ def show(problem: ConvProblem | str | None = None, device: str = "cpu") -> str:
 
 
 def verify(
-    sample: int = 10, *, rounds: int = 2, device: str = "cpu", progress: measure.Progress = measure.silent
+    sample: int = 10, *, rounds: int = 2, device: str = "cpu", progress: timing.Progress = timing.silent
 ) -> Verification:
     """Time the fastest candidate of some known problems again, and report by how much the times differ.
 
@@ -174,7 +177,7 @@ def verify(
     """
     if sample < 0 or rounds < 1:
         raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
-    here, entries = site(device), select.store(device).entries()
+    here, entries = site(device), choose.store(device).entries()
     with here.working():
         usable = {t: _usable(t, entry, device) for t, entry in sorted(entries.items())}
     fastest = {t: name for t, name in usable.items() if name is not None}
@@ -188,10 +191,10 @@ def verify(
         x, w = map(here.put, cheap_arrays(problem))
         y = here.empty(problem.array_shapes[2], x.dtype)
         with here.working():
-            plan = select.find_algorithm(name, problem).serve(problem)
-        call = measure.runner(plan, x, w, y)
+            plan = choose.find_algorithm(name, problem).serve(problem)
+        call = timing.runner(plan, x, w, y)
         here.ready(call)
-        samples = measure.interleave({name: call}, rounds=rounds, site=here)[name].samples
+        samples = timing.interleave({name: call}, rounds=rounds, site=here)[name].samples
         drifts.append(Drift(text, name, entries[text][name].median_s, median(samples)))
     return Verification(tuple(drifts))
 
@@ -203,26 +206,26 @@ def _as_problem(problem: ConvProblem | str) -> ConvProblem:
     return problem if isinstance(problem, ConvProblem) else ConvProblem.parse(problem)
 
 
-def _fastest(entry: store.Entry) -> str | None:
+def _fastest(entry: wisdom_file.Entry) -> str | None:
     timed = [(m.median_s, name) for name, m in entry.items() if m.failure is None]
     return min(timed)[1] if timed else None
 
 
-def _usable(text: str, entry: store.Entry, device: str) -> str | None:
+def _usable(text: str, entry: wisdom_file.Entry, device: str) -> str | None:
     """The fastest candidate of those that this version still has."""
-    known = {a.id for a in select.algorithms()}
+    known = {a.id for a in choose.algorithms()}
     if entry.keys() - known:
-        known |= {a.id for a in select.variants(ConvProblem.parse(text), device)}
+        known |= {a.id for a in choose.variants(ConvProblem.parse(text), device)}
     return _fastest({name: m for name, m in entry.items() if name in known})
 
 
-def _lines(entry: store.Entry) -> list[str]:
+def _lines(entry: wisdom_file.Entry) -> list[str]:
     timed = sorted((m.median_s, name) for name, m in entry.items() if m.failure is None)
     lines = [f"  {_told(name, entry[name])}  {entry[name].when}" for _, name in timed]
     return lines + [f"  {n:24s} FAILED: {m.failure}" for n, m in entry.items() if m.failure is not None]
 
 
-def _told(name: str, m: store.Measured) -> str:
+def _told(name: str, m: wisdom_file.Measured) -> str:
     error = "not checked" if m.error is None else f"error {m.error:.1e}"
     count = len(m.samples_s)
     samples = "1 sample" if count == 1 else f"±{m.spread / 2:.0%} of {count:2d}"

@@ -35,7 +35,7 @@ __host__ __device__ constexpr bool inside(small_t i, small_t size) {
     return static_cast<unsigned>(i) < static_cast<unsigned>(size);
 }
 
-// Division by a number that a launch fixes, as a product and a shift; `divisor` in records.py makes it.
+// Division by a number that a launch fixes, as a product and a shift; `divisor` in kernel_records.py makes it.
 struct Divisor {
     unsigned by, factor, shift;
 };
@@ -114,7 +114,7 @@ __device__ inline Pack<T, COUNT> narrow_pack(const W* from) {
 }
 
 // The sizes of a problem. Three spatial dimensions (d, h, w), leading ones of size 1 for fewer; strides in
-// elements. CONV in records.py has the same fields.
+// elements. CONV in kernel_records.py has the same fields.
 struct Conv {
     index_t x_image, y_image;      // from one image to the next
     small_t x_channel, y_channel;  // from one channel to the next: a plane, or 1
@@ -128,7 +128,7 @@ struct Conv {
 #endif
 };
 
-// A tap of a group's filters; `tap_table` in taps.py makes them.
+// A tap of a group's filters; `tap_table` in gemm/tap_table.py makes them.
 struct Tap {
     small_t offset;   // in x, from the first input of a pixel
     small_t d, h, w;  // in the dilated kernel; outside of every input for taps that fill up a step

@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner
 
-from convalgos.cli import main
+from convalgos.tools.cli.main import main
 
 
 def run(*arguments, status=0):

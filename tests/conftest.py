@@ -19,9 +19,9 @@ os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of w
 def pytest_configure(config):
     """The machine is measured before all tests, so that choices do not change between two of them."""
     if not hasattr(config, "workerinput"):  # of pytest-xdist, whose workers find what was measured on disk
-        from convalgos import select
+        from convalgos.select import choose
 
-        select.measured_machine()
+        choose.measured_machine()
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def wisdom(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """As on a machine where nothing else runs: no other program decides what is measured and remembered."""
-    from convalgos import interference
+    from convalgos.core import interference
 
     monkeypatch.setattr(interference.Meter, "disturbed", lambda meter: False)
     monkeypatch.setattr(interference, "AGREE", float("inf"))
@@ -43,11 +43,11 @@ def alone(monkeypatch):
 @pytest.fixture(autouse=True)
 def algorithms_of_the_library():
     """What a test puts in the place of the algorithms is not remembered after it."""
-    from convalgos import select
+    from convalgos.select import choose
 
     yield
-    select.between_reorders.cache_clear()
-    select._gaining.cache_clear()
+    choose.between_reorders.cache_clear()
+    choose._gaining.cache_clear()
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from cuda_shim import device as shim
 from fake_cudnn import PLANS, Front
 from helpers import example
 
-from convalgos import algorithm as contract
-from convalgos.algorithm import finish
-from convalgos.gpu import cudnn, cudnn_plans, cudnn_run, judge
+from convalgos.core import algorithm as contract
+from convalgos.core.algorithm import finish
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu import cudnn
 from convalgos.gpu.device import use
-from convalgos.problem import ConvProblem
+from convalgos.gpu.vendor import plans as vendor_plans
+from convalgos.gpu.vendor import runner, verify
 
 (CUDNN,) = cudnn.ALGORITHMS
 PROBLEM = ConvProblem.parse("n3 c6 h7 w8 k4 r3 s3 p1:0,2 stride2,1 groups2")
@@ -34,12 +36,12 @@ class Device(shim.ShimDevice):
 
 def forget():
     """What the library keeps of a front end."""
-    for cached in (cudnn_plans.listing, cudnn_run.planner):
+    for cached in (vendor_plans.listing, runner.planner):
         cached.cache_clear()
-    cudnn_plans._notes.clear()
-    cudnn_plans._readable.clear()
-    cudnn_run._free.clear()
-    judge.forget()
+    vendor_plans._notes.clear()
+    vendor_plans._readable.clear()
+    runner._free.clear()
+    verify.forget()
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def installing(monkeypatch):
         monkeypatch.setitem(sys.modules, "cudnn", front)
         return front
 
-    for user in (contract, sys.modules["convalgos.gpu.plan"]):
+    for user in (contract, sys.modules["convalgos.gpu.launch.plan"]):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with use(Device()):
         put()

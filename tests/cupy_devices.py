@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from cuda_shim import cupy_stand_in as stand_in
 
 import convalgos as ca
-from convalgos import api
-from convalgos.gpu import cuda, device
+from convalgos.api import planning
+from convalgos.gpu import device
+from convalgos.gpu.device import cuda
 
 PROBLEM = ca.ConvProblem.parse("n1 c3 h6 w7 k4 r3 s3 p1")
 CACHED = (device._why_no_cuda, cuda._architectures, cuda._record_type, cuda.lacks)
@@ -19,7 +20,7 @@ def two_devices(monkeypatch):
     def forget():
         for cached in CACHED:
             cached.cache_clear()
-        api.forget_plans()
+        planning.forget_plans()
 
     monkeypatch.setattr(cuda, "text", lambda build: build)  # the stand-in compiles builds
     monkeypatch.setattr(device, "_devices", {})

@@ -16,10 +16,10 @@ from types import ModuleType
 import ml_dtypes
 import numpy as np
 
-from convalgos.algorithm import finish
+from convalgos.core.algorithm import finish
+from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights, reference
-from convalgos.gpu.cudnn_plans import KNOWN
-from convalgos.problem import ConvProblem
+from convalgos.gpu.vendor.plans import KNOWN
 
 data_type = Enum("data_type", "FLOAT HALF BFLOAT16")
 heur_mode = Enum("heur_mode", "A B FALLBACK")

@@ -25,7 +25,7 @@ PACKAGES = ("numpy", "numba", "llvmlite", "mkl", "pyfftw", "ml_dtypes")
 
 
 def new_record(seed: int, without: list[str]) -> dict:
-    from convalgos.machine import cache_sizes, cpu_count, cpu_name, vector_bytes
+    from convalgos.core.machine import cache_sizes, cpu_count, cpu_name, vector_bytes
 
     versions = {"python": platform.python_version()}
     for name in ("convalgos", *PACKAGES):

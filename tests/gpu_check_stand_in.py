@@ -14,9 +14,9 @@ import numpy as np
 from cuda_shim.device import RecordingDevice
 
 from convalgos.cpu.reference import answer
-from convalgos.gpu import calibrate
-from convalgos.gpu.plan import GpuAlgorithm
-from convalgos.gpu_check import cases, compiling, process, quick, times
+from convalgos.gpu.device import calibrate
+from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.tools.gpu_check import cases, compiling, process, quick, timing
 
 COMMAND = (sys.executable, "-c", "from gpu_check_stand_in import main; main()")
 BEHAVIOUR = "CONVALGOS_TEST_BEHAVIOUR"  # "gpu.a=hangs,gpu.b=crashes"
@@ -90,7 +90,7 @@ def main():
     quick.REGULAR = ("n1 c16 h6 w6 k16 r3 s3 p1", "n1 c4 h6 w6 k4 r3 s3 p1 groups4")
     quick.ODD = ("n1 c3 h5 w4 k5 r3 s3 p1",)
     calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
-    times.HOST_TRIES = 1
+    timing.HOST_TRIES = 1
     sys.modules["torch"] = None  # its import takes seconds
     GpuAlgorithm.serve = lambda algorithm, problem: Plan(problem, algorithm)
     process.serve(Connection(int(sys.argv[1])), Simulated)

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from poison import forget_workspaces, poisoned
 
-from convalgos.algorithm import Algorithm, Plan, numpy_dtype
+from convalgos.core.algorithm import Algorithm, Plan, numpy_dtype
+from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, deviation, error_scale
-from convalgos.problem import ConvProblem
 from convalgos.select import algorithms, find_algorithm
 
 EXACT = ("cpu.reference", "cpu.direct", "cpu.depthwise", "cpu.im2col")  # families: sums of plain products

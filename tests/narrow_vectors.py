@@ -8,7 +8,7 @@ from pathlib import Path
 BEGIN = """
 from helpers import check
 from convalgos import ConvProblem
-from convalgos.cpu import simd
+from convalgos.cpu.vectors import simd
 
 assert simd.lanes(4) == 8
 """

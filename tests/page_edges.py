@@ -17,10 +17,10 @@ import numpy as np
 from cuda_shim.device import ShimDevice
 from helpers import cpu_algorithms, table_problems
 
-from convalgos.algorithm import numpy_dtype
+from convalgos.core.algorithm import numpy_dtype
 from convalgos.gpu.device import use
-from convalgos.gpu.plan import VECTOR_BYTES
-from convalgos.measure import random_arrays
+from convalgos.gpu.launch.plan import VECTOR_BYTES
+from convalgos.measure.timing import random_arrays
 from convalgos.select import algorithms
 
 PROT_NONE = 0

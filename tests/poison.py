@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from convalgos import memory
-from convalgos.algorithm import Plan
+from convalgos.core import allocator
+from convalgos.core.algorithm import Plan
 
 
 def spoil(array: np.ndarray) -> np.ndarray:
@@ -25,14 +25,14 @@ def spoil(array: np.ndarray) -> np.ndarray:
 @contextmanager
 def poisoned() -> Iterator[None]:
     """Within it, fresh memory is full of NaN, and so is what is used again."""
-    empty, empty_like, found = np.empty, np.empty_like, memory._found
+    empty, empty_like, found = np.empty, np.empty_like, allocator._found
     np.empty = lambda *args, **kwargs: spoil(empty(*args, **kwargs))  # type: ignore[assignment]
     np.empty_like = lambda *args, **kwargs: spoil(empty_like(*args, **kwargs))  # type: ignore[assignment]
-    memory._found = lambda nbytes: spoil(found(nbytes))
+    allocator._found = lambda nbytes: spoil(found(nbytes))
     try:
         yield
     finally:
-        np.empty, np.empty_like, memory._found = empty, empty_like, found
+        np.empty, np.empty_like, allocator._found = empty, empty_like, found
 
 
 def forget_workspaces(plan: Plan) -> None:

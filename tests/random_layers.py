@@ -191,7 +191,7 @@ def check_problem(
 
 def problems_of(seed: int, batch: int, count: int) -> Iterator[tuple]:
     """(problem in a direction, kind of data, generator for what else is drawn) of a batch."""
-    from convalgos.problem import DIRECTIONS
+    from convalgos.core.problem import DIRECTIONS
 
     rng = random.Random(f"{seed} {batch}")
     for problem in various([draw(rng) for _ in range(POOL * count)], count):
@@ -207,7 +207,7 @@ def surrounding(batch: int) -> tuple[int, tuple[int, int, int] | None]:
 
 def environment(batch: int) -> dict[str, str]:
     """That of the process of a batch: nothing there is measured, so that its picks repeat."""
-    from convalgos.machine import vector_bytes
+    from convalgos.core.machine import vector_bytes
 
     paths = str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
     return {
@@ -257,7 +257,7 @@ def run_batch(seed: int, batch: int, problems: int, without=(), timeout: float =
 
 
 def assume_caches(sizes: tuple[int, int, int] | None) -> None:
-    from convalgos import machine
+    from convalgos.core import machine
 
     if sizes:
         figures = machine.Machine("assumed", 1, machine.vector_bytes(), *sizes, 1e11, 5e10, 2e10, 1e11, 5e-6)

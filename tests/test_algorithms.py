@@ -15,9 +15,9 @@ from helpers import (
 )
 
 import convalgos as ca
-from convalgos.algorithm import numpy_dtype
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import Reference, ReferencePlan, reference
-from convalgos.problem import DIRECTIONS
 from convalgos.select import current_machine
 
 each_algorithm = pytest.mark.parametrize("algorithm", cpu_algorithms(), ids=lambda a: a.id)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.algorithm import numpy_dtype
-from convalgos.arrays import as_laid, is_laid, same_dtype
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.arrays import as_laid, is_laid, same_dtype
 
 STREAMED = (  # results of more than half of the assumed last cache, whose planes are whole vectors
     "n1 c4 h32 w32 k16 r1 s1",
@@ -27,7 +27,7 @@ STREAMED = (  # results of more than half of the assumed last cache, whose plane
 RUN_ALL = """
 import dataclasses, sys
 import numpy as np
-from convalgos import machine, profiles
+from convalgos.core import machine; from convalgos.core import profiles
 machine.assume(dataclasses.replace(profiles.chosen(2), l3_bytes=32 << 10))
 import convalgos as ca
 from convalgos.select import algorithms_on

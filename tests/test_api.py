@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.arrays import device_of
-from convalgos.measure import random_arrays
+from convalgos.core.arrays import device_of
+from convalgos.measure.timing import random_arrays
 
 try:
     import torch

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from convalgos.algorithm import missing
+from convalgos.core.algorithm import missing
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +45,8 @@ def test_other_layers_by_name():
 
 def test_parameters_are_all_algorithms_and_layers():
     code = (
-        "from benchmarks import run, track; import convalgos as ca; from convalgos.peers import PEERS; print("
+        "from benchmarks import run, track; import convalgos as ca;"
+        "from convalgos.tools.bench.peers import PEERS; print("
         "json.dumps([run.Run.params, run.Run.param_names, [a.id for a in ca.algorithms()],"
         "track.Peers.params[0], [p.name for p in PEERS], track.Pick.track_choice.pretty_source]))"
     )
@@ -63,7 +64,7 @@ def test_values_of_the_tracks():
     """Those that are quick to get, on a small layer; and n/a by the exception that asv takes for it."""
     code = """
 from benchmarks import layers
-from convalgos.problem import ConvProblem
+from convalgos.core.problem import ConvProblem
 small = {"s": ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3 p1")}
 layers.LAYERS, layers.FEW = small, ["s"]
 from benchmarks import run, track
@@ -151,7 +152,7 @@ def test_values_of_the_gradients():
 import numpy as np
 import convalgos as ca
 from benchmarks import layers
-from convalgos.problem import ConvProblem
+from convalgos.core.problem import ConvProblem
 layers.LAYERS = {"s": ConvProblem.parse("n2 c8 h9 w9 k6 r3 s3 p1 groups2")}
 layers.FEW = ["s"]
 from benchmarks import common, gradients

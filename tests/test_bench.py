@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from convalgos import ConvProblem, bench, measure, peers, report
-from convalgos.algorithm import Algorithm, Plan, Unsupported, missing
-from convalgos.arrays import as_numpy
+from convalgos import ConvProblem
+from convalgos.core.algorithm import Algorithm, Plan, Unsupported, missing
+from convalgos.core.arrays import as_numpy
+from convalgos.core.machine import Machine
 from convalgos.cpu.reference import Reference
-from convalgos.machine import Machine
-from convalgos.measure import Row, Timing
-from convalgos.peers import PEERS, Peer
+from convalgos.measure import timing
+from convalgos.measure.backends import Site
+from convalgos.measure.timing import Row, Timing
 from convalgos.select import Candidate, Ranking, Rejection
-from convalgos.site import Site
-from convalgos.suites import Layer, suites
+from convalgos.tools.bench import peers
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench.peers import PEERS, Peer
+from convalgos.tools.bench.suites import Layer, suites
+from convalgos.tools.report import terminal as report_terminal
 
 SMALL = ConvProblem.parse("n2 c4 h9 w8 k6 r3 s3 p1")
 MACHINE = Machine("a machine", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 3e-6)
@@ -71,8 +75,8 @@ def ranking(*kinds, problem=SMALL):
 def layer_result(
     problem=SMALL, pick="cpu.a", rows=(), failed=(), found=(), name="layer", suite="net", count=1
 ):
-    table = measure.Table(problem, tuple(rows), (), tuple(failed))
-    return bench.LayerResult(Layer(suite, name, problem, count), pick, table, tuple(found))
+    table = timing.Table(problem, tuple(rows), (), tuple(failed))
+    return bench_run.LayerResult(Layer(suite, name, problem, count), pick, table, tuple(found))
 
 
 def row(algorithm, seconds, error=1e-7, bound=1e-6):
@@ -95,7 +99,7 @@ def calls_of(order):
 
 def test_rounds_are_interleaved_and_every_second_one_runs_backwards():
     order, told = [], []
-    timings = measure.interleave(
+    timings = timing.interleave(
         calls_of(order), rounds=2, burst=2, site=Hasty(), progress=lambda *what: told.append(what)
     )
     assert "".join(order) == "aaabbbbbbaaa"  # each burst after one call to warm up
@@ -105,18 +109,18 @@ def test_rounds_are_interleaved_and_every_second_one_runs_backwards():
 
 def test_a_long_call_is_its_own_warm_up_and_a_very_long_one_is_timed_once(monkeypatch):
     order = []
-    monkeypatch.setattr(measure, "LONG_CALL", -1.0)
-    measure.interleave(calls_of(order), rounds=3, site=Hasty())
+    monkeypatch.setattr(timing, "LONG_CALL", -1.0)
+    timing.interleave(calls_of(order), rounds=3, site=Hasty())
     assert "".join(order) == "abbaab"
     order.clear()
-    monkeypatch.setattr(measure, "SINGLE_CALL", -1.0)
-    timings = measure.interleave(calls_of(order), rounds=3, site=Hasty())
+    monkeypatch.setattr(timing, "SINGLE_CALL", -1.0)
+    timings = timing.interleave(calls_of(order), rounds=3, site=Hasty())
     assert "".join(order) == "ab"
     assert len(timings["a"].samples) == 1
 
 
 def test_a_table_measures_checks_and_lists_the_rest():
-    table = measure.table(ranking("wrong", "lazy", "broken", "hopeless"), rounds=1)
+    table = timing.table(ranking("wrong", "lazy", "broken", "hopeless"), rounds=1)
     by_id = {r.algorithm: r for r in table.rows}
     assert by_id.keys() == {"cpu.odd.wrong", "cpu.odd.lazy", "cpu.reference"}
     assert by_id["cpu.reference"].error < 1e-6 < 1e-2 < by_id["cpu.odd.wrong"].error < np.inf
@@ -132,23 +136,23 @@ def test_a_table_measures_checks_and_lists_the_rest():
 
 
 def test_the_first_of_a_ranking_is_timed_in_full_however_slow(monkeypatch):
-    monkeypatch.setattr(measure, "SLOW", -1.0)  # everything is
-    table = measure.table(ranking("wrong"), rounds=2)
+    monkeypatch.setattr(timing, "SLOW", -1.0)  # everything is
+    table = timing.table(ranking("wrong"), rounds=2)
     assert {r.algorithm: len(r.samples_s) for r in table.rows} == {"cpu.odd.wrong": 6, "cpu.reference": 1}
 
 
 def test_others_are_timed_in_the_same_rounds():
     order = []
-    table = measure.table(ranking(), rounds=2, others={"them": lambda: order.append(1)})
+    table = timing.table(ranking(), rounds=2, others={"them": lambda: order.append(1)})
     assert len(table.others["them"].samples) == len(table.rows[0].samples_s) == 6
     assert len(order) >= 8
 
 
 def test_what_a_table_tells_is_kept_with_failures_and_wrong_results():
-    known = measure.entry(measure.table(ranking("wrong", "lazy", "broken"), rounds=1))
+    known = timing.entry(timing.table(ranking("wrong", "lazy", "broken"), rounds=1))
     assert known["cpu.odd.broken"].failure == "RuntimeError: the kernel is\nbroken"
     assert known["cpu.reference"].error < 1e-6 < known["cpu.odd.wrong"].error
-    assert known["cpu.odd.lazy"].error == measure.UNBOUNDED
+    assert known["cpu.odd.lazy"].error == timing.UNBOUNDED
     assert known["cpu.reference"].prepare_s > 0 and known["cpu.reference"].workspace_bytes == 16
 
 
@@ -172,7 +176,7 @@ def test_complaints_name_layer_algorithm_and_reason():
         failed=[Rejection("cpu.b", "RuntimeError: no\nmore")],
         name="L",
     )
-    results = bench.Results("", MACHINE, {}, layers=[result])
+    results = bench_run.Results("", MACHINE, {}, layers=[result])
     assert results.complaints() == [
         "L: cpu.fast has error 5.0e-01, over its bound 1.0e-06",
         "L: cpu.b failed: RuntimeError: no",
@@ -180,20 +184,23 @@ def test_complaints_name_layer_algorithm_and_reason():
 
 
 def test_ratios_are_their_time_over_ours():
-    found = [bench.PeerResult("p", Timing((4.0, 6.0)), 0.0), bench.PeerResult("q", None, None, "cannot")]
+    found = [
+        bench_run.PeerResult("p", Timing((4.0, 6.0)), 0.0),
+        bench_run.PeerResult("q", None, None, "cannot"),
+    ]
     result = layer_result(rows=[row("cpu.a", 2.0)], found=found)
     assert (result.ratio("p"), result.ratio("q"), result.ratio("r")) == (2.5, None, None)
     assert layer_result(rows=[], found=found).ratio("p") is None
 
 
 def test_geometric_mean():
-    assert bench.geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert bench.geometric_mean([None]) is None
+    assert bench_run.geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert bench_run.geometric_mean([None]) is None
 
 
 def test_a_layer_is_run_with_its_peers():
     def build(problem, x, w, threads):
-        return lambda: measure.answer(problem, x, w)
+        return lambda: timing.answer(problem, x, w)
 
     def broken(problem, x, w, threads):
         raise RuntimeError("no such kernel")
@@ -208,7 +215,7 @@ def test_a_layer_is_run_with_its_peers():
     for layout in ("channels_first", "channels_last"):
         layer = Layer("net", "one", SMALL.replace(layout=layout))
         told.clear()
-        result = bench.run_layer(
+        result = bench_run.run_layer(
             layer, others, only=["cpu.reference"], rounds=1, progress=lambda *what: told.append(what)
         )
         assert result.pick == "cpu.reference" == result.oracle.algorithm
@@ -227,40 +234,44 @@ def test_a_layer_is_run_with_its_peers():
 
 
 def test_a_peer_that_takes_very_long_is_called_once(monkeypatch):
-    monkeypatch.setattr(measure, "SINGLE_CALL", 0.0)
+    monkeypatch.setattr(timing, "SINGLE_CALL", 0.0)
     order = []
 
     def build(problem, x, w, threads):
         def call():
             order.append(1)
-            return measure.answer(problem, x, w)
+            return timing.answer(problem, x, w)
 
         return call
 
-    result = bench.run_layer(Layer("", "one", SMALL), [Peer("slow", build)], only=["cpu.reference"], rounds=2)
+    result = bench_run.run_layer(
+        Layer("", "one", SMALL), [Peer("slow", build)], only=["cpu.reference"], rounds=2
+    )
     assert len(order) == 1
     assert len(result.peers[0].timing.samples) == 1
 
 
 def test_nothing_serves():
     layer = Layer("", "one", SMALL.replace(compute_dtype="tf32"))
-    result = bench.run_layer(layer, PEERS, only=["cpu.reference"])
+    result = bench_run.run_layer(layer, PEERS, only=["cpu.reference"])
     assert (result.pick, result.oracle, result.regret, result.peers) == (None, None, None, ())
     assert result.table.rejected[0].id == "cpu.reference"
 
 
 def test_the_json_has_what_it_says():
-    result = bench.run_layer(Layer("net", "one", SMALL, 3), (), only=["cpu.reference"], rounds=1)
+    result = bench_run.run_layer(Layer("net", "one", SMALL, 3), (), only=["cpu.reference"], rounds=1)
     wrong = layer_result(
         rows=[row("cpu.a", 1.0, error=np.inf)],
         failed=[Rejection("cpu.b", "why")],
         found=[
-            bench.PeerResult("p", Timing((1.0, 3.0)), 1e-7),
-            bench.PeerResult("q", None, None, "cannot"),
+            bench_run.PeerResult("p", Timing((1.0, 3.0)), 1e-7),
+            bench_run.PeerResult("q", None, None, "cannot"),
         ],
     )
-    results = bench.Results("convalgos bench", MACHINE, bench.versions(), {"up": "no"}, [result, wrong])
-    text = json.dumps(bench.as_json(results), allow_nan=False)
+    results = bench_run.Results(
+        "convalgos bench", MACHINE, bench_run.versions(), {"up": "no"}, [result, wrong]
+    )
+    text = json.dumps(bench_run.as_json(results), allow_nan=False)
     read = json.loads(text)
     assert read.keys() == {
         "kind", "format", "command", "started", "machine", "versions", "skipped", "layers",
@@ -313,10 +324,10 @@ def test_peers_compute_the_same_problem(peer, text):
         assert peer.name in ("scipy", "torch.channels_last")
         return
     if peer.name == "onnxruntime" and problem.dtype == "float64":
-        result = bench.run_layer(Layer("", "one", problem), [peer], only=["cpu.reference"], rounds=1)
+        result = bench_run.run_layer(Layer("", "one", problem), [peer], only=["cpu.reference"], rounds=1)
         assert "NOT_IMPLEMENTED" in result.peers[0].why_not
         return
-    judge = measure.Judge(problem)
+    judge = timing.Judge(problem)
     y = as_numpy("y", peer.call(problem, judge.x, judge.w, 2)())
     assert y.shape == problem.y_shape
     if problem.layout == "channels_last":
@@ -394,17 +405,17 @@ def test_peers_are_chosen_by_package_or_name():
 
 def shown(results, width=120, terminal=True):
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
-    report.show(results, console)
+    report_terminal.show(results, console)
     return console.file.getvalue()
 
 
 def network(picks=("cpu.winograd.f4x3", "cpu.im2col.mkl")):
     names = [peer.name for peer in PEERS]
-    return bench.Results(
+    return bench_run.Results(
         "", MACHINE, {"python": "3"}, layers=[
             layer_result(
                 layer.problem, picks[0], [row(picks[1], 1e-3), row(picks[0], 1.3e-3)],
-                found=[bench.PeerResult(name, Timing((2.6e-3,)), 0.0) for name in names],
+                found=[bench_run.PeerResult(name, Timing((2.6e-3,)), 0.0) for name in names],
                 name=layer.name, suite="resnet50",
             )
             for layer in suites()["resnet50"]
@@ -414,7 +425,7 @@ def network(picks=("cpu.winograd.f4x3", "cpu.im2col.mkl")):
 
 def test_a_single_sample_has_no_spread():
     single = Row("cpu.a", 2.0, 0.0, 0, 1e-7, 1e-6, (2.0,))
-    results = bench.Results("", MACHINE, {}, layers=[layer_result(rows=[single], pick="cpu.a", name="L")])
+    results = bench_run.Results("", MACHINE, {}, layers=[layer_result(rows=[single], pick="cpu.a", name="L")])
     assert "n=1" in shown(results).split() and "1 sample" in str(results.layers[0].table)
 
 
@@ -439,7 +450,7 @@ def test_a_file_is_as_wide_as_it_takes():
 
 
 def test_what_went_wrong_is_shown():
-    results = bench.Results(
+    results = bench_run.Results(
         "", MACHINE, {}, {"up": "ConvTranspose is another operator"}, [
             layer_result(rows=[row("cpu.a", 1.0, error=0.5)], name="wrong"),
             layer_result(failed=[Rejection("cpu.a", "RuntimeError: no")], name="failing"),
@@ -447,7 +458,7 @@ def test_what_went_wrong_is_shown():
         ],
     )  # fmt: skip
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
-    report.show(results, console)
+    report_terminal.show(results, console)
     text = console.file.getvalue()
     assert "\x1b[1;31ma" in text.replace(" ", "")  # the pick's short id, in bold red
     assert "\x1b[1;31mwrong: cpu.a has error 5.0e-01, over its bound" in text
@@ -457,8 +468,8 @@ def test_what_went_wrong_is_shown():
 
 
 def test_counts_and_suites_are_shown_where_they_tell():
-    found = [bench.PeerResult("p", Timing((4.0,)), 0.0)]
-    results = bench.Results(
+    found = [bench_run.PeerResult("p", Timing((4.0,)), 0.0)]
+    results = bench_run.Results(
         "", MACHINE, {}, {}, [
             layer_result(rows=[row("cpu.a", 1.0)], name="x", suite="s", count=3, found=found),
             layer_result(rows=[row("cpu.a", 2.0)], name="y", suite="t", found=found),
@@ -474,16 +485,16 @@ def test_counts_and_suites_are_shown_where_they_tell():
     [(0.01234, "0.0123"), (1.0, "1.00"), (12.345, "12.3"), (123.4, "123"), (9999.6, "10000"), (0.0, "0")],
 )
 def test_digits(value, text):
-    assert report.digits(value) == text
+    assert report_terminal.digits(value) == text
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("direction", ["backward_data", "backward_weights"])
 def test_torch_is_timed_on_gradients(direction, layout):
     pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
-    (layer,) = bench.changed([Layer("", "one", SMALL)], direction=direction, layout=layout)
+    (layer,) = bench_run.changed([Layer("", "one", SMALL)], direction=direction, layout=layout)
     torch = [peer for peer in PEERS if peer.package == "torch"]
-    result = bench.run_layer(layer, torch, only=["cpu.reference"], rounds=1)
+    result = bench_run.run_layer(layer, torch, only=["cpu.reference"], rounds=1)
     assert [p.name for p in result.peers] == ["torch.channels_first", "torch.channels_last"]
     for peer in result.peers:
         assert peer.why_not is None and peer.error < 1e-5, peer

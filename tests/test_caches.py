@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convalgos import cache_files, machine, profiles
+from convalgos.core import cache_files, machine, profiles
 from convalgos.select import current_machine
 
 CONV = """

@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from command_line import run
 
-from convalgos import ConvProblem, Unsupported, api, bench, measure, select
-from convalgos.algorithm import missing
+from convalgos import ConvProblem, Unsupported
+from convalgos.api import planning
+from convalgos.core.algorithm import missing
 from convalgos.cpu.reference import ALGORITHMS, Reference
-from convalgos.suites import COLUMNS
+from convalgos.measure import timing
+from convalgos.select import choose
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench.suites import COLUMNS
 
 HEADER = ",".join(COLUMNS)
 TABLE = f"""{HEADER}
@@ -58,7 +62,7 @@ def test_a_suite_is_read_by_name_and_resnet50_by_default(monkeypatch):
         seen.append(layer)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "run_layer", run_layer)
+    monkeypatch.setattr(bench_run, "run_layer", run_layer)
     run("bench", "--peers", "none", status=130)
     run("bench", "vgg16", "--peers", "none", "--layers", "conv3*", status=130)
     run("bench", "all", "--peers", "none", "--layers", "c3d/*", status=130)
@@ -79,9 +83,9 @@ def test_every_algorithm_that_serves_is_measured_or_has_a_reason(tmp_path):
     run("bench", "n1 c4 h9 w9 k4 r3 s3 p1", "--peers", "none", "--rounds", "1", "--json", path)
     (layer,) = json.loads(path.read_text())["layers"]
     listed = [c["algorithm"] for kind in ("candidates", "rejected", "failed") for c in layer[kind]]
-    assert sorted(listed) == [a.id for a in api.algorithms() if a.device == "cpu"]
+    assert sorted(listed) == [a.id for a in planning.algorithms() if a.device == "cpu"]
     assert layer["failed"] == []
-    assert layer["pick"] == api.plan(ConvProblem.parse(layer["problem"])).algorithm
+    assert layer["pick"] == planning.plan(ConvProblem.parse(layer["problem"])).algorithm
     assert all(c["error"] <= c["error_bound"] for c in layer["candidates"])
 
 
@@ -159,7 +163,7 @@ class Broken(Reference):
     [(Wrong(), "first: cpu.wrong has error"), (Broken(), "first: cpu.broken failed: RuntimeError: it broke")],
 )
 def test_a_wrong_or_failing_algorithm_ends_in_status_1(table, tmp_path, monkeypatch, odd, message):
-    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     path = tmp_path / "out.json"
     options = ["--peers", "none", "--rounds", "1", "--json", path]
     assert message in run("bench", table, *options, status=1).stdout
@@ -176,7 +180,7 @@ def test_ctrl_c_leaves_the_file_and_the_table_of_what_was_done(tmp_path):
     table, path = tmp_path / "slow.csv", tmp_path / "out.json"
     table.write_text(TABLE + "net,slow,2,8,64,64x64,64,61x61,1x1,30x30,1x1,1\n")
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # CI may ignore it
-    code += "from convalgos.cli import main; main()"
+    code += "from convalgos.tools.cli.main import main; main()"
     command = [sys.executable, "-c", code, "bench", str(table), *QUICK, "--json", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -199,7 +203,7 @@ def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure, "table", interrupted)
+    monkeypatch.setattr(timing, "table", interrupted)
     assert run("find", "n1 c4 w9 k4 s3", status=130).stderr == "interrupted\n"
 
 
@@ -208,7 +212,7 @@ def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):
 
 def test_explain_prints_the_ranking():
     text = run("explain", "n1", "c4", "h9", "w9", "k4", "r3", "s3").stdout
-    assert text == str(api.explain(ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))) + "\n"
+    assert text == str(planning.explain(ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))) + "\n"
     assert "->" in text and "cpu.reference" in text
     large = ["n1", "c64", "h56", "w56", "k64", "r3", "s3", "p1"]
     text = run("explain", *large).stdout
@@ -223,7 +227,9 @@ def test_explain_tells_what_limits_cost():
     assert re.search(r"^  strict_nan: \d+\.\d\dx$", text, re.M) and re.search(r"^  deny: \d", text, re.M)
     assert run("explain", *words, "--allow", "cpu.im2col.own").stdout.count("->cpu.im2col.own ") == 1
     changing = run("explain", *words, "--weights-change").stdout
-    assert changing == str(api.explain(ConvProblem.parse(" ".join(words)), weights_constant=False)) + "\n"
+    assert (
+        changing == str(planning.explain(ConvProblem.parse(" ".join(words)), weights_constant=False)) + "\n"
+    )
     assert "deny='cpu.magic' must be" in run("explain", *words, "--deny", "cpu.magic", status=2).stderr
 
 
@@ -237,7 +243,7 @@ def test_info_says_what_a_bug_report_needs():
     text = run("info").stdout
     for word in ("python", "numpy", "peak_float32", "GFLOP/s", "l2_bytes", "KiB", "cache folder"):
         assert word in text
-    for algorithm in api.algorithms():
+    for algorithm in planning.algorithms():
         assert algorithm.id in text
     for section in ("system", "cpu", "threads", "gpu", "environment", "kept"):
         assert re.search(rf"^ ?{section}\b", text, re.M)
@@ -251,10 +257,10 @@ def test_info_as_json(monkeypatch, tmp_path, wisdom):
     assert "constants" not in found and found["environment"]["OMP_NUM_THREADS"] == "7"
     assert "SOME_SECRET" not in found["environment"]
     assert found["machine"]["threads"] == found["threads"]["threads"] >= 1
-    assert found["cpu"]["l2_bytes"] == select.current_machine().l2_bytes
+    assert found["cpu"]["l2_bytes"] == choose.current_machine().l2_bytes
     assert found["kept"]["kernels_bytes"] > 0 and found["kept"]["wisdom folder"] == str(wisdom)
     assert found["kept"]["wisdom of this machine"] == "0 problems, 0 candidates"
-    assert set(found["algorithms"]) == {a.id for a in api.algorithms()}
+    assert set(found["algorithms"]) == {a.id for a in planning.algorithms()}
     constants = json.loads(run("info", "--json", "--constants").stdout)["constants"]
     assert {"file", "name", "value", "comment"} <= constants[0].keys()
 
@@ -266,7 +272,7 @@ def test_info_says_what_is_missing(monkeypatch):
     class Needy(Reference):
         family, needs = "cpu.needy", ("pyfftw", "cupy")
 
-    monkeypatch.setattr(api, "algorithms", lambda: (Needy(),))
+    monkeypatch.setattr(planning, "algorithms", lambda: (Needy(),))
     try:
         text = run("info").stdout
         assert "needs pyfftw, which is not installed (pip install pyfftw)" in text
@@ -317,7 +323,7 @@ def test_unsupported_is_an_error_of_one_line(monkeypatch):
     def unsupported(problem, **limits):
         raise Unsupported("not\nhere")
 
-    monkeypatch.setattr(api, "explain", unsupported)
+    monkeypatch.setattr(planning, "explain", unsupported)
     assert run("explain", "n1 c4 w9 k4 s3", status=2).stderr == "Error: not here\n"
 
 
@@ -342,7 +348,7 @@ def test_python_m_convalgos():
 
 def test_starting_up_is_light():
     code = (
-        "import sys, convalgos.cli\n"
+        "import sys, convalgos.tools.cli.main\n"
         "print(sorted({'torch', 'onnx', 'onnxruntime', 'llvmlite', 'numba', 'scipy'} & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", code]

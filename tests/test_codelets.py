@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convalgos.cpu import codelets
+from convalgos.cpu.tiled import fft_codelets
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20, 24, 25, 30, 32, 60, 64)
 
@@ -30,20 +30,20 @@ def reals(n, seed=0):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_complex(n):
     z = reals(n) + 1j * reals(n, 1)
-    forward = whole(codelets.fft(axpy, parts(z), codelets.FORWARD))
+    forward = whole(fft_codelets.fft(axpy, parts(z), fft_codelets.FORWARD))
     assert np.allclose(forward, np.fft.fft(z), rtol=0, atol=1e-13 * n)
-    inverse = whole(codelets.fft(axpy, parts(z), codelets.INVERSE))
+    inverse = whole(fft_codelets.fft(axpy, parts(z), fft_codelets.INVERSE))
     assert np.allclose(inverse, n * np.fft.ifft(z), rtol=0, atol=1e-13 * n)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 def test_real(n):
     x = reals(n)
-    spectrum = codelets.rfft(axpy, [np.atleast_1d(v) for v in x])
+    spectrum = fft_codelets.rfft(axpy, [np.atleast_1d(v) for v in x])
     assert np.allclose(whole(spectrum), np.fft.rfft(x), rtol=0, atol=1e-13 * n)
     assert spectrum[0][1] is None
     assert n % 2 or spectrum[-1][1] is None
-    back = codelets.irfft(axpy, spectrum, n)
+    back = fft_codelets.irfft(axpy, spectrum, n)
     assert np.allclose(np.concatenate(back), n * x, rtol=0, atol=1e-13 * n)
 
 
@@ -58,9 +58,9 @@ def test_zeros_are_left_out(n):
 
     x = reals(n)
     counts.append(0)
-    pruned = codelets.fft(counting, [(np.atleast_1d(v), None) for v in x], codelets.FORWARD)
+    pruned = fft_codelets.fft(counting, [(np.atleast_1d(v), None) for v in x], fft_codelets.FORWARD)
     counts.append(0)
-    full = codelets.fft(counting, [(np.atleast_1d(v), np.zeros(1)) for v in x], codelets.FORWARD)
+    full = fft_codelets.fft(counting, [(np.atleast_1d(v), np.zeros(1)) for v in x], fft_codelets.FORWARD)
     assert np.allclose(whole(pruned), np.fft.fft(x), rtol=0, atol=1e-12)
     assert np.allclose(whole(full), np.fft.fft(x), rtol=0, atol=1e-12)
     assert counts[0] < counts[1]
@@ -75,7 +75,7 @@ def test_operations_of_short_transforms():
         count += 1
         return axpy(a, x, y)
 
-    codelets.fft(counting, parts(reals(16) + 1j * reals(16)), codelets.FORWARD)
+    fft_codelets.fft(counting, parts(reals(16) + 1j * reals(16)), fft_codelets.FORWARD)
     negations = 8  # of i * a, which vectors merge into the next addition
     assert count <= 4 * 32 + 2 * (6 + 2 * 2) + negations + 8
 
@@ -83,4 +83,4 @@ def test_operations_of_short_transforms():
 @pytest.mark.parametrize("n", (7, 14, 22))
 def test_other_lengths_are_refused(n):
     with pytest.raises(ValueError, match=r"n=7|n=11"):
-        codelets.fft(axpy, parts(reals(n) + 0j), codelets.FORWARD)
+        fft_codelets.fft(axpy, parts(reals(n) + 0j), fft_codelets.FORWARD)

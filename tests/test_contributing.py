@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cuda_shim import device as shim
 
-from convalgos.algorithm import missing
-from convalgos.problem import DIRECTIONS
+from convalgos.core.algorithm import missing
+from convalgos.core.problem import DIRECTIONS
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()

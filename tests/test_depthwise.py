@@ -12,12 +12,14 @@ from narrow_vectors import run_on_haswell
 from page_edges import at_edge
 
 from convalgos import ConvProblem, Unsupported
-from convalgos.cpu import depthwise, depthwise_channels, jit, simd
-from convalgos.cpu.bands import BAND, STRIP, TILE, USUAL
-from convalgos.cpu.channel_blocks import meetings
-from convalgos.cpu.depthwise import Rows
+from convalgos.core.machine import Machine
+from convalgos.cpu import depthwise_channels, depthwise_rows
 from convalgos.cpu.depthwise_channels import Channels
-from convalgos.machine import Machine
+from convalgos.cpu.depthwise_rows import Rows
+from convalgos.cpu.dwconv.channel_kernels import meetings
+from convalgos.cpu.dwconv.row_kernels import BAND, STRIP, TILE, USUAL
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
 
 # The machine that the costs were calibrated on.
 MACHINE = Machine("AMD EPYC, Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4.6e10, 2.2e11, 1.5e-6)
@@ -101,12 +103,12 @@ def test_channels(text, layout, dtype, kind):
 @pytest.fixture
 def small_caches(monkeypatch):
     """Caches so small that small problems are cut in every direction."""
-    for module in (depthwise, depthwise_channels):
+    for module in (depthwise_rows, depthwise_channels):
         monkeypatch.setattr(module, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 20))
         module.cut.cache_clear()
-    monkeypatch.setattr(depthwise, "COLUMNS", 64)
+    monkeypatch.setattr(depthwise_rows, "COLUMNS", 64)
     yield
-    for module in (depthwise, depthwise_channels):
+    for module in (depthwise_rows, depthwise_channels):
         module.cut.cache_clear()
 
 
@@ -124,7 +126,7 @@ def small_caches(monkeypatch):
 )
 def test_bands_in_every_direction(text, rows, columns, small_caches):
     problem = ConvProblem.parse(text)
-    c = depthwise.cut(problem)
+    c = depthwise_rows.cut(problem)
     assert c.row_bands > 1 or not rows
     assert c.column_bands > 1 or not columns
     check(Rows(), problem, "integers")
@@ -177,7 +179,7 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
         for left, right in ((0, 0), (size // 2, size // 2), (size - 1, 2), (2 * size, 40)):
             text = f"n1 c1 h5 w{columns} k1 r{size} s{size} p{size // 2},{left}:{right} stride{stride}"
             problem = ConvProblem.parse(text)
-            assert depthwise.cut(problem).square == (size if size in USUAL[stride] else 0)
+            assert depthwise_rows.cut(problem).square == (size if size in USUAL[stride] else 0)
             x, w, _, y = example(problem, "integers")
             for edge in ("start", "end"):
                 arrays = [at_edge(array, edge) for array in (x, w, np.full(y.shape, np.nan, x.dtype))]
@@ -198,11 +200,11 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
     ],
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
-    monkeypatch.setattr(depthwise, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
-    monkeypatch.setattr(depthwise, "whole_l3", lambda: 16)
-    depthwise.cut.cache_clear()
+    monkeypatch.setattr(depthwise_rows, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
+    monkeypatch.setattr(depthwise_rows, "whole_l3", lambda: 16)
+    depthwise_rows.cut.cache_clear()
     problem = ConvProblem.parse(text).replace(dtype=dtype)
-    assert depthwise.cut(problem).streams
+    assert depthwise_rows.cut(problem).streams
     check(Rows(), problem, "integers")
     x, w, bias, y = example(problem, "integers")
     plan = Rows().serve(problem)
@@ -212,14 +214,14 @@ def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
         plan(x, w, bias=bias, out=out)
         assert np.array_equal(out, y + bias.reshape(-1, *(1,) * problem.ndim))
         assert np.isnan(room[:offset]).all() and np.isnan(room[offset + y.size :]).all()
-    depthwise.cut.cache_clear()
+    depthwise_rows.cut.cache_clear()
 
 
 def test_tiles_cover_every_output_in_one_band(small_caches):
     problem = ConvProblem.parse("n1 c1 d5 h43 w130 k1 t2 r3 s3 p1 dilation1,2,1 stride1,1,2 groups1")
-    c = depthwise.cut(problem)
+    c = depthwise_rows.cut(problem)
     o, p, q = problem.spatial_out
-    tables = depthwise._Tables(c)
+    tables = depthwise_rows._Tables(c)
     bands, strips, tiles = (
         np.array(rows, kind)
         for rows, kind in ((tables.bands, BAND), (tables.strips, STRIP), (tables.tiles, TILE))
@@ -274,7 +276,7 @@ def test_the_number_of_threads_does_not_matter(variant):
     threads = numba.get_num_threads()
     for count in (1, threads):
         numba.set_num_threads(count)
-        for module in (depthwise, depthwise_channels):
+        for module in (depthwise_rows, depthwise_channels):
             module.cut.cache_clear()
         try:
             answers.append(variant.serve(problem)(x, w, bias=bias))
@@ -331,7 +333,7 @@ def test_scratch_stays_in_the_caches():
 
 
 PROGRAM = """
-from convalgos.cpu.depthwise import Rows
+from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.depthwise_channels import Channels
 for text in (
     "n2 c19 h17 w30 k19 r3 s3 p1 groups19",

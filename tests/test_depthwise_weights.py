@@ -10,9 +10,11 @@ from helpers import check, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
-from convalgos.cpu import bordered, reference, simd
-from convalgos.cpu.bordered import Bordered
+from convalgos.cpu import reference
 from convalgos.cpu.depthwise_weights import DepthwiseWeights
+from convalgos.cpu.dwconv import padded_planes
+from convalgos.cpu.dwconv.padded_planes import Bordered
+from convalgos.cpu.vectors import simd
 
 WEIGHTS = DepthwiseWeights()
 TEXTS = """
@@ -48,11 +50,11 @@ PROBLEMS = [
 def cuts(problem):
     """Both kinds of vectors where x can be read so, in blocks of all sizes."""
     view = problem.as_3d
-    for room in (bordered.IN_L2, 0.02, 0.001):
+    for room in (padded_planes.IN_L2, 0.02, 0.001):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bordered, "IN_L2", room)
+            patch.setattr(padded_planes, "IN_L2", room)
             for by_channel in (True, False):
-                cut = bordered.in_blocks(view, by_channel)
+                cut = padded_planes.in_blocks(view, by_channel)
                 if cut.serves:
                     yield cut
 
@@ -75,15 +77,15 @@ def test_cuts_go_in_every_direction():
 @pytest.mark.parametrize("width", [64, 32, 16])
 @pytest.mark.parametrize("kernel", [(1, 1, 1), (1, 3, 3), (1, 7, 7), (3, 5, 4), (1, 1, 100), (1, 31, 31)])
 def test_tiles_cover_every_tap_once(width, kernel, monkeypatch):
-    monkeypatch.setattr(bordered, "vector_bytes", lambda: width)
+    monkeypatch.setattr(padded_planes, "vector_bytes", lambda: width)
     t, r, s = kernel
     problem = ConvProblem((1, 1, t, r, 100 + s), (1, 1, t, r, s))
     tiles = Bordered(problem, problem.spatial_out, False).tap_tiles
     met = np.zeros((t * r, s), int)
     for rows, columns in tiles:
         met[rows.start : rows.stop, columns.start : columns.stop] += 1
-        assert len(rows) * len(columns) <= bordered.SUMS[width]
-        assert len(rows) + len(columns) <= bordered.ADDRESSES
+        assert len(rows) * len(columns) <= padded_planes.SUMS[width]
+        assert len(rows) + len(columns) <= padded_planes.ADDRESSES
     assert (met == 1).all()
 
 
@@ -117,12 +119,12 @@ def test_nan_stays_in_its_channel_and_its_run(text):
     ],
 )
 def test_vectors_are_channels_where_that_was_faster(text, by_channel, monkeypatch):
-    monkeypatch.setattr(bordered, "cpu_count", lambda: 2)
-    monkeypatch.setattr(bordered, "cache_sizes", lambda: (48 << 10, 1 << 20, 32 << 20))
-    monkeypatch.setattr(bordered, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(padded_planes, "cpu_count", lambda: 2)
+    monkeypatch.setattr(padded_planes, "cache_sizes", lambda: (48 << 10, 1 << 20, 32 << 20))
+    monkeypatch.setattr(padded_planes, "vector_bytes", lambda: 64)
     monkeypatch.setattr(simd, "vector_bytes", lambda: 64)
     problem = ConvProblem.parse(text).replace(direction="backward_weights")
-    assert bordered.bordered.__wrapped__(problem).by_channel == by_channel
+    assert padded_planes.bordered.__wrapped__(problem).by_channel == by_channel
 
 
 def test_the_cut_does_not_depend_on_the_threads():
@@ -131,7 +133,7 @@ def test_the_cut_does_not_depend_on_the_threads():
     for count in (1, threads):
         numba.set_num_threads(count)
         try:
-            found.add(bordered.bordered.__wrapped__(problem))
+            found.add(padded_planes.bordered.__wrapped__(problem))
         finally:
             numba.set_num_threads(threads)
     assert len(found) == 1

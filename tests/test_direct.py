@@ -8,8 +8,10 @@ import pytest
 from helpers import check, example
 
 from convalgos import ConvProblem
-from convalgos.cpu import direct, jit, pixel_blocks
+from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
+from convalgos.cpu.gemm import row_blocking
+from convalgos.cpu.runtime import jit
 
 
 def busiest(text: str) -> float:
@@ -44,10 +46,10 @@ def test_blocking_of_long_rows_is_quick_to_find():
     ],
 )
 def test_stores_around_the_caches_are_right(text, dtype, monkeypatch):
-    monkeypatch.setattr(pixel_blocks, "STREAMED", 0.0)
-    pixel_blocks.blocking.cache_clear()
+    monkeypatch.setattr(row_blocking, "STREAMED", 0.0)
+    row_blocking.blocking.cache_clear()
     check(DirectPixels(), ConvProblem.parse(f"{text} {dtype}"))
-    pixel_blocks.blocking.cache_clear()
+    row_blocking.blocking.cache_clear()
 
 
 def test_both_forms_agree():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos import api
+from convalgos.api import planning
+from convalgos.select import choose
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(-3, 4, (2, 3, 9, 10)).astype("f4")
@@ -224,15 +225,15 @@ def test_calls_take_the_limits_of_plan(limited, monkeypatch):
         plans.append((made := plan(problem, *how, **named), named))
         return made
 
-    plan = api.plan
-    monkeypatch.setattr(api, "plan", seen)
-    api.forget_plans()
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", seen)
+    planning.forget_plans()
     spreads = {a.id for a in ca.algorithms() if a.spreads_nan}
 
     def last_first(problem, candidates, machine):
         return [1.0 + i if c.id != "cpu.reference" else 0.5 for i, c in enumerate(candidates)]
 
-    monkeypatch.setattr(ca.select, "_rankers", dict(ca.select._rankers))  # none is left to other tests
+    monkeypatch.setattr(choose, "_rankers", dict(choose._rankers))  # none is left to other tests
     ca.select.register("last_first", last_first)
     expected = limited(algorithm="cpu.reference")
     for limits in ({"strict_nan": True}, {"max_rel_error": 1e-3}, {"selector": "last_first"}):

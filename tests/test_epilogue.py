@@ -7,13 +7,13 @@ import pytest
 from cuda_shim.device import RecordingDevice, ShimDevice, missing
 
 import convalgos as ca
-from convalgos import epilogue
-from convalgos.algorithm import numpy_dtype
+from convalgos.core import epilogue
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.epilogue import NAMES, activated, activation_of
 from convalgos.cpu.reference import answer, error_scale
-from convalgos.epilogue import NAMES, activated, activation_of
 from convalgos.gpu.device import use
-from convalgos.gpu.output_step import Fused, OutputStep
-from convalgos.memory import aligned_empty
+from convalgos.gpu.launch.output_step import Fused, OutputStep
 from convalgos.select import algorithms, facing, find_algorithm
 
 needs_shim = pytest.mark.skipif(missing() is not None, reason=str(missing()))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.algorithm import missing, numpy_dtype
+from convalgos.core.algorithm import missing, numpy_dtype
+from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import answer, deviation, error_scale
-from convalgos.measure import Judge
-from convalgos.problem import DIRECTIONS
+from convalgos.measure.timing import Judge
 from convalgos.select import algorithms_on, find_algorithm
 
 CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]

@@ -10,15 +10,16 @@ from click.testing import CliRunner
 from command_line import run
 
 import convalgos as ca
-from convalgos import evaluate, select
-from convalgos.algorithm import missing
-from convalgos.cli import main
-from convalgos.evaluate import Case, elsewhere, recorded
-from convalgos.evaluate import report as evaluate_report
-from convalgos.evaluate.learned import Learned
-from convalgos.evaluate.recorded import Recorded, RecordedLayer
-from convalgos.ranking import Candidate
-from convalgos.store import Measured
+from convalgos.core.algorithm import missing
+from convalgos.select import choose
+from convalgos.select.ranking import Candidate
+from convalgos.select.wisdom_file import Measured
+from convalgos.tools.cli.main import main
+from convalgos.tools.evaluate import other_machine, recorded_tables, regret
+from convalgos.tools.evaluate import report as evaluate_report
+from convalgos.tools.evaluate.learned import Learned
+from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
+from convalgos.tools.evaluate.regret import Case
 
 SHIPPED = sorted((Path(__file__).parents[1] / "asv_bench" / "tables").glob("*.json"))
 PROBLEM = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
@@ -30,9 +31,9 @@ def case(suite="net", count=1, **samples):
     times = {k.replace("__", "."): Measured(tuple(v)) for k, v in samples.items()}
     layer = RecordedLayer(suite, "layer", PROBLEM, count, times)
     candidates = tuple(
-        Candidate(select.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
+        Candidate(choose.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
     )
-    return Case(layer, select.current_machine(), candidates, ())
+    return Case(layer, choose.current_machine(), candidates, ())
 
 
 def always(name):
@@ -52,34 +53,34 @@ def test_regret_and_all_that_follows():
         case(cpu__direct=flat(1.0), cpu__im2col__own=flat(1.04), count=3),
         case(cpu__direct=flat(20.0), cpu__im2col__own=flat(4.0)),
     ]
-    e = evaluate.evaluate("own", always(OWN), found)
+    e = regret.evaluate("own", always(OWN), found)
     assert e.regrets.tolist() == pytest.approx([2.0, 1.04, 1.0])
     assert e.mean == pytest.approx((2.0 * 1.04) ** (1 / 3))
     assert (e.quantile(0.5), e.regrets.max()) == pytest.approx((1.04, 2.0))
     assert (e.within(1.05), e.within(2.0)) == (pytest.approx(2 / 3), 1.0)
     assert e.right == pytest.approx(1 / 3)
     assert e.lost_s == pytest.approx(1.0 + 3 * 0.04)
-    single = evaluate.single_best(found)
+    single = regret.single_best(found)
     assert single.selector == OWN and single.mean == pytest.approx(e.mean)
     assert e.gap_closed(single) == pytest.approx(0)
-    best = evaluate.evaluate("best", lambda p, candidates, m: [c.predicted for c in candidates], found)
+    best = regret.evaluate("best", lambda p, candidates, m: [c.predicted for c in candidates], found)
     assert best.mean == 1.0 and best.gap_closed(single) == 1.0 and best.right == 1.0
 
 
 def test_a_winner_by_luck_does_not_win():
     """One that is fast in one half only would be the oracle by all samples; the other half scores it."""
     lucky = case(cpu__direct=[0.5, 1.5] * 3, cpu__im2col__own=flat(1.0))
-    e = evaluate.evaluate("own", always(OWN), [lucky])
+    e = regret.evaluate("own", always(OWN), [lucky])
     # even samples: direct wins and is scored 1.5 on the odd ones; odd samples: own wins
     assert e.mean == pytest.approx(math.sqrt((1.0 / 1.5) * 1.0))
 
 
 def test_ties_count_as_right():
     tied = case(cpu__direct=[1.0, 1.1, 0.9, 1.0], cpu__im2col__own=[1.02, 1.12, 0.92, 1.02])
-    e = evaluate.evaluate("own", always(OWN), [tied])
+    e = regret.evaluate("own", always(OWN), [tied])
     assert e.right == 1.0 and e.mean > 1.0
     clear = case(cpu__direct=flat(1.0), cpu__im2col__own=flat(1.02))
-    assert evaluate.evaluate("own", always(OWN), [clear]).right == 0.0
+    assert regret.evaluate("own", always(OWN), [clear]).right == 0.0
 
 
 def test_an_algorithm_that_was_not_measured_stands_for_the_slowest():
@@ -87,7 +88,7 @@ def test_an_algorithm_that_was_not_measured_stands_for_the_slowest():
         case(cpu__direct=flat(1.0), cpu__im2col__own=flat(3.0)),
         case(cpu__im2col__own=flat(1.0), cpu__im2col__blas=flat(5.0)),
     ]
-    single = evaluate.single_best(found)
+    single = regret.single_best(found)
     assert single.selector == OWN and single.mean == pytest.approx(math.sqrt(3.0))
 
 
@@ -111,7 +112,7 @@ def test_what_learns_never_sees_the_network_it_is_judged_on():
         case("b", cpu__direct=flat(2.0), cpu__im2col__own=flat(1.0)),
         case("a", cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)),
     ]
-    e = evaluate.evaluate("learner", Learner(), found)
+    e = regret.evaluate("learner", Learner(), found)
     assert Learner.fitted == [["b"], ["a"]]
     assert [j.pick for j in e.judged] == [OWN, DIRECT, OWN]
     assert {name: len(g.judged) for name, g in e.by_group().items()} == {"a": 2, "b": 1}
@@ -121,27 +122,27 @@ def test_what_learns_never_sees_the_machine_it_is_judged_on():
     Learner.fitted.clear()
     found = [case(suite, cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)) for suite in "aab"]
     with pytest.raises(ValueError, match="needs the tables of two machines"):
-        evaluate.evaluate("learner", Learner(), found, held_out="machine")
+        regret.evaluate("learner", Learner(), found, held_out="machine")
     with pytest.raises(ValueError, match="held_out='suite' must be one of 'network', 'machine'"):
-        evaluate.evaluate("learner", Learner(), found, held_out="suite")
+        regret.evaluate("learner", Learner(), found, held_out="suite")
     other = replace(found[0].machine, name="other")
     found[1:] = [replace(c, machine=other) for c in found[1:]]
-    evaluate.evaluate("learner", Learner(), found, held_out="machine")
+    regret.evaluate("learner", Learner(), found, held_out="machine")
     assert Learner.fitted == [["a", "b"], ["a"]]
 
 
 def test_candidates_are_those_of_the_machine_of_a_table():
-    here = select.current_machine()
+    here = choose.current_machine()
     problems = [PROBLEM, ca.ConvProblem.parse("n2 c3 w20 k4 s3")]
-    plain = [select.survey(p, "cpu", here)[0] for p in problems]
-    assert elsewhere.survey(problems, here) == plain
+    plain = [choose.survey(p, "cpu", here)[0] for p in problems]
+    assert other_machine.survey(problems, here) == plain
     (there,) = {16, 32, 64} - {here.vector_bytes, 16 if here.vector_bytes > 16 else 64}
     other = replace(here, vector_bytes=there, threads=here.threads + 1, l2_bytes=here.l2_bytes // 2)
-    seen = elsewhere.survey(problems, other)
+    seen = other_machine.survey(problems, other)
     assert [[c.id for c in found] for found in seen] == [[c.id for c in found] for found in plain]
     assert all(c.predicted > 0 for found in seen for c in found)
     assert [c.workspace_bytes for c in seen[0]] != [c.workspace_bytes for c in plain[0]]
-    assert elsewhere.survey(problems, here) == plain  # this process still plans for its own
+    assert other_machine.survey(problems, here) == plain  # this process still plans for its own
 
 
 def test_the_errors_of_the_models():
@@ -151,7 +152,7 @@ def test_the_errors_of_the_models():
         for c in found[0].candidates
     ]
     found = [Case(found[0].layer, found[0].machine, tuple(doubled), ())]
-    (error,) = evaluate.model_errors(found)  # direct is more than 3 times the fastest
+    (error,) = regret.model_errors(found)  # direct is more than 3 times the fastest
     assert (error.family, error.count, error.bias) == ("cpu.im2col", 2, pytest.approx(math.sqrt(2)))
     assert error.scatter == pytest.approx(math.sqrt(2))
 
@@ -190,10 +191,10 @@ def test_what_a_model_is_off_by_is_learned():
     assert seconds[OWN] == pytest.approx(one.seconds(OWN), rel=0.1)
     assert seconds[DIRECT] == pytest.approx(one.seconds(DIRECT), rel=0.1)
     assert (
-        evaluate.evaluate("learned", Learned(), found).mean
-        < evaluate.evaluate("analytic", always(OWN), found).mean
+        regret.evaluate("learned", Learned(), found).mean
+        < regret.evaluate("analytic", always(OWN), found).mean
     )
-    assert evaluate.evaluate("learned", Learned(), found).right == 1.0
+    assert regret.evaluate("learned", Learned(), found).right == 1.0
 
 
 def test_what_was_never_seen_is_not_corrected():
@@ -205,14 +206,14 @@ def test_what_was_never_seen_is_not_corrected():
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
-    found = evaluate.cases([recorded.read(path)])
-    plain = evaluate.evaluate("analytic", select.analytic, found)
-    assert evaluate.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
+    found = regret.cases([recorded_tables.read(path)])
+    plain = regret.evaluate("analytic", choose.analytic, found)
+    assert regret.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
 
 
 def test_nothing_to_judge():
     with pytest.raises(ValueError, match="no layer with a candidate"):
-        evaluate.evaluate("x", always(OWN), [])
+        regret.evaluate("x", always(OWN), [])
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -229,18 +230,18 @@ def bench_json(tmp_path_factory):
 
 
 def test_a_table_of_bench_is_read_and_made_compact(bench_json, tmp_path):
-    table = recorded.read(bench_json)
+    table = recorded_tables.read(bench_json)
     (layer,) = table.layers
     written = json.loads(bench_json.read_text())["layers"][0]
     assert layer.times.keys() == {c["algorithm"] for c in written["candidates"]}
     assert str(layer.problem) == written["problem"]
     small = tmp_path / "small.json"
-    small.write_text(recorded.dump(table))
-    again = recorded.read(small)
+    small.write_text(recorded_tables.dump(table))
+    again = recorded_tables.read(small)
     assert again.machine == table.machine and again.versions == table.versions
     for name, times in layer.times.items():
         assert again.layers[0].times[name].samples_s == pytest.approx(times.samples_s, rel=1e-3)
-    assert recorded.dump(again) == recorded.dump(table)
+    assert recorded_tables.dump(again) == recorded_tables.dump(table)
 
 
 def test_wrong_results_are_left_out(bench_json, tmp_path):
@@ -249,7 +250,7 @@ def test_wrong_results_are_left_out(bench_json, tmp_path):
     found["layers"][0]["candidates"][1]["error"] = 1.0
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(found))
-    left = recorded.read(path).layers[0].times
+    left = recorded_tables.read(path).layers[0].times
     assert left.keys() == {c["algorithm"] for c in found["layers"][0]["candidates"][2:]}
 
 
@@ -268,22 +269,22 @@ def test_a_table_that_is_none_is_refused(bench_json, tmp_path, damage):
     path = tmp_path / "bad.json"
     path.write_text(damage(bench_json.read_text()))
     with pytest.raises(ValueError, match=r"bad\.json is not a table of convalgos bench"):
-        recorded.read(path)
+        recorded_tables.read(path)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_shipped_tables_can_be_replayed(path):
-    table = recorded.read(path)
-    assert recorded.dump(table) == path.read_text()
+    table = recorded_tables.read(path)
+    assert recorded_tables.dump(table) == path.read_text()
     assert table.machine.name and table.versions["convalgos"]
-    found = evaluate.cases([table])
+    found = regret.cases([table])
     assert len(found) == len(table.layers)
-    e = evaluate.evaluate("analytic", select.analytic, found)
-    assert e.gap_closed(evaluate.single_best(found)) > 0.5  # the models know far more than one rule does
+    e = regret.evaluate("analytic", choose.analytic, found)
+    assert e.gap_closed(regret.single_best(found)) > 0.5  # the models know far more than one rule does
 
 
 def test_tables_are_shipped():
-    tables = [recorded.read(path) for path in SHIPPED]
+    tables = [recorded_tables.read(path) for path in SHIPPED]
     assert max(len(t.layers) for t in tables) >= 100
     assert max(len({layer.suite for layer in t.layers}) for t in tables) >= 20
     assert len({t.machine for t in tables}) >= 2
@@ -294,7 +295,7 @@ def test_tables_are_shipped():
 
 @pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))
 def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_path, monkeypatch):
-    monkeypatch.setattr(select, "_rankers", dict(select._rankers))
+    monkeypatch.setattr(choose, "_rankers", dict(choose._rankers))
     mine = tmp_path / "mine.py"
     mine.write_text(
         "import convalgos as ca\n"
@@ -317,7 +318,7 @@ def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_p
 def test_the_command_that_compacts(bench_json, tmp_path):
     path = tmp_path / "small.json"
     assert "1 layers" in run("select", "compact", bench_json, path).stdout
-    assert recorded.read(path).layers
+    assert recorded_tables.read(path).layers
     assert "is not a table" in run("select", "evaluate", mangled(path), status=2).stderr
 
 
@@ -329,6 +330,6 @@ def mangled(path):
 @pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))
 def test_names_are_escaped():
     bad = case("<b>net</b>", cpu__direct=flat(1.0), cpu__im2col__own=flat(3.0))
-    e = evaluate.evaluate("own", always(OWN), [bad])
-    page = evaluate_report.html([e], evaluate.single_best([bad]), [], [Recorded(bad.machine, {}, ())])
+    e = regret.evaluate("own", always(OWN), [bad])
+    page = evaluate_report.html([e], regret.single_best([bad]), [], [Recorded(bad.machine, {}, ())])
     assert "<b>" not in page and "&lt;b&gt;net" in page

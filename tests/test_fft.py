@@ -14,19 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos import cache_files
-from convalgos.algorithm import missing
-from convalgos.cpu import fft, fftw, jit, plane_costs, planes
+from convalgos.core import cache_files
+from convalgos.core.algorithm import missing
+from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu import fft
 from convalgos.cpu.fft import Fft
-from convalgos.measure import random_arrays
-from convalgos.memory import aligned_zeros
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.spectral import blocking, engines
+from convalgos.cpu.spectral import cost as spectral_cost
+from convalgos.measure.timing import random_arrays
 
 pytestmark = pytest.mark.skipif(
-    missing("llvmlite") is not None or fftw.why_not("fftw") is not None, reason="needs llvmlite and pyfftw"
+    missing("llvmlite") is not None or engines.why_not("fftw") is not None, reason="needs llvmlite and pyfftw"
 )
 ENGINES = [
-    pytest.param(engine, marks=pytest.mark.skipif(fftw.why_not(engine) is not None, reason=f"no {engine}"))
-    for engine in fftw.ENGINES
+    pytest.param(engine, marks=pytest.mark.skipif(engines.why_not(engine) is not None, reason=f"no {engine}"))
+    for engine in engines.ENGINES
 ]
 LAYOUTS = ("channels_first", "channels_last")
 
@@ -40,15 +43,15 @@ def small_caches(monkeypatch):
     """Schedules as on a machine with tiny caches, which cuts small problems into many chunks."""
 
     def shrink(l2_bytes: int, **constants: int) -> None:
-        monkeypatch.setattr(planes, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
+        monkeypatch.setattr(blocking, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
         for name, value in constants.items():
-            module = next(m for m in (fft, plane_costs, planes) if hasattr(m, name))
+            module = next(m for m in (fft, spectral_cost, blocking) if hasattr(m, name))
             monkeypatch.setattr(module, name, value)
-        for cached in (plane_costs.whole, plane_costs.blocked):
+        for cached in (spectral_cost.whole, spectral_cost.blocked):
             cached.cache_clear()
 
     yield shrink
-    for cached in (plane_costs.whole, plane_costs.blocked):
+    for cached in (spectral_cost.whole, spectral_cost.blocked):
         cached.cache_clear()
 
 
@@ -61,15 +64,15 @@ def small_caches(monkeypatch):
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_transforms_are_numpys(engine, lengths, dtype):
-    transform = fftw.transform(engine, dtype, lengths)
+    transform = engines.transform(engine, dtype, lengths)
     execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
-    plane = aligned_zeros(2 * fftw.spectrum_size(lengths), dtype)
-    strides = [s * plane.itemsize for s in fftw.strides(lengths)]
+    plane = aligned_zeros(2 * engines.spectrum_size(lengths), dtype)
+    strides = [s * plane.itemsize for s in engines.strides(lengths)]
     real = np.lib.stride_tricks.as_strided(plane, lengths, strides)  # a view
     x = np.random.default_rng(0).standard_normal(lengths).astype(dtype)
     real[...] = x
     execute(transform.execute_forward)(transform.forward, plane.ctypes.data, plane.ctypes.data)
-    expected = np.fft.rfftn(x.reshape(fftw.kept_lengths(lengths)))
+    expected = np.fft.rfftn(x.reshape(engines.kept_lengths(lengths)))
     tolerance = 20 * np.finfo(dtype).eps * np.abs(expected).max()
     assert np.abs(plane.view(np.result_type(dtype, np.complex64)) - expected.ravel()).max() < tolerance
     execute(transform.execute_inverse)(transform.inverse, plane.ctypes.data, plane.ctypes.data)
@@ -79,7 +82,7 @@ def test_transforms_are_numpys(engine, lengths, dtype):
 @given(st.integers(1, 3_000_000))
 @settings(max_examples=200)
 def test_good_lengths(least):
-    length = fftw.good_length(least)
+    length = engines.good_length(least)
     assert least <= length < 2 * least or length <= 4
     for prime in (2, 3, 5, 7):
         while length % prime == 0:
@@ -90,23 +93,23 @@ def test_good_lengths(least):
 @pytest.mark.parametrize("least", [5, 97, 211, 1000, 1025, 65537, 99_999])
 def test_no_longer_length_is_faster(least):
     def seconds(n):
-        return n * math.log2(n) / fftw.speed(n)
+        return n * math.log2(n) / engines.speed(n)
 
-    longer = {m << e for m in fftw.ODD_PARTS for e in range(20)}
-    assert seconds(fftw.good_length(least)) == min(seconds(n) for n in longer if n >= least)
+    longer = {m << e for m in engines.ODD_PARTS for e in range(20)}
+    assert seconds(engines.good_length(least)) == min(seconds(n) for n in longer if n >= least)
 
 
 def test_a_transform_is_planned_once():
     lengths = (1, 1, 6)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: fftw.transform("fftw", "float32", lengths), range(32)))
+        found = list(pool.map(lambda _: engines.transform("fftw", "float32", lengths), range(32)))
     assert len(set(map(id, found))) == 1
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_engines_agree(dtype, layout):
-    if reason := fftw.why_not("mkl"):
+    if reason := engines.why_not("mkl"):
         pytest.skip(reason)
     problem = parse("n2 c3 h40 w37 k5 r9 s8 p4:3,2 stride2,1", layout, dtype)
     x, w = random_arrays(problem)
@@ -122,9 +125,9 @@ def own_wisdom(monkeypatch, tmp_path):
     """A cache folder of our own, in which no wisdom was read yet."""
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cache_files, "_told", {})
-    fftw.learn.cache_clear()
-    yield fftw.wisdom_path("fftwf")
-    fftw.learn.cache_clear()
+    engines.learn.cache_clear()
+    yield engines.wisdom_path("fftwf")
+    engines.learn.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -142,11 +145,11 @@ def test_long_lines_are_not_searched_in_full(lengths, pruned, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(fftw, "_function", noted)
-    monkeypatch.setattr(fftw, "learn", lambda prefix: None)
+    monkeypatch.setattr(engines, "_function", noted)
+    monkeypatch.setattr(engines, "learn", lambda prefix: None)
     with pytest.raises(RuntimeError, match="has no r2c plan"):
-        fftw.Transform("fftw", "float32", lengths)
-    assert flags and all(bool(f & fftw.PRUNE) == pruned for f in flags)
+        engines.Transform("fftw", "float32", lengths)
+    assert flags and all(bool(f & engines.PRUNE) == pruned for f in flags)
 
 
 def test_wisdom_is_kept_and_read_back(own_wisdom):
@@ -155,11 +158,11 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
     before = pyfftw.export_wisdom()
     pyfftw.forget_wisdom()
     try:
-        fftw.Transform("fftw", "float32", (1, 1, 1200))
-        text = cache_files.unsealed(own_wisdom.read_bytes().removeprefix(fftw.MAGIC)).decode()
+        engines.Transform("fftw", "float32", (1, 1, 1200))
+        text = cache_files.unsealed(own_wisdom.read_bytes().removeprefix(engines.MAGIC)).decode()
         pyfftw.forget_wisdom()
-        fftw.learn.cache_clear()
-        fftw.learn("fftwf")
+        engines.learn.cache_clear()
+        engines.learn("fftwf")
         lines = pyfftw.export_wisdom()[1].decode().splitlines()
         assert sorted(lines) == sorted(text.splitlines()) and len(lines) > 2
     finally:
@@ -170,16 +173,16 @@ def test_threads_that_use_fftw_first_at_the_same_time(own_wisdom):
     """It must not ready itself in two of them at once: one process in three was ended."""
     program = """
 import sys, threading
-from convalgos.cpu import fftw
+from convalgos.cpu.spectral import engines
 sys.setswitchinterval(1e-6)
 start = threading.Barrier(8)
 def work():
     start.wait()
-    fftw._library("fftw")
+    engines._library("fftw")
 threads = [threading.Thread(target=work) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-fftw.Transform("fftw", "float64", (1, 1, 1200))
+engines.Transform("fftw", "float64", (1, 1, 1200))
 """
     running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(4)]
     assert [process.wait() for process in running] == [0] * 4
@@ -187,7 +190,9 @@ fftw.Transform("fftw", "float64", (1, 1, 1200))
 
 def test_wisdom_is_taken_by_programs_that_use_pyfftw_and_by_others(own_wisdom):
     """FFTW takes wisdom only where it knows the same solvers, which importing pyFFTW adds to."""
-    make = "from convalgos.cpu import fftw; fftw.Transform('fftw', 'float32', (1, 1, 1200))"
+    make = (
+        "from convalgos.cpu.spectral import engines as fftw; fftw.Transform('fftw', 'float32', (1, 1, 1200))"
+    )
     for first in ("", "import pyfftw; ", ""):
         subprocess.run([sys.executable, "-W", "error", "-c", first + make], check=True)
     assert [path.name for path in own_wisdom.parent.iterdir()] == [own_wisdom.name]
@@ -200,43 +205,43 @@ def test_wisdom_is_taken_by_programs_that_use_pyfftw_and_by_others(own_wisdom):
         b"no wisdom",
         b"\x00\xff" * 100,
         b"(fftw-3.3.5 fftwf_wisdom #x1 #x2 #x3",
-        fftw.MAGIC + cache_files.sealed(b"no wisdom"),
+        engines.MAGIC + cache_files.sealed(b"no wisdom"),
     ],
 )
 def test_damaged_wisdom_is_set_aside(own_wisdom, content):
     own_wisdom.parent.mkdir(parents=True)
     own_wisdom.write_bytes(content)
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        fftw.learn("fftwf")
+        engines.learn("fftwf")
     assert own_wisdom.with_name(own_wisdom.name + ".damaged").read_bytes() == content
-    fftw.keep("fftwf")
-    assert own_wisdom.read_bytes().startswith(fftw.MAGIC)
+    engines.keep("fftwf")
+    assert own_wisdom.read_bytes().startswith(engines.MAGIC)
 
 
 def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
     """FFTW ends the process where it finds what it did not write."""
-    fftw.Transform("fftw", "float32", (1, 1, 1200))
-    fftw.keep("fftwf")  # where another test has planned this length already, there is nothing new to keep
+    engines.Transform("fftw", "float32", (1, 1, 1200))
+    engines.keep("fftwf")  # where another test has planned this length already, there is nothing new to keep
     whole = own_wisdom.read_bytes()
-    monkeypatch.setattr(fftw, "_accept", lambda *wisdom: pytest.fail("FFTW was given changed wisdom"))
+    monkeypatch.setattr(engines, "_accept", lambda *wisdom: pytest.fail("FFTW was given changed wisdom"))
     for place in [*range(0, 100, 7), *range(100, len(whole), max(1, len(whole) // 40))]:
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
         own_wisdom.write_bytes(changed)
-        fftw.learn.cache_clear()
+        engines.learn.cache_clear()
         with pytest.warns(RuntimeWarning, match="was damaged"):
-            fftw.learn("fftwf")
+            engines.learn("fftwf")
 
 
 def test_wisdom_that_others_can_change_is_passed_over(own_wisdom, monkeypatch):
-    fftw.keep("fftwf")
-    monkeypatch.setattr(fftw, "_accept", lambda *wisdom: pytest.fail("it was read"))
+    engines.keep("fftwf")
+    monkeypatch.setattr(engines, "_accept", lambda *wisdom: pytest.fail("it was read"))
     for path, mode in ((own_wisdom, 0o666), (own_wisdom.parent, 0o777)):
         path.chmod(mode)
-        fftw.learn.cache_clear()
-        fftw._usable.cache_clear()
+        engines.learn.cache_clear()
+        engines._usable.cache_clear()
         with pytest.warns(RuntimeWarning, match="others"):
-            fftw.learn("fftwf")
+            engines.learn("fftwf")
 
 
 def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp_path):
@@ -244,7 +249,7 @@ def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp
     in_the_way.write_text("not a folder")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(in_the_way))
     with pytest.warns(RuntimeWarning, match="could not be kept"):
-        fftw.keep("fftwf")
+        engines.keep("fftwf")
 
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -252,19 +257,19 @@ def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp
 
 def test_full_padding_needs_no_room_of_its_own():
     """The windows that run over the end of a block find the zeros before its start."""
-    assert plane_costs.whole(parse("n1 c1 w1024 k1 s1024 p1023")).lengths == (1, 1, 2048)
-    assert plane_costs.whole(parse("n1 c1 w1024 k1 s1024 p1023:0")).lengths == (1, 1, 2048)
-    assert plane_costs.whole(parse("n1 c1 w1024 k1 s1024 p0")).lengths == (1, 1, 1024)
+    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p1023")).lengths == (1, 1, 2048)
+    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p1023:0")).lengths == (1, 1, 2048)
+    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p0")).lengths == (1, 1, 1024)
 
 
 def test_strides_are_phases():
-    assert plane_costs.whole(parse("n1 c1 w1024 k1 s8 stride4")).lengths[2] <= 1024 // 4 + 2
-    assert plane_costs.whole(parse("n1 c1 w1024 k1 s8 stride4")).channels == 4
+    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4")).lengths[2] <= 1024 // 4 + 2
+    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4")).channels == 4
     assert (
-        plane_costs.whole(parse("n1 c1 w1024 k1 s8 stride4 dilation4")).channels == 1
+        spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4 dilation4")).channels == 1
     )  # all taps in one phase
     assert (
-        plane_costs.whole(parse("n1 c1 w1024 k1 s2 stride9")).channels == 2
+        spectral_cost.whole(parse("n1 c1 w1024 k1 s2 stride9")).channels == 2
     )  # nothing reads the other seven
 
 
@@ -274,10 +279,12 @@ def test_blocks_are_not_columns(layout):
     for text in ("n1 c1 h512 w512 k1 r31 s1 p15,0", "n1 c3 h512 w512 k3 r31 s1 p15,0 groups3"):
         problem = parse(text, layout)
         p = problem.as_3d
-        columns = planes.Cut(p, (planes.axis(p, 0, None), planes.axis(p, 1, None), planes.axis(p, 2, 1)))
-        chosen, machine = plane_costs.blocked(problem, None), plane_costs.NOMINAL
+        columns = blocking.Cut(
+            p, (blocking.axis(p, 0, None), blocking.axis(p, 1, None), blocking.axis(p, 2, 1))
+        )
+        chosen, machine = spectral_cost.blocked(problem, None), spectral_cost.NOMINAL
         assert columns.lengths[2] == 1 < chosen.lengths[2]
-        assert plane_costs.seconds(columns, "fftw", machine) > 2 * plane_costs.seconds(
+        assert spectral_cost.seconds(columns, "fftw", machine) > 2 * spectral_cost.seconds(
             chosen, "fftw", machine
         )
 
@@ -334,7 +341,7 @@ def test_blocks_in_every_dimension(text, layout, dtype):
 )
 def test_large_dilations(text):
     for engine, layout in product(("fftw", "mkl"), LAYOUTS):
-        if fftw.why_not(engine) is None:
+        if engines.why_not(engine) is None:
             check(Fft(engine), parse(text, layout))
 
 
@@ -356,15 +363,15 @@ def test_chunks_of_every_size(small_caches, text, l2_bytes, layout):
 
 def test_both_ways_of_sharing_are_met(small_caches):
     small_caches(2048)
-    cuts = [plane_costs.whole(parse(t)) for t in ("n3 c50 w70 k50 s9 groups50", "n1 c5 w70 k9 s9")]
-    assert [planes.schedule(cut).alone for cut in cuts] == [True, False]
-    assert all(planes.schedule(cut).chunks >= 1 for cut in cuts)
+    cuts = [spectral_cost.whole(parse(t)) for t in ("n3 c50 w70 k50 s9 groups50", "n1 c5 w70 k9 s9")]
+    assert [blocking.schedule(cut).alone for cut in cuts] == [True, False]
+    assert all(blocking.schedule(cut).chunks >= 1 for cut in cuts)
 
 
 def test_a_workspace_too_small_for_all_threads(small_caches):
     small_caches(2048, WORKSPACE=4096)
     problem = parse("n3 c6 w70 k8 s9")
-    assert planes.schedule(plane_costs.whole(problem)).tasks == 1
+    assert blocking.schedule(spectral_cost.whole(problem)).tasks == 1
     check(Fft(), problem)
 
 
@@ -410,7 +417,7 @@ def test_the_workspace_is_bounded(text, layout, monkeypatch):
             continue
         monkeypatch.setattr(jit, "thread_count", lambda threads=threads: threads)
         cut = algorithm.cut(problem)
-        least = (cut.channels + planes.schedule(cut).run * 3) * cut.plane_bytes
+        least = (cut.channels + blocking.schedule(cut).run * 3) * cut.plane_bytes
         assert algorithm.workspace_bytes(problem) <= max(64 << 20, 2 * least), (algorithm.id, threads)
 
 
@@ -428,7 +435,7 @@ def test_the_workspace_is_what_is_allocated(text, layout):
 
 def test_the_model_knows_when_to_cut():
     def cost(text, **fields):
-        return Fft(**fields).cost(parse(text), plane_costs.NOMINAL)
+        return Fft(**fields).cost(parse(text), spectral_cost.NOMINAL)
 
     for text in LARGE[:2]:
         assert cost(text, overlap=True) < cost(text) / 2
@@ -445,7 +452,9 @@ def test_a_filter_with_too_large_a_spectrum_is_refused():
 
 
 def test_missing_engines_say_so(monkeypatch):
-    monkeypatch.setattr(fftw, "missing", lambda module: f"needs {module}, which is not installed (pip ...)")
+    monkeypatch.setattr(
+        engines, "missing", lambda module: f"needs {module}, which is not installed (pip ...)"
+    )
     assert Fft().why_not(parse(LARGE[0])).startswith("needs pyfftw")
 
 

@@ -11,9 +11,9 @@ from helpers import check, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
+from convalgos.core.machine import Machine
 from convalgos.cpu.fft_tiles import ALGORITHMS, FftTiles, FftTilesPlan
-from convalgos.machine import Machine
-from convalgos.suites import suites
+from convalgos.tools.bench.suites import suites
 
 MACHINE = Machine("test", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 2e-6)
 

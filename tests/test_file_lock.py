@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from convalgos.store import locked
+from convalgos.select.wisdom_file import locked
 
 WITHIN = """
 import os, sys, time
 from pathlib import Path
-from convalgos.store import locked
+from convalgos.select.wisdom_file import locked
 
 def forked(then):
     pid = os.fork()

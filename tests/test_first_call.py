@@ -13,7 +13,7 @@ pytest.importorskip("llvmlite", reason="compiles kernels")
 PROGRAM = """
 import json, re, sys
 import numpy as np, convalgos as ca
-from convalgos.cpu import jit
+from convalgos.cpu.runtime import jit
 
 ran, names, real = np.zeros(100, np.int64), [], jit.lower
 
@@ -47,8 +47,8 @@ CALLS = {  # how -> the most kernels that it may need
     "ca.conv(random(1, 1, 100_000), random(1, 1, 1001), padding=500)": 10,
 }
 OF_THREADS = {
-    "thread_pool.work[]",
-    "thread_pool.stop[]",
+    "runtime.thread_pool.work[]",
+    "runtime.thread_pool.stop[]",
 }  # workers may come too late, and end with the process
 
 

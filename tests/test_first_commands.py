@@ -15,14 +15,16 @@ from command_line import run
 from test_cli import QUICK, TABLE, Broken, Wrong
 
 import convalgos as ca
-from convalgos import completion, progress, select
-from convalgos.algorithm import missing
-from convalgos.cli import main
-from convalgos.cpu import mkl
+from convalgos.core.algorithm import missing
+from convalgos.core.near_names import did_you_mean
 from convalgos.cpu.reference import ALGORITHMS
+from convalgos.cpu.runtime import mkl
 from convalgos.gpu import device as gpu
-from convalgos.near_names import did_you_mean
-from convalgos.suites import suites
+from convalgos.select import choose
+from convalgos.tools.bench.suites import suites
+from convalgos.tools.cli import completion
+from convalgos.tools.cli.main import main
+from convalgos.tools.console import progress_bar
 
 HOSTILE = "[/conv1]\x1b[2J"
 TERMINAL = {"TTY_COMPATIBLE": "1", "NO_COLOR": "1"}
@@ -72,10 +74,10 @@ def test_explain_shows_the_picks_of_a_model_and_a_table(tmp_path, table):
 
 
 def test_find_measures_a_network(table, monkeypatch):
-    monkeypatch.setattr(select, "algorithms", lambda device=None: ALGORITHMS)
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: ALGORITHMS)
     text = run("find", table, "--rounds", "1").stdout
     assert "[/conv1]\\x1b[2J" in text and "reference" in text and "regret" in text
-    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
     assert "cpu.wrong has error" in run("find", table, "--rounds", "1", status=1).stdout
 
 
@@ -213,7 +215,7 @@ def test_help_says_how_to_switch_completion_on_and_what_statuses_mean():
         assert re.search(rf"^ +{status} +\w", text, re.M)
     assert "143" in text and "SIGTERM" in text
     done = subprocess.run(
-        [sys.executable, "-c", "from convalgos.cli import main; main(prog_name='convalgos')"],
+        [sys.executable, "-c", "from convalgos.tools.cli.main import main; main(prog_name='convalgos')"],
         env={**os.environ, "_CONVALGOS_COMPLETE": "bash_source"}, capture_output=True, text=True,
     )  # fmt: skip
     assert "_convalgos_completion" in done.stdout, done.stderr
@@ -225,9 +227,9 @@ def test_help_says_how_to_switch_completion_on_and_what_statuses_mean():
 
 @pytest.mark.parametrize("odd", [Wrong(), Broken()])
 def test_find_ends_in_1_where_a_result_is_wrong_or_an_algorithm_fails(monkeypatch, odd):
-    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     run("find", "n1 c4 w9 k4 s3", "--rounds", "1", status=1)
-    monkeypatch.setattr(select, "algorithms", lambda device=None: ALGORITHMS)
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: ALGORITHMS)
     run("find", "n1 c4 w9 k4 s3", "--rounds", "1")
 
 
@@ -258,7 +260,7 @@ def test_what_this_machine_cannot_do_is_a_sentence(monkeypatch, error, status):
     def fails(*arguments, **more):
         raise error
 
-    monkeypatch.setattr(select, "rank", fails)
+    monkeypatch.setattr(choose, "rank", fails)
     told = run("explain", "n1 c4 w9 k4 s3", status=status).stderr
     assert told.startswith("Error: ") and str(error) in told and told.count("\n") == 1
 
@@ -273,7 +275,7 @@ def test_a_signal_leaves_the_json_of_what_was_done(tmp_path, sent, status):
     table, path = tmp_path / "slow.csv", tmp_path / "out.json"
     table.write_text(TABLE + "net,slow,2,8,64,64x64,64,61x61,1x1,30x30,1x1,1\n")
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from convalgos.cli import main; main()"
+    code += "from convalgos.tools.cli.main import main; main()"
     command = [sys.executable, "-c", code, "bench", str(table), *QUICK, "--json", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -310,11 +312,11 @@ def test_a_reader_that_has_enough_is_no_error(table):
 
 
 def test_progress_is_told_in_lines_where_stderr_is_a_file(table, monkeypatch):
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress_bar, "EVERY", 0.0)
     told = run("bench", table, *QUICK).stderr.splitlines()
     assert any(re.fullmatch(r"1 of 2 after \d+ s, second: cpu\.reference", line) for line in told)
     assert any("[/conv1]\\x1b[2J: cpu.reference" in line for line in told)
-    monkeypatch.setattr(progress, "EVERY", 60.0)
+    monkeypatch.setattr(progress_bar, "EVERY", 60.0)
     assert run("bench", table, *QUICK).stderr == ""
 
 

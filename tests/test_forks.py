@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convalgos import forks
+from convalgos.core import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
@@ -19,7 +19,7 @@ BEGIN = """
 import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")  # Python's own: the process has threads
 import numpy as np, convalgos as ca
-from convalgos.measure import random_arrays
+from convalgos.measure.timing import random_arrays
 P = ca.ConvProblem.parse
 LARGE = P("n1 c64 h40 w40 k64 r3 s3 p1")  # enough work for several threads
 
@@ -129,7 +129,7 @@ assert found == [0] * 8, found
 def test_while_a_thread_compiles():
     """The fork waits for it; the child compiles, too."""
     run("""
-from convalgos.cpu import jit, kernel_cache
+from convalgos.cpu.runtime import jit; from convalgos.cpu.compile import kernel_cache
 sys.path.insert(0, TESTS)
 from tiny_kernels import sum_to
 kernel_cache.load, kernel_cache.save = lambda key: None, lambda *entry: None
@@ -156,8 +156,8 @@ assert found == [0] * 4, found
 def test_a_compilation_that_goes_on_for_too_long():
     """The child is told; what is compiled runs on."""
     run("""
-from convalgos import forks
-from convalgos.cpu import jit, thread_pool
+from convalgos.core import forks
+from convalgos.cpu.runtime import jit; from convalgos.cpu.runtime import thread_pool
 forks.PATIENCE = 0.1
 expected = computed("cpu.direct")
 let_go, held = threading.Event(), threading.Event()
@@ -205,7 +205,7 @@ def test_threads_of_a_child():
     """It starts its own. A child whose fork Python is not told of, as by a library in C, does without."""
     run("""
 import ctypes
-from convalgos.cpu import jit
+from convalgos.cpu.runtime import jit
 jit.thread_count = lambda: 3
 expected = computed("cpu.direct")
 pool = jit._launcher[1]

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos import api
-from convalgos.algorithm import Unsupported, numpy_dtype
-from convalgos.arrays import as_numpy
+from convalgos.api import planning
+from convalgos.core.algorithm import Unsupported, numpy_dtype
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.arrays import as_numpy
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.records import conv_record
-from convalgos.gpu.tensor_cores import TensorCores
-from convalgos.memory import aligned_empty
+from convalgos.gpu.compile.module import ELEMENTS, Build
+from convalgos.gpu.gemm.mma import TensorCores
+from convalgos.gpu.launch.kernel_records import conv_record
 from convalgos.select import algorithms
 
 EVERY = algorithms("gpu")
@@ -232,8 +232,8 @@ def test_wrong_arrays_are_named():
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_the_public_call(monkeypatch, layout):
     """conv on arrays of the device: logical views of channels-last memory, prepared filters, out, bias."""
-    monkeypatch.setattr(api, "device_of", lambda array: "cuda:0")
-    monkeypatch.setattr(api, "as_cupy", as_numpy)
+    monkeypatch.setattr(planning, "device_of", lambda array: "cuda:0")
+    monkeypatch.setattr(planning, "as_cupy", as_numpy)
     x, w, bias, y = example(PROBLEM, "integers")
     answer = np.maximum(y + bias[:, None, None], 0)
     if layout == "channels_last":
@@ -247,7 +247,7 @@ def test_the_public_call(monkeypatch, layout):
         assert np.array_equal(out, answer)
     with pytest.raises(Unsupported, match=r"cpu\.direct cannot serve .* not on cuda:0"):
         ca.conv(x, w, padding=1, layout=layout, algorithm="cpu.direct")
-    api.forget_plans()  # those of the stand-in
+    planning.forget_plans()  # those of the stand-in
 
 
 def test_the_selector_ranks_the_candidates_of_the_device():

@@ -13,29 +13,37 @@ from click.testing import CliRunner
 from cuda_shim import device as shim
 
 import convalgos as ca
-from convalgos import evaluate
-from convalgos.algorithm import Unsupported
-from convalgos.cli import main
+from convalgos.core.algorithm import Unsupported
 from convalgos.cpu.reference import reference
-from convalgos.evaluate import recorded
-from convalgos.gpu import calibrate, device
-from convalgos.gpu.device import use
+from convalgos.gpu import device
+from convalgos.gpu.compile.module import Build
+from convalgos.gpu.device import calibrate, use
+from convalgos.gpu.device.offline import PaperDevice
 from convalgos.gpu.direct import DirectPlan
 from convalgos.gpu.im2col import PatchPlan
-from convalgos.gpu.module import Build
-from convalgos.gpu.paper import PaperDevice
-from convalgos.gpu.plan import GpuPlan
-from convalgos.gpu_check import __main__ as command
-from convalgos.gpu_check import cases, checks, compiling, quick, sanitize, targets, times, truth
-from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.report import Report
-from convalgos.gpu_check.results import Result
-from convalgos.gpu_check.steps import Begun, Skip
-from convalgos.gpu_check.targets import Reached
-from convalgos.gpu_check.times import Ceiling, HostTime, LayerTimes, Timed
-from convalgos.gpu_check.worker import Here
+from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.select import algorithms, facing
-from convalgos.suites import Layer, suites
+from convalgos.tools.bench.suites import Layer, suites
+from convalgos.tools.cli.main import main
+from convalgos.tools.evaluate import recorded_tables, regret
+from convalgos.tools.gpu_check import __main__ as command
+from convalgos.tools.gpu_check import (
+    cases,
+    checks,
+    compiling,
+    quick,
+    reference_answers,
+    sanitize,
+    targets,
+    timing,
+)
+from convalgos.tools.gpu_check.cases import Case
+from convalgos.tools.gpu_check.report import Report
+from convalgos.tools.gpu_check.results import Result
+from convalgos.tools.gpu_check.steps import Begun, Skip
+from convalgos.tools.gpu_check.targets import Reached
+from convalgos.tools.gpu_check.timing import Ceiling, HostTime, LayerTimes, Timed
+from convalgos.tools.gpu_check.worker import Here
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 FEW = ("n2 c3 h7 w5 k17 r3 s3 p1", "n1 c4 w50 k4 s4 p3:0 groups4", "n0 c3 h5 w5 k4 r3 s3")
@@ -55,9 +63,9 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(cases, "CAUSAL", ("n1 c2 w64 k2 s64 p63:0 groups2",))
     for module in (cases, compiling, quick):
         monkeypatch.setattr(module, "types", lambda names: [n for n in names if n in ("float32", "float16")])
-    monkeypatch.setattr(times, "CALLS", times.CALLS[1:2])
-    monkeypatch.setattr(times, "HOST_TRIES", 1)
-    monkeypatch.setattr(times, "PROMISING", 1e9)
+    monkeypatch.setattr(timing, "CALLS", timing.CALLS[1:2])
+    monkeypatch.setattr(timing, "HOST_TRIES", 1)
+    monkeypatch.setattr(timing, "PROMISING", 1e9)
     monkeypatch.setattr(calibrate, "COPIED", 1 << 12)
     monkeypatch.setattr(calibrate, "SQUARE", 16)
     monkeypatch.setattr(compiling, "builds", lambda device: [])
@@ -75,7 +83,7 @@ def only(monkeypatch):
     def algorithms_on(device, direction="forward"):
         return tuple(facing(a, direction) for a in chosen)
 
-    monkeypatch.setattr(checks.select, "algorithms_on", algorithms_on)
+    monkeypatch.setattr(checks.choose, "algorithms_on", algorithms_on)
 
 
 def run(chosen, folder, *arguments):
@@ -181,7 +189,7 @@ def test_the_time_is_kept_and_so_is_what_was_found_by_then(stand_in, only, tmp_p
         clock[0] += 1.0
         return clock[0]
 
-    for module in (command, checks, times):
+    for module in (command, checks, timing):
         monkeypatch.setattr(module.time, "monotonic", monotonic)
     status, record = run(stand_in, tmp_path, "--seconds", "30", ALL)
     assert status == 1, "not all that is needed was checked"
@@ -226,15 +234,15 @@ def test_unknown_suites_and_devices_are_refused(stand_in, capsys):
 @needs_shim
 def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_path):
     run(stand_in, tmp_path, ALL)
-    table = recorded.read(tmp_path / "gpu-h200-132sm.json")
+    table = recorded_tables.read(tmp_path / "gpu-h200-132sm.json")
     assert table.machine == stand_in.figures
-    assert {c.id for case in evaluate.cases([table]) for c in case.candidates} == set(OURS)
-    (tmp_path / "small.json").write_text(recorded.dump(table))
-    small = recorded.read(tmp_path / "small.json")
+    assert {c.id for case in regret.cases([table]) for c in case.candidates} == set(OURS)
+    (tmp_path / "small.json").write_text(recorded_tables.dump(table))
+    small = recorded_tables.read(tmp_path / "small.json")
     token = device._chosen.set(None)  # no GPU, not even the stand-in
     try:
-        found = evaluate.cases([small])
-        assert {m.family for m in evaluate.model_errors(found)} <= set(OURS)
+        found = regret.cases([small])
+        assert {m.family for m in regret.model_errors(found)} <= set(OURS)
         shown = CliRunner().invoke(main, ["select", "evaluate", str(tmp_path / "small.json")])
     finally:
         device._chosen.reset(token)
@@ -248,7 +256,7 @@ def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_p
 
 def test_every_algorithm_is_forced_on_some_awkward_problem():
     every = [a for a in algorithms("gpu") if list(a.builds())]
-    backward = ca.problem.DIRECTIONS[1:]
+    backward = ca.core.problem.DIRECTIONS[1:]
     kinds = (cases.AWKWARD, cases.AWKWARD[::2]), (cases.USED, cases.USED_BACKWARD)
     for texts, of_gradients in kinds:
         found = [*cases.of_texts("", texts), *cases.of_texts("", of_gradients, backward)]
@@ -264,14 +272,14 @@ def test_a_layer_of_each_kind_is_timed_in_turn():
     ordered = cases.by_importance(layers)
     assert len(ordered) == len(set(ordered))
     kinds = [(case.type, case.problem.layout) for case in ordered]
-    wanted = {(t, layout) for t in ("tf32", "float16") for layout in ca.problem.LAYOUTS}
+    wanted = {(t, layout) for t in ("tf32", "float16") for layout in ca.core.problem.LAYOUTS}
     assert wanted <= set(kinds[:8]), "those of tensor cores do not wait for the others"
     first = [case.problem for case in ordered[:8]]
     for is_kind in (cases.is_winograd, cases.is_depthwise, lambda p: max(p.kernel) == 31):
         assert any(map(is_kind, first))
     dense = [c.suite for c in ordered if c.type == "float16" and cases.is_dense(c.problem)]
     assert len(set(dense[:8])) > 3, "nor networks for each other"
-    every = {(la.problem.replace(layout=layout), name) for la in layers for layout in ca.problem.LAYOUTS
+    every = {(la.problem.replace(layout=layout), name) for la in layers for layout in ca.core.problem.LAYOUTS
              for name in ("float32", "tf32", "float16")}  # fmt: skip
     timed = {(c.problem.replace(dtype="float32", compute_dtype="float32"), c.type) for c in ordered}
     assert every <= timed
@@ -285,7 +293,7 @@ def test_three_layers_of_each_kind_are_telling():
         strict = [c for c in forward if is_kind(c.problem) and c.problem.layout == "channels_first"]
         assert sum(c.type == "float32" for c in strict) == 3
     assert any(max(c.problem.kernel) == 31 for c in forward)
-    for name, layout in {(t, la) for t in ("tf32", "float16") for la in ca.problem.LAYOUTS}:
+    for name, layout in {(t, la) for t in ("tf32", "float16") for la in ca.core.problem.LAYOUTS}:
         assert sum((c.type, c.problem.layout) == (name, layout) for c in forward) >= 3
     assert sum(c.problem.direction == "backward_weights" for c in found) == 3
     assert len(found) <= 33
@@ -303,11 +311,11 @@ def test_gradients_are_timed_after_what_targets_name_and_checked_before():
     assert {case.suite for case in dense} == {"resnet50", "vgg16"}
     kinds = {(c.type, c.problem.layout, c.problem.direction) for c in dense}
     types = [("float32", "channels_first")]
-    types += [(t, layout) for t in ("float16", "tf32") for layout in ca.problem.LAYOUTS]
-    assert kinds == {(*kind, d) for kind in types for d in ca.problem.DIRECTIONS[1:]}
+    types += [(t, layout) for t in ("float16", "tf32") for layout in ca.core.problem.LAYOUTS]
+    assert kinds == {(*kind, d) for kind in types for d in ca.core.problem.DIRECTIONS[1:]}
     thin = {(c.name, c.problem.direction) for c in gradients if cases.is_depthwise(c.problem)}
     names = [la.name for la in layers if cases.is_depthwise(la.problem)]
-    assert thin == {(name, direction) for name in names for direction in ca.problem.DIRECTIONS[1:]}
+    assert thin == {(name, direction) for name in names for direction in ca.core.problem.DIRECTIONS[1:]}
 
 
 def test_every_algorithm_has_a_regular_and_an_odd_problem_of_each_type():
@@ -331,7 +339,7 @@ def test_gradients_stand_apart_from_the_forward_pass(stand_in, only, tmp_path, m
     status, record = run(stand_in, tmp_path, ALL)
     assert status == 0
     problems = [la["problem"] for la in record["layers"]]
-    for direction in ca.problem.DIRECTIONS[1:]:
+    for direction in ca.core.problem.DIRECTIONS[1:]:
         assert str(dense.problem.replace(direction=direction)) in problems
     assert not any("backward" in text and "c16" not in text for text in problems)
     for la in record["layers"]:
@@ -342,16 +350,16 @@ def test_gradients_stand_apart_from_the_forward_pass(stand_in, only, tmp_path, m
     assert f"`{dense.problem} backward_data`" in gradients and f"`{dense.problem}`" not in gradients
     assert "| algorithm of a gradient |" in gradients
     checked = {c["problem"] for c in record["checks"] if c["case"].startswith("awkward")}
-    assert {d for d in ca.problem.DIRECTIONS[1:] if any(d in text for text in checked)} == {
+    assert {d for d in ca.core.problem.DIRECTIONS[1:] if any(d in text for text in checked)} == {
         "backward_data", "backward_weights"
     }  # fmt: skip
 
 
 @needs_shim
 def test_a_stray_output_between_the_places_is_found_and_the_right_one_is_blamed(stand_in, only, monkeypatch):
-    monkeypatch.setattr(truth, "WHOLE", 0)
-    monkeypatch.setattr(truth, "PLACES", 4)
-    places = truth.Truth(LAYER.problem).places
+    monkeypatch.setattr(reference_answers, "WHOLE", 0)
+    monkeypatch.setattr(reference_answers, "PLACES", 4)
+    places = reference_answers.Truth(LAYER.problem).places
     stray = next(
         (0, k, h, w) for k in range(5) for h in range(9) for w in range(8)
         if (0, k, h, w) not in set(map(tuple, places.tolist()))
@@ -408,11 +416,11 @@ def test_what_was_tried_before_is_left_out(stand_in, only):
 
 def test_what_is_timed_beside_ours_is_the_same_convolution(stand_in):
     problem = ca.ConvProblem.parse("n2 c3 w16 k3 s16 p15:0 groups3")
-    (name,) = times._spectral_peers(stand_in, problem)  # torch has no GPU here
+    (name,) = timing._spectral_peers(stand_in, problem)  # torch has no GPU here
     assert name == "cupy.fft"
-    x, w = times.cheap_arrays(problem)
+    x, w = timing.cheap_arrays(problem)
     right = reference(problem, x, w)
-    assert np.abs(times._spectral(stand_in, problem)() - right).max() < 1e-4 * np.abs(right).max()
+    assert np.abs(timing._spectral(stand_in, problem)() - right).max() < 1e-4 * np.abs(right).max()
 
 
 @needs_shim
@@ -493,11 +501,12 @@ from hidden_modules import hide
 hide(*sys.argv[2].split(","))
 from cuda_shim import device as shim
 
-from convalgos.gpu import calibrate
+from convalgos.gpu.device import calibrate
 from convalgos.gpu.device import use
-from convalgos.gpu_check import cases, compiling, quick, sweep, times
-from convalgos.gpu_check import __main__ as command
-from convalgos.gpu_check.worker import Here
+from convalgos.tools.gpu_check import cases, compiling, quick, sweep
+from convalgos.tools.gpu_check import timing as times
+from convalgos.tools.gpu_check import __main__ as command
+from convalgos.tools.gpu_check.worker import Here
 
 cases.AWKWARD = cases.USED = cases.USED_BACKWARD = ("n2 c3 h7 w5 k4 r3 s3 p1",)
 quick.ids = lambda: ["gpu.direct", "gpu.im2col"]

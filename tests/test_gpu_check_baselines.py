@@ -11,13 +11,14 @@ import pytest
 from gpu_check_stand_in import Simulated
 
 import convalgos as ca
-from convalgos.algorithm import Unsupported
+from convalgos.core.algorithm import Unsupported
 from convalgos.cpu.reference import answer
-from convalgos.gpu_check import __main__ as command
-from convalgos.gpu_check import baselines, targets, times
-from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.times import LayerTimes, Timed
-from convalgos.race import cheap_arrays
+from convalgos.measure.race import cheap_arrays
+from convalgos.tools.bench.suites import suites
+from convalgos.tools.gpu_check import __main__ as command
+from convalgos.tools.gpu_check import baselines, targets, timing
+from convalgos.tools.gpu_check.cases import Case
+from convalgos.tools.gpu_check.timing import LayerTimes, Timed
 
 VGG = ca.ConvProblem.parse("n4 c64 h224 w224 k64 r3 s3 p1")
 
@@ -25,8 +26,8 @@ VGG = ca.ConvProblem.parse("n4 c64 h224 w224 k64 r3 s3 p1")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("direction", ca.problem.DIRECTIONS)
-@pytest.mark.parametrize("layout", ca.problem.LAYOUTS)
+@pytest.mark.parametrize("direction", ca.core.problem.DIRECTIONS)
+@pytest.mark.parametrize("layout", ca.core.problem.LAYOUTS)
 def test_torch_computes_the_same_convolution(layout, direction):
     texts = (
         "n2 c6 h9 w8 k4 r3 s2 p1 stride2 dilation2 groups2",
@@ -70,12 +71,12 @@ def test_the_best_baseline_there_is_counts_and_is_named():
 
 def test_with_nothing_installed_targets_are_timed_beside_what_was_recorded():
     """On the suites' layers, of which nearly all are known."""
-    layers = [layer for found in ca.suites.suites().values() for layer in found]
+    layers = [layer for found in suites().values() for layer in found]
     timed = [
         LayerTimes(Case(la.suite, la.name, p), "gpu.x", (Timed("gpu.x", (1e-5,), 1e-5, 0, 1e-5),))
         for la in layers
         for kind in ({"compute_dtype": "tf32"}, {"dtype": "float16"}, {})
-        for layout in ca.problem.LAYOUTS
+        for layout in ca.core.problem.LAYOUTS
         for p in (la.problem.replace(layout=layout, **kind),)
     ]
     assert sum(la.baseline is not None for la in timed) > 0.9 * len(timed)
@@ -92,13 +93,13 @@ def test_torch_is_asked_where_cudnn_is_not_and_not_for_what_takes_for_ever(monke
         asked.append(problem)
         return lambda: None
 
-    monkeypatch.setattr(times, "torch_call", torch_call)
+    monkeypatch.setattr(timing, "torch_call", torch_call)
     arrays = np.zeros(1), np.zeros(1)
-    assert set(times._torch_peer(Simulated(), VGG, *arrays)) == {"torch"} and asked == [VGG]
+    assert set(timing._torch_peer(Simulated(), VGG, *arrays)) == {"torch"} and asked == [VGG]
     endless = ca.ConvProblem.parse("n16 c768 w131072 k768 s131072 p131071 groups768")
-    assert times._torch_peer(Simulated(), endless, *arrays) == {} and asked == [VGG]
-    monkeypatch.setattr(times, "torch_call", lambda *_: 1 / 0)  # as where torch has no such device
-    assert times._torch_peer(Simulated(), VGG, *arrays) == {}
+    assert timing._torch_peer(Simulated(), endless, *arrays) == {} and asked == [VGG]
+    monkeypatch.setattr(timing, "torch_call", lambda *_: 1 / 0)  # as where torch has no such device
+    assert timing._torch_peer(Simulated(), VGG, *arrays) == {}
 
 
 # --- the wheel -------------------------------------------------------------------------------------

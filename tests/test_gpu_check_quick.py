@@ -12,17 +12,17 @@ from gpu_check_stand_in import Simulated
 from test_gpu_check import needs_shim
 
 import convalgos as ca
-from convalgos.gpu import tensor_maps, wgmma
-from convalgos.gpu.device import use
-from convalgos.gpu_check import checks, compiling, phases, probe, quick, summary, truth
-from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.report import Report
-from convalgos.gpu_check.results import Result
-from convalgos.gpu_check.steps import Begun, Skip
-from convalgos.gpu_check.times import LayerTimes, Timed
-from convalgos.gpu_check.truth import Answer, Answers
+from convalgos.gpu import wgmma
+from convalgos.gpu.device import tma, use
+from convalgos.measure.backends import GpuSite
 from convalgos.select import algorithms
-from convalgos.site import GpuSite
+from convalgos.tools.gpu_check import checks, compiling, phases, probe, quick, reference_answers, summary
+from convalgos.tools.gpu_check.cases import Case
+from convalgos.tools.gpu_check.reference_answers import Answer, Answers
+from convalgos.tools.gpu_check.report import Report
+from convalgos.tools.gpu_check.results import Result
+from convalgos.tools.gpu_check.steps import Begun, Skip
+from convalgos.tools.gpu_check.timing import LayerTimes, Timed
 
 ROOT = Path(__file__).parents[1]
 SMALL = ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1")
@@ -33,8 +33,8 @@ SMALL = ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1")
 @pytest.fixture
 def large(monkeypatch):
     """A small problem counts as a large one."""
-    monkeypatch.setattr(truth, "WHOLE", 0)
-    monkeypatch.setattr(truth, "PLACES", 4)
+    monkeypatch.setattr(reference_answers, "WHOLE", 0)
+    monkeypatch.setattr(reference_answers, "PLACES", 4)
     monkeypatch.setattr(quick, "REGULAR", (str(SMALL),))
     monkeypatch.setattr(quick, "types", lambda names: ["float32"])
 
@@ -49,11 +49,11 @@ def test_the_judge_computes_what_the_host_then_looks_at(large, tmp_path, monkeyp
     answers = Answers(tmp_path)
     with use(shim.ShimDevice()) as device:
         assert not [f for f in judged(device, answers) if isinstance(f, Result)]
-        for direction in ca.problem.DIRECTIONS:
+        for direction in ca.core.problem.DIRECTIONS:
             problem = SMALL.replace(direction=direction)
             known = answers.known(problem)
             assert known.judge == "gpu.direct in float64"
-            here = truth.Truth(problem)
+            here = reference_answers.Truth(problem)
             right = ca.cpu.reference.answer(
                 problem, problem.logical(0, here.first), problem.logical(1, here.second)
             )
@@ -93,7 +93,7 @@ def test_a_judge_that_is_wrong_or_fails_gives_way_to_the_next_one(large, tmp_pat
 def test_between_the_places_that_the_host_knows_the_judge_finds_what_is_wrong(large, tmp_path):
     """Also of an algorithm that is alone with it: and it is the host who says which of the two is wrong."""
     answers = Answers(tmp_path)
-    here = truth.Truth(SMALL)
+    here = reference_answers.Truth(SMALL)
     y = ca.cpu.reference.answer(SMALL, here.first, here.second)
     case = Case("net", "conv", SMALL)
     stray = next(p for p in np.ndindex(y.shape) if p not in set(map(tuple, here.places.tolist())))
@@ -154,8 +154,8 @@ def test_the_library_asks_its_driver_once_for_wide_boxes(monkeypatch):
             if refused(view):
                 raise RuntimeError("status 1")
 
-        monkeypatch.setattr(tensor_maps, "encode", encode)
-        return tensor_maps.takes_wide_boxes()
+        monkeypatch.setattr(tma, "encode", encode)
+        return tma.takes_wide_boxes()
 
     assert answers(lambda view: False)
     assert not answers(lambda view: view.channels > view.sizes[0])
@@ -164,7 +164,7 @@ def test_the_library_asks_its_driver_once_for_wide_boxes(monkeypatch):
 
 
 @needs_shim
-@pytest.mark.parametrize("layout", ca.problem.LAYOUTS)
+@pytest.mark.parametrize("layout", ca.core.problem.LAYOUTS)
 def test_where_wide_boxes_are_refused_channels_are_filled_up(layout):
     (half,) = (a for a in algorithms("gpu") if a.id == "gpu.implicit_gemm.wgmma_half")
     for text in ("n1 c8 h7 w6 k8 r3 s3 p1 stride2", "n2 c24 h5 w4 k16 r3 s3 p1"):
@@ -175,7 +175,7 @@ def test_where_wide_boxes_are_refused_channels_are_filled_up(layout):
                 assert half.why_not(problem) is None
                 plan = half.plan(problem)
                 assert plan.workspace_bytes == half.workspace_bytes(problem)
-                site, here = GpuSite(device), truth.Truth(problem)
+                site, here = GpuSite(device), reference_answers.Truth(problem)
                 y = site.unwritten(problem.array_shapes[2], here.first.dtype)
                 plan(here.first, plan.prepare(here.second), out=y)
                 error = np.abs(problem.logical(2, y).astype(np.float64) - here.y).max() / here.scale
@@ -234,14 +234,14 @@ def test_what_looks_at_results_is_called_before_it_is_needed(monkeypatch, dtype)
 
             return call
 
-    monkeypatch.setattr(truth, "WHOLE", 0)
+    monkeypatch.setattr(reference_answers, "WHOLE", 0)
     problem = SMALL.replace(dtype=dtype)
     with use(Simulated()) as device:
         device.xp = Watching()
         compiling.warm(device, dtype)
         warmed = set(called)
         called.clear()
-        here = truth.Truth(problem)
+        here = reference_answers.Truth(problem)
         checker = checks._Checker(device, Case("a", "b", problem), here, None)
         y = np.zeros(here.problem.y_shape, dtype)
         result = Result("", "", "gpu.direct", "y", bound=1.0)
@@ -260,11 +260,11 @@ def test_the_targets_of_make_pass_on_what_they_are_given():
         done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
         return done.stdout.split()
 
-    assert command() == ["py", "-m", "convalgos.gpu_check", "--out", "docs/results"]
+    assert command() == ["py", "-m", "convalgos.tools.gpu_check", "--out", "docs/results"]
     assert command("OUT=/tmp/x", "QUICK=1") == [
         "py",
         "-m",
-        "convalgos.gpu_check",
+        "convalgos.tools.gpu_check",
         "--out",
         "/tmp/x",
         "--quick",

@@ -13,14 +13,14 @@ import gpu_check_stand_in as stand_in
 import pytest
 
 import convalgos as ca
-from convalgos.gpu_check import __main__ as command
-from convalgos.gpu_check import phases, process, quick, sanitize, worker
-from convalgos.gpu_check.cases import Case
-from convalgos.gpu_check.quarantine import Quarantine
-from convalgos.gpu_check.results import Cut, Result
-from convalgos.gpu_check.steps import PLANNING, RUNNING, Begun
-from convalgos.gpu_check.worker import Apart, NoDeviceError, Task
-from convalgos.suites import Layer
+from convalgos.tools.bench.suites import Layer
+from convalgos.tools.gpu_check import __main__ as command
+from convalgos.tools.gpu_check import phases, process, quick, sanitize, worker
+from convalgos.tools.gpu_check.cases import Case
+from convalgos.tools.gpu_check.quarantine import Quarantine
+from convalgos.tools.gpu_check.results import Cut, Result
+from convalgos.tools.gpu_check.steps import PLANNING, RUNNING, Begun
+from convalgos.tools.gpu_check.worker import Apart, NoDeviceError, Task
 
 OURS = ("gpu.direct", "gpu.im2col")
 TESTS = str(Path(__file__).parent)

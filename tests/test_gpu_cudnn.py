@@ -13,15 +13,17 @@ from cudnn_on_the_shim import CUDNN, PROBLEM, Device, data, installing, needs_sh
 from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
-from convalgos import algorithm as contract
-from convalgos import cache_files, select
-from convalgos.algorithm import Unsupported, finish
+from convalgos.core import algorithm as contract
+from convalgos.core import cache_files
+from convalgos.core.algorithm import Unsupported, finish
+from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights
 from convalgos.gpu import cudnn as module
-from convalgos.gpu import cudnn_plans, cudnn_run
 from convalgos.gpu.device import use
-from convalgos.problem import DIRECTIONS, ConvProblem
-from convalgos.store import IDS, Measured
+from convalgos.gpu.vendor import plans as vendor_plans
+from convalgos.gpu.vendor import runner
+from convalgos.select import choose
+from convalgos.select.wisdom_file import IDS, Measured
 
 STRICT = "eng6"  # the first strict plan of the stand-in that fits the usual limit
 
@@ -134,7 +136,7 @@ def test_float32_is_strict_and_nothing_is_less_precise_than_asked(install):
     assert offered(PROBLEM.replace(compute_dtype="tf32")) == ["eng67_k2=7_k13=0", *strict]
     assert offered(PROBLEM.replace(dtype="float16")) == ["eng67_k2=7_k13=0", *strict]
     install(Engine("eng9", ("REDUCED_PRECISION_REDUCTION",)))
-    cudnn_plans.listing.cache_clear()
+    vendor_plans.listing.cache_clear()
     assert CUDNN.why_not(PROBLEM.replace(dtype="float16")) == "cuDNN has no plan for it"
 
 
@@ -149,9 +151,9 @@ def test_the_first_that_fits_serves_and_the_others_have_ids(install):
     assert list(found)[:2] == ["gpu.cudnn.eng6", "gpu.cudnn.eng70_k2_2_k18_0"]
     assert all(IDS.fullmatch(i) for i in found)
     assert found["gpu.cudnn.eng70_k2_2_k18_0"].workspace_bytes(PROBLEM) == 2048
-    machine = select.figures("cuda:0")
+    machine = choose.figures("cuda:0")
     costs = [CUDNN.cost(PROBLEM, machine), *(a.cost(PROBLEM, machine) for a in found.values())]
-    assert costs == sorted(costs) and costs[-1] < select.VARIED * costs[0]
+    assert costs == sorted(costs) and costs[-1] < choose.VARIED * costs[0]
 
 
 def test_negative_knobs_are_parts_of_ids(install):
@@ -276,7 +278,7 @@ def test_explain_tells_of_the_plans(install, trusting):
 def test_a_plan_that_was_measured_is_chosen_and_found_by_name(install, trusting, wisdom):
     name = "gpu.cudnn.eng20_k2_6"
     assert ca.plan(PROBLEM, "cuda:0", name).algorithm == name
-    select.store("cuda:0").record(PROBLEM, {name: Measured((1e-9,) * 5)})
+    choose.store("cuda:0").record(PROBLEM, {name: Measured((1e-9,) * 5)})
     assert ca.plan(PROBLEM, "cuda:0").algorithm == name
     assert ca.plan(PROBLEM, "cuda:0", deterministic=True).algorithm != name
     with pytest.raises(ValueError, match=r"algorithm='gpu\.cudnn\.eng99'"):
@@ -285,7 +287,7 @@ def test_a_plan_that_was_measured_is_chosen_and_found_by_name(install, trusting,
 
 def test_measuring_times_the_plans(install, trusting, wisdom):
     plan = ca.plan(PROBLEM, "cuda:0", effort="measure", allow="gpu.cudnn", time_budget=2.0)
-    known = select.store("cuda:0").lookup(PROBLEM)
+    known = choose.store("cuda:0").lookup(PROBLEM)
     assert plan.algorithm in known
     assert len([i for i in known if i.startswith("gpu.cudnn.eng")]) >= 3
 
@@ -294,7 +296,7 @@ def test_gradients_on_a_gpu_are_computed_by_it(install, trusting):
     for direction in DIRECTIONS[1:]:
         problem = PROBLEM.replace(direction=direction)
         assert "gpu.cudnn" in {c.id for c in ca.explain(problem, device="cuda:0").candidates}
-        assert "gpu.cudnn.eng1" in {a.id for a in select.variants(problem, "cuda:0")}
+        assert "gpu.cudnn.eng1" in {a.id for a in choose.variants(problem, "cuda:0")}
 
 
 # --- running -----------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def test_bias_and_relu_run_in_the_same_kernel_or_apart(install, trusting):
     x, w, bias, y = data(PROBLEM)
     for plans, fused in (((PLANS[4],), True), ((PLANS[6],), False), ((PLANS[7],), True)):
         front = install(*plans)
-        cudnn_plans.listing.cache_clear()
+        vendor_plans.listing.cache_clear()
         plan = CUDNN.serve(PROBLEM)
         assert np.array_equal(plan(x, w, bias=bias, activation="relu"), right(PROBLEM, y, bias, "relu"))
         assert any(plan._fused.values()) == fused, plans
@@ -319,10 +321,10 @@ def test_a_fused_kernel_with_other_notes_or_more_workspace_is_another(install, t
         plan = CUDNN.serve(PROBLEM)
         assert not plan.offer.notes
         front.plans = [other]
-        cudnn_plans._notes.clear()
+        vendor_plans._notes.clear()
         assert plan._fuse(relu=True) is None
         front.plans = [PLANS[4]]
-        cudnn_plans.listing.cache_clear()
+        vendor_plans.listing.cache_clear()
 
 
 def test_each_stream_has_handles_of_its_own_and_each_call_one_to_itself(install, trusting):
@@ -355,7 +357,7 @@ def test_handles_are_not_made_without_end(install, trusting):
         plan = CUDNN.serve(PROBLEM)
         for device.number in range(100):
             plan(x, w)
-    assert len(front.handles) <= 2 + cudnn_run.MOST_STREAMS
+    assert len(front.handles) <= 2 + runner.MOST_STREAMS
 
 
 @needs_shim

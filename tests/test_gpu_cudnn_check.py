@@ -9,11 +9,11 @@ from cudnn_on_the_shim import CUDNN, PROBLEM, Device, data, installing, needs_sh
 from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
-from convalgos import select
-from convalgos.algorithm import Unsupported
+from convalgos.core.algorithm import Unsupported
+from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights, reference
-from convalgos.gpu import cudnn_plans, judge
-from convalgos.problem import DIRECTIONS, ConvProblem
+from convalgos.gpu.vendor import plans, verify
+from convalgos.select import choose
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_gradients_are_checked_by_what_defines_them(install, direction, words):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         install(raw=True, version=92800)
-        cudnn_plans.listing.cache_clear()
+        plans.listing.cache_clear()
         CUDNN.serve(problem)
 
 
@@ -81,20 +81,20 @@ def test_one_wrong_row_is_found(install, direction, dtype):
             result[-1, 3, 1] = wrong
 
     device, bound = Device(), CUDNN.error_bound(problem)
-    assert judge.judge(device, "right", problem, bound, run) is None
+    assert verify.judge(device, "right", problem, bound, run) is None
     for wrong in (0, np.inf, np.nan):
         with pytest.warns(RuntimeWarning, match=f"wrong by {wrong} is not used"):
-            assert judge.judge(device, f"wrong by {wrong}", problem, bound, run) is not None
+            assert verify.judge(device, f"wrong by {wrong}", problem, bound, run) is not None
 
 
 @needs_shim
 def test_where_all_are_wrong_another_algorithm_serves(install):
     install(Engine("eng20", wrong=True))
-    machine = select.figures("cuda:0")
+    machine = choose.figures("cuda:0")
     with pytest.warns(RuntimeWarning, match="eng20 is not used"):
         ranking = ca.explain(PROBLEM, device="cuda:0", allow=["gpu.cudnn", "gpu.direct"])
         first = sorted(ranking.candidates, key=lambda c: c.id != "gpu.cudnn")
-        plan = select.explained(replace(ranking, candidates=tuple(first)), "cuda:0")
+        plan = choose.explained(replace(ranking, candidates=tuple(first)), "cuda:0")
     assert plan.algorithm == "gpu.direct" and machine is not None
     assert CUDNN.why_not(PROBLEM) == "cuDNN has no plan for it"
 
@@ -116,11 +116,11 @@ def test_a_relu_that_drops_nan_is_not_used(install):
 
 @needs_shim
 def test_what_cannot_be_checked_is_not_used(install, monkeypatch):
-    monkeypatch.setattr(judge, "_judges", [])
+    monkeypatch.setattr(verify, "_judges", [])
     with pytest.warns(RuntimeWarning, match="it cannot be checked"), pytest.raises(Unsupported):
         CUDNN.serve(PROBLEM)
-    judge.forget()
-    monkeypatch.setattr(judge, "_compare", lambda *given: (_ for _ in ()).throw(MemoryError("3 GB")))
+    verify.forget()
+    monkeypatch.setattr(verify, "_compare", lambda *given: (_ for _ in ()).throw(MemoryError("3 GB")))
     with pytest.raises(Unsupported, match="no memory to check it"):
         CUDNN.serve(PROBLEM)
-    assert judge._verdicts == {}, "there may be memory another time"
+    assert verify._verdicts == {}, "there may be memory another time"

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from convalgos import select
-from convalgos.bench import geometric_mean
-from convalgos.gpu import cudnn_cost
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
-from convalgos.gpu.cudnn_recorded import is_recorded, recorded_seconds
-from convalgos.problem import ConvProblem
-from convalgos.suites import suites
+from convalgos.gpu.vendor import cost
+from convalgos.gpu.vendor.recorded import is_recorded, recorded_seconds
+from convalgos.select import choose
+from convalgos.tools.bench.run import geometric_mean
+from convalgos.tools.bench.suites import suites
 
 LAYER = ConvProblem.parse("n64 c256 h56 w56 k256 r3 s3 p1")  # VGG's conv3_2
 TYPES = {
@@ -51,12 +51,12 @@ def test_the_times_are_of_an_h200_alone():
     assert is_recorded(h200) and is_recorded(replace(h200, name="NVIDIA H200"))
     assert not is_recorded(gpu.named("sm_80").figures) and not is_recorded(other)
     half = LAYER.replace(dtype="float16")
-    assert cudnn_cost.seconds(half, h200) == recorded_seconds(half)
-    assert cudnn_cost.seconds(half, other) == cudnn_cost.model_seconds(half, other)
+    assert cost.seconds(half, h200) == recorded_seconds(half)
+    assert cost.seconds(half, other) == cost.model_seconds(half, other)
     small = ConvProblem.parse(
         "n8 c64 h56 w56 k64 r1 s1 channels_last float16"
     )  # 12 us with torch's host time
-    assert cudnn_cost.seconds(small, h200) == cudnn_cost.model_seconds(small, h200) < recorded_seconds(small)
+    assert cost.seconds(small, h200) == cost.model_seconds(small, h200) < recorded_seconds(small)
 
 
 def large_layers():
@@ -76,7 +76,7 @@ def large_layers():
 def test_the_model_is_near_the_recorded_times(kind, layout):
     machine = gpu.named("sm_90").figures
     ratios = {
-        str(p): cudnn_cost.model_seconds(p, machine) / known
+        str(p): cost.model_seconds(p, machine) / known
         for p, known in large_layers()
         if p.layout == layout and (p.compute_dtype == "tf32") == (kind == "tf32")
     }
@@ -98,7 +98,7 @@ def test_small_layers_it_was_not_fitted_to_are_near_what_the_gpu_alone_took(text
     for name, times in (("tf32", tf32), ("float16", half)):
         for layout, us in zip(("channels_first", "channels_last"), times, strict=True):
             p = ConvProblem.parse(text).replace(layout=layout, **TYPES[name])
-            assert 1 / 1.5 < cudnn_cost.model_seconds(p, machine) * 1e6 / us < 1.5, p
+            assert 1 / 1.5 < cost.model_seconds(p, machine) * 1e6 / us < 1.5, p
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
@@ -106,7 +106,7 @@ def test_depthwise_layers_take_what_the_gpu_alone_took(kind):
     machine = gpu.named("sm_90").figures
     layers = [la.problem.replace(**TYPES[kind]) for of in suites().values() for la in of]
     chosen = [p for p in layers if p.is_depthwise and p.ndim == 2 and max(p.kernel) <= 7]
-    ratios = [cudnn_cost.seconds(p, machine) / recorded_seconds(p) for p in chosen]
+    ratios = [cost.seconds(p, machine) / recorded_seconds(p) for p in chosen]
     assert len(ratios) > 10 and 0.85 < geometric_mean(ratios) < 1.2
     assert all(1 / 2 < ratio < 2 for ratio in ratios)
 
@@ -114,7 +114,7 @@ def test_depthwise_layers_take_what_the_gpu_alone_took(kind):
 def best_of_ours(problem):
     chosen = gpu.named("sm_90")
     with gpu.use(chosen):
-        found, _ = select.survey(problem, "sm_90", chosen.figures)
+        found, _ = choose.survey(problem, "sm_90", chosen.figures)
     assert found and not any(c.id.startswith("gpu.cudnn") for c in found)
     return min(c.seconds for c in found)
 
@@ -131,11 +131,11 @@ def test_ours_is_picked_only_where_it_is_predicted_to_beat_what_cudnn_took():
                 if known is None:
                     continue
                 ours = best_of_ours(problem)
-                if ours < cudnn_cost.seconds(problem, machine):
+                if ours < cost.seconds(problem, machine):
                     picked += 1
                     wrong += [str(problem)] if ours > known else []
     for problem, known in large_layers():  # and without knowing what was recorded
         ours = best_of_ours(problem)
-        if cudnn_cost.model_seconds(problem, machine) > ours > 1.1 * known:
+        if cost.model_seconds(problem, machine) > ours > 1.1 * known:
             by_model.append(str(problem))
     assert picked > 100 and wrong == [] and by_model == []

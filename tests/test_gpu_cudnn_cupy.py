@@ -13,10 +13,10 @@ from fake_cudnn import PLANS, Front
 from helpers import example
 
 import convalgos as ca
-from convalgos import algorithm as contract
-from convalgos.algorithm import finish
+from convalgos.core import algorithm as contract
+from convalgos.core.algorithm import finish
+from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights
-from convalgos.problem import ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 PROBLEM = ConvProblem.parse("n3 c4 h7 w8 k6 r3 s3 p1:0,2 stride2,1 groups2")
@@ -27,7 +27,7 @@ def front(monkeypatch):
     made = Front(PLANS[4:], raw=True)
     made.captured = lambda: stand_in.get_current_stream().is_capturing()
     monkeypatch.setitem(sys.modules, "cudnn", made)
-    for user in (contract, sys.modules["convalgos.gpu.plan"]):
+    for user in (contract, sys.modules["convalgos.gpu.launch.plan"]):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with two_devices(monkeypatch):
         yield made

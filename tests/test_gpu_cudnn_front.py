@@ -15,7 +15,8 @@ from pathlib import Path
 import fake_cudnn
 import pytest
 
-from convalgos.gpu.cudnn_graph import (
+from convalgos.core.problem import DIRECTIONS, ConvProblem
+from convalgos.gpu.vendor.graph import (
     BIAS,
     FIRST,
     OUTPUT,
@@ -27,9 +28,8 @@ from convalgos.gpu.cudnn_graph import (
     uids,
     with_explicit_padding,
 )
-from convalgos.gpu.cudnn_plans import BARRING
-from convalgos.problem import DIRECTIONS, ConvProblem
-from convalgos.suites import suites
+from convalgos.gpu.vendor.plans import BARRING
+from convalgos.tools.bench.suites import suites
 
 SOURCE = "#include <stddef.h>\nsize_t cudnnGetVersion(void) { return 91900; }\n"
 SUITE = sorted({str(layer.problem) for layers in suites().values() for layer in layers})

@@ -7,11 +7,11 @@ import pytest
 from cuda_shim import device as shim
 from helpers import example
 
-from convalgos.algorithm import numpy_dtype
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import depthwise
 from convalgos.gpu.device import use
-from convalgos.gpu.records import divisor
-from convalgos.problem import ConvProblem
+from convalgos.gpu.launch.kernel_records import divisor
 
 PROBLEMS = [
     *(  # widths of whole vectors, of pairs, and odd ones

@@ -8,10 +8,10 @@ from cuda_shim import device as shim
 from helpers import KINDS, Guarded, check, example
 from page_edges import EdgeDevice
 
-from convalgos.algorithm import Unsupported, numpy_dtype
+from convalgos.core.algorithm import Unsupported, numpy_dtype
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import depthwise_data
 from convalgos.gpu.device import use
-from convalgos.problem import ConvProblem
 from convalgos.select import algorithms_on
 
 (ALGORITHM,) = depthwise_data.ALGORITHMS

@@ -8,11 +8,11 @@ from cuda_shim import device as shim
 from helpers import KINDS, Guarded, check, example
 from page_edges import EdgeDevice
 
-from convalgos.algorithm import Unsupported, numpy_dtype
+from convalgos.core.algorithm import Unsupported, numpy_dtype
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import depthwise_weights
 from convalgos.gpu.device import use
-from convalgos.memory import aligned_empty
-from convalgos.problem import ConvProblem
 
 (ALGORITHM,) = depthwise_weights.ALGORITHMS
 LAYOUTS = ("channels_first", "channels_last")

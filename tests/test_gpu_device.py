@@ -16,12 +16,13 @@ from cupy_devices import PROBLEM, launches, on, served, two_devices
 from helpers import example
 
 import convalgos as ca
-from convalgos.algorithm import Unsupported
-from convalgos.gpu import cuda, cufft, device, tables, tensor_maps
+from convalgos.core.algorithm import Unsupported
+from convalgos.core.machine import cache_folder
+from convalgos.gpu import device
+from convalgos.gpu.compile.module import Build, CompileError
+from convalgos.gpu.device import cuda, cufft, tables, tma
 from convalgos.gpu.direct import ALGORITHMS, TILE_K
-from convalgos.gpu.module import Build, CompileError
-from convalgos.gpu.taps import tap_table
-from convalgos.machine import cache_folder
+from convalgos.gpu.gemm.tap_table import tap_table
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 SPLIT = ca.ConvProblem.parse("n1 c64 h5 w5 k8 r3 s3 p1")  # whose sums Winograd splits, in a workspace
@@ -34,7 +35,7 @@ def cupy(monkeypatch):
 
 
 def test_figures_and_the_plans_of_a_device():
-    machine = device.cuda(0).figures
+    machine = device.cuda_device(0).figures
     assert machine.capability == (9, 0) and machine.arch == "sm_90a" and machine.name == "NVIDIA H200"
     assert abs(machine.bandwidth / 4.3e12 - 1) < 0.02
     x, w, bias, y = example(PROBLEM, "integers")
@@ -48,7 +49,7 @@ def test_figures_and_the_plans_of_a_device():
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_tensor_maps_come_from_the_driver_and_go_to_kernels_by_value(monkeypatch, layout):
-    monkeypatch.setattr(tensor_maps, "DRIVER", shim.driver())
+    monkeypatch.setattr(tma, "DRIVER", shim.driver())
     problem = ca.ConvProblem.parse("n1 c16 h5 w6 k8 r3 s3 p1:0,2").replace(
         compute_dtype="tf32", layout=layout
     )
@@ -64,14 +65,14 @@ def test_tensor_maps_come_from_the_driver_and_go_to_kernels_by_value(monkeypatch
 
 def test_kernels_are_compiled_once_for_each_device_and_many_at_once():
     builds = list(dict.fromkeys(b for a in ALGORITHMS for b in a.builds()))[:4]
-    first = device.cuda(0)
+    first = device.cuda_device(0)
     first.compile(builds * 2)
     threads = [threading.Thread(target=first.compile, args=(builds,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    device.cuda(1).compile(builds[:1])
+    device.cuda_device(1).compile(builds[:1])
     done = [(build, where) for build, where, _ in stand_in.compiled]
     assert sorted(done, key=str) == sorted([*((b, 0) for b in builds), (builds[0], 1)], key=str)
     assert all("-arch=sm_90a" in options for _, _, options in stand_in.compiled)
@@ -81,19 +82,22 @@ def test_builds_do_not_wait_for_one_another(monkeypatch):
     """Two builds that each wait until the other is being compiled."""
     meeting = threading.Barrier(2, timeout=20)
     monkeypatch.setattr(cuda.CudaDevice, "_compiled", lambda self, build: (meeting.wait(), build))
-    device.cuda(0).compile([Build("a.cu"), Build("b.cu")])
+    device.cuda_device(0).compile([Build("a.cu"), Build("b.cu")])
 
 
 def test_all_others_are_compiled_where_one_is_broken():
     good = next(iter(ALGORITHMS[0].builds()))
     with pytest.raises(CompileError, match=r"broken.cu does not compile:\ndirect.cu\(7\): error: identifier"):
-        device.cuda(0).compile([Build("broken.cu"), good])
+        device.cuda_device(0).compile([Build("broken.cu"), good])
     assert good in [build for build, *_ in stand_in.compiled]
 
 
 def test_architectures_that_the_compiler_does_not_know_are_left_to_cupy(monkeypatch):
     monkeypatch.setattr(stand_in.Device, "compute_capability", "131")
-    assert device.cuda(0).figures.capability == (13, 1) and device.cuda(0).figures.peak("float32") > 0
+    assert (
+        device.cuda_device(0).figures.capability == (13, 1)
+        and device.cuda_device(0).figures.peak("float32") > 0
+    )
     served(PROBLEM)
     assert not any("-arch" in o for _, _, options in stand_in.compiled for o in options)
 
@@ -129,7 +133,7 @@ import pytest
 from cuda_shim import cupy_stand_in as cupy
 
 import convalgos as ca
-from convalgos.gpu import cuda, device
+from convalgos.gpu import device; from convalgos.gpu.device import cuda
 
 cupy.install(pytest.MonkeyPatch())
 cuda.text, device.missing = lambda build: build, lambda name: None
@@ -194,7 +198,7 @@ def test_plans_made_in_any_thread_serve_any_other():
     maker = threading.Thread(target=make)
     maker.start()
     maker.join()
-    assert made[0].device is device.cuda(1)
+    assert made[0].device is device.cuda_device(1)
     threads = [threading.Thread(target=call, args=(index,)) for index in (0, 1, 0, 1)]
     for thread in threads:
         thread.start()
@@ -279,7 +283,7 @@ def test_all_tables_of_a_plan_are_copied_at_once(text, algorithm):
 
 def test_tables_larger_than_what_is_shared_have_memory_of_their_own(monkeypatch):
     monkeypatch.setattr(tables, "TOGETHER", 512)
-    chosen = device.cuda(0)
+    chosen = device.cuda_device(0)
     values = [np.arange(n, dtype=np.int32) for n in (3, 100, 500, 0, 7)]
     with chosen.gathering(), chosen.gathering():
         found = [chosen.table(v) for v in values]
@@ -289,7 +293,7 @@ def test_tables_larger_than_what_is_shared_have_memory_of_their_own(monkeypatch)
 
 
 def test_where_gathering_fails_the_next_table_is_copied(monkeypatch):
-    chosen = device.cuda(0)
+    chosen = device.cuda_device(0)
     with pytest.raises(ZeroDivisionError), chosen.gathering():
         chosen.table(np.arange(3))
         raise ZeroDivisionError

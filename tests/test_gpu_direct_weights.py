@@ -8,14 +8,14 @@ from cuda_shim import device as shim
 from helpers import Guarded, check, check_filter_gradient, example, table_problems
 
 import convalgos as ca
-from convalgos.algorithm import Unsupported
-from convalgos.gpu import weight_sums
+from convalgos.core.algorithm import Unsupported
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.device import use
+from convalgos.gpu.device.offline import PaperDevice
 from convalgos.gpu.direct_weights import ALGORITHMS, STEP, build
-from convalgos.gpu.paper import PaperDevice
-from convalgos.gpu.weight_sums import WeightSumsPlan
-from convalgos.memory import aligned_empty
-from convalgos.problem import LAYOUTS, ConvProblem
+from convalgos.gpu.gemm import split_k_weights
+from convalgos.gpu.gemm.split_k_weights import WeightSumsPlan
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 (DIRECT,) = ALGORITHMS
@@ -94,8 +94,8 @@ def test_long_sums_fill_the_device():
         for text in ("n8 c3 h224 w224 k64 r7 s7 p3 stride2", "n8 c64 h56 w56 k64 r1 s1", str(LAYER)):
             problem = ConvProblem.parse(text).replace(direction="backward_weights")
             tile, parts = DIRECT.geometry(problem, shim.H200)
-            assert weight_sums.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
-            assert DIRECT.workspace_bytes(problem) <= weight_sums.MOST_BYTES
+            assert split_k_weights.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
+            assert DIRECT.workspace_bytes(problem) <= split_k_weights.MOST_BYTES
         wide = ConvProblem.parse("n64 c512 h28 w28 k2048 r1 s1 backward_weights")
         assert DIRECT.geometry(wide, shim.H200)[1] <= 4
 

@@ -8,12 +8,12 @@ from cuda_shim import device as shim
 from helpers import Guarded, check
 from test_gpu_fft_fused import CAUSAL_128K, through_spectra
 
-from convalgos.algorithm import numpy_dtype
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft_cluster
 from convalgos.gpu.device import use
-from convalgos.gpu.fft_chain import CHAINS
 from convalgos.gpu.fft_cluster import CLUSTERS, Cluster, ClusterFft
-from convalgos.problem import ConvProblem
+from convalgos.gpu.spectral.block_fft import CHAINS
 from convalgos.select import algorithms, find_algorithm
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))

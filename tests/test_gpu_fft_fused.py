@@ -7,13 +7,14 @@ import pytest
 from cuda_shim import device as shim
 from helpers import Guarded, check
 
-from convalgos.algorithm import numpy_dtype
-from convalgos.gpu import fft_chain, fft_fused, fft_steps, planes
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu import fft_four_step, fft_fused
 from convalgos.gpu.device import use
-from convalgos.gpu.fft_chain import CHAINS, PLANE_CHAINS, tiling
+from convalgos.gpu.fft_four_step import SteppedFft
 from convalgos.gpu.fft_fused import FusedFft
-from convalgos.gpu.fft_steps import SteppedFft
-from convalgos.problem import ConvProblem
+from convalgos.gpu.spectral import block_fft, transposed_io
+from convalgos.gpu.spectral.block_fft import CHAINS, PLANE_CHAINS, tiling
 from convalgos.select import algorithms
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -57,7 +58,7 @@ def test_factors_are_exact_and_their_products_are_those_of_all_results():
         (4, 16, False),
         (2, 4, False),
     ):
-        rows = fft_chain.factors(radix, steps, weighted)
+        rows = block_fft.factors(radix, steps, weighted)
         fine = 8 if radix > 16 else min(radix, 4)
         assert rows.shape == (fine - 1 + weighted + radix // fine - 1, steps)
         first = rows[: fine - 1 + weighted]
@@ -150,7 +151,7 @@ def test_rows_of_long_transforms(chain):
 def test_a_causal_filter_of_32k_taps(dtype):
     """The configuration that a GPU would run."""
     problem = parsed("n1 c1 w32768 k1 s32768 p32767:0").replace(dtype=dtype)
-    (algorithm,) = fft_steps.ALGORITHMS
+    (algorithm,) = fft_four_step.ALGORITHMS
     rng = np.random.default_rng(0)
     x = rng.standard_normal(problem.x_shape, np.float32).astype(numpy_dtype(dtype))
     w = (rng.standard_normal(problem.w_shape, np.float32) / 181).astype(x.dtype)
@@ -167,7 +168,7 @@ def test_a_causal_filter_of_32k_taps(dtype):
 @needs_shim
 def test_many_filters_and_tiles_take_several_passes(monkeypatch):
     monkeypatch.setattr(fft_fused, "PREPARE_BYTES", 3 * 8 * CHAINS[0].points)
-    monkeypatch.setattr(fft_steps, "PASS_BYTES", 3 * 8 * 32 * CHAINS[0].points)
+    monkeypatch.setattr(fft_four_step, "PASS_BYTES", 3 * 8 * 32 * CHAINS[0].points)
     text = "n2 c4 w90 k8 s20 p3 groups4"
     with use(shim.ShimDevice()):
         checked(FusedFft(CHAINS[0]), text)
@@ -197,7 +198,7 @@ def test_tiles_cover_every_position_once(text):
 
 
 def test_reasons():
-    (fused,), (steps,) = fft_fused.ALGORITHMS, fft_steps.ALGORITHMS
+    (fused,), (steps,) = fft_fused.ALGORITHMS, fft_four_step.ALGORITHMS
     with use(shim.RecordingDevice()):
         for text, algorithm, reason in (
             ("n1 c2 w100 k4 s9", FusedFft(CHAINS[4]), "needs 278528 bytes of shared memory"),
@@ -237,11 +238,15 @@ def test_long_filters_are_predicted_to_be_transformed(text, expected, figures):
 
 def test_points_of_long_transforms_stay_within_their_workspace():
     many = parsed("n64 c512 w65536 k512 s65536 p65535:0 groups512")
-    (steps,) = fft_steps.ALGORITHMS
+    (steps,) = fft_four_step.ALGORITHMS
     with use(shim.RecordingDevice()):
-        assert steps.workspace_bytes(many) <= fft_steps.PASS_BYTES
+        assert steps.workspace_bytes(many) <= fft_four_step.PASS_BYTES
         last = many.replace(layout="channels_last")
-        assert steps.workspace_bytes(last) - steps.workspace_bytes(many) == planes.workspace_bytes(last)
-        assert planes.workspace_bytes(last) == many.x_bytes + many.y_bytes
+        assert steps.workspace_bytes(last) - steps.workspace_bytes(many) == transposed_io.workspace_bytes(
+            last
+        )
+        assert transposed_io.workspace_bytes(last) == many.x_bytes + many.y_bytes
         one = parsed("n2 c1 w9000 k2 s500").replace(layout="channels_last")
-        assert one.y_bytes <= planes.workspace_bytes(one) < one.y_bytes + planes.ALIGNED  # of y alone
+        assert (
+            one.y_bytes <= transposed_io.workspace_bytes(one) < one.y_bytes + transposed_io.ALIGNED
+        )  # of y alone

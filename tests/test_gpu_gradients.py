@@ -6,10 +6,10 @@ from cuda_shim import device as shim
 from helpers import KINDS, Guarded, check
 
 import convalgos as ca
+from convalgos.core.allocator import aligned_empty
 from convalgos.cpu import reference as judge
 from convalgos.gpu import device
-from convalgos.measure import random_arrays
-from convalgos.memory import aligned_empty
+from convalgos.measure.timing import random_arrays
 from convalgos.select import algorithms_on, find_algorithm
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))

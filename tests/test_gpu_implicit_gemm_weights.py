@@ -7,12 +7,13 @@ import pytest
 from cuda_shim import device as shim
 from helpers import PROBLEMS, Guarded, check_filter_gradient, example
 
-from convalgos.gpu import implicit_gemm_weights, weight_sums
+from convalgos.core.problem import LAYOUTS, ConvProblem
+from convalgos.gpu import implicit_gemm_weights
 from convalgos.gpu.device import use
+from convalgos.gpu.device.offline import PaperDevice
+from convalgos.gpu.gemm import split_k_weights
+from convalgos.gpu.gemm.split_k_weights import WeightSumsPlan
 from convalgos.gpu.implicit_gemm_weights import ImplicitGemmWeights, build, is_copied
-from convalgos.gpu.paper import PaperDevice
-from convalgos.gpu.weight_sums import WeightSumsPlan
-from convalgos.problem import LAYOUTS, ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 1e6  # of a problem of the table: emulated tensor cores are slow
@@ -93,7 +94,7 @@ def test_long_sums_fill_the_device_and_bound_their_error():
     problem = asked("n8 c64 h224 w224 k64 r3 s3 p1", algorithm, layout="channels_last")
     with use(PaperDevice(shim.H200)):
         tile, parts = algorithm.geometry(problem, shim.H200)
-        assert weight_sums.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
+        assert split_k_weights.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
         alone = algorithm.within(problem, workspace_limit=0, deterministic=False, strict_nan=False)
         assert alone.workspace_bytes(problem) == 0 < algorithm.workspace_bytes(problem)
         assert alone.error_bound(problem) > 1.5 * algorithm.error_bound(problem)

@@ -15,19 +15,19 @@ import pytest
 from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
-from convalgos.epilogue import KINDS, Activation, activation_of
-from convalgos.gpu import nvrtc
-from convalgos.gpu.backward_data import BackwardData
+from convalgos.core.epilogue import KINDS, Activation, activation_of
+from convalgos.core.machine import cache_folder, write_atomic
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.backward.data import BackwardData
+from convalgos.gpu.compile import nvrtc
+from convalgos.gpu.compile.module import OPTIONS, Build, CompileError, text
+from convalgos.gpu.compile.sources import source
 from convalgos.gpu.device import use
-from convalgos.gpu.module import OPTIONS, Build, CompileError, text
-from convalgos.gpu.output_step import Fused
-from convalgos.gpu.output_step import build as output_step
-from convalgos.gpu.plan import GpuAlgorithm
-from convalgos.gpu.sources import source
-from convalgos.machine import cache_folder, write_atomic
-from convalgos.problem import ConvProblem
+from convalgos.gpu.launch.output_step import Fused
+from convalgos.gpu.launch.output_step import build as output_step
+from convalgos.gpu.launch.plan import GpuAlgorithm
 from convalgos.select import algorithms
-from convalgos.suites import suites
+from convalgos.tools.bench.suites import suites
 
 ARCHS = ("sm_80", "sm_90a", "sm_100a")
 HOPPERS = ("gpu.implicit_gemm.wgmma_half", "gpu.implicit_gemm.wgmma_tf32")  # whose forms are variants

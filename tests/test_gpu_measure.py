@@ -12,15 +12,22 @@ from cuda_shim import device as shim
 from fake_cudnn import PLANS, Front
 
 import convalgos as ca
-from convalgos import algorithm, api, measure, peers, race, select, training
-from convalgos.arrays import host_array
-from convalgos.evaluate import recorded
-from convalgos.gpu import calibrate, clock, cudnn_plans, cudnn_run, device, judge, nvrtc
+from convalgos.api import planning
+from convalgos.core import algorithm
+from convalgos.core.arrays import host_array
+from convalgos.core.problem import DIRECTIONS
+from convalgos.gpu import device
+from convalgos.gpu.compile import nvrtc
+from convalgos.gpu.device import calibrate, timer
 from convalgos.gpu.direct import Direct, DirectPlan
-from convalgos.gpu_check import cases, checks, truth
-from convalgos.gpu_check.results import Result
-from convalgos.problem import DIRECTIONS
-from convalgos.site import GpuSite, site
+from convalgos.gpu.vendor import plans, runner, verify
+from convalgos.measure import race, timing
+from convalgos.measure.backends import GpuSite, site
+from convalgos.select import choose
+from convalgos.tools.bench import peers, training
+from convalgos.tools.evaluate import recorded_tables
+from convalgos.tools.gpu_check import cases, checks, reference_answers
+from convalgos.tools.gpu_check.results import Result
 
 PROBLEM = ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1")
 ALLOWED = ["gpu.direct", "gpu.im2col"]
@@ -73,15 +80,15 @@ class FakeCuda:
 @pytest.mark.parametrize(("host", "waits"), [(1e-6, 1), (1e-4, 2), (1.0, 2)])
 def test_the_time_is_that_of_the_gpu_however_slow_the_host(monkeypatch, host, waits):
     cuda = FakeCuda(host, busy=2e-5)
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: cuda.now)
+    monkeypatch.setattr(timer.time, "perf_counter", lambda: cuda.now)
 
     def work():
         for _ in range(10):
             cuda.launch()
 
-    took = clock.elapsed(cuda, cuda.wait, work)
-    assert len(cuda.waits) == waits and max(cuda.waits) <= clock.LONGEST_HOLD
-    if 10 * host < clock.LONGEST_HOLD:
+    took = timer.elapsed(cuda, cuda.wait, work)
+    assert len(cuda.waits) == waits and max(cuda.waits) <= timer.LONGEST_HOLD
+    if 10 * host < timer.LONGEST_HOLD:
         assert took == pytest.approx(2e-4)
     else:  # nobody holds a stream for so long: what the host takes counts
         assert took == pytest.approx(10 * host, rel=0.1)
@@ -90,7 +97,7 @@ def test_the_time_is_that_of_the_gpu_however_slow_the_host(monkeypatch, host, wa
 @pytest.mark.skipif(nvrtc.library_path() is None, reason="NVRTC is not installed")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_kernel_that_waits_compiles(arch):
-    (kernel,) = nvrtc.compile_build(clock.WAIT, arch).kernels
+    (kernel,) = nvrtc.compile_build(timer.WAIT, arch).kernels
     assert kernel.kernel == "wait_cycles" and kernel.spill_bytes == 0
 
 
@@ -110,7 +117,7 @@ def test_a_sample_is_the_mean_of_a_burst(on_the_shim, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_is_unwritten_is_not_a_number(on_the_shim, dtype):
-    dtype = measure.numpy_dtype(dtype)
+    dtype = timing.numpy_dtype(dtype)
     for here in (site("cpu"), site("cuda")):
         y = here.unwritten((2, 3, 4), dtype)
         assert y.dtype == dtype and np.isnan(y.astype(np.float32)).all()
@@ -126,7 +133,7 @@ def test_what_is_unwritten_is_not_a_number(on_the_shim, dtype):
 def test_what_is_measured_chooses_the_next_plan(on_the_shim, wisdom):
     predicted = ca.plan(PROBLEM, device="cuda", allow=ALLOWED).algorithm
     plan = ca.plan(PROBLEM, device="cuda:0", effort="measure", allow=ALLOWED, time_budget=20.0)
-    known = select.store("cuda").lookup(PROBLEM)
+    known = choose.store("cuda").lookup(PROBLEM)
     assert known and known.keys() <= set(ALLOWED) and predicted in known
     assert all(m.failure is None and m.median_s > 0 and m.prepare_s > 0 for m in known.values())
     assert plan.algorithm in known and "measured time" in plan.explain()
@@ -136,11 +143,11 @@ def test_what_is_measured_chooses_the_next_plan(on_the_shim, wisdom):
     assert "measured time" in str(ca.explain(PROBLEM, device="cuda"))
     slow = min(known, key=lambda name: known[name].median_s)
     other = next(name for name in ALLOWED if name != slow)
-    select.store("cuda").record(PROBLEM, {other: measure.Measured((1e-9,)), slow: measure.Measured((1.0,))})
+    choose.store("cuda").record(PROBLEM, {other: timing.Measured((1e-9,)), slow: timing.Measured((1.0,))})
     for name in ("cuda", "cuda:0"):
         assert ca.plan(PROBLEM, device=name).algorithm == other
         assert ca.plan(PROBLEM, device=name, on_miss="error").algorithm == other
-    assert not select.store("cpu").lookup(PROBLEM)
+    assert not choose.store("cpu").lookup(PROBLEM)
 
 
 @needs_shim
@@ -161,10 +168,10 @@ def test_a_search_checks_what_it_times(on_the_shim, wisdom, monkeypatch):
 
 @needs_shim
 def test_large_results_are_sampled_where_they_lie(on_the_shim, monkeypatch):
-    monkeypatch.setattr(measure, "WHOLE_REFERENCE_FLOPS", 0)
+    monkeypatch.setattr(timing, "WHOLE_REFERENCE_FLOPS", 0)
     for layout in ("channels_first", "channels_last"):
         problem = PROBLEM.replace(layout=layout)
-        judge = measure.Judge(problem, GpuSite(on_the_shim))
+        judge = timing.Judge(problem, GpuSite(on_the_shim))
         plan = ca.plan(problem, device="cuda", algorithm="gpu.direct")
         assert judge.error(plan(judge.x, judge.w)) < 1e-5
         assert judge.error(plan(judge.x, judge.w) + np.float32(1)) > 0.01
@@ -177,7 +184,7 @@ def test_one_that_fails_is_told_and_the_others_are_timed(on_the_shim, wisdom, mo
             raise error
 
         monkeypatch.setattr(Direct, "plan", plan)
-        candidates = select.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
+        candidates = choose.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
         return race.race(PROBLEM, candidates, within=1e9, site=site("cuda"))
 
     found = fails(RuntimeError("cudaErrorInvalidConfiguration"))
@@ -185,7 +192,7 @@ def test_one_that_fails_is_told_and_the_others_are_timed(on_the_shim, wisdom, mo
     assert found["gpu.im2col"].median_s > 0
     assert fails(MemoryError("2 GB")).keys() == {"gpu.im2col"}  # next time there may be room
     table = ca.find(PROBLEM, device="cuda", allow=ALLOWED)
-    assert "no memory (2 GB)" in str(table) and "gpu.direct" not in select.store("cuda").lookup(PROBLEM)
+    assert "no memory (2 GB)" in str(table) and "gpu.direct" not in choose.store("cuda").lookup(PROBLEM)
 
 
 @needs_shim
@@ -208,7 +215,7 @@ def test_where_the_device_is_lost_the_others_are_not_blamed(on_the_shim, wisdom,
 
     monkeypatch.setattr(DirectPlan, "run", illegal)
     monkeypatch.setattr(on_the_shim, "synchronize", lambda: None)
-    candidates = select.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
+    candidates = choose.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
     ordered = sorted(candidates, key=lambda c: c.id)
     monkeypatch.setattr(GpuSite, "lost", lambda self: True)
     found = race.race(PROBLEM, ordered, within=1e9, site=site("cuda"))
@@ -217,9 +224,9 @@ def test_where_the_device_is_lost_the_others_are_not_blamed(on_the_shim, wisdom,
 
 def test_plans_are_forgotten_when_more_is_known(on_the_shim, wisdom, monkeypatch):
     forgotten = []
-    monkeypatch.setattr(api, "forget_plans", lambda: forgotten.append(1))
-    api.remember(PROBLEM, {"gpu.direct": measure.Measured((1e-3,))}, "cuda")
-    assert forgotten and select.store("cuda:0").lookup(PROBLEM)
+    monkeypatch.setattr(planning, "forget_plans", lambda: forgotten.append(1))
+    planning.remember(PROBLEM, {"gpu.direct": timing.Measured((1e-3,))}, "cuda")
+    assert forgotten and choose.store("cuda:0").lookup(PROBLEM)
 
 
 # --- bench ---------------------------------------------------------------------------------------
@@ -232,13 +239,13 @@ def cudnn(monkeypatch):
     """A stand-in for cuDNN on the stand-in for a GPU."""
     front = Front(PLANS)
     monkeypatch.setitem(sys.modules, "cudnn", front)
-    for user in (algorithm, sys.modules["convalgos.gpu.plan"], peers):
+    for user in (algorithm, sys.modules["convalgos.gpu.launch.plan"], peers):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with device.use(WithStreams()) as chosen:
         yield chosen
-    for cached in (cudnn_plans.listing, cudnn_run.planner):
+    for cached in (plans.listing, runner.planner):
         cached.cache_clear()
-    judge.forget()
+    verify.forget()
 
 
 class WithStreams(shim.ShimDevice):
@@ -266,7 +273,7 @@ def test_a_bench_of_a_gpu_has_its_figures_its_peers_and_the_time_of_the_host(cud
         "cudnn.channels_first",
         "cudnn.channels_last",
     }
-    assert recorded.read(path).machine == cudnn.figures
+    assert recorded_tables.read(path).machine == cudnn.figures
 
 
 @needs_shim
@@ -291,7 +298,7 @@ def test_gradients_are_checked_as_results_are(cudnn, monkeypatch):
     every = cases.of_texts("some", [str(PROBLEM)], DIRECTIONS)
     some = [case for case in every if case.type == "float32"]
     for whole in (1e9, 0):
-        monkeypatch.setattr(truth, "WHOLE", whole)
+        monkeypatch.setattr(reference_answers, "WHOLE", whole)
         found = [r for r in checks.check(cudnn, some, True, np.inf) if isinstance(r, Result)]
         assert not [r for r in found if r.wrong]
         ours = [r for r in found if r.algorithm == "gpu.cudnn" and r.what == "y"]
@@ -307,7 +314,7 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
         work()
         return seconds[tried[-1]]
 
-    (first,) = [a for a in select.algorithms("gpu") if a.id == "gpu.cudnn"]
+    (first,) = [a for a in choose.algorithms("gpu") if a.id == "gpu.cudnn"]
     names = [a.id for a in first.variants(PROBLEM.replace(layout=layout))]
     assert len(names) >= 2
     seconds |= {"gpu.cudnn": 3.0} | {name: 2.0 + i for i, name in enumerate(reversed(names))}
@@ -319,10 +326,10 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
     assert "cuDNN" in peer.why_not(PROBLEM.replace(dtype="float64")) or "not float64" in peer.why_not(
         PROBLEM.replace(dtype="float64")
     )
-    x, w = measure.random_arrays(PROBLEM)
+    x, w = timing.random_arrays(PROBLEM)
     y = peer.call(PROBLEM, x, w, 1)()
     assert tried == ["gpu.cudnn", *names]
-    assert measure.Judge(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
+    assert timing.Judge(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -334,7 +341,7 @@ def test_torch_rounds_to_tf32_only_where_it_is_asked_to(monkeypatch, channels_la
     try:
         for compute in ("tf32", "float32"):
             problem = PROBLEM.replace(compute_dtype=compute)
-            judge_ = measure.Judge(problem)
+            judge_ = timing.Judge(problem)
             y = host_array(peer.call(problem, judge_.x, judge_.w, 1)())
             assert judge_.error(y) < 1e-5
             assert torch.backends.cudnn.allow_tf32 == (compute == "tf32") and torch.backends.cudnn.benchmark
@@ -353,8 +360,8 @@ def test_peers_of_a_gpu_are_chosen_by_their_own_names():
 
 @needs_shim
 def test_commands_tune_show_and_forget_the_wisdom_of_a_gpu(on_the_shim, wisdom, tmp_path, monkeypatch):
-    every = tuple(a for a in select.algorithms("gpu") if a.id in ALLOWED)
-    monkeypatch.setattr(select, "algorithms_on", lambda device, direction="forward": every)
+    every = tuple(a for a in choose.algorithms("gpu") if a.id in ALLOWED)
+    monkeypatch.setattr(choose, "algorithms_on", lambda device, direction="forward": every)
     text = str(PROBLEM)
     assert "1 of 1 problems tuned" in run("tune", text, *GPU, "--dtype", "float16").stdout
     assert "0 of 0 problems tuned, 1 known before" in run("tune", text, *GPU, "--dtype", "float16").stdout
@@ -367,8 +374,8 @@ def test_commands_tune_show_and_forget_the_wisdom_of_a_gpu(on_the_shim, wisdom, 
     assert "2 problems" in run("wisdom", "export", exported, *GPU).stdout
     assert "now / then" in run("wisdom", "verify", *GPU, "--sample", "1", "--rounds", "1").stdout
     assert "forgot" in run("wisdom", "forget", "--all", *GPU).stdout
-    assert select.store("cuda").entries() == {} and "no conflicts" in run("wisdom", "merge", exported).stdout
-    assert len(select.store("cuda").entries()) == 2
+    assert choose.store("cuda").entries() == {} and "no conflicts" in run("wisdom", "merge", exported).stdout
+    assert len(choose.store("cuda").entries()) == 2
 
 
 def test_figures_of_a_gpu_are_measured_kept_and_shown(on_the_shim, tmp_path, monkeypatch):

@@ -7,12 +7,14 @@ import pytest
 from command_line import run
 from cuda_shim import device as shim
 
-from convalgos import constants, profiles
-from convalgos.evaluate import recorded
-from convalgos.gpu import device, measured
-from convalgos.gpu.fft_steps import SteppedFft
+from convalgos.core import profiles
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu import device
+from convalgos.gpu.device import measured
+from convalgos.gpu.fft_four_step import SteppedFft
 from convalgos.gpu.wgmma import Wgmma
-from convalgos.problem import ConvProblem
+from convalgos.tools.bench.recorded_machine import read_machine
+from convalgos.tools.report import model_constants
 
 DENSE = ConvProblem.parse("n8 c256 h56 w56 k256 r3 s3 p1 channels_last float16")
 LONG = ConvProblem.parse("n4 c64 w131072 k64 s131072 p131071:0 groups64")
@@ -94,11 +96,11 @@ def test_a_profile_tells_gpus_of_its_name_what_was_measured(monkeypatch):
 
 def test_info_tells_estimates_from_what_was_measured():
     figures = measured.with_constants(shim.H200, FOUND, DAY)
-    shown = {f"{c.file} {c.name}": c for c in constants.constants(figures)}
+    shown = {f"{c.file} {c.name}": c for c in model_constants.constants(figures)}
     assert shown["gpu/wgmma.py REACHED"].value == "0.34"
     assert shown["gpu/wgmma.py REACHED"].comment.startswith(f"measured by gpu-check on {DAY}, before 0.68: ")
     assert "measured" not in shown["gpu/wgmma.py FILL"].comment
-    assert [c.name for c in constants.constants()] == [c.name for c in shown.values()]
+    assert [c.name for c in model_constants.constants()] == [c.name for c in shown.values()]
     with device.use(shim.ShimDevice(figures)):
         told = json.loads(run("info", "--json").stdout)["gpu"]
         text = run("info", "--constants").stdout
@@ -108,10 +110,10 @@ def test_info_tells_estimates_from_what_was_measured():
 
 def test_tables_of_a_gpu_are_read_with_its_constants():
     figures = measured.with_constants(shim.H200, FOUND, DAY)
-    assert recorded.read_machine(json.loads(json.dumps(asdict(figures)))) == figures
+    assert read_machine(json.loads(json.dumps(asdict(figures)))) == figures
     plain = json.loads(json.dumps(asdict(shim.H200)))
-    assert recorded.read_machine(plain) == shim.H200
+    assert read_machine(plain) == shim.H200
     del plain["measured"], plain["measured_on"]  # a table from before there were any
-    assert recorded.read_machine(plain) == shim.H200
+    assert read_machine(plain) == shim.H200
     with pytest.raises(ValueError, match=r"wgmma\.REACHED"):
-        recorded.read_machine(plain | {"measured": [["wgmma.REACHED", -1.0]], "measured_on": DAY})
+        read_machine(plain | {"measured": [["wgmma.REACHED", -1.0]], "measured_on": DAY})

@@ -4,9 +4,9 @@ import pytest
 from cuda_shim import device as shim
 from helpers import check
 
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft, im2col
 from convalgos.gpu.device import use
-from convalgos.problem import ConvProblem
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 each_layout = pytest.mark.parametrize("layout", ["channels_first", "channels_last"])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from cuda_shim import device as shim
 
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import winograd
 from convalgos.gpu.device import use
-from convalgos.gpu.products import SIDES, Products
-from convalgos.problem import ConvProblem
+from convalgos.gpu.gemm.batched import SIDES, Products
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 PROBLEM = ConvProblem.parse("n1 c3 h9 w9 k5 r3 s3 p1")

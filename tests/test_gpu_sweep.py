@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from cuda_shim import device as shim
 
-from convalgos import site
-from convalgos.gpu import fft_fused, measured, wgmma
-from convalgos.gpu.device import use
-from convalgos.gpu.paper import PaperDevice
-from convalgos.gpu_check import sweep
-from convalgos.gpu_check.fit import fit
-from convalgos.gpu_check.results import Cut, Result
-from convalgos.gpu_check.steps import Begun
+from convalgos.gpu import fft_fused, wgmma
+from convalgos.gpu.device import measured, use
+from convalgos.gpu.device.offline import PaperDevice
+from convalgos.measure import backends
+from convalgos.tools.gpu_check import sweep
+from convalgos.tools.gpu_check.fit import fit
+from convalgos.tools.gpu_check.results import Cut, Result
+from convalgos.tools.gpu_check.steps import Begun
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 TRUE = {
@@ -165,7 +165,7 @@ def test_every_kind_of_trial_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "SHORT", ("n1 c2 w64 k2 s64 p63:0 groups2",))
     monkeypatch.setattr(sweep, "LONG", ())
     monkeypatch.setattr(sweep, "LAUNCHES", (1, 3))
-    monkeypatch.setattr(site, "BURST", 0.0)
+    monkeypatch.setattr(backends, "BURST", 0.0)
     monkeypatch.setattr(wgmma, "TILES", wgmma.TILES[4:])
     monkeypatch.setattr(fft_fused, "CHAINS", fft_fused.CHAINS[:1])
     chosen = shim.ShimDevice()

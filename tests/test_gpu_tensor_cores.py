@@ -8,11 +8,11 @@ import pytest
 from cuda_shim import device as shim
 from helpers import PROBLEMS, Guarded, check_rounded, example
 
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import implicit_gemm
+from convalgos.gpu.compile.module import CompileError
 from convalgos.gpu.device import use
 from convalgos.gpu.implicit_gemm import ImplicitGemm, ImplicitGemmPlan
-from convalgos.gpu.module import CompileError
-from convalgos.problem import ConvProblem
 from convalgos.select import algorithms, find_algorithm
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))

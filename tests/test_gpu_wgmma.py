@@ -12,13 +12,13 @@ import pytest
 from cuda_shim import device as shim
 from helpers import PROBLEMS, Guarded, check_rounded, example
 
-from convalgos.gpu import tensor_maps, wgmma
-from convalgos.gpu.device import use
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu import wgmma
+from convalgos.gpu.compile.module import Build, text
+from convalgos.gpu.device import tma, use
+from convalgos.gpu.device.tma import Im2col, TensorMaps
 from convalgos.gpu.implicit_gemm import ImplicitGemm
-from convalgos.gpu.module import Build, text
-from convalgos.gpu.tensor_maps import Im2col, TensorMaps
 from convalgos.gpu.wgmma import Wgmma, WgmmaPlan
-from convalgos.problem import ConvProblem
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 HALF, TF32, THREE = Wgmma("half"), Wgmma("tf32"), Wgmma("3xtf32")
@@ -262,11 +262,11 @@ def test_dense_layers_of_many_channels_are_worth_it():
 def test_what_the_driver_refuses_is_an_error(changed):
     """The stand-in for it knows the limits of its manual."""
     view = Im2col.of(typed("n2 c8 w5 k3 s3 p1", "float16"), 8, 64, 64)
-    assert tensor_maps.encode(view, 160, shim.driver()).nbytes == 128
+    assert tma.encode(view, 160, shim.driver()).nbytes == 128
     address = changed.get("address", 160)
     wrong = replace(view, **{name: value for name, value in changed.items() if name != "address"})
     with pytest.raises(RuntimeError, match="status 1 for Im2col"):
-        tensor_maps.encode(wrong, address, shim.driver())
+        tma.encode(wrong, address, shim.driver())
 
 
 def test_the_box_of_first_taps():
@@ -286,7 +286,7 @@ def test_maps_are_made_once_for_an_address():
     assert maps.at(16) is first and maps.at(32) is not first and made == [16, 32]
     for address in range(1000):
         maps.at(address)
-    assert len(maps._known) <= tensor_maps.KEPT
+    assert len(maps._known) <= tma.KEPT
 
 
 # --- what must not pass ------------------------------------------------------------------------------

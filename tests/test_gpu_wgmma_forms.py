@@ -12,13 +12,13 @@ from helpers import Guarded, check_rounded
 from test_gpu_wgmma import AWKWARD, HALF, LAYOUTS, TF32, THREE, typed
 
 import convalgos as ca
-from convalgos import select
 from convalgos.gpu import wgmma
+from convalgos.gpu.compile.module import Build, text
 from convalgos.gpu.device import use
-from convalgos.gpu.module import Build, text
+from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, Form, Tile
 from convalgos.gpu.wgmma import Wgmma, WgmmaPlan
-from convalgos.gpu.wgmma_forms import PLAIN, RACED, Form, Tile
-from convalgos.store import IDS, Measured
+from convalgos.select import choose
+from convalgos.select.wisdom_file import IDS, Measured
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 each_form = pytest.mark.parametrize("form", RACED, ids=lambda f: f.name)
@@ -119,10 +119,10 @@ def test_they_are_measured_and_not_chosen_before(wisdom):
             assert all(IDS.fullmatch(i) for i in found)
             assert not base.variants(problem)[0].variants(problem)
         ids = {f"{HALF.id}.{form.name}" for form in RACED}
-        assert not ids & {c.id for c in select.rank(problem, "cuda").candidates}
-        assert ids <= {c.id for c in select.rank(problem, "cuda", exhaustive=True).candidates}
+        assert not ids & {c.id for c in choose.rank(problem, "cuda").candidates}
+        assert ids <= {c.id for c in choose.rank(problem, "cuda", exhaustive=True).candidates}
         variant = f"{HALF.id}.pingpong_cluster"
-        select.store("cuda:0").record(problem, {variant: Measured((1e-9,) * 5)})
+        choose.store("cuda:0").record(problem, {variant: Measured((1e-9,) * 5)})
         assert ca.explain(problem, device="cuda").candidates[0].id == variant
 
 

@@ -5,11 +5,11 @@ import pytest
 from cuda_shim import device as shim
 from helpers import check, example
 
+from convalgos.core.cook_toom import cook_toom
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu import direct as direct_file
 from convalgos.gpu import winograd
 from convalgos.gpu.device import use
-from convalgos.problem import ConvProblem
-from convalgos.transforms import cook_toom
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 

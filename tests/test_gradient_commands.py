@@ -7,11 +7,11 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos import select
-from convalgos.evaluate import recorded
+from convalgos.select import choose
+from convalgos.tools.evaluate import recorded_tables
 
 LAYER = ca.ConvProblem.parse("n1 c4 h9 w9 k6 r3 s3 p1 stride2")
-GRADIENTS = [LAYER.replace(direction=d) for d in ca.problem.DIRECTIONS[1:]]
+GRADIENTS = [LAYER.replace(direction=d) for d in ca.core.problem.DIRECTIONS[1:]]
 
 
 @pytest.mark.parametrize("problem", GRADIENTS, ids=lambda p: p.direction)
@@ -34,8 +34,8 @@ def test_explain_tells_what_is_computed():
 def test_what_is_tuned_is_shown_and_chosen_and_forgotten(problem, wisdom):
     race = ["--effort", "measure"]
     assert "1 of 1 problems tuned" in run("tune", LAYER, "--direction", problem.direction, *race).stdout
-    known = select.store().lookup(problem)
-    assert known and not select.store().lookup(LAYER)
+    known = choose.store().lookup(problem)
+    assert known and not choose.store().lookup(LAYER)
     assert all(m.failure is None for m in known.values())
     assert "0 of 0 problems tuned, 1 known before" in run("tune", problem, *race).stdout
     assert f"{problem} ({len(known)} candidates)" in run("wisdom", "show").stdout
@@ -57,7 +57,7 @@ def test_what_a_training_program_runs_is_captured_benched_and_trained(tmp_path):
     captured.write_text("".join(f"{count} {problem}\n" for problem, count in problems.items()))
     quick = ["--peers", "none", "--rounds", "1", "--json", table]
     run("bench", captured, *quick, "--algorithm", "cpu.reference", "--algorithm", "cpu.direct.weights")
-    layers = recorded.read(table).layers
+    layers = recorded_tables.read(table).layers
     assert {layer.problem for layer in layers} == set(problems)
     assert all("cpu.reference" in layer.times for layer in layers)
     judged = run("select", "evaluate", table).stdout
@@ -69,7 +69,7 @@ def test_what_a_training_program_runs_is_captured_benched_and_trained(tmp_path):
 
 def test_find_times_the_candidates_of_a_gradient(monkeypatch):
     some = tuple(a for a in ca.algorithms() if a.id in ("cpu.reference", "cpu.direct", "cpu.direct.weights"))
-    monkeypatch.setattr(select, "algorithms", lambda device=None: some)
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: some)
     for problem, known in zip(GRADIENTS, ("cpu.direct", "cpu.direct.weights"), strict=True):
         text = run("find", problem, "--rounds", "1").stdout
         assert text.startswith(f"{problem}\n") and "FAILED" not in text

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
+from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.polyphase import phases
 from convalgos.cpu import direct_weights
 from convalgos.cpu import reference as judge
-from convalgos.measure import random_arrays
+from convalgos.measure.timing import random_arrays
 from convalgos.select import algorithms_on
-from convalgos.stand_in import StandIn
-from convalgos.transposed import phases
 
 try:
     import torch
@@ -214,7 +214,7 @@ def test_filters_may_be_prepared():
 
 def test_sixteen_bits():
     for dtype in ("float16", "bfloat16"):
-        x, w, dy = (a.astype(ca.algorithm.numpy_dtype(dtype)) for a in (X, W, DY))
+        x, w, dy = (a.astype(ca.core.algorithm.numpy_dtype(dtype)) for a in (X, W, DY))
         dx = ca.conv_backward_data(dy, w, x.shape, **SAME)
         dw, db = ca.conv_backward_weights(x, dy, w.shape, return_bias=True, **SAME)
         assert dx.dtype == dw.dtype == db.dtype == x.dtype

@@ -7,7 +7,7 @@ pytest.importorskip("llvmlite")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 import convalgos as ca  # noqa: E402
-from convalgos.cpu import half  # noqa: E402
+from convalgos.cpu.runtime import half  # noqa: E402
 
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from convalgos import history
-from convalgos.algorithm import Unsupported, missing
-from convalgos.cli import main
-from convalgos.history import progress as history_progress
-from convalgos.history import quick as history_quick
-from convalgos.history.quick import Compared, Side
-from convalgos.measure import Timing
+from convalgos.core.algorithm import Unsupported, missing
+from convalgos.measure.timing import Timing
+from convalgos.tools.cli.main import main
+from convalgos.tools.history import asv
+from convalgos.tools.history import asv_progress as history_progress
+from convalgos.tools.history import compare as history_quick
+from convalgos.tools.history.compare import Compared, Side
 
 ROOT = Path(__file__).parents[1]
 QUICK_BENCH = ["--bench", "CallOverhead", "--bench", r"track_choice\('wavenet", "--attribute", "rounds=1"]
@@ -44,12 +44,13 @@ def copy(tmp_path_factory):
     (folder / "README.md").write_text("nothing yet\n")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "one")
-    leave = shutil.ignore_patterns("__pycache__", "results", "html", "tables")
+    made = {"asv_bench": ("results", "html", "tables")}  # what no copy needs
     for name in ("convalgos", "kernels", "asv_bench"):
+        leave = shutil.ignore_patterns("__pycache__", *made.get(name, ()))
         shutil.copytree(ROOT / name, folder / name, ignore=leave)
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "two")
-    (folder / "convalgos" / "version.py").write_text('__version__ = "0.0.3"\n')
+    (folder / "convalgos" / "core" / "version.py").write_text('__version__ = "0.0.3"\n')
     git(folder, "commit", "-qam", "three")
     return folder
 
@@ -166,9 +167,9 @@ def test_without_asv(monkeypatch, tmp_path):
 
 
 def test_without_a_source_tree(monkeypatch, tmp_path):
-    monkeypatch.setattr(history, "__file__", str(tmp_path / "convalgos" / "history" / "__init__.py"))
+    monkeypatch.setattr(asv, "__file__", str(tmp_path / "convalgos" / "tools" / "history" / "asv.py"))
     with pytest.raises(Unsupported, match="needs a source tree"):
-        history.source_tree()
+        asv.source_tree()
 
 
 # --- commits ---------------------------------------------------------------------------------
@@ -181,9 +182,9 @@ def test_milestones_stay_as_the_history_grows(tmp_path):
         (tmp_path / ("notes" if i == 3 else "convalgos/x.py")).write_text(str(i))
         git(tmp_path, "add", "-A")
         git(tmp_path, "commit", "-qm", f"{i}")
-    subjects = [git(tmp_path, "log", "-1", "--format=%s", c) for c in history.milestones(tmp_path, 2)]
+    subjects = [git(tmp_path, "log", "-1", "--format=%s", c) for c in asv.milestones(tmp_path, 2)]
     assert subjects == ["1", "4", "6"]  # each second one that changes the package: 3 does not
-    assert [git(tmp_path, "log", "-1", "--format=%s", c) for c in history.milestones(tmp_path, 5)] == [
+    assert [git(tmp_path, "log", "-1", "--format=%s", c) for c in asv.milestones(tmp_path, 5)] == [
         "5",
         "6",
     ]
@@ -191,15 +192,15 @@ def test_milestones_stay_as_the_history_grows(tmp_path):
 
 def test_snapshots_are_removed_whatever_happens(copy):
     for error in (RuntimeError, KeyboardInterrupt):
-        with pytest.raises(error), history.snapshot(copy, "HEAD") as tree:
-            assert (tree / "convalgos" / "version.py").read_text() == '__version__ = "0.0.3"\n'
+        with pytest.raises(error), asv.snapshot(copy, "HEAD") as tree:
+            assert (tree / "convalgos" / "core" / "version.py").read_text() == '__version__ = "0.0.3"\n'
             raise error
         assert not tree.exists()
 
 
 def test_a_terminated_process_removes_its_snapshot(copy):
     code = (
-        "import sys, time; from pathlib import Path; from convalgos.history import snapshot\n"
+        "import sys, time; from pathlib import Path; from convalgos.tools.history.asv import snapshot\n"
         "with snapshot(Path(sys.argv[1]), 'HEAD') as tree:\n    print(tree, flush=True)\n    time.sleep(60)\n"
     )
     process = subprocess.Popen(
@@ -208,12 +209,12 @@ def test_a_terminated_process_removes_its_snapshot(copy):
     tree = Path(process.stdout.readline().strip())
     assert tree.exists()
     process.terminate()
-    assert process.wait(30) == history.TERMINATED
+    assert process.wait(30) == asv.TERMINATED
     assert not tree.exists()
 
 
 def test_machines_are_called_by_what_their_timings_depend_on():
-    name = history.machine_name()
+    name = asv.machine_name()
     assert name.replace("-", "").isalnum() and name == name.lower()
     assert os.uname().nodename.lower() not in name
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from browser import keep, show
 
-from convalgos import history
-from convalgos.algorithm import missing
-from convalgos.history.offline import make_offline
+from convalgos.core.algorithm import missing
+from convalgos.tools.history import asv
+from convalgos.tools.history.offline import make_offline
 
 pytestmark = pytest.mark.skipif(bool(missing("asv")), reason=str(missing("asv")))
 
@@ -22,7 +22,7 @@ CHOICE = "track.Pick.track_choice"
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Those of the results in this repository."""
-    return history.publish(tmp_path_factory.mktemp("curves")).parent
+    return asv.publish(tmp_path_factory.mktemp("curves")).parent
 
 
 def test_everything_the_page_loads_lies_beside_it(pages):

@@ -13,12 +13,14 @@ from click.testing import CliRunner
 from command_line import run
 
 import convalgos as ca
-from convalgos import bench_file, machine, recorder
-from convalgos.cli import main
-from convalgos.evaluate import recorded
+from convalgos.core import machine
 from convalgos.gpu import device as gpu
-from convalgos.gpu import measured
-from convalgos.store import Measured, Store
+from convalgos.gpu.device import measured
+from convalgos.measure import capture
+from convalgos.select.wisdom_file import Measured, Store
+from convalgos.tools.bench import results_file
+from convalgos.tools.cli.main import main
+from convalgos.tools.evaluate import recorded_tables
 
 PROBLEMS = [
     ca.ConvProblem.parse(text)
@@ -134,11 +136,11 @@ def test_captures(tmp_path):
     for content in each(CAPTURE, 3):
         path.write_bytes(content)
         try:
-            recorder.read(path)
+            capture.read(path)
         except ValueError as error:
             assert str(error).startswith(str(path))
         own.write_bytes(content)
-        recorder.gather(tmp_path / "of_process.txt")  # counts of a process, which are never refused
+        capture.gather(tmp_path / "of_process.txt")  # counts of a process, which are never refused
         assert not own.exists()
 
 
@@ -169,7 +171,7 @@ def test_tables_of_bench(wisdom, tmp_path):
     run("bench", str(PROBLEMS[0]), "--peers", "none", "--algorithm", "cpu.reference", "--json", path)
     for content in each(path.read_text(), 5):
         path.write_bytes(content)
-        for read in (bench_file.read, recorded.read):
+        for read in (results_file.read, recorded_tables.read):
             try:
                 read(path)
             except ValueError as error:

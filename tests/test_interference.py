@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos import interference, measure, race, select, store
+from convalgos.core import interference
+from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
-from convalgos.interference import Samples
-from convalgos.ranking import Candidate, Ranking
-from convalgos.site import Site
+from convalgos.measure import race, timing
+from convalgos.measure.backends import Site
+from convalgos.select import choose, wisdom_file
+from convalgos.select.ranking import Candidate, Ranking
 
 PROBLEM = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
 true_disturbed = interference.Meter.disturbed
@@ -139,7 +141,7 @@ def test_a_short_one_is_not_abandoned_by_one_sample(hurried):
 
 def table(place, wrong=(), **options):
     ranking = Ranking(PROBLEM, tuple(candidates(place, wrong)), ())
-    return measure.table(ranking, judge=measure.Judge(PROBLEM, place), **options)
+    return timing.table(ranking, judge=timing.Judge(PROBLEM, place), **options)
 
 
 def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
@@ -149,7 +151,7 @@ def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
     assert set(rows["cpu.scripted.a"].samples_s) == {1e-5} and rows["cpu.scripted.a"].believable
     assert rows["cpu.scripted.b"].median_s == 8e-3 and not rows["cpu.scripted.b"].believable
     with pytest.warns(RuntimeWarning, match=r": cpu\.scripted\.b$"):
-        assert measure.entry(found).keys() == {"cpu.scripted.a", "cpu.scripted.c"}
+        assert timing.entry(found).keys() == {"cpu.scripted.a", "cpu.scripted.c"}
 
 
 # --- wrong results ---------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
 @pytest.mark.parametrize("brief", [False, True])
 def test_a_wrong_result_is_never_remembered_as_a_time(hurried, wisdom, monkeypatch, brief):
     if brief:
-        monkeypatch.setattr(measure, "BRIEF_FLOPS", 0)  # samples, as of a large problem
+        monkeypatch.setattr(timing, "BRIEF_FLOPS", 0)  # samples, as of a large problem
     place = Place(a=[1e-5], b=[2e-5])
     with pytest.warns(RuntimeWarning, match=r"cpu\.scripted\.a is wrong on n1 c4 h9 w9 .*its error was"):
         found = run_race(place, wrong="a")
@@ -166,13 +168,13 @@ def test_a_wrong_result_is_never_remembered_as_a_time(hurried, wisdom, monkeypat
     assert found["cpu.scripted.b"].error <= 1e-5
     assert place.runs["a"] == 1
     with pytest.warns(RuntimeWarning, match=r"cpu\.scripted\.a is wrong on"):
-        kept = measure.entry(table(place, wrong="a"))
+        kept = timing.entry(table(place, wrong="a"))
     assert kept["cpu.scripted.a"].failure and kept["cpu.scripted.b"].median_s > 0
 
 
 def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
     """A kernel that leaves some of its result unwritten, as one that is wrong on a shape."""
-    from convalgos import tune
+    from convalgos.tools.bench import tune
 
     pick = ca.plan(PROBLEM).algorithm
     made = type(ca.plan(PROBLEM, algorithm=pick))
@@ -193,15 +195,15 @@ def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
         ca.wisdom.forget()
         with pytest.warns(RuntimeWarning, match=f"{pick} is wrong on"):
             assert measured() != pick
-        assert select.store().lookup(PROBLEM)[pick].failure
+        assert choose.store().lookup(PROBLEM)[pick].failure
         assert ca.plan(PROBLEM).algorithm != pick
 
 
 @pytest.mark.parametrize("text", ["n1 c8 h30 w30 k8 r3 s3 p1", "n3 c2 w50 k2 s5 backward_weights float16"])
 def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
-    monkeypatch.setattr(measure, "BRIEF_FLOPS", 0)
+    monkeypatch.setattr(timing, "BRIEF_FLOPS", 0)
     problem = ca.ConvProblem.parse(text)
-    judge = measure.Judge(problem, arrays=race.cheap_arrays(problem), brief=True)
+    judge = timing.Judge(problem, arrays=race.cheap_arrays(problem), brief=True)
     y = ca.plan(problem, algorithm="cpu.reference")(judge.x, judge.w)
     assert judge.error(y) < 1e-3
     for axis in range(y.ndim):
@@ -215,14 +217,14 @@ def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
 
 
 def test_one_sample_is_told_as_one_and_ties_as_the_noisiest(wisdom):
-    one, many = store.Measured((1e-3,)), store.Measured((1.04e-3,) * 9)
+    one, many = wisdom_file.Measured((1e-3,)), wisdom_file.Measured((1.04e-3,) * 9)
     assert one.ties(many) and many.ties(one)  # within the noise that a sample may have
-    assert not many.ties(store.Measured((1e-3,) * 9))
-    assert not one.ties(store.Measured((1.2e-3,) * 9))
-    select.store().record(PROBLEM, {"cpu.direct": one})
+    assert not many.ties(wisdom_file.Measured((1e-3,) * 9))
+    assert not one.ties(wisdom_file.Measured((1.2e-3,) * 9))
+    choose.store().record(PROBLEM, {"cpu.direct": one})
     assert "1 sample" in str(ca.explain(PROBLEM)) and "1 sample" in ca.wisdom.show(PROBLEM)
     assert "0%" not in ca.wisdom.show(PROBLEM)
-    assert measure.spread_told((1.0,)) == "1 sample" and measure.spread_told((1.0, 1.0)) == "0.0%"
+    assert timing.spread_told((1.0,)) == "1 sample" and timing.spread_told((1.0, 1.0)) == "0.0%"
 
 
 # --- what the system tells -------------------------------------------------------------------
@@ -278,8 +280,8 @@ def test_measuring_holds_one_result_at_a_time_and_nothing_afterwards(wisdom):
         began = tracemalloc.get_traced_memory()[0]
         for measured in (
             lambda: race.race(problem, candidates(place), site=place),
-            lambda: measure.table(
-                Ranking(problem, tuple(candidates(place)), ()), judge=measure.Judge(problem, place)
+            lambda: timing.table(
+                Ranking(problem, tuple(candidates(place)), ()), judge=timing.Judge(problem, place)
             ),
         ):
             tracemalloc.reset_peak()

@@ -14,8 +14,9 @@ pytest.importorskip("llvmlite", reason="compiles kernels")
 import tiny_kernels
 from tiny_kernels import number, result, sum_to
 
-from convalgos import cache_files
-from convalgos.cpu import jit, kernel_cache
+from convalgos.core import cache_files
+from convalgos.cpu.compile import kernel_cache
+from convalgos.cpu.runtime import jit
 
 TINY = Path(tiny_kernels.__file__)
 

@@ -11,17 +11,18 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from convalgos import cpu, warm
-from convalgos.cli import main
+from convalgos import cpu
+from convalgos.tools.cli import kernel_set
+from convalgos.tools.cli.main import main
 
 # Plans problems of random sizes without compiling anything: kernels that are asked for are noted instead.
 # Those of 16 bits are run, too, by kernels that do nothing: only a call widens and narrows.
 PROGRAM = """
 import json, random, sys
 import numpy as np
-from convalgos import ConvProblem, api, select
-from convalgos.algorithm import Unsupported
-from convalgos.cpu import jit
+from convalgos import ConvProblem, select; from convalgos.api import planning as api
+from convalgos.core.algorithm import Unsupported
+from convalgos.cpu.runtime import jit
 
 def note(function, result=None):
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -93,7 +94,7 @@ def asked_for(problems: int) -> list[tuple]:
 
 def test_2000_random_problems_need_no_kernel_that_is_not_listed():
     listed: dict[tuple[str, str], list[dict[str, int]]] = {}
-    for k in warm.kernels():
+    for k in kernel_set.kernels():
         names = inspect.signature(getattr(importlib.import_module(k.module), k.name)).parameters
         listed.setdefault((k.module, k.name), []).append(dict(zip(names, k.parameters, strict=True)))
     asked = asked_for(2000)
@@ -106,14 +107,14 @@ def test_2000_random_problems_need_no_kernel_that_is_not_listed():
 
 
 # Factories that are not listed: no problem needs them.
-APART = {"convalgos.cpu.calibrate": "they measure the machine, which `tune`, `bench` and `find` do"}
+APART = {"convalgos.cpu.runtime.calibrate": "they measure the machine, which `tune`, `bench` and `find` do"}
 
 
 def test_every_factory_of_kernels_is_listed():
     """What `jit.specialise` makes, in all modules: a new one cannot be forgotten."""
-    listed = {(k.module, k.name) for k in warm.kernels()}
+    listed = {(k.module, k.name) for k in kernel_set.kernels()}
     found = set()
-    for info in pkgutil.iter_modules(cpu.__path__, "convalgos.cpu."):
+    for info in pkgutil.walk_packages(cpu.__path__, "convalgos.cpu."):
         for name, value in vars(importlib.import_module(info.name)).items():
             code = getattr(value, "__code__", None)
             if code is not None and code.co_qualname == "specialise.<locals>.address":
@@ -123,7 +124,7 @@ def test_every_factory_of_kernels_is_listed():
     apart = {(module, name) for module, name in found if module in APART}
     assert {module for module, _ in apart} == APART.keys()
     assert found - apart == listed - {
-        ("convalgos.cpu.jit", name) for name in ("of_borrowed", "of_threads", "data_address")
+        ("convalgos.cpu.runtime.jit", name) for name in ("of_borrowed", "of_threads", "data_address")
     }
 
 
@@ -131,7 +132,7 @@ def test_nothing_else_is_compiled():
     """`compile_kernel` is called by `specialise`, and for what threads run, which is listed, too."""
     lines = [
         f"{path.name}: {line.strip()}"
-        for path in Path(cpu.__file__).parent.glob("*.py")
+        for path in Path(cpu.__file__).parent.rglob("*.py")
         for line in path.read_text().splitlines()
         if "compile_kernel(" in line and "def " not in line
     ]
@@ -140,16 +141,16 @@ def test_nothing_else_is_compiled():
 
 def test_the_set_is_small():
     """Of a dtype: about 650 kernels, and those for the channels and filters of groups."""
-    usual, grouped = (len(warm.kernels(["float32"], groups)) for groups in (False, True))
+    usual, grouped = (len(kernel_set.kernels(["float32"], groups)) for groups in (False, True))
     assert 400 < usual < 700
     assert grouped < 2000
-    assert len(set(warm.kernels())) == len(warm.kernels())
+    assert len(set(kernel_set.kernels())) == len(kernel_set.kernels())
 
 
 def test_warm_compiles_what_is_missing_and_tells_what_there_is(tmp_path, monkeypatch):
-    kernels = warm.kernels(["float32"], groups=False)
+    kernels = kernel_set.kernels(["float32"], groups=False)
     few = [k for k in kernels if k.name in ("pack", "flush")][:2]
-    monkeypatch.setattr(warm, "kernels", lambda dtypes, groups: few)
+    monkeypatch.setattr(kernel_set, "kernels", lambda dtypes, groups: few)
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     for processes, new in (2, len(few)), (1, 0):
         result = CliRunner().invoke(main, ["warm", "--processes", str(processes)])

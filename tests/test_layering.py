@@ -11,90 +11,36 @@ from pathlib import Path
 
 import pytest
 
-from convalgos.cpu import fftw, mkl
-from convalgos.cpu.kernel_cache import TOOLKIT
+from convalgos.cpu.compile.kernel_cache import TOOLKIT
+from convalgos.cpu.runtime import mkl
+from convalgos.cpu.spectral import engines
 
 PACKAGE = Path(__file__).parents[1] / "convalgos"
 
-# Every module imports only from layers above its own in this list. "toolkit" and "algorithms" are the files
-# of cpu/ and gpu/ without and with ALGORITHMS; files of the toolkit may share, algorithms never.
-LAYERS = (
-    {"forks"},
-    {
-        "kept",
-        "arguments",
-        "memory",
-        "workspaces",
-        "cache_files",
-        "strict_json",
-        "file_lock",
-        "interference",
-        "near_names",
-        "tabular",
-        "exit_status",
-        "text_output",
-    },
-    {"text_table"},
-    {"problem_text"},
-    {"problem", "machine", "transforms", "arrays", "epilogue", "version"},
-    {"algorithm", "store", "profiles"},
-    {"transposed", "stand_in"},
-    {"exchanged"},
-    {"toolkit"},
-    {"algorithms"},
-    {"ranking", "constraints", "site"},
-    {"ordering"},
+# Rooms, floor by floor: a module imports from floors below that of its room, and within its room. The
+# algorithms are the files of cpu/ and gpu/ that lie in none of their rooms; they never import each other.
+FLOORS = (
+    {"core"},
+    {"core.backward"},
+    {"cpu.vectors", "gpu.compile"},
+    {"cpu.compile", "gpu.device"},
+    {"cpu.runtime", "gpu.launch"},
+    {"cpu.layout", "cpu.gemm", "cpu.dwconv", "gpu.gemm", "gpu.dwconv", "gpu.spectral", "gpu.vendor"},
+    {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
+    {"cpu", "gpu"},
     {"select"},
-    {"measure", "quick", "plan_cache"},
-    {"race"},
+    {"measure", "signal"},
     {"api"},
-    {"gradients"},
-    {"torch"},
-    {
-        "signal",
-        "short_signals",
-        "suites",
-        "onnx_model",
-        "onnx_attributes",
-        "onnx_functions",
-        "onnx_op",
-        "wisdom",
-        "recorder",
-        "evaluate",
-        "gpu_check",
-        "progress",
-        "termination",
-        "completion",
-        "constants",
-        "json_format",
-        "tune",
-        "commands",
-        "warm",
-        "warm_commands",
-        "bench",
-        "bench_commands",
-        "explain_commands",
-        "listing_commands",
-        "bench_file",
-        "training",
-        "peers",
-        "report",
-        "page",
-        "report_charts",
-        "report_map",
-        "report_page",
-        "report_comparison",
-        "report_kinds",
-        "report_ranking",
-        "report_training",
-        "info",
-        "history",
-        "cli",
-        "__main__",
-        "__init__",
-    },
+    {"torch", "onnx", "wisdom", "__init__"},
+    {"tools.console"},
+    {"tools.bench"},
+    {"tools.report"},
+    {"tools.evaluate", "tools.history", "tools.gpu_check"},
+    {"tools.cli"},
+    {"__main__"},
 )
-SHARING = ({"toolkit"}, {"torch"}, LAYERS[-1])  # whose members may import one another, in one direction
+ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+MOST_ENTRIES = 13  # of the root of the package
 
 
 @cache
@@ -107,6 +53,8 @@ def modules() -> dict[str, Path]:
     """Dotted name below convalgos -> file; packages under their own name, and the top one as __init__."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
+        if path.name == "__init__.py" and len(tree(path).body) == 1:
+            continue  # it only says what the room is
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if len(parts) > 1 and parts[-1] == "__init__":
             parts = parts[:-1]
@@ -139,56 +87,54 @@ def inside(path: Path) -> set[str]:
     return found
 
 
-def lists_algorithms(path: Path) -> bool:
-    targets = []
-    for node in tree(path).body:
-        targets += node.targets if isinstance(node, ast.Assign) else []
-        targets += [node.target] if isinstance(node, ast.AnnAssign) else []
-    return any(isinstance(t, ast.Name) and t.id == "ALGORITHMS" for t in targets)
-
-
 def is_operation(node: ast.AST) -> bool:
     """Whether it is a function that is compiled into the kernels that call it."""
     decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
     return any(d.rpartition(".")[2] in ("emitter", "helper", "intrinsic") for d in decorators)
 
 
-def layer_name(module: str) -> str:
-    package = module.split(".")[0]
-    if package in ("cpu", "gpu"):
-        return "algorithms" if lists_algorithms(modules()[module]) else "toolkit"
-    return module if any(module in names for names in LAYERS) else package
+def room(module: str) -> str:
+    """The innermost room in which a module lies."""
+    while module not in ROOMS:
+        assert "." in module, f"convalgos.{module} lies in no room"
+        module = module.rpartition(".")[0]
+    return module
 
 
-def layer(module: str) -> int:
-    name = layer_name(module)
-    for depth, names in enumerate(LAYERS):
-        if name in names:
-            return depth
-    raise AssertionError(f"convalgos.{module} has no place in LAYERS")
+def test_the_root_has_few_entries():
+    entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= MOST_ENTRIES, sorted(entries)
 
 
-def test_every_module_has_a_layer():
-    assert {"problem", "select", "api", "cpu.reference", "cpu.simd", "__init__"} <= set(modules())
-    for module in modules():
-        layer(module)
-    assert layer_name("cpu.reference") == "algorithms"
-    assert layer_name("cpu.simd") == "toolkit"
+def test_rooms_of_algorithms_show_nothing_else():
+    """Discovery imports each file that lies in cpu/ and gpu/ itself."""
+    for device in ("cpu", "gpu"):
+        files = {m for m in modules() if room(m) == device} - {device}
+        assert files == {m for m in files if assigns(modules()[m], "ALGORITHMS")}
 
 
-def test_the_guide_names_every_module():
+def assigns(path: Path, name: str) -> bool:
+    targets = []
+    for node in tree(path).body:
+        targets += node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+    return any(isinstance(t, ast.Name) and t.id == name for t in targets)
+
+
+def test_the_guide_names_every_room():
     guide = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
-    guide = guide[guide.index("## Where things are") : guide.index("Imports point downward only")]
-    named = set(re.findall(r"`(\w+)(?:\.py|/)`", guide))
-    assert named - {"convalgos", "kernels"} == {m.split(".")[0] for m in modules()} - {"__init__"}
+    guide = guide[guide.index("| room |") : guide.index("Imports point downward only")]
+    named = {name.replace("/", ".") for name in re.findall(r"`([a-z_/]+?)(?:/|\.py)`", guide)}
+    assert named - {"kernels"} == ROOMS.keys() - {"__init__"}
 
 
 def test_imports_point_downward():
     wrong = []
     for module, path in modules().items():
         for other in inside(path) - {module}:
-            sharing = layer(other) == layer(module) and LAYERS[layer(module)] in SHARING
-            if layer(other) >= layer(module) and not sharing:
+            here, there = room(module), room(other)
+            within = here == there and here not in ("cpu", "gpu")
+            if not within and ROOMS[there] >= ROOMS[here]:
                 wrong.append(f"convalgos.{module} imports convalgos.{other}")
     assert not wrong, "\n".join(sorted(wrong))
 
@@ -207,36 +153,30 @@ def test_imports_make_no_circles():
         visit(module, ())
 
 
-def test_the_toolkit_stands_in_order():
-    """Vectors and compiling know nothing of tiles; one file has the writer of LLVM, and one its compiler."""
-    assert {m for m in inside(modules()["cpu.simd"]) if m.startswith("cpu")} <= {"cpu"}
-    assert not {m for m in inside(modules()["cpu.code_generation"]) if m.startswith("cpu.")}
-    below = {"cpu.code_generation"}
-    assert {m for m in inside(modules()["cpu.kernel_cache"]) if m.startswith("cpu.")} == below
-    language = {"cpu", "cpu.simd", "cpu.kernel_values", "cpu.kernel_expressions"}
-    assert {m for m in inside(modules()["cpu.lowering"]) if m.startswith("cpu")} <= language
-    toolkit = {"cpu", "cpu.simd", "cpu.lowering", "cpu.code_generation", "cpu.kernel_cache", "cpu.atomics"}
-    assert {m for m in inside(modules()["cpu.jit"]) if m.startswith("cpu")} <= {*toolkit, "cpu.thread_pool"}
-
+def test_one_file_writes_llvm_and_one_compiles_it():
     def that_import(*names):
         return {m for m, path in modules().items() if set(names) & imported(path)}
 
-    assert that_import("llvmlite.ir") == {"cpu.simd"}
-    assert that_import("llvmlite.binding") == {"cpu.code_generation"}
+    assert that_import("llvmlite.ir") == {"cpu.vectors.simd"}
+    assert that_import("llvmlite.binding") == {"cpu.compile.code_generation"}
 
 
 def test_what_kernels_take_from_other_files_is_in_their_key():
     """A kernel kept on disk would go on with the old operation."""
-    files = set((PACKAGE / "cpu").glob("*.py"))
+    files = set((PACKAGE / "cpu").rglob("*.py"))
     shared = set()
     for path in files:
+        dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         defined = {node.name for node in tree(path).body if is_operation(node)}
         for other in files - {path}:
-            taken = {f"convalgos.cpu.{path.stem}.{name}" for name in defined} & imported(other)
-            by_module = any(re.search(rf"\b{path.stem}\.{name}\b", other.read_text()) for name in defined)
+            taken = {f"{dotted}.{name}" for name in defined} & imported(other)
+            stem = path.stem
+            by_module = dotted in imported(other) and any(
+                re.search(rf"\b{stem}\.{name}\b", other.read_text()) for name in defined
+            )
             if taken or by_module:
-                shared.add(path.name)
-    assert {"simd.py", "tiles.py"} <= shared <= set(TOOLKIT)
+                shared.add(path.relative_to(PACKAGE).as_posix())
+    assert {"cpu/vectors/simd.py", "cpu/layout/channel_vectors.py"} <= shared <= set(TOOLKIT)
 
 
 # --- what is loaded, and what is missing -----------------------------------------------------
@@ -291,7 +231,7 @@ print(json.dumps({
 
 
 BROKEN = """
-from convalgos.algorithm import Unsupported
+from convalgos.core.algorithm import Unsupported
 try:
     ca.conv(x, w, algorithm="cpu.direct")
 except Unsupported as error:
@@ -331,7 +271,7 @@ def test_blocks_of_the_fft_go_through_mkl_where_fftw_is_left_out():
     assert "needs pyfftw, which is not installed (pip install pyfftw)" in told
     if not mkl.why_not():
         assert run(OVERLAP, "pyfftw") < 1e-5
-    if not fftw.why_not("fftw"):
+    if not engines.why_not("fftw"):
         assert run(OVERLAP, "mkl") < 1e-5
 
 

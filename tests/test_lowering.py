@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="compiles kernels")
 
-from convalgos.cpu import jit
-from convalgos.cpu.lowering import NotAKernel, lower
-from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
+from convalgos.cpu.compile.lowering import NotAKernel, lower
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
 NINE = 9
 

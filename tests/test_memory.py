@@ -8,54 +8,54 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos import memory
+from convalgos.core import allocator
 
-COUNT = memory.LARGE // 4
+COUNT = allocator.LARGE // 4
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    memory.forget()
+    allocator.forget()
     yield
-    memory.forget()
+    allocator.forget()
 
 
 def test_arrays_start_on_a_cache_line_and_can_be_written():
     for count, dtype in ((1, np.float32), (3, np.float64), (COUNT, np.float32), (COUNT + 5, np.int64)):
-        array = memory.aligned_empty(count, dtype)
+        array = allocator.aligned_empty(count, dtype)
         assert array.shape == (count,) and array.dtype == dtype
-        assert array.ctypes.data % memory.ALIGNMENT == 0
+        assert array.ctypes.data % allocator.ALIGNMENT == 0
         array.fill(7)
         assert (array == 7).all()
-    assert not memory.aligned_zeros(COUNT, np.float32).any()
+    assert not allocator.aligned_zeros(COUNT, np.float32).any()
 
 
 def test_memory_is_used_again_once_the_last_view_is_gone():
-    array = memory.aligned_empty(COUNT, np.float32)
+    array = allocator.aligned_empty(COUNT, np.float32)
     address, view = array.ctypes.data, array.reshape(4, -1)[1:, ::2]
     view[...] = 5
     del array
-    other = memory.aligned_empty(COUNT, np.float32)
+    other = allocator.aligned_empty(COUNT, np.float32)
     assert other.ctypes.data != address  # the view is still there
     other.fill(0)
     assert (view == 5).all()
     del view
-    assert memory.aligned_empty(COUNT, np.float32).ctypes.data == address
+    assert allocator.aligned_empty(COUNT, np.float32).ctypes.data == address
 
 
 def test_sizes_that_differ_much_do_not_share():
-    addresses = {memory.aligned_empty(COUNT, np.float32).ctypes.data}
-    larger = memory.aligned_empty(2 * COUNT, np.float32)
-    half = memory.aligned_empty(8 * COUNT, np.float32)
+    addresses = {allocator.aligned_empty(COUNT, np.float32).ctypes.data}
+    larger = allocator.aligned_empty(2 * COUNT, np.float32)
+    half = allocator.aligned_empty(8 * COUNT, np.float32)
     assert larger.ctypes.data not in addresses and half.ctypes.data not in addresses
 
 
 def test_what_is_kept_has_a_bound():
-    held = [memory.aligned_empty(COUNT, np.float32) for _ in range(2 * memory.MOST // memory.LARGE)]
-    assert not memory._kept
+    held = [allocator.aligned_empty(COUNT, np.float32) for _ in range(2 * allocator.MOST // allocator.LARGE)]
+    assert not allocator._kept
     held.clear()
     gc.collect()
-    assert 0 < sum(raw.nbytes for raw in memory._kept) <= memory.MOST
+    assert 0 < sum(raw.nbytes for raw in allocator._kept) <= allocator.MOST
 
 
 def test_results_that_are_held_are_never_written_again():
@@ -69,7 +69,7 @@ def test_results_that_are_held_are_never_written_again():
 def test_threads_get_memory_of_their_own():
     def own(value):
         for _ in range(20):
-            array = memory.aligned_empty(COUNT, np.float32)
+            array = allocator.aligned_empty(COUNT, np.float32)
             array.fill(value)
             assert (array == value).all()
 
@@ -78,12 +78,12 @@ def test_threads_get_memory_of_their_own():
 
 
 def test_garbage_may_be_collected_amid_its_own_bookkeeping():
-    held = [memory.aligned_empty(COUNT, np.float32)]
+    held = [allocator.aligned_empty(COUNT, np.float32)]
 
     def collect():
-        with memory._lock:  # as when an allocation there collects a cycle that holds an array
+        with allocator._lock:  # as when an allocation there collects a cycle that holds an array
             held.clear()
-            memory.aligned_empty(COUNT, np.float32)
+            allocator.aligned_empty(COUNT, np.float32)
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos import api, arguments, machine
+from convalgos.api import planning
+from convalgos.core import arguments, machine
 
 X, W, DY = np.ones((1, 2, 5, 5), "f4"), np.ones((2, 2, 3, 3), "f4"), np.ones((1, 2, 3, 3), "f4")
 PROBLEM = ca.ConvProblem(X.shape, W.shape)
@@ -107,7 +108,7 @@ def test_the_answer_does_not_depend_on_what_was_asked_before(call, name):
     values = [value for value in ODD if not isinstance(value, str)]
     first = []
     for value in values:
-        api.forget_plans()
+        planning.forget_plans()
         first.append(kind(answer(call, name, value)))
     order = list(range(len(values))) * 2
     random.Random(13).shuffle(order)
@@ -166,8 +167,8 @@ def test_a_problem_of_36_tebibytes_is_refused_in_words(call):
 
 def test_what_a_file_may_hold_is_planned(monkeypatch):
     """Arrays may lie in files, and be larger than memory."""
-    monkeypatch.setattr(api, "memory_bytes", lambda: PROBLEM.bytes // 2)
+    monkeypatch.setattr(planning, "memory_bytes", lambda: PROBLEM.bytes // 2)
     ca.plan(PROBLEM, algorithm="cpu.reference")
-    monkeypatch.setattr(api, "memory_bytes", lambda: None)
+    monkeypatch.setattr(planning, "memory_bytes", lambda: None)
     ca.plan(PROBLEM, algorithm="cpu.reference")
     assert machine.memory_bytes() > 1 << 28

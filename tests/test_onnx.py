@@ -17,9 +17,9 @@ from onnx.reference.op_run import OpRun
 
 import convalgos as ca
 from convalgos.cpu.reference import Reference
-from convalgos.onnx_model import read_model
-from convalgos.onnx_op import ops
+from convalgos.onnx.operators import ops
 from convalgos.select import find_algorithm
+from convalgos.tools.bench.onnx_model import read_model
 
 DATA = Path(onnx.backend.test.__file__).parent / "data"
 CONVOLUTIONS = ("Conv", "ConvTranspose")

@@ -7,7 +7,7 @@ import pytest
 
 from convalgos import ConvProblem
 from convalgos.cpu.reference import reference
-from convalgos.onnx_model import read_model
+from convalgos.tools.bench.onnx_model import read_model
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402

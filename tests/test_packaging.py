@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from convalgos.gpu.sources import source
+from convalgos.gpu.compile.sources import source
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -66,8 +66,8 @@ def test_sources_and_tables_are_read_from_every_kind_of_install(kind, wheel, tmp
     path = {"checkout": lambda: ROOT, "wheel": lambda: wheel, "installed": lambda: installed(wheel, tmp_path)}
     where = path[kind]()
     code = (
-        "import convalgos, convalgos.suites, convalgos.gpu.sources as s;"
-        "assert convalgos.suites.suites();"
+        "import convalgos, convalgos.tools.bench.suites, convalgos.gpu.compile.sources as s;"
+        "assert convalgos.tools.bench.suites.suites();"
         "print(convalgos.__file__, s.source('common.cuh'), sep='\\n', end='')"
     )
     found, _, text = python(code, where, tmp_path).partition("\n")

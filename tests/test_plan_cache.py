@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos import api, memory, workspaces
-from convalgos.plan_cache import PlanCache, weight
+from convalgos.api import planning
+from convalgos.core import allocator, workspaces
+from convalgos.core.plan_cache import PlanCache, weight
 
 W = np.ones((2, 3, 3, 3), "f4")
 
@@ -36,8 +37,8 @@ def plan_of(size: int):
 
 def test_a_plan_is_found_again_and_errors_are_not_kept(monkeypatch):
     made = []
-    plan = api.plan
-    monkeypatch.setattr(api, "plan", lambda *a, **k: made.append(a) or plan(*a, **k))
+    plan = planning.plan
+    monkeypatch.setattr(planning, "plan", lambda *a, **k: made.append(a) or plan(*a, **k))
     for _ in range(3):
         ca.conv(images(9), W)
         ca.conv(images(9), W, stride=[1, 1], padding=[(0, 0), (0, 0)])
@@ -230,9 +231,9 @@ def test_a_process_stays_small_and_gives_memory_back():
 
 def test_forgetting_lets_go_of_everything():
     ca.conv(images(400, 4), W)
-    assert len(api._plans)
+    assert len(planning._plans)
     ca.forget_plans()
-    assert not len(api._plans) and not memory._kept and not workspaces.kept_bytes()
+    assert not len(planning._plans) and not allocator._kept and not workspaces.kept_bytes()
 
 
 # --- names -----------------------------------------------------------------------------------

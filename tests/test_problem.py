@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convalgos.problem import (
-    COMPUTE_DTYPES,
-    DIRECTIONS,
-    DTYPES,
-    LAYOUTS,
-    MODES,
-    ConvProblem,
-)
+from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, ConvProblem
 
 X, W = (2, 4, 9, 8), (6, 4, 3, 3)
 

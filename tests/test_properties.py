@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.algorithm import missing
-from convalgos.measure import random_arrays
+from convalgos.core.algorithm import missing
+from convalgos.measure.timing import random_arrays
 from convalgos.select import find_algorithm
 
 CHOICES = ["auto", *(a.id for a in cpu_algorithms())]

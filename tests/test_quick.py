@@ -7,10 +7,11 @@ import pytest
 from helpers import random_problems
 
 import convalgos as ca
-from convalgos import quick, select
-from convalgos.constraints import Constraints
-from convalgos.store import Measured, family
-from convalgos.suites import suites
+from convalgos.select import choose as select_choose
+from convalgos.select import shape_buckets
+from convalgos.select.constraints import Constraints
+from convalgos.select.wisdom_file import Measured, family
+from convalgos.tools.bench.suites import suites
 
 FREE = Constraints()
 SUITE = [layer.problem for layers in suites().values() for layer in layers]
@@ -27,17 +28,17 @@ def shapes(count, text="c32 k64 r5 s5 p2"):
 
 @pytest.fixture(autouse=True)
 def fresh(wisdom):
-    quick._ranked.clear()
-    quick._options.cache_clear()
+    shape_buckets._ranked.clear()
+    shape_buckets._options.cache_clear()
 
 
 # --- one shape -------------------------------------------------------------------------------
 
 
 def test_a_bound_is_one():
-    machine = select.current_machine()
+    machine = select_choose.current_machine()
     for problem in SUITE + shapes(20) + random_problems(100):
-        for a in select.algorithms("cpu"):
+        for a in select_choose.algorithms("cpu"):
             if a.why_not(problem) is None:
                 bound = max(a.least(problem, machine), a.closely(problem, machine))
                 assert bound <= a.cost(problem, machine) * (1 + 1e-9), (a.id, str(problem))
@@ -52,33 +53,33 @@ def test_a_bound_is_one():
 )
 def test_the_choice_is_that_of_the_full_ranking(constraints):
     for problem in SUITE[::3] + shapes(5) + random_problems(75, seed=str(constraints.active)):
-        first = [c.algorithm for c in select.rank(problem, "cpu", constraints).candidates[:1]]
-        assert [o.algorithm for o in quick.choose(problem, "cpu", constraints)[:1]] == first
+        first = [c.algorithm for c in select_choose.rank(problem, "cpu", constraints).candidates[:1]]
+        assert [o.algorithm for o in shape_buckets.choose(problem, "cpu", constraints)[:1]] == first
 
 
 def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
     asked = []
-    cost = select.cost
-    monkeypatch.setattr(select, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    cost = select_choose.cost
+    monkeypatch.setattr(select_choose, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problems = SUITE + random_problems(100)
     for problem in problems:
-        quick.choose(problem, "cpu", FREE)
+        shape_buckets.choose(problem, "cpu", FREE)
     assert len(asked) < 3.5 * len(problems)  # of some 20 that serve
 
 
 def test_few_candidates_are_asked_for_their_cost(monkeypatch):
     asked = []
-    cost = select.cost
-    monkeypatch.setattr(select, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    cost = select_choose.cost
+    monkeypatch.setattr(select_choose, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problem = ca.ConvProblem.parse("n8 c128 h28 w28 k128 r3 s3 p1")
-    quick.choose(problem, "cpu", FREE)
+    shape_buckets.choose(problem, "cpu", FREE)
     assert not any(i.startswith("cpu.fft.") for i in asked)
-    assert len(asked) < len(select.rank(problem).candidates)
+    assert len(asked) < len(select_choose.rank(problem).candidates)
 
 
 def test_nothing_serves():
     rounded = ca.ConvProblem.parse("n1 c4 w9 k4 s3 compute_tf32")
-    assert quick.choose(rounded, "cpu", FREE) == []
+    assert shape_buckets.choose(rounded, "cpu", FREE) == []
     with pytest.raises(ca.Unsupported, match="not in tf32"):
         ca.plan(rounded)
 
@@ -87,10 +88,10 @@ def test_nothing_serves():
 
 
 def test_the_first_shapes_are_exact_and_repeat():
-    problems = shapes(quick.EXACT)
+    problems = shapes(shape_buckets.EXACT)
     picks = [ca.plan(p).algorithm for p in problems]
     assert picks == [ca.explain(p).candidates[0].id for p in problems]
-    shapes_later = shapes(20)[quick.EXACT :]
+    shapes_later = shapes(20)[shape_buckets.EXACT :]
     later = [ca.plan(p).algorithm for p in shapes_later]
     assert picks == [ca.plan(p).algorithm for p in problems]
     assert later == [ca.plan(p).algorithm for p in shapes_later]
@@ -100,16 +101,16 @@ def test_a_class_does_not_depend_on_what_came_before():
     problems = shapes(40)
 
     def picks(order):
-        quick._ranked.clear()
-        quick._options.cache_clear()
-        for p in shapes(quick.EXACT, "c32 k64 r5 s5 p1"):
-            quick.like(p, "cpu", FREE, None)
-        for p in order[: quick.EXACT]:
-            quick.like(p, "cpu", FREE, None)
-        return {str(p): quick.like(p, "cpu", FREE, None)[0].id for p in order}
+        shape_buckets._ranked.clear()
+        shape_buckets._options.cache_clear()
+        for p in shapes(shape_buckets.EXACT, "c32 k64 r5 s5 p1"):
+            shape_buckets.like(p, "cpu", FREE, None)
+        for p in order[: shape_buckets.EXACT]:
+            shape_buckets.like(p, "cpu", FREE, None)
+        return {str(p): shape_buckets.like(p, "cpu", FREE, None)[0].id for p in order}
 
     forward, backward = picks(problems), picks(problems[::-1])
-    ends = {str(p) for p in problems[: quick.EXACT] + problems[-quick.EXACT :]}
+    ends = {str(p) for p in problems[: shape_buckets.EXACT] + problems[-shape_buckets.EXACT :]}
     assert {k: v for k, v in forward.items() if k not in ends} == {
         k: v for k, v in backward.items() if k not in ends
     }
@@ -117,32 +118,32 @@ def test_a_class_does_not_depend_on_what_came_before():
 
 def test_1000_shapes_take_few_searches_and_lose_little(monkeypatch):
     searched = []
-    choose = quick.choose
-    monkeypatch.setattr(quick, "choose", lambda p, *a, **k: searched.append(p) or choose(p, *a, **k))
-    machine, lost = select.current_machine(), []
+    choose = shape_buckets.choose
+    monkeypatch.setattr(shape_buckets, "choose", lambda p, *a, **k: searched.append(p) or choose(p, *a, **k))
+    machine, lost = select_choose.current_machine(), []
     for i, p in enumerate(shapes(1000)):
-        algorithm, _ = quick.like(p, "cpu", FREE, None)
+        algorithm, _ = shape_buckets.like(p, "cpu", FREE, None)
         if i % 25 == 24:
             best = choose(p, "cpu", FREE)[0].seconds
-            lost.append(math.log(select.cost(algorithm, p, machine) / best))
+            lost.append(math.log(select_choose.cost(algorithm, p, machine) / best))
     assert len(searched) <= 20
     assert math.exp(sum(lost) / len(lost)) < 1.05
     assert max(lost) < math.log(1.5)
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(quick, "LAYERS", 3)
+    monkeypatch.setattr(shape_buckets, "LAYERS", 3)
     for c in range(1, 8):
-        quick.like(ca.ConvProblem.parse(f"n1 c{c} w9 k4 s3"), "cpu", FREE, None)
-    assert len(quick._ranked) == 3
-    quick.forget()
-    assert not quick._ranked and not quick._options.cache_info().currsize
-    assert quick._options.cache_info().maxsize == quick.CLASSES
+        shape_buckets.like(ca.ConvProblem.parse(f"n1 c{c} w9 k4 s3"), "cpu", FREE, None)
+    assert len(shape_buckets._ranked) == 3
+    shape_buckets.forget()
+    assert not shape_buckets._ranked and not shape_buckets._options.cache_info().currsize
+    assert shape_buckets._options.cache_info().maxsize == shape_buckets.CLASSES
 
 
 def test_a_kernel_larger_than_the_shape_of_a_class():
     layer = family(ca.ConvProblem.parse("n1 c4 w100 k4 s70"))
-    assert quick._options(layer, (1, 64), "cpu", FREE, 0) is None
+    assert shape_buckets._options(layer, (1, 64), "cpu", FREE, 0) is None
     for w in range(71, 110, 3):  # 64 stands for them all
         assert ca.plan(ca.ConvProblem.parse(f"n1 c4 w{w} k4 s70")).problem.spatial == (w,)
 
@@ -150,7 +151,7 @@ def test_a_kernel_larger_than_the_shape_of_a_class():
 def test_a_near_shape_that_was_measured_decides(wisdom):
     known, near, far = shapes(3)
     near = known.replace(x_shape=(known.N, known.C, known.spatial[0] + 1, known.spatial[1]))
-    select.store().record(known, {"cpu.im2col.own": Measured((1e-9,) * 5)})
+    select_choose.store().record(known, {"cpu.im2col.own": Measured((1e-9,) * 5)})
     assert ca.plan(near).algorithm == "cpu.im2col.own"
     assert f"cpu.im2col.own by what suits {known}, scaled" in ca.plan(near).explain()
     assert ca.plan(known).algorithm == "cpu.im2col.own"
@@ -170,10 +171,12 @@ def test_limits_have_classes_of_their_own():
 
 def test_a_granule_divides_what_is_computed():
     problem = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
-    granules = {a.id: a.granule(problem) for a in select.algorithms("cpu") if a.why_not(problem) is None}
+    granules = {
+        a.id: a.granule(problem) for a in select_choose.algorithms("cpu") if a.why_not(problem) is None
+    }
     assert granules["cpu.winograd.f4x3"] == (4, 4) and granules["cpu.fft_tiles.t16"] == (14, 14)
     assert granules["cpu.direct"] == (1, 1)
     line = ca.ConvProblem.parse("n1 c16 w40 k16 s3 dilation2")
-    assert select.find_algorithm("cpu.winograd.f4x3").granule(line) == (8,)
+    assert select_choose.find_algorithm("cpu.winograd.f4x3").granule(line) == (8,)
     volume = ca.ConvProblem.parse("n1 c16 d4 h12 w12 k16 t3 r3 s3")
-    assert select.find_algorithm("cpu.winograd.f2x3").granule(volume) == (1, 2, 2)
+    assert select_choose.find_algorithm("cpu.winograd.f2x3").granule(volume) == (1, 2, 2)

@@ -7,8 +7,8 @@ import fuzz
 import pytest
 from random_layers import SURROUNDINGS, run_batch
 
-from convalgos.algorithm import missing
-from convalgos.problem import DIRECTIONS
+from convalgos.core.algorithm import missing
+from convalgos.core.problem import DIRECTIONS
 from convalgos.select import algorithms_on
 
 SEED, PROBLEMS = 11, 6  # whose boxes are of all kinds, with AVX2 as with AVX-512

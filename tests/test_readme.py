@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from convalgos.problem import ConvProblem
+from convalgos.core.problem import ConvProblem
 from convalgos.select import algorithms
-from convalgos.suites import names
+from convalgos.tools.bench.suites import names
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import convalgos as ca
-from convalgos import bench, recorder
-from convalgos.algorithm import watchers
-from convalgos.cli import main
+from convalgos.core.algorithm import watchers
+from convalgos.measure import capture as measure_capture
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.cli.main import main
 
 PROBLEM = ca.ConvProblem.parse("n1 c2 h9 w9 k4 r3 s3 p1")
 X, W = np.ones(PROBLEM.x_shape, np.float32), np.ones(PROBLEM.w_shape, np.float32)
@@ -69,14 +70,14 @@ def test_other_arrays_are_counted_once():
 def test_a_file_is_added_to_and_read_by_people(tmp_path):
     path = tmp_path / "captured.txt"
     other = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
-    recorder.add(path, {PROBLEM: 2})
-    recorder.add(path, {PROBLEM: 1, other: 7})
+    measure_capture.add(path, {PROBLEM: 2})
+    measure_capture.add(path, {PROBLEM: 1, other: 7})
     assert path.read_text() == f"7 {other}\n3 {PROBLEM}\n"
     path.write_text(f"# mine\n\n{PROBLEM}  # once\n5 {other}\n")
-    assert recorder.read(path) == {PROBLEM: 1, other: 5}
+    assert measure_capture.read(path) == {PROBLEM: 1, other: 5}
     path.write_text(f"{other}\n3 what\n")
     with pytest.raises(ValueError, match=r"captured\.txt, line 2: problem 'what'"):
-        recorder.read(path)
+        measure_capture.read(path)
 
 
 def capture(output, *command):
@@ -95,8 +96,8 @@ def test_the_command_counts_whole_programs_and_passes_their_status_on(tmp_path):
     )
     done = capture(output, sys.executable, "-c", parent, PROGRAM, "5", "0")
     assert done.returncode == 0 and "20 runs" in done.stderr
-    assert recorder.read(output) == {PROBLEM: 23}
-    (layer,) = bench.read_target(str(output))[0]
+    assert measure_capture.read(output) == {PROBLEM: 23}
+    (layer,) = bench_run.read_target(str(output))[0]
     assert (layer.problem, layer.count) == (PROBLEM, 23)
 
 
@@ -111,13 +112,13 @@ def test_a_program_that_runs_nothing_or_is_not_there(tmp_path):
 def test_a_child_of_a_fork_tells_only_of_itself(tmp_path):
     code = PROGRAM.replace("sys.exit", "import os; pid = os.fork(); pid and os.waitpid(pid, 0); sys.exit")
     output = tmp_path / "captured.txt"
-    environment = {**os.environ, recorder.VARIABLE: str(output)}
+    environment = {**os.environ, measure_capture.VARIABLE: str(output)}
     subprocess.run([sys.executable, "-c", code, "2", "0"], env=environment, check=True)
-    assert recorder.read(output) == {PROBLEM: 2}
+    assert measure_capture.read(output) == {PROBLEM: 2}
 
 
 def run_captured(code, output, *arguments):
-    environment = {**os.environ, recorder.VARIABLE: str(output)}
+    environment = {**os.environ, measure_capture.VARIABLE: str(output)}
     run = [sys.executable, "-c", code, *arguments]
     return subprocess.run(run, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -129,7 +130,7 @@ def test_a_damaged_file_costs_a_warning(tmp_path, damage):
     done = run_captured(PROGRAM, output, "3", "0")
     assert done.returncode == 0 and "Traceback" not in done.stderr
     assert done.stderr.count("was damaged") == 1
-    assert recorder.read(output) == {PROBLEM: 3}
+    assert measure_capture.read(output) == {PROBLEM: 3}
     assert (tmp_path / "captured.txt.damaged").read_bytes() == damage
 
 
@@ -186,21 +187,21 @@ def test_a_program_that_runs_on_is_read(tmp_path):
     code = PROGRAM.replace("sys.exit(", "print('ran', flush=True); input(); sys.exit(")
     running = subprocess.Popen(
         [sys.executable, "-c", code, "4", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, recorder.VARIABLE: str(output)},
+        env={**os.environ, measure_capture.VARIABLE: str(output)},
     )  # fmt: skip
     try:
         assert running.stdout.readline() == "ran\n"
-        assert recorder.read(output) == {PROBLEM: 4} and recorder.gather(output) == {}
+        assert measure_capture.read(output) == {PROBLEM: 4} and measure_capture.gather(output) == {}
     finally:
         running.communicate("\n", timeout=60)
-    assert recorder.read(output) == {PROBLEM: 4}
+    assert measure_capture.read(output) == {PROBLEM: 4}
 
 
 def test_a_child_forked_while_another_thread_counts_goes_on(tmp_path):
     code = f"""
 import os, signal, threading
 import convalgos as ca
-from convalgos.algorithm import tell
+from convalgos.core.algorithm import tell
 problem = ca.ConvProblem.parse({str(PROBLEM)!r})
 with ca.capture():
     done = threading.Event()

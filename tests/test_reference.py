@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import signal
 
+from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference, reference_at
-from convalgos.problem import ConvProblem
 
 PROBLEMS = [
     "n2 c3 w7 k4 s3 p1",

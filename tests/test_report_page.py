@@ -14,17 +14,20 @@ import pytest
 from browser import keep, show
 from click.testing import CliRunner
 
-from convalgos import bench, bench_file, evaluate, page, report_charts, report_map, report_page, select
-from convalgos.algorithm import missing
-from convalgos.cli import main
-from convalgos.evaluate import recorded
-from convalgos.evaluate import report as evaluate_report
+from convalgos.core.algorithm import missing
+from convalgos.core.machine import Machine
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.machine import Machine
-from convalgos.measure import Row, Table, Timing
-from convalgos.problem import ConvProblem
-from convalgos.ranking import Rejection
-from convalgos.suites import Layer, suites
+from convalgos.measure.timing import Row, Table, Timing
+from convalgos.select import choose
+from convalgos.select.ranking import Rejection
+from convalgos.tools.bench import results_file, run
+from convalgos.tools.bench.suites import Layer, suites
+from convalgos.tools.cli.main import main
+from convalgos.tools.evaluate import recorded_tables, regret
+from convalgos.tools.evaluate import report as evaluate_report
+from convalgos.tools.report import charts, html, pick_map
+from convalgos.tools.report import page as report_page
 
 pytestmark = pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))
 
@@ -43,16 +46,16 @@ def row(algorithm, seconds, error=1e-7):
 def result(layer, turn, peers=("torch.channels_first", "onnxruntime")):
     base = layer.problem.flops / 4e11 + 1e-5
     rows = [row(a, base * (1 + 0.3 * ((i + turn) % 4))) for i, a in enumerate(ALGORITHMS)]
-    found = [bench.PeerResult(p, Timing((2 * base, 2.2 * base, 3 * base)), 1e-6) for p in peers]
-    found.append(bench.PeerResult("scipy", None, None, "not on this"))
+    found = [run.PeerResult(p, Timing((2 * base, 2.2 * base, 3 * base)), 1e-6) for p in peers]
+    found.append(run.PeerResult("scipy", None, None, "not on this"))
     table = Table(layer.problem, tuple(sorted(rows, key=lambda r: r.median_s)), (Rejection("cpu.no", "no"),))
-    return bench.LayerResult(layer, ALGORITHMS[turn % 3 and 1], table, tuple(found))
+    return run.LayerResult(layer, ALGORITHMS[turn % 3 and 1], table, tuple(found))
 
 
 def results(*names, more=()):
     layers = [layer for name in names for layer in suites()[name]]
     found = [result(layer, i) for i, layer in enumerate(layers)]
-    return bench.Results("convalgos bench 'x <y>'", MACHINE, {"numpy": "2.0"}, {}, [*found, *more])
+    return run.Results("convalgos bench 'x <y>'", MACHINE, {"numpy": "2.0"}, {}, [*found, *more])
 
 
 def hostile():
@@ -60,7 +63,7 @@ def hostile():
     layer = Layer(HOSTILE, HOSTILE, ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))
     made = results("alexnet", more=[result(layer, 1, peers=(HOSTILE,))])
     made.skipped[HOSTILE] = HOSTILE
-    made.layers[-1] = bench.LayerResult(
+    made.layers[-1] = run.LayerResult(
         layer,
         "cpu.direct",
         Table(layer.problem, (row("cpu.direct", 1e-5, error=1.0),), (), (Rejection("cpu.bad", HOSTILE),)),
@@ -74,14 +77,14 @@ def odd():
     a, b, c, d = suites()["wavenet"]
     alone = Row("cpu.direct", 1.0, 0.0, 0, 0.0, 1e-6, (1.0,))
     found = [
-        bench.LayerResult(a, None, Table(a.problem, (), (Rejection("cpu.direct", "no"),)), ()),
-        bench.LayerResult(b, "cpu.direct", Table(b.problem, (), (), (Rejection("cpu.direct", "broke"),)), ()),
-        bench.LayerResult(c, "cpu.direct", Table(c.problem, (alone,), ()), ()),
-        bench.LayerResult(
+        run.LayerResult(a, None, Table(a.problem, (), (Rejection("cpu.direct", "no"),)), ()),
+        run.LayerResult(b, "cpu.direct", Table(b.problem, (), (), (Rejection("cpu.direct", "broke"),)), ()),
+        run.LayerResult(c, "cpu.direct", Table(c.problem, (alone,), ()), ()),
+        run.LayerResult(
             d, "cpu.direct", Table(d.problem, (row("cpu.direct", 1.0, error=float("inf")),), ()), ()
         ),
     ]
-    return bench.Results("convalgos bench", MACHINE, {}, {}, found)
+    return run.Results("convalgos bench", MACHINE, {}, {}, found)
 
 
 class Reader(HTMLParser):
@@ -169,12 +172,12 @@ def test_what_failed_is_told():
 
 
 def test_nothing_measured_is_a_page_too():
-    assert "nothing" in report_page.html(bench.Results("x", MACHINE, {}, {}))
+    assert "nothing" in report_page.html(run.Results("x", MACHINE, {}, {}))
 
 
 def test_the_same_family_has_the_same_colour_on_every_page():
-    some = report_charts.family_colors(["cpu.winograd.f4x3", "cpu.direct"])
-    more = report_charts.family_colors(["cpu.winograd.f2x3", "cpu.fft.fftw", "cpu.direct", "gpu.direct"])
+    some = charts.family_colors(["cpu.winograd.f4x3", "cpu.direct"])
+    more = charts.family_colors(["cpu.winograd.f2x3", "cpu.fft.fftw", "cpu.direct", "gpu.direct"])
     assert some.keys() < more.keys() and some["winograd"] == more["winograd"]
     assert len(set(more.values())) == len(more)
 
@@ -188,8 +191,8 @@ def test_the_map_has_a_point_for_each_layer():
     )
     layers = [Layer("s", f"l{i}", ConvProblem.parse(p)) for i, p in enumerate(problems)]
     found = [result(layer, i) for i, layer in enumerate(layers)]
-    (others,) = report_map.picks(bench.Results("", MACHINE, {}, {}, found))  # kinds of few layers share a map
-    assert others[0] == report_map.OTHERS
+    (others,) = pick_map.picks(run.Results("", MACHINE, {}, {}, found))  # kinds of few layers share a map
+    assert others[0] == pick_map.OTHERS
     points = [
         (told.split("<br>")[0], x, y)
         for trace in others[1]["data"]
@@ -199,9 +202,9 @@ def test_the_map_has_a_point_for_each_layer():
     assert len(points) == len(at) == 4 and at["l2"] == (4, 4)
     assert at["l0"] != at["l1"] and at["l0"][1] == at["l1"][1] == 8  # of the same sizes: side by side
     assert at["l0"][0] * at["l1"][0] != 81 or at["l3"][0] != 9  # three of the size 9: the middle one is there
-    maps = {t: f for t, f, _ in report_map.picks(results("resnet50", "wavenet"))}
+    maps = {t: f for t, f, _ in pick_map.picks(results("resnet50", "wavenet"))}
     assert "1-D" in maps and len(maps) > 2
-    assert all(sum(len(trace["x"]) for trace in f["data"]) >= report_map.FEW for f in maps.values())
+    assert all(sum(len(trace["x"]) for trace in f["data"]) >= pick_map.FEW for f in maps.values())
 
 
 @pytest.mark.parametrize("made", [lambda: results("resnet50"), odd, lambda: results("alexnet", "c3d")])
@@ -255,17 +258,17 @@ def test_colours_are_apart():
         )
         return to_lab @ np.cbrt(lms @ linear)
 
-    known = report_charts.family_colors(a.id for a in select.algorithms())
-    colors = [oklab(c) for c in page.COLORS]
+    known = charts.family_colors(a.id for a in choose.algorithms())
+    colors = [oklab(c) for c in html.COLORS]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colors, 2)) > 0.12
-    looks = [tuple(mark.values()) for mark in report_charts.marks(known).values()]
-    assert len({symbol for _, symbol in looks}) == len(looks) <= len(page.COLORS)
+    looks = [tuple(mark.values()) for mark in charts.marks(known).values()]
+    assert len({symbol for _, symbol in looks}) == len(looks) <= len(html.COLORS)
 
 
 def test_a_bench_of_a_gpu():
     layers = [replace(la, problem=la.problem.replace(dtype="float16")) for la in suites()["alexnet"]]
     found = [
-        bench.LayerResult(
+        run.LayerResult(
             la,
             "gpu.cudnn",
             Table(
@@ -273,11 +276,11 @@ def test_a_bench_of_a_gpu():
                 (replace(row("gpu.cudnn", 1e-4), host_s=7e-6), replace(row("gpu.direct", 2e-4), host_s=3e-6)),
                 (),
             ),
-            (bench.PeerResult("torch.channels_last", Timing((2e-4,)), 1e-4),),
+            (run.PeerResult("torch.channels_last", Timing((2e-4,)), 1e-4),),
         )
         for la in layers
     ]
-    text = report_page.html(bench.Results("convalgos bench --device cuda", H200, {}, {}, found))
+    text = report_page.html(run.Results("convalgos bench --device cuda", H200, {}, {}, found))
     cells = Reader(text).cells
     assert "cudnn" in cells and "7.00" in cells and "host us" in text and H200.name in text
     assert any("peak float16" in json.dumps(figure) for figure in figures(text))
@@ -286,19 +289,19 @@ def test_a_bench_of_a_gpu():
 @pytest.mark.parametrize("made", [lambda: results("alexnet"), odd, hostile], ids=["usual", "odd", "hostile"])
 def test_a_table_is_read_as_it_was_written(made, tmp_path):
     path, out = tmp_path / "table.json", tmp_path / "page.html"
-    written = bench.as_json(made())
+    written = run.as_json(made())
     path.write_text(json.dumps(written))
-    assert bench.as_json(bench_file.read(path)) == written
+    assert run.as_json(results_file.read(path)) == written
     done = CliRunner().invoke(main, ["report", str(path), str(out)])
     assert done.exit_code == 0, done.output
-    assert out.read_text() == report_page.html(bench_file.read(path))
+    assert out.read_text() == report_page.html(results_file.read(path))
     assert made().layers[0].layer.name in CliRunner().invoke(main, ["report", str(path)]).stdout
 
 
 def test_a_table_of_a_gpu_is_read(tmp_path):
     path = tmp_path / "table.json"
-    path.write_text(json.dumps(bench.as_json(bench.Results("", H200, {}, {}))))
-    assert bench_file.read(path).machine == H200
+    path.write_text(json.dumps(run.as_json(run.Results("", H200, {}, {}))))
+    assert results_file.read(path).machine == H200
 
 
 @pytest.mark.parametrize(
@@ -313,7 +316,7 @@ def test_a_table_of_a_gpu_is_read(tmp_path):
 )
 def test_what_is_no_table_is_refused(damage, tmp_path):
     path = tmp_path / "bad.json"
-    path.write_text(damage(json.dumps(bench.as_json(results("alexnet")))))
+    path.write_text(damage(json.dumps(run.as_json(results("alexnet")))))
     done = CliRunner().invoke(main, ["report", str(path)])
     assert done.exit_code == 2 and "bad.json is not a table of convalgos bench --json" in done.stderr
 
@@ -351,10 +354,10 @@ def pages(tmp_path_factory):
     }
     for name, found in made.items():
         (folder / f"{name}.html").write_text(report_page.html(found))
-    tables = [recorded.read(path) for path in (ROOT / "asv_bench" / "tables").glob("epyc*.json")]
-    cases = evaluate.cases(tables)
-    judged = [evaluate.evaluate("analytic", select.analytic, cases)]
-    selectors = evaluate_report.html(judged, judged[0], evaluate.model_errors(cases), tables)
+    tables = [recorded_tables.read(path) for path in (ROOT / "asv_bench" / "tables").glob("epyc*.json")]
+    cases = regret.cases(tables)
+    judged = [regret.evaluate("analytic", choose.analytic, cases)]
+    selectors = evaluate_report.html(judged, judged[0], regret.model_errors(cases), tables)
     (folder / "selectors.html").write_text(selectors)
     return folder
 
@@ -464,7 +467,7 @@ def test_it_prints_in_light_colours(browser, pages):
 
 
 def test_tables_of_few_rows_have_no_filter():
-    few = page.table(["a"], [["x"]] * 3, label="t")
-    many = page.table(["a", "b"], [["x", (2.0, "two")]] * 30, label="t", numeric=["b"])
+    few = html.table(["a"], [["x"]] * 3, label="t")
+    many = html.table(["a", "b"], [["x", (2.0, "two")]] * 30, label="t", numeric=["b"])
     assert "<input" not in few and "<input" in many
     assert '<td class="number" data-order="2.0">two</td>' in many

@@ -7,10 +7,12 @@ import pytest
 from command_line import run
 from test_bench import MACHINE, layer_result, row
 
-from convalgos import ConvProblem, bench, report_kinds
-from convalgos.measure import Timing
-from convalgos.suites import CONVBENCH, Layer, suite, suites
-from convalgos.suites.sampling import sample, weight
+from convalgos import ConvProblem
+from convalgos.measure.timing import Timing
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench.suites import CONVBENCH, Layer, suite, suites
+from convalgos.tools.bench.suites.sampling import sample, weight
+from convalgos.tools.report import kinds
 
 
 def test_convbench_is_what_public_image_models_are_made_of():
@@ -57,26 +59,26 @@ def test_bench_takes_a_sample():
 def test_kinds_and_weights_are_summed_up():
     def layer(text, ratio, count):
         found = [
-            bench.PeerResult("torch", Timing((ratio,)), 0.0),
-            bench.PeerResult("ort", Timing((9.0,)), 0.0),
+            bench_run.PeerResult("torch", Timing((ratio,)), 0.0),
+            bench_run.PeerResult("ort", Timing((9.0,)), 0.0),
         ]
         return layer_result(ConvProblem.parse(text), "cpu.a", [row("cpu.a", 1.0)], found=found, count=count)
 
     dense, pointwise = "c8 h9 w9 k8 r3 s3", "c16 h9 w9 k16 r1 s1"
-    results = bench.Results(
+    results = bench_run.Results(
         "", MACHINE, {}, layers=[layer(dense, 2.0, 1)] * 6 + [layer(pointwise, 0.5, 3)] * 6
     )
-    _, rows = report_kinds.table(results)
+    _, rows = kinds.table(results)
     assert [(r[0], r[1], r[2], r[5]) for r in rows] == [
         ("dense", "6", "2.00", "0"), ("1x1", "6", "0.50", "6"), ("all", "12", "1.00", "6"),
     ]  # fmt: skip
     # by layers 1 to 3 at 2 and 1/2; by products (49 * 576 to 3 * 81 * 256)
     products = (49 * 576 - 3 * 81 * 256) / (49 * 576 + 3 * 81 * 256)
-    assert report_kinds.weighted(results) == [
+    assert kinds.weighted(results) == [
         f"time of the best peer / of the pick: by layers {2**-0.5:.2f}, by products {2**products:.2f}, "
         "every layer alike 1.00"
     ]
-    assert report_kinds.table(bench.Results("", MACHINE, {}, layers=results.layers[:9])) is None, "few"
-    assert [report_kinds.kind(ConvProblem.parse(t)) for t in (
+    assert kinds.table(bench_run.Results("", MACHINE, {}, layers=results.layers[:9])) is None, "few"
+    assert [kinds.kind(ConvProblem.parse(t)) for t in (
         "c8 h1 w1 k8 r1 s1", "c8 h9 w9 k8 r3 s3 groups8", "c8 h9 w9 k8 r3 s3 groups2", "c8 h9 w9 k8 r1 s3"
     )] == ["1x1 on one pixel", "depthwise", "grouped", "dense"]  # fmt: skip

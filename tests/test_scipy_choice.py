@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from convalgos.cli import main
-from convalgos.evaluate import scipy_choice
-from convalgos.evaluate.scipy_choice import Judged
+from convalgos.tools.cli.main import main
+from convalgos.tools.evaluate import scipy_choice
+from convalgos.tools.evaluate.scipy_choice import Judged
 
 
 def judged(shape=(100,), pick="cpu.direct", **more):

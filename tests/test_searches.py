@@ -6,9 +6,11 @@ from itertools import product
 import pytest
 from helpers import random_problems
 
-from convalgos.cpu import box_search, fft_tiles, plane_costs, winograd
-from convalgos.cpu.planes import Cut
-from convalgos.problem import ConvProblem
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu import fft_tiles, winograd
+from convalgos.cpu.spectral import cost
+from convalgos.cpu.spectral.blocking import Cut
+from convalgos.cpu.tiled import search
 
 THREADS = (1, 2, 8)
 PROBLEMS = random_problems(120, seed=5)
@@ -29,10 +31,10 @@ def test_boxes(threads):
     searched = 0
     for problem in PROBLEMS:
         for whole in wholes(problem, threads):
-            ways = box_search.ways(whole)
+            ways = search.ways(whole)
             all_ways = [type(whole)(whole.problem, whole.rows, whole.columns, *w, threads) for w in ways]
             plain = min(all_ways, key=lambda s: (s.effort, s.scratch_bytes))
-            found = box_search.best(whole)
+            found = search.best(whole)
             assert (found.effort, found.scratch_bytes) == (plain.effort, plain.scratch_bytes), str(problem)
             searched += len(all_ways)
     assert searched > 500
@@ -42,19 +44,19 @@ def test_blocks():
     searched = 0
     for problem in PROBLEMS:
         p = problem.as_3d
-        choices = (plane_costs._choices(p, d, None) for d in range(3))
+        choices = (cost._choices(p, d, None) for d in range(3))
         cuts = [cut for cut in (Cut(p, axes) for axes in product(*choices)) if not cut.is_whole]
-        found = plane_costs.blocked(problem, None)
+        found = cost.blocked(problem, None)
         if not cuts:
-            assert found == plane_costs.whole(problem)
+            assert found == cost.whole(problem)
             continue
         sizes = [math.prod(cut.lengths) for cut in cuts]
-        low = min(plane_costs.SMALLEST, max(sizes))
-        high = max(plane_costs.LARGEST, min(sizes))
+        low = min(cost.SMALLEST, max(sizes))
+        high = max(cost.LARGEST, min(sizes))
         cuts = [cut for cut, size in zip(cuts, sizes, strict=True) if low <= size <= high]
-        small = [cut for cut in cuts if cut.filter_bytes <= plane_costs.FILTER_LIMIT] or cuts
-        seconds = [plane_costs.seconds(cut, "fftw", plane_costs.NOMINAL) for cut in small]
-        assert plane_costs.seconds(found, "fftw", plane_costs.NOMINAL) == min(seconds), str(problem)
+        small = [cut for cut in cuts if cut.filter_bytes <= cost.FILTER_LIMIT] or cuts
+        seconds = [cost.seconds(cut, "fftw", cost.NOMINAL) for cut in small]
+        assert cost.seconds(found, "fftw", cost.NOMINAL) == min(seconds), str(problem)
         assert found in small
         searched += len(small)
     assert searched > 200
@@ -63,9 +65,9 @@ def test_blocks():
 def test_boxes_are_about_as_large_as_their_targets():
     whole = winograd.whole(ConvProblem.parse("n4 c64 h64 w64 k64 r3 s3 p1"), 4, 3, 1)
     assert whole.grid == (4, 1, 16, 16)
-    assert box_search.ways(whole, 16) == {((4, 1, 16, 1), False)}  # a row
-    assert box_search.ways(whole, 3) == {((4, 1, 16, 6), False)}  # rows are cut where they are much longer
-    assert box_search.ways(whole, 64) == {((4, 1, 4, 1), False)}
+    assert search.ways(whole, 16) == {((4, 1, 16, 1), False)}  # a row
+    assert search.ways(whole, 3) == {((4, 1, 16, 6), False)}  # rows are cut where they are much longer
+    assert search.ways(whole, 64) == {((4, 1, 4, 1), False)}
     deep = winograd.whole(ConvProblem.parse("n4 c64 d6 h16 w16 k64 t3 r3 s3 p1"), 4, 3, 1)
     assert deep.grid == (4, 6, 4, 4)
-    assert box_search.ways(deep, 12) == {((4, 2, 4, 1), False)}  # slices are kept together: they share inputs
+    assert search.ways(deep, 12) == {((4, 2, 4, 1), False)}  # slices are kept together: they share inputs

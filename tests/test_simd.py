@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from convalgos.cpu import jit, simd, squares
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd, transpose
 
 SIZES = {"float32": 4, "float64": 8}
 
@@ -21,7 +22,7 @@ def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON):
 @jit.specialise
 def load_square_kernel(SIZE, LANES):
     def kernel(x, x_stride, rows, columns, target, target_stride):
-        squares.load_square(SIZE, LANES, x, x_stride, rows, columns, target, target_stride)
+        transpose.load_square(SIZE, LANES, x, x_stride, rows, columns, target, target_stride)
 
     return kernel
 
@@ -29,7 +30,7 @@ def load_square_kernel(SIZE, LANES):
 @jit.specialise
 def store_square_kernel(SIZE, LANES):
     def kernel(x, x_stride, bias, relu, rows, columns, y, y_stride):
-        squares.store_square(SIZE, LANES, x, x_stride, bias, relu, rows, columns, y, y_stride)
+        transpose.store_square(SIZE, LANES, x, x_stride, bias, relu, rows, columns, y, y_stride)
 
     return kernel
 

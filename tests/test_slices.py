@@ -7,12 +7,12 @@ import pytest
 from helpers import KINDS, check
 
 import convalgos as ca
-from convalgos.cpu import interleave, slices
-from convalgos.cpu.pieces import pieces
-from convalgos.cpu.threads import Lone
-from convalgos.measure import random_arrays
+from convalgos.core.backward.polyphase import phases
+from convalgos.cpu.backward import interleave, per_thread
+from convalgos.cpu.backward.subproblems import pieces
+from convalgos.cpu.runtime.threads import Lone
+from convalgos.measure.timing import random_arrays
 from convalgos.select import algorithms_on, current_machine, find_algorithm
-from convalgos.transposed import phases
 
 numba = pytest.importorskip("numba")
 
@@ -37,12 +37,12 @@ PROBLEMS = (
 @pytest.fixture(params=["in place", "around the caches"])
 def stored(request, monkeypatch):
     """Each way in which dx is stored, in slices of one image or few groups."""
-    monkeypatch.setattr(slices, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
+    monkeypatch.setattr(per_thread, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
     monkeypatch.setattr(interleave, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
-    monkeypatch.setattr(slices, "STREAMED", 0 if request.param == "around the caches" else 1)
-    slices.cut_for.cache_clear()
+    monkeypatch.setattr(per_thread, "STREAMED", 0 if request.param == "around the caches" else 1)
+    per_thread.cut_for.cache_clear()
     yield
-    slices.cut_for.cache_clear()
+    per_thread.cut_for.cache_clear()
 
 
 def cut_of(algorithm, problem):
@@ -63,8 +63,8 @@ def test_answers_in_slices(algorithm, stored):
 
 def test_the_last_slice_overlaps_the_one_before():
     problem = ca.ConvProblem.parse("n7 c10 h4 w4 k10 r3 s3 p1 stride2 groups10 backward_data")
-    assert slices.Slicing(problem, 3, 10).starts == ([0, 3, 4], [0])
-    cut = slices.Slicing(problem, 1, 4)
+    assert per_thread.Slicing(problem, 3, 10).starts == ([0, 3, 4], [0])
+    cut = per_thread.Slicing(problem, 1, 4)
     assert cut.starts == ([0, 1, 2, 3, 4, 5, 6], [0, 4, 6])
     assert str(cut.slice) == "n1 c4 h4 w4 k4 r3 s3 p1 stride2 groups4 backward_data"
     assert cut.share(3) == 7 * 10 / (3 * 7 * 4)  # 21 slices, 12 groups for 10
@@ -74,11 +74,11 @@ def test_slices_fit_the_cache_and_fill_the_threads(monkeypatch):
     problem = ca.ConvProblem.parse("n8 c96 h112 w112 k96 r3 s3 p1 stride2 groups96 backward_data")
     (rows,) = (a for a in LONE if a.id == "cpu.depthwise.rows")
     cut = cut_of(rows, problem)
-    assert cut.images == 1 and cut.bytes <= slices.cache_sizes()[1]
+    assert cut.images == 1 and cut.bytes <= per_thread.cache_sizes()[1]
     assert rows.workspace_bytes(problem) < problem.x_bytes / 8
     plan = rows.plan(problem)
     assert plan.workspace_bytes == rows.workspace_bytes(problem)
-    monkeypatch.setattr(slices, "thread_count", lambda: 64)  # 3 images are nothing for so many
+    monkeypatch.setattr(per_thread, "thread_count", lambda: 64)  # 3 images are nothing for so many
     (direct,) = (a for a in LONE if a.id == "cpu.direct")
     dense = ca.ConvProblem.parse("n3 c64 h56 w56 k64 r3 s3 p1 stride2 backward_data")
     assert cut_of(direct, dense) is None

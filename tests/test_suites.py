@@ -5,14 +5,14 @@ from importlib.resources import files
 
 import pytest
 
-from convalgos.suites import COLUMNS, read_lines, read_table, suites
+from convalgos.tools.bench.suites import COLUMNS, read_lines, read_table, suites
 
 HEADER = ",".join(COLUMNS)
 GOOD = "net,one,2,8,64,56x40,128,3x1,2x1,1x0,1x1,2"
 
 
 def test_every_row_of_the_embedded_table_is_a_layer():
-    with (files("convalgos.suites") / "layers.csv").open(newline="") as file:
+    with (files("convalgos.tools.bench.suites") / "layers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     layers = [layer for found in suites().values() for layer in found]
     assert len(rows) == len(layers) == 108

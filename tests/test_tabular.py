@@ -8,7 +8,7 @@ import pytest
 from test_bench import layer_result, row
 
 import convalgos as ca
-from convalgos.ranking import Rejection
+from convalgos.select.ranking import Rejection
 
 PROBLEM = ca.ConvProblem.parse("n1 c8 h14 w14 k8 r3 s3 p1")
 
@@ -27,7 +27,9 @@ def shown(request):
 def test_repr_is_a_short_paragraph_with_the_gist(shown):
     text = repr(shown)
     assert str(PROBLEM) in text and "cpu." in text and len(text) < 300 and "\n" not in text
-    assert text.startswith(f"<{'Plan' if isinstance(shown, ca.algorithm.Plan) else type(shown).__name__} of ")
+    assert text.startswith(
+        f"<{'Plan' if isinstance(shown, ca.core.algorithm.Plan) else type(shown).__name__} of "
+    )
 
 
 def test_repr_tells_times_and_counts():

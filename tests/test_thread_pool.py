@@ -10,9 +10,9 @@ import numba
 import numpy as np
 import pytest
 
-from convalgos.cpu import jit, thread_pool
-from convalgos.cpu.atomics import add, load, nanoseconds, pause
-from convalgos.cpu.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
+from convalgos.cpu.runtime import jit, thread_pool
+from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
+from convalgos.cpu.vectors.atomics import add, load, nanoseconds, pause
 
 TASKS = (1, 2, 3, 7, 64, 1000)
 
@@ -147,7 +147,7 @@ def test_numbas_threads_are_not_started():
     """Of OpenMP, which would end the children of forks."""
     code = """
 import numpy as np, convalgos as ca
-from convalgos.cpu import jit
+from convalgos.cpu.runtime import jit
 ca.conv(np.ones((1, 8, 64, 64), "f4"), np.ones((8, 8, 3, 3), "f4"), algorithm="cpu.direct")
 import numba.np.ufunc.parallel as numba_threads
 print(numba_threads._is_initialized, jit.thread_count() == numba.config.NUMBA_NUM_THREADS)

@@ -8,8 +8,8 @@ import pytest
 from helpers import cpu_algorithms
 
 import convalgos as ca
-from convalgos.cpu import jit
-from convalgos.measure import random_arrays
+from convalgos.cpu.runtime import jit
+from convalgos.measure.timing import random_arrays
 
 THREADS, CALLS = 16, 6
 PROBLEMS = (

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from convalgos import ConvProblem
-from convalgos.cpu import simd, tiles
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.vectors import simd
 
 SIZES = {"float32": 4, "float64": 8}
 GUARD = 7  # elements around an output that must stay untouched
@@ -41,7 +42,7 @@ def test_gather_reads_a_run_of_pixels(dtype, layout):
         strides = (pixels, 1) if layout == "channels_first" else (1, channels)
         room = -(-pixels // lanes) * lanes
         target = np.full((room + 1, lanes), np.nan, dtype)
-        run(tiles.gather(SIZES[dtype], lanes), stored, *strides, channels, pixels, target)
+        run(channel_vectors.gather(SIZES[dtype], lanes), stored, *strides, channels, pixels, target)
         assert np.array_equal(target[:pixels, :channels], x.T)
         assert not target[:pixels, channels:].any()
         assert np.isnan(target[room:]).all()
@@ -62,7 +63,7 @@ def test_scatter_adds_bias_and_stays_inside(dtype, layout, relu):
         first = layout == "channels_first"
         y = np.full((channels, pixels + GUARD) if first else (pixels, channels + GUARD), np.nan, dtype)
         strides = (pixels + GUARD, 1) if first else (1, channels + GUARD)
-        run(tiles.scatter(SIZES[dtype], lanes), source, bias, relu, *strides, channels, pixels, y)
+        run(channel_vectors.scatter(SIZES[dtype], lanes), source, bias, relu, *strides, channels, pixels, y)
         inside = y[:, :-GUARD] if first else y[:, :-GUARD].T
         assert np.array_equal(inside, expected)
         assert np.isnan(y[:, -GUARD:]).all()
@@ -78,7 +79,7 @@ def test_place_turns_gather_round(dtype, layout):
         first = layout == "channels_first"
         y = np.full((channels, pixels + GUARD) if first else (pixels, channels + GUARD), np.nan, dtype)
         strides = (pixels + GUARD, 1) if first else (1, channels + GUARD)
-        run(tiles.place(SIZES[dtype], lanes), source, *strides, channels, pixels, y)
+        run(channel_vectors.place(SIZES[dtype], lanes), source, *strides, channels, pixels, y)
         inside = y[:, :-GUARD] if first else y[:, :-GUARD].T
         assert np.array_equal(inside, source[:pixels, :channels].T)
         assert np.isnan(y[:, -GUARD:]).all()
@@ -89,7 +90,7 @@ def test_place_turns_gather_round(dtype, layout):
 @pytest.mark.parametrize("dilation", [1, 2, 3, 6])
 def test_an_axis_reads_what_the_convolution_reads(taps, stride, dilation):
     problem = ConvProblem((1, 1, 50), (1, 1, taps), stride, ((2, 1),), dilation)
-    axis = tiles.axis(problem, 0, 4)
+    axis = channel_vectors.axis(problem, 0, 4)
     covered = set()
     for output in range(axis.size_out):
         tile, lattice = output // axis.lattices // 4, output % axis.lattices

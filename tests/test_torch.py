@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
-from convalgos.algorithm import Unsupported  # noqa: E402
+from convalgos.core.algorithm import Unsupported  # noqa: E402
 from convalgos.torch import operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -279,7 +279,7 @@ def test_no_copies_where_none_are_needed(monkeypatch):
     """Arrays that lie well are read where they are, and results are written where they stay."""
     seen = {}
     for module, name, arrays in (
-        (operators.api, "conv", (0, 1)),
+        (operators.planning, "conv", (0, 1)),
         (operators.gradients, "conv_backward_data", (0, 1)),
         (operators.gradients, "conv_backward_weights", (0, 1)),
     ):

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos as ca  # noqa: E402
 import convalgos.torch as ct  # noqa: E402
-from convalgos import algorithm  # noqa: E402
+from convalgos.core import algorithm  # noqa: E402
 from convalgos.torch import inference, operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,7 +56,7 @@ def counted(monkeypatch):
         return own_form(self, w)
 
     cell = next(
-        c for c in ct.functions.products.conv.__closure__ if getattr(c.cell_contents, "directly", None)
+        c for c in ct.functions.autograd.conv.__closure__ if getattr(c.cell_contents, "directly", None)
     )
     before = cell.cell_contents
     cell.cell_contents = Counted()

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 from test_thread_pool import TASKS, all_free, counted  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
-from convalgos.cpu import jit  # noqa: E402
+from convalgos.cpu.runtime import jit  # noqa: E402
 from convalgos.torch import threads  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not threads._loop(), reason="this torch has no OpenMP of GNU's form")
@@ -98,7 +98,7 @@ def test_a_child_of_a_fork_runs_on_threads_of_its_own():
 import os, sys, warnings
 warnings.simplefilter("ignore")
 import torch, convalgos.torch as ct
-from convalgos.cpu import jit
+from convalgos.cpu.runtime import jit
 x, w = torch.randn(1, 64, 40, 40), torch.randn(64, 64, 3, 3)
 expected = ct.conv2d(x, w).numpy()
 assert hasattr(jit._this, "pool")

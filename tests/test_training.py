@@ -8,17 +8,23 @@ import pytest
 from command_line import run
 from rich.console import Console
 
-from convalgos import ConvProblem, api, bench, bench_file, measure, peers, report_training, select, training
-from convalgos.algorithm import Unsupported, missing
-from convalgos.arrays import host_array
-from convalgos.bench import PeerResult
+from convalgos import ConvProblem
+from convalgos.api import planning
+from convalgos.core.algorithm import Unsupported, missing
+from convalgos.core.arrays import host_array
+from convalgos.core.machine import Machine
+from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import ALGORITHMS, Reference
-from convalgos.machine import Machine
-from convalgos.measure import Timing
-from convalgos.peers import PEERS, Peer
-from convalgos.problem import DIRECTIONS
-from convalgos.suites import COLUMNS, Layer, suites
-from convalgos.training import Pass, PeerStep, StepResult
+from convalgos.measure import timing
+from convalgos.measure.timing import Timing
+from convalgos.select import choose
+from convalgos.tools.bench import peers, results_file, training
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench.peers import PEERS, Peer
+from convalgos.tools.bench.run import PeerResult
+from convalgos.tools.bench.suites import COLUMNS, Layer, suites
+from convalgos.tools.bench.training import Pass, PeerStep, StepResult
+from convalgos.tools.report import training as report_training
 
 SMALL = ConvProblem.parse("n2 c4 h9 w8 k6 r3 s3 p1")
 MACHINE = Machine("a machine", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 3e-6)
@@ -37,7 +43,7 @@ def untimed(monkeypatch):
         order.extend(calls)
         return {name: Timing((float(len(name)),) * rounds) for name in calls}
 
-    monkeypatch.setattr(measure, "interleave", interleave)
+    monkeypatch.setattr(timing, "interleave", interleave)
     return order
 
 
@@ -47,20 +53,20 @@ def untimed(monkeypatch):
 def gradients_of(problem, x, w, dy, threads):
     """A peer's call of both gradients, by the reference."""
     data, weights = (problem.replace(direction=d) for d in DIRECTIONS[1:])
-    return lambda: (measure.answer(data, dy, w), measure.answer(weights, x, dy))
+    return lambda: (timing.answer(data, dy, w), timing.answer(weights, x, dy))
 
 
 @pytest.mark.parametrize("text", ["", "channels_last", "groups2", "channels_last convolution", "float64"])
 def test_three_passes_and_a_peer_are_checked_and_timed_together(untimed, text):
     problem = ConvProblem.parse(f"{SMALL} {text}")
-    peer = Peer("them", lambda p, x, w, threads: lambda: measure.answer(p, x, w), backward=gradients_of)
+    peer = Peer("them", lambda p, x, w, threads: lambda: timing.answer(p, x, w), backward=gradients_of)
     found = training.run_step(Layer("net", "one", problem, 2), [peer], rounds=2)
     assert untimed == [*DIRECTIONS, *(() if "convolution" in text else ("them forward", "them backward"))]
     assert [p.direction for p in found.passes] == list(DIRECTIONS)
     for p in found.passes:
         assert p.algorithm and 0 <= p.error <= p.error_bound and not p.wrong
         assert p.timing.samples == (len(p.direction),) * 2
-        changing = api.plan(problem.replace(direction=p.direction), weights_constant=False)
+        changing = planning.plan(problem.replace(direction=p.direction), weights_constant=False)
         assert p.algorithm == changing.algorithm
     assert found.seconds == sum(map(len, DIRECTIONS)) and found.spread == 0
     (step,) = found.peers
@@ -74,7 +80,7 @@ def test_three_passes_and_a_peer_are_checked_and_timed_together(untimed, text):
 
 def test_preparing_the_filter_is_in_every_run_and_in_the_choice(untimed, monkeypatch):
     asked, prepared = [], []
-    rank, explained = select.rank, select.explained
+    rank, explained = choose.rank, choose.explained
 
     def ranked(problem, device, constraints):
         asked.append(constraints)
@@ -86,8 +92,8 @@ def test_preparing_the_filter_is_in_every_run_and_in_the_choice(untimed, monkeyp
         plan.prepare_filter = lambda w: prepared.append(ranking.problem.direction) or true(w)
         return plan
 
-    monkeypatch.setattr(select, "rank", ranked)
-    monkeypatch.setattr(select, "explained", planned)
+    monkeypatch.setattr(choose, "rank", ranked)
+    monkeypatch.setattr(choose, "explained", planned)
     training.run_step(Layer("", "one", SMALL))
     assert [c.weights_constant for c in asked] == [False] * 3
     assert prepared == [*DIRECTIONS, *DIRECTIONS]  # once to be checked, once when it was timed
@@ -116,7 +122,7 @@ class Broken(Odd):
 
 @pytest.mark.parametrize("odd", [Wrong(), Broken()])
 def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypatch, tmp_path, odd):
-    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     monkeypatch.setattr(
         type(odd), "why_not", lambda self, p: None if p.direction == "backward_data" else "no"
     )
@@ -131,9 +137,9 @@ def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypa
         assert data.failed and told == "one backward_data: cpu.broken failed: RuntimeError: it broke"
         assert found.seconds is None and found.as_json()["passes"][1]["error"] is None
     path = tmp_path / "out.json"
-    results = bench.Results("convalgos training", MACHINE, {"python": "3"}, layers=[found])
-    path.write_text(json.dumps(bench.as_json(results), allow_nan=False))
-    assert bench_file.read(path).complaints() == [told]
+    results = bench_run.Results("convalgos training", MACHINE, {"python": "3"}, layers=[found])
+    path.write_text(json.dumps(bench_run.as_json(results), allow_nan=False))
+    assert results_file.read(path).complaints() == [told]
 
 
 def test_what_nothing_serves_is_no_failure(untimed):
@@ -151,7 +157,7 @@ def test_a_peer_may_fail_or_be_off(untimed):
         return lambda: (np.zeros(problem.x_shape), np.zeros(problem.w_shape))
 
     def forward(problem, x, w, threads):
-        return lambda: measure.answer(problem, x, w)
+        return lambda: timing.answer(problem, x, w)
 
     others = [Peer("broken", broken, backward=gradients_of), Peer("off", forward, backward=off)]
     found = training.run_step(Layer("", "one", SMALL), others)
@@ -162,10 +168,10 @@ def test_a_peer_may_fail_or_be_off(untimed):
 
 
 def test_the_json_has_what_it_says(untimed):
-    peer = Peer("them", lambda p, x, w, threads: lambda: measure.answer(p, x, w), backward=gradients_of)
+    peer = Peer("them", lambda p, x, w, threads: lambda: timing.answer(p, x, w), backward=gradients_of)
     found = training.run_step(Layer("net", "one", SMALL, 3), [peer], rounds=2)
-    results = bench.Results("convalgos training", MACHINE, {"python": "3"}, {"up": "no"}, [found])
-    (layer,) = json.loads(json.dumps(bench.as_json(results), allow_nan=False))["layers"]
+    results = bench_run.Results("convalgos training", MACHINE, {"python": "3"}, {"up": "no"}, [found])
+    (layer,) = json.loads(json.dumps(bench_run.as_json(results), allow_nan=False))["layers"]
     assert (layer["suite"], layer["name"], layer["count"], layer["flops"]) == ("net", "one", 3, SMALL.flops)
     assert ConvProblem.parse(layer["problem"]) == SMALL
     assert [p["direction"] for p in layer["passes"]] == list(DIRECTIONS)
@@ -241,7 +247,7 @@ def step(problem, milliseconds, name="layer", suite="net", count=1, them=None, *
 
 def shown(*layers, color=None):
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=color)
-    report_training.show(bench.Results("", MACHINE, {"python": "3"}, {"up": "no"}, list(layers)), console)
+    report_training.show(bench_run.Results("", MACHINE, {"python": "3"}, {"up": "no"}, list(layers)), console)
     return console.file.getvalue()
 
 
@@ -340,7 +346,7 @@ def test_layers_come_from_where_those_of_bench_do(monkeypatch):
 
 
 def test_a_wrong_pass_ends_in_status_1(table, monkeypatch):
-    monkeypatch.setattr(select, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
+    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
     text = run("training", table, "--peers", "none", "--rounds", "1", status=1).stdout
     assert "second backward_weights: cpu.wrong has error" in text  # the other layers are run all the same
 
@@ -371,8 +377,8 @@ def test_what_torch_gives_is_what_its_autograd_gives():
     import torch
 
     problem = ConvProblem.parse("n2 c4 h9 w8 k6 r3 s3 p1 stride2")
-    x, w = measure.random_arrays(problem)
-    _, dy = measure.random_arrays(problem.replace(direction="backward_weights"))
+    x, w = timing.random_arrays(problem)
+    _, dy = timing.random_arrays(problem.replace(direction="backward_weights"))
     x_tensor, w_tensor = (torch.tensor(a, requires_grad=True) for a in (x, w))
     torch.nn.functional.conv2d(x_tensor, w_tensor, None, 2, 1).backward(torch.tensor(dy))
     dx, dw = map(host_array, TORCH[0].call_backward(problem, x, w, dy, 2)())

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from convalgos.transforms import POINTS, amplification, cook_toom, multiply, multiply_2d
+from convalgos.core.cook_toom import POINTS, amplification, cook_toom, multiply, multiply_2d
 
 SIZES = [(2, 3), (4, 3), (6, 3), (2, 5), (4, 5), (4, 2), (3, 4), (1, 5), (5, 1), (1, 1)]
 

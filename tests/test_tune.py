@@ -9,9 +9,12 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos import constants, machine, profiles, select, tune
-from convalgos.cpu import calibrate
-from convalgos.machine import Machine
+from convalgos.core import machine, profiles
+from convalgos.core.machine import Machine
+from convalgos.cpu.runtime import calibrate
+from convalgos.select import choose
+from convalgos.tools.bench import tune
+from convalgos.tools.report import model_constants
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
 FIGURES = Machine("test", 2, 64, 1 << 15, 1 << 20, 1 << 25, 5e11, 2.5e11, 5e10, 2e11, 2e-6)
@@ -40,19 +43,19 @@ def test_tuning_fills_the_wisdom_and_goes_on_where_it_stopped(captured, monkeypa
     monkeypatch.setattr(tune, "tune", interrupted)
     assert "1 of 3 problems tuned" in run("tune", captured, status=130).stdout
     assert tuned == [SMALL]
-    known = select.store().lookup(SMALL)
+    known = choose.store().lookup(SMALL)
     assert {c.id for c in ca.explain(SMALL).candidates} == known.keys()
     assert all(m.error < 1e-3 for m in known.values())
     monkeypatch.setattr(tune, "tune", true_tune)
     assert "2 of 2 problems tuned, 1 known before" in run("tune", captured).stdout
-    assert select.store().lookup(SMALL) == known
+    assert choose.store().lookup(SMALL) == known
     assert "3 of 3" in run("tune", captured, "--again", "--effort", "measure").stdout
-    assert select.store().lookup(SMALL) != known
+    assert choose.store().lookup(SMALL) != known
 
 
 def test_a_race_is_no_exhaustive_search(wisdom):
     result = tune.tune(SMALL, effort="measure", time_budget=1.0)
-    assert result.after in select.store().lookup(SMALL)
+    assert result.after in choose.store().lookup(SMALL)
     assert tune.is_known(SMALL, "measure") and not tune.is_known(SMALL, "exhaustive")
     tune.tune(SMALL)
     assert tune.is_known(SMALL, "exhaustive")
@@ -67,8 +70,10 @@ def test_what_to_tune_must_be_named():
 
 ENDLESS = """
 import sys, time
-from convalgos import bench, interference, tune
-from convalgos.cli import main
+from convalgos.tools.bench import run as bench
+from convalgos.core import interference
+from convalgos.tools.bench import tune
+from convalgos.tools.cli.main import main
 
 interference.Meter.disturbed = lambda meter: False
 true_run, true_tune = bench.run_layer, tune.tune
@@ -153,13 +158,13 @@ def test_figures_on_which_no_two_passes_agree_are_named(passes):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    select.current_machine()
+    choose.current_machine()
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(calibrate, "thread_count", lambda: 2)
-    monkeypatch.setattr(select, "_unkept", {})
+    monkeypatch.setattr(choose, "_unkept", {})
     monkeypatch.delenv(profiles.VARIABLE, raising=False)
     yield tmp_path
-    select.current_machine.cache_clear()
+    choose.current_machine.cache_clear()
 
 
 def test_a_busy_machine_does_not_store_nonsense(folder, passes):
@@ -181,44 +186,44 @@ def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
 
 
 def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
-    select.current_machine.cache_clear()
+    choose.current_machine.cache_clear()
     passes(figures(cache_bandwidth=6.6e9), figures(), figures())
-    assert select.measured_machine() == FIGURES == machine.load(2)
-    assert select.current_machine() == FIGURES
+    assert choose.measured_machine() == FIGURES == machine.load(2)
+    assert choose.current_machine() == FIGURES
     machine._path(2).unlink()
-    select._unkept.clear()
-    select.current_machine.cache_clear()
+    choose._unkept.clear()
+    choose.current_machine.cache_clear()
     passes(*[figures(cache_bandwidth=6.6e9)] * 9)
     with pytest.warns(UserWarning, match=r"6\.6 GB/s is less than that of memory, .* tune --machine"):
-        assert select.measured_machine().source == tune.BUSY
+        assert choose.measured_machine().source == tune.BUSY
 
 
 def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, wisdom):
     """Nominal figures, which say that they are, until `find` has measured."""
-    select.current_machine.cache_clear()
+    choose.current_machine.cache_clear()
     problem = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
     left = passes(figures(), figures())
     for effort in ("estimate", "measure"):
         ca.plan(problem, effort=effort, allow="cpu.reference")
     assert len(left) == 2 and machine.load(2) is None
     told = "by nominal figures of this machine: convalgos tune --machine measures it"
-    assert select.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
-    assert "nominal peak" in select.current_machine().summary
+    assert choose.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
+    assert "nominal peak" in choose.current_machine().summary
     ca.find(problem, allow="cpu.reference", time_budget=1.0)  # no time for the machine
     assert len(left) == 2
     ca.find(problem, allow="cpu.reference")
-    assert len(left) == 1 and machine.load(2) == FIGURES == select.current_machine()
+    assert len(left) == 1 and machine.load(2) == FIGURES == choose.current_machine()
     assert told not in str(ca.explain(problem.replace(padding=1)))
 
 
 def test_what_was_measured_holds_where_it_cannot_be_kept(folder, passes, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(folder / "file"))
-    select.current_machine.cache_clear()
+    choose.current_machine.cache_clear()
     passes(figures())
     with pytest.warns(RuntimeWarning, match="could not be kept"):
-        select.measured_machine()
-    assert select.measured_machine() == FIGURES == select.current_machine()
+        choose.measured_machine()
+    assert choose.measured_machine() == FIGURES == choose.current_machine()
 
 
 @pytest.mark.parametrize(
@@ -252,7 +257,7 @@ ALONE = (1, 2)  # after an empty line
 COMPUTED = math.pi  # not a number that is written here
 lower = 3  # no constant
 '''
-    found = {c.name: (c.value, c.comment) for c in constants.in_source("cpu/x.py", source)}
+    found = {c.name: (c.value, c.comment) for c in model_constants.in_source("cpu/x.py", source)}
     assert found == {
         "OWN": ("1 << 4", "of its own"),
         "FIRST": ("0.5", "the first; Found on Zen 5 and AVX-512."),
@@ -263,6 +268,6 @@ lower = 3  # no constant
 
 def test_info_shows_the_constants_of_the_cost_models():
     text = run("info", "--constants").stdout
-    assert "cpu/schedule.py" in text and "SPILL" in text and "Calibrated on Zen 5 with AVX-512" in text
+    assert "cpu/tiled/cost.py" in text and "SPILL" in text and "Calibrated on Zen 5 with AVX-512" in text
     assert "SPILL" not in run("info").stdout
     assert "wisdom folder" in text

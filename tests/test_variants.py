@@ -5,10 +5,10 @@ import pytest
 from helpers import check
 
 import convalgos as ca
-from convalgos import select
-from convalgos.store import IDS, Measured
+from convalgos.select import choose
+from convalgos.select.wisdom_file import IDS, Measured
 
-LISTED = {a.id for a in select.algorithms()}
+LISTED = {a.id for a in choose.algorithms()}
 DENSE = ca.ConvProblem.parse("n2 c20 h17 w23 k18 r3 s3 p1")
 BROAD = ca.ConvProblem.parse("n1 c64 h56 w56 k64 r3 s3 p1")  # of many candidates that are close
 LARGE = ca.ConvProblem.parse("n1 c17 h40 w41 k16 r5 s5 p2")
@@ -16,7 +16,7 @@ LINE = ca.ConvProblem.parse("n2 c1 w20000 k1 s301 p150")
 
 
 def ids(problem):
-    return [a.id for a in select.variants(problem, "cpu")]
+    return [a.id for a in choose.variants(problem, "cpu")]
 
 
 def test_they_are_new_and_have_ids_of_their_own():
@@ -32,7 +32,7 @@ def test_they_are_new_and_have_ids_of_their_own():
 
 
 def test_boxes_are_not_offered_twice():
-    winograd = select.find_algorithm("cpu.winograd.f4x3")
+    winograd = choose.find_algorithm("cpu.winograd.f4x3")
     boxed = [a for a in winograd.variants(DENSE) if a.box]
     cuts = [(a._schedule(DENSE).cuts, a._schedule(DENSE).team) for a in (winograd, *boxed)]
     assert len(set(cuts)) == len(cuts)
@@ -51,27 +51,27 @@ def test_boxes_are_not_offered_twice():
 )
 def test_they_compute_the_same(problem, variant):
     first = next(i for i in ids(problem) if i.startswith(variant))
-    check(select.find_algorithm(first, problem), problem)
+    check(choose.find_algorithm(first, problem), problem)
 
 
 def test_lengths_of_blocks_compute_the_same():
-    variants = [a for a in select.variants(LINE, "cpu") if a.family == "cpu.fft"]
+    variants = [a for a in choose.variants(LINE, "cpu") if a.family == "cpu.fft"]
     assert len({a.cut(LINE).lengths for a in variants}) == len(variants) == 2
     for a in variants:
         check(a, LINE)
 
 
 def test_only_an_exhaustive_search_tries_them(wisdom):
-    assert {c.id for c in select.rank(BROAD).candidates} <= LISTED
-    ranking = select.rank(BROAD, exhaustive=True)
+    assert {c.id for c in choose.rank(BROAD).candidates} <= LISTED
+    ranking = choose.rank(BROAD, exhaustive=True)
     least = min(c.seconds for c in ranking.candidates)
     more = [c for c in ranking.candidates if c.id not in LISTED]
-    assert more and all(c.seconds <= select.VARIED * least for c in more)
+    assert more and all(c.seconds <= choose.VARIED * least for c in more)
 
 
 def test_what_was_measured_of_them_decides(wisdom):
     variant = "cpu.winograd.f3x3"
-    select.store().record(DENSE, {variant: Measured((1e-9,) * 5)})
+    choose.store().record(DENSE, {variant: Measured((1e-9,) * 5)})
     plan = ca.plan(DENSE)
     assert plan.algorithm == variant
     assert ca.explain(DENSE).candidates[0].id == variant

@@ -13,8 +13,8 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos import select, store
-from convalgos.store import Measured, Store
+from convalgos.select import choose, wisdom_file
+from convalgos.select.wisdom_file import Measured, Store
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
 OTHER = ca.ConvProblem.parse("n2 c3 w20 k4 s3")
@@ -87,7 +87,7 @@ def test_the_file_is_sorted_with_a_line_for_every_candidate(known):
     assert text.index("cpu.direct", text.index(str(OTHER))) < text.index("cpu.im2col.own")
     assert len([line for line in text.splitlines() if "samples_s" in line]) == 3
     assert json.loads(text)["machine"] == "a_machine-2t"
-    assert store.dump(*store.parse(text)) == text
+    assert wisdom_file.dump(*wisdom_file.parse(text)) == text
 
 
 def test_the_newest_of_a_candidate_is_kept(known):
@@ -174,13 +174,13 @@ def test_what_cannot_be_true_is_left_out_and_the_rest_is_kept(known, change):
 
 
 def test_a_clock_that_was_never_set_takes_nothing_away(known, monkeypatch):
-    class Unset(store.datetime):
+    class Unset(wisdom_file.datetime):
         @classmethod
         def now(cls, zone):
             return cls(1970, 1, 1, tzinfo=zone)
 
     known.record(SMALL, {"cpu.direct": timed()})
-    monkeypatch.setattr(store, "datetime", Unset)
+    monkeypatch.setattr(wisdom_file, "datetime", Unset)
     assert Store("a_machine-2t").lookup(SMALL)
 
 
@@ -188,15 +188,15 @@ def test_near_looks_at_one_state_of_what_is_known(known, monkeypatch):
     """What is recorded between its steps is not half there."""
     first, second = (ca.ConvProblem.parse(f"n1 c4 h{size} w9 k4 r3 s3 p1") for size in (20, 21))
     known.record(first, {"cpu.direct": timed()})
-    true_family = store.family
+    true_family = wisdom_file.family
 
     def meanwhile(problem):
-        monkeypatch.setattr(store, "family", true_family)
+        monkeypatch.setattr(wisdom_file, "family", true_family)
         known.update(lambda entries: entries.clear())
         known.record(second, {"cpu.direct": timed()})
         return true_family(problem)
 
-    monkeypatch.setattr(store, "family", meanwhile)
+    monkeypatch.setattr(wisdom_file, "family", meanwhile)
     near = known.near(second)
     assert near is None or (near[0] == first and "cpu.direct" in near[1])
     assert known.near(first)[0] == second
@@ -244,8 +244,8 @@ def test_who_asks_while_others_record_gets_one_state_of_it(known):
 
 WRITER = """
 import sys, time
-from convalgos.problem import ConvProblem
-from convalgos.store import Measured, Store
+from convalgos.core.problem import ConvProblem
+from convalgos.select.wisdom_file import Measured, Store
 me, count, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 for i in range(count):
     problem = ConvProblem((1 + me, 1, 8 + i), (1, 1, 3))
@@ -304,9 +304,9 @@ def test_near_is_another_batch_or_size_of_the_same_layer(known):
 
 @pytest.fixture
 def mine(wisdom):
-    select.store().record(SMALL, {"cpu.direct": timed(1e-5), "cpu.im2col.own": timed(2e-5)})
-    select.store().record(OTHER, {"cpu.direct": timed(3e-5)})
-    return select.store()
+    choose.store().record(SMALL, {"cpu.direct": timed(1e-5), "cpu.im2col.own": timed(2e-5)})
+    choose.store().record(OTHER, {"cpu.direct": timed(3e-5)})
+    return choose.store()
 
 
 def test_export_forget_and_merge_again(mine, tmp_path):
@@ -329,7 +329,7 @@ def test_merge_lists_conflicts_and_keeps_the_newest(mine, tmp_path):
     path = tmp_path / "theirs.json"
     newer, older = timed(5e-5, "2026-01-03T00:00:00.000+00:00"), timed(7e-5, OLD)
     theirs = {str(SMALL): {"cpu.direct": newer, "cpu.im2col.own": older}}
-    path.write_text(store.dump(mine.fingerprint, theirs))
+    path.write_text(wisdom_file.dump(mine.fingerprint, theirs))
     merged = ca.wisdom.merge(path)
     assert len(merged.conflicts) == 2
     assert (
@@ -342,7 +342,7 @@ def test_merge_lists_conflicts_and_keeps_the_newest(mine, tmp_path):
 
 def test_merge_keeps_machines_apart(mine, tmp_path):
     path = tmp_path / "theirs.json"
-    path.write_text(store.dump("elsewhere-64t", {str(SMALL): {"cpu.direct": timed(9.0)}}))
+    path.write_text(wisdom_file.dump("elsewhere-64t", {str(SMALL): {"cpu.direct": timed(9.0)}}))
     assert ca.wisdom.merge(path).machine == "elsewhere-64t"
     assert mine.lookup(SMALL)["cpu.direct"].median_s == 1e-5
     assert Store("elsewhere-64t").lookup(SMALL)["cpu.direct"].median_s == 9.0
@@ -385,7 +385,7 @@ def test_verify_times_a_sample_again(mine):
 def test_the_folder_is_that_of_the_cache_unless_it_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("CONVALGOS_WISDOM")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
-    assert os.fspath(store.folder()) == str(tmp_path / "wisdom")
+    assert os.fspath(wisdom_file.folder()) == str(tmp_path / "wisdom")
 
 
 # --- the command line ------------------------------------------------------------------------

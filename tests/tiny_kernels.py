@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from convalgos.cpu import jit
-from convalgos.cpu.simd import carray, pointer
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.simd import carray, pointer
 
 
 @jit.specialise

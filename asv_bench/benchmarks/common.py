@@ -8,8 +8,6 @@ import time
 import numpy as np
 
 import convalgos as ca
-from convalgos.algorithm import Plan
-from convalgos.problem import ConvProblem
 
 from .layers import LAYERS
 
@@ -57,11 +55,11 @@ def use_threads(threads: str) -> None:
     numba.set_num_threads(int(threads))
 
 
-def problem_of(layer: str, dtype: str, direction: str) -> ConvProblem:
+def problem_of(layer: str, dtype: str, direction: str) -> ca.ConvProblem:
     return LAYERS[layer].replace(dtype=dtype, compute_dtype=None, direction=direction)
 
 
-def served(problem: ConvProblem, algorithm: str = "auto") -> Plan:
+def served(problem: ca.ConvProblem, algorithm: str = "auto"):
     """The plan of an algorithm on its device.
 
     Raises:
@@ -74,7 +72,7 @@ def served(problem: ConvProblem, algorithm: str = "auto") -> Plan:
         raise NotImplementedError(str(reason)) from None
 
 
-def arrays(problem: ConvProblem, algorithm: str = "auto") -> tuple:
+def arrays(problem: ca.ConvProblem, algorithm: str = "auto") -> tuple:
     """What a run reads first and second, and room for its result, on the device of an algorithm.
 
     (x, w, y), (dy, w, dx) or (x, dy, dw): random data whose result is of order 1.

@@ -12,14 +12,15 @@ CONVALGOS_HISTORY_LAYERS, a list of patterns such as "vgg16/*,resnet50/conv1", m
 import os
 from fnmatch import fnmatch
 
-from convalgos.problem import ConvProblem
-from convalgos.suites import suites
+import convalgos as ca
+
+from .library import module
 
 MOST_FLOPS = 5e9  # a tenth of a second, or less, by any algorithm that is meant for the layer
 FIRST = 4  # channels of a first layer, at most
 
 
-def kind(problem: ConvProblem) -> tuple[int, str, int]:
+def kind(problem: ca.ConvProblem) -> tuple[int, str, int]:
     """(dimensions, how channels meet, size of the kernel); layers of one kind are computed alike."""
     if problem.groups > 1:
         meet = "depthwise" if problem.groups == problem.C else "grouped"
@@ -29,12 +30,16 @@ def kind(problem: ConvProblem) -> tuple[int, str, int]:
     return problem.ndim, meet, 1 if taps == 1 else 3 if taps <= 3 else 5
 
 
-def every() -> dict[str, ConvProblem]:
+def every() -> dict[str, ca.ConvProblem]:
     """All layers of all suites, under the name suite/name."""
-    return {f"{la.suite}/{la.name}": la.problem for layers in suites().values() for la in layers}
+    return {
+        f"{la.suite}/{la.name}": la.problem
+        for layers in module("convalgos.tools.bench.suites").suites().values()
+        for la in layers
+    }
 
 
-def default() -> dict[str, ConvProblem]:
+def default() -> dict[str, ca.ConvProblem]:
     """One layer of each kind."""
     kinds: dict[tuple, list[str]] = {}
     found = every()
@@ -48,7 +53,7 @@ def default() -> dict[str, ConvProblem]:
     return {name: problem for name, problem in found.items() if name in middle}
 
 
-def measured() -> dict[str, ConvProblem]:
+def measured() -> dict[str, ca.ConvProblem]:
     """Those of CONVALGOS_HISTORY_LAYERS, or one of each kind."""
     patterns = os.environ.get("CONVALGOS_HISTORY_LAYERS", "").replace(",", " ").split()
     if not patterns:

@@ -8,10 +8,10 @@ import convalgos as ca
 
 from .common import ALGORITHMS, DTYPES, JUDGE, THREADS, Prepared, arrays, problem_of, served, use_threads
 from .layers import FEW, LAYERS
+from .library import module
 
 try:
-    from convalgos import measure
-    from convalgos.peers import PEERS
+    PEERS = module("convalgos.tools.bench.peers").PEERS
 except ImportError:  # a version that had none
     PEERS = ()
 
@@ -37,11 +37,10 @@ class Pick:
 
         100 is at the roofline; a transform that saves operations is below.
         """
-        from convalgos.cpu import calibrate
-
+        calibrate = module("convalgos.cpu.runtime.calibrate")
         machine, p = calibrate.measure(calibrate.thread_count()), self.problem
         least = max(p.flops / machine.peak(p.dtype), machine.stream(p.x_bytes + p.w_bytes + p.y_bytes))
-        return 100 * measure.interleave({"pick": self.call})["pick"].median / least
+        return 100 * module("convalgos.measure.timing").interleave({"pick": self.call})["pick"].median / least
 
     track_percent_over_roofline.unit = "% of the time at the roofline"
 
@@ -83,7 +82,7 @@ class Peers(Pick):
 
     def track_time_vs_peer(self, peer, layer, dtype, threads):
         """Time of the pick / time of a peer, in turns in one process; below 1 the pick is faster."""
-        found = measure.interleave({"pick": self.call, "peer": self.theirs})
+        found = module("convalgos.measure.timing").interleave({"pick": self.call, "peer": self.theirs})
         return found["pick"].median / found["peer"].median
 
     track_time_vs_peer.unit = "times the peer"

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-from convalgos.problem import ConvProblem
+import convalgos as ca
 
 from .common import arrays, served
 
@@ -31,7 +31,7 @@ def main() -> None:
 def ready(text: str):
     """(call, answer) of a layer."""
     try:
-        problem = ConvProblem.parse(text)
+        problem = ca.ConvProblem.parse(text)
         plan = served(problem)
         x, w, y = arrays(problem)
         prepared = plan.prepare(w)

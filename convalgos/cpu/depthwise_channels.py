@@ -19,9 +19,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import simd, tiles
-from convalgos.cpu.channel_blocks import (
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.cached_attribute import kept
+from convalgos.core.machine import cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.dwconv.channel_kernels import (
     BAND,
     BLOCK,
     GROUPED,
@@ -33,12 +36,10 @@ from convalgos.cpu.channel_blocks import (
     driver,
     filter_block,
 )
-from convalgos.cpu.kernel_plan import CALL, KernelPlan
-from convalgos.cpu.threads import Lone, cut_once, thread_count
-from convalgos.kept import kept
-from convalgos.machine import cache_sizes, vector_bytes
-from convalgos.memory import aligned_empty
-from convalgos.problem import ConvProblem
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.runtime.plan import CALL, KernelPlan
+from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
+from convalgos.cpu.vectors import simd
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
@@ -292,7 +293,8 @@ class ChannelsPlan(KernelPlan):
             ),
             "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
             "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *c.code),
-            "gather": tiles.gather(p.itemsize, c.lanes), "place": tiles.place(p.itemsize, c.lanes),
+            "gather": channel_vectors.gather(p.itemsize, c.lanes),
+            "place": channel_vectors.place(p.itemsize, c.lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
         self._cut, self._filters = c, _filters(c)

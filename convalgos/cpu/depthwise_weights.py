@@ -18,15 +18,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import jit, simd
-from convalgos.cpu.bordered import bordered
-from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments, fields
-from convalgos.cpu.phases import MOST_STRIDE, split_any_row, split_row, zero_row
-from convalgos.cpu.simd import LINE, call, carray, pointer, zero_bytes
-from convalgos.cpu.squares import transpose
-from convalgos.cpu.tiles import copy_pixels, gather, place
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.dwconv.padded_planes import bordered
+from convalgos.cpu.layout.channel_vectors import copy_pixels, gather, place
+from convalgos.cpu.layout.strided_rows import MOST_STRIDE, split_any_row, split_row, zero_row
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments, fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import LINE, call, carray, pointer, zero_bytes
+from convalgos.cpu.vectors.transpose import transpose
 
 MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
 

@@ -19,15 +19,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import jit, panels, simd
-from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
-from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
-from convalgos.cpu.simd import call, carray, pointer
-from convalgos.cpu.threads import Lone, cut_once, thread_count
-from convalgos.machine import Machine, cache_sizes
-from convalgos.memory import whole_lines
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_view
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
+from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
 BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends

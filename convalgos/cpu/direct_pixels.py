@@ -19,15 +19,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import jit, phases, simd
-from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
-from convalgos.cpu.pixel_blocks import blocking, offsets, streams, tables
-from convalgos.cpu.simd import call, carray, pointer
-from convalgos.cpu.threads import Lone, thread_count
-from convalgos.machine import Machine, vector_bytes
-from convalgos.memory import aligned_empty
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.row_blocking import blocking, offsets, streams, tables
+from convalgos.cpu.layout import strided_rows
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
+from convalgos.cpu.runtime.threads import Lone, thread_count
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
@@ -130,7 +132,7 @@ def flush(SIZE, LANES):
         for i in range(rows):
             for j in range(runs):
                 from_ = source + (i * stride + j * run) * SIZE
-                phases.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
+                strided_rows.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
 
     return flush
 
@@ -273,7 +275,8 @@ class DirectPixelsPlan(KernelPlan):
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
-            "copy_row": phases.row_copier(size, lanes, p.stride[2], cut.kept), "flush": flush(size, lanes),
+            "copy_row": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
+            "flush": flush(size, lanes),
             "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors, simd.SOON if p.is_pointwise else 0),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
@@ -346,7 +349,7 @@ class DirectPixels(Lone, Algorithm):
         rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
         row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
-        if p.stride[2] > phases.MOST_STRIDE:
+        if p.stride[2] > strided_rows.MOST_STRIDE:
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
         return CALL + machine.launch + compute + copied + _memory(p, machine)
 

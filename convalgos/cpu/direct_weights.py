@@ -20,14 +20,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, error_of_sums
-from convalgos.cpu import jit, panels, simd, squares
-from convalgos.cpu.blocks import PanelBlocks, copy_block, cut_map, flat_view
-from convalgos.cpu.kernel_plan import CALL, KernelPlan, arguments
-from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
-from convalgos.machine import cache_sizes
-from convalgos.memory import aligned_zeros, whole_lines
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_zeros, whole_lines
+from convalgos.core.machine import cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_view
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
+from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
 PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
 UNITS = 64  # pieces of dw to deal to threads, below which the pixels are cut into parts
@@ -187,12 +189,12 @@ def pack_run(SIZE, LANES):
             source, target = dy + k * y_k * SIZE, packed + k * SIZE
             whole = pixels // LANES * LANES if count == LANES else 0
             for i in range(0, whole, LANES):
-                squares.load_whole_square(
+                transpose.load_whole_square(
                     SIZE, LANES, source + i * SIZE, y_k, target + i * width * SIZE, width
                 )
             for i in range(whole, pixels, LANES):
                 columns = min(LANES, pixels - i)
-                squares.load_square(
+                transpose.load_square(
                     SIZE, LANES, source + i * SIZE, y_k, count, columns, target + i * width * SIZE, width
                 )
 

@@ -20,12 +20,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, room_for_few
-from convalgos.cpu import fftw, jit, plane_costs, simd, spectra
-from convalgos.cpu.kernel_plan import KernelPlan
-from convalgos.cpu.planes import Cut, schedule
-from convalgos.memory import aligned_empty, aligned_zeros
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan
+from convalgos.cpu.spectral import cost as spectral_cost
+from convalgos.cpu.spectral import engines
+from convalgos.cpu.spectral import kernels as spectral_kernels
+from convalgos.cpu.spectral.blocking import Cut, schedule
+from convalgos.cpu.vectors import simd
 
 PREPARE_CALL = 1e-4  # seconds to transform any filter,
 PREPARE = 4e9  # and bytes of its spectrum in a second; Zen 5
@@ -40,7 +44,9 @@ class FftPlan(KernelPlan):
         p, dealt = cut.problem, schedule(cut)
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         self._cut = cut
-        self._transform = fftw.transform(algorithm.library, p.dtype, cut.lengths)  # its plans must outlive us
+        self._transform = engines.transform(
+            algorithm.library, p.dtype, cut.lengths
+        )  # its plans must outlive us
         values = self._transform_values() | {
             "chunk": 0, "chunk_groups": dealt.groups, "chunk_blocks": dealt.blocks, "groups": p.groups,
             "channels": p.w_shape[1], "filters": p.gemm_n, "panels": cut.panels, "panel_filters": cut.tile[0],
@@ -49,10 +55,11 @@ class FftPlan(KernelPlan):
             "phase_table": np.array(cut.phases, np.int64), "tasks": dealt.tasks, "vectors": cut.vectors,
             "vectors_part": dealt.vectors, "lane_bytes": dealt.lane_bytes,
             "spectra_bytes": dealt.spectra_bytes, "chunks": dealt.chunks, "task_bytes": dealt.task_bytes,
-            "forward": spectra.forward(size, lanes), "backward": spectra.backward(size, lanes),
+            "forward": spectral_kernels.forward(size, lanes),
+            "backward": spectral_kernels.backward(size, lanes),
             "inverse": self._transform.inverse,
             "execute_inverse": self._transform.execute_inverse,
-            "multiply": spectra.multiply(size, lanes, *cut.tile),
+            "multiply": spectral_kernels.multiply(size, lanes, *cut.tile),
         }  # fmt: skip
         for name, a in zip("dhw", cut.axes, strict=True):
             values |= {f"size_{name}": a.size, f"out_{name}": a.out, f"stride_{name}": a.stride}
@@ -61,9 +68,11 @@ class FftPlan(KernelPlan):
         values |= zip(("y_n", "y_k", "y_d", "y_h", "y_w"), _strides(p, p.y_shape), strict=True)
         kernels = ["forward", "backward"]
         steps = (
-            [(spectra.alone(), dealt.tasks)] if dealt.alone else [(values[k], dealt.tasks) for k in kernels]
+            [(spectral_kernels.alone(), dealt.tasks)]
+            if dealt.alone
+            else [(values[k], dealt.tasks) for k in kernels]
         )
-        super().__init__(problem, algorithm, spectra.RECORD, values, steps, dealt.workspace_bytes)
+        super().__init__(problem, algorithm, spectral_kernels.RECORD, values, steps, dealt.workspace_bytes)
         self._passes = 1 if dealt.alone else dealt.chunks
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
@@ -85,7 +94,7 @@ class FftPlan(KernelPlan):
         scratch = aligned_zeros(at_once * panel_bytes, np.uint8)
         scale = np.array([1 / math.prod(cut.lengths)], w.dtype)
         tasks = jit.thread_count()
-        record = np.zeros(1, spectra.RECORD)
+        record = np.zeros(1, spectral_kernels.RECORD)
         values = self._transform_values() | {
             "tasks": tasks, "scratch": scratch.ctypes.data, "bias": scale.ctypes.data, "run": 1, "blocks": 1,
             "chunk_blocks": 1, "phases": 1, "phase_table": np.zeros(3, np.int64), "channels": cut.channels,
@@ -100,14 +109,14 @@ class FftPlan(KernelPlan):
             part = planes[first : first + at_once]
             record["x"], record["w"] = part.ctypes.data, packed[first].ctypes.data
             record["groups"] = record["chunk_groups"] = len(part) * filters
-            jit.launch(spectra.forward(size, lanes), record.ctypes.data, tasks)
-            jit.launch(spectra.pack(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectral_kernels.forward(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectral_kernels.pack(size, lanes), record.ctypes.data, tasks)
         return packed
 
     def _transform_values(self) -> dict[str, Any]:
         """What the transforms of x and of w have in common."""
         lengths = self._cut.lengths
-        strides = fftw.strides(lengths)
+        strides = engines.strides(lengths)
         return {f"length_{name}": n for name, n in zip("dhw", lengths, strict=True)} | {
             "plane": self._cut.plane, "plane_d": strides[0], "plane_h": strides[1],
             "transform": self._transform.forward, "execute_forward": self._transform.execute_forward,
@@ -162,19 +171,21 @@ class Fft(Algorithm):
     @property
     def library(self) -> str:
         """The engine that transforms. Blocks go through FFTW, or through MKL where FFTW is left out."""
-        return "mkl" if self.overlap and fftw.why_not("fftw") and not fftw.why_not("mkl") else self.engine
+        return (
+            "mkl" if self.overlap and engines.why_not("fftw") and not engines.why_not("mkl") else self.engine
+        )
 
     def cut(self, problem: ConvProblem) -> Cut:
-        return plane_costs.blocked(problem, self.length) if self.overlap else plane_costs.whole(problem)
+        return spectral_cost.blocked(problem, self.length) if self.overlap else spectral_cost.whole(problem)
 
     def why_not(self, problem):
-        if reason := super().why_not(problem) or fftw.why_not(self.library):
+        if reason := super().why_not(problem) or engines.why_not(self.library):
             return reason
         if problem.is_empty:
             return None
         cut = self.cut(problem)
-        if cut.filter_bytes > plane_costs.FILTER_LIMIT:
-            needed, limit = cut.filter_bytes >> 20, plane_costs.FILTER_LIMIT >> 20
+        if cut.filter_bytes > spectral_cost.FILTER_LIMIT:
+            needed, limit = cut.filter_bytes >> 20, spectral_cost.FILTER_LIMIT >> 20
             return f"the filter's spectrum would take {needed} MiB, more than the {limit} it may"
         if self.overlap and cut.is_whole:
             return "no dimension is long enough to be cut: one block holds the whole map, as in cpu.fft.fftw"
@@ -188,7 +199,7 @@ class Fft(Algorithm):
             yield replace(self, length=length)
 
     def cost(self, problem, machine):
-        return plane_costs.seconds(self.cut(problem), self.engine, machine)
+        return spectral_cost.seconds(self.cut(problem), self.engine, machine)
 
     def prepare_cost(self, problem, machine):
         return 0.0 if problem.is_empty else PREPARE_CALL + self.cut(problem).filter_bytes / PREPARE
@@ -197,15 +208,15 @@ class Fft(Algorithm):
         if problem.is_empty:
             return 0.0
         if self.overlap:
-            return plane_costs.least_overlapping(problem, machine)
-        return plane_costs.least_seconds(problem, self.engine, machine)
+            return spectral_cost.least_overlapping(problem, machine)
+        return spectral_cost.least_seconds(problem, self.engine, machine)
 
     @property
     def searches(self):
         return self.overlap and self.length is None
 
     def closely(self, problem, machine):
-        return plane_costs.closest_seconds(problem, machine) if self.searches else 0.0
+        return spectral_cost.closest_seconds(problem, machine) if self.searches else 0.0
 
     def workspace_bytes(self, problem):
         return 0 if problem.is_empty else schedule(self.cut(problem)).workspace_bytes

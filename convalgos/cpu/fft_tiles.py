@@ -23,15 +23,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, room_for_few
-from convalgos.cpu import box_bounds, box_filters, box_search, jit, simd
-from convalgos.cpu.boxes import BoxPlan
-from convalgos.cpu.schedule import WAIT, Schedule
-from convalgos.cpu.tile_spectra import filter_tiles, input_tiles, output_tiles
-from convalgos.cpu.tiles import plane_taps
-from convalgos.kept import kept
-from convalgos.machine import cache_sizes
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.cached_attribute import kept
+from convalgos.core.machine import cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.channel_vectors import plane_taps
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled import bounds, search
+from convalgos.cpu.tiled import filters as tiled_filters
+from convalgos.cpu.tiled.cost import WAIT, Schedule
+from convalgos.cpu.tiled.driver import BoxPlan
+from convalgos.cpu.tiled.fft_transforms import filter_tiles, input_tiles, output_tiles
+from convalgos.cpu.vectors import simd
 
 MORE = (10, 12, 30, 64)  # inputs of a tile that an exhaustive search tries, too
 MOST_2D = 32  # inputs of a side of a tile: longer kernels would be too much code, on too many points
@@ -140,14 +143,14 @@ def form(problem: ConvProblem, t: int) -> tuple[int, int] | str:
 @lru_cache(512)
 def spectral_schedule(problem: ConvProblem, t: int, box: int, threads: int) -> SpectralSchedule:
     """The schedule of a problem that `form` accepts, in boxes of about so many tiles, or of any number."""
-    return box_search.best(whole(problem, t, threads), box)
+    return search.best(whole(problem, t, threads), box)
 
 
 def whole(problem: ConvProblem, t: int, threads: int) -> SpectralSchedule:
     """All tiles of a problem in one box."""
     outputs = form(problem, t)
     assert not isinstance(outputs, str), outputs
-    return box_search.common(SpectralSchedule, problem, threads).tiled(outputs)
+    return search.common(SpectralSchedule, problem, threads).tiled(outputs)
 
 
 # --- kernels: products ---------------------------------------------------------------------------
@@ -226,7 +229,7 @@ class FftTilesPlan(BoxPlan):
         self._filter_tiles = filter_tiles(*kernel)
 
     def pack_filter(self, w):
-        return box_filters.transform(w, self.cut, self._record, self._filter_tiles)
+        return tiled_filters.transform(w, self.cut, self._record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -262,8 +265,8 @@ class FftTiles(Algorithm):
     def variants(self, problem):
         yield from (replace(self, t=t) for t in MORE)
         if not problem.is_empty:
-            boxes = [replace(self, box=box) for box in box_search.BOXES]
-            yield from box_search.different(self, boxes, lambda a: a._schedule(problem))
+            boxes = [replace(self, box=box) for box in search.BOXES]
+            yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
@@ -274,7 +277,7 @@ class FftTiles(Algorithm):
         if problem.is_empty or not tiled:
             return math.inf
         h, w = 1 if r == 1 else self.t - r + 1, 1 if s == 1 else self.t - s + 1
-        return box_bounds.bounds(SpectralSchedule, problem, machine).seconds(h, w)
+        return bounds.bounds(SpectralSchedule, problem, machine).seconds(h, w)
 
     def granule(self, problem):
         return whole(problem, self.t, 1).granule[3 - problem.ndim :]

@@ -18,14 +18,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, Plan, error_of_sums
-from convalgos.cpu import jit, mkl, panels, simd, tiles
-from convalgos.cpu.kernel_plan import arguments
-from convalgos.cpu.simd import call, carray, copy_bytes, pointer, zero_bytes
-from convalgos.cpu.threads import worth_sharing
-from convalgos.machine import cache_sizes
-from convalgos.memory import aligned_empty, aligned_zeros
-from convalgos.problem import ConvProblem
+from convalgos.core.algorithm import Algorithm, Plan, error_of_sums
+from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.machine import cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.runtime import jit, mkl
+from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.runtime.threads import worth_sharing
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
 PIXELS = 256  # that a task of our own product takes at a time
 GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on large products; Zen 5
@@ -136,7 +139,7 @@ def fill_channels_first(SIZE):
                     copy_bytes(to + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
                 else:
                     first = source + before * a.stride_w * SIZE
-                    tiles.copy_strided(to + before * SIZE, first, inside - before, a.stride_w, SIZE)
+                    channel_vectors.copy_strided(to + before * SIZE, first, inside - before, a.stride_w, SIZE)
 
     return fill_channels_first
 

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, Plan, finish, flipped
-from convalgos.problem import DIRECTIONS, ConvProblem
+from convalgos.core.algorithm import Algorithm, Plan, finish, flipped
+from convalgos.core.problem import DIRECTIONS, ConvProblem
 
 CALL = 1e-4  # seconds of the NumPy calls for a kernel element of a group,
 COPIED = 4e-9  # and to convert and pad an element of x or y, in memory that is new; Zen 5, Sapphire Rapids

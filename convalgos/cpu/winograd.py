@@ -2,7 +2,7 @@
 
 A tile of m x m outputs of an r x r kernel takes (m + r - 1)^2 products per pair of channels instead of
 m^2 r^2: F(4, 3) saves a factor of 4. Input tiles, filters and products are transformed by the exact
-matrices of `convalgos.transforms`; between the transforms every point of the tiles is a matrix product of
+matrices of `convalgos.core.cook_toom`; between the transforms every point of the tiles is a matrix product of
 its own, which runs on the micro-kernel. Wins on 3x3 and 5x5 kernels with 16 and more channels.
 
 Kernels with r taps in one dimension of the plane and 1 in the other use the 1-D form; taps in depth are
@@ -21,14 +21,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, room_for_few
-from convalgos.cpu import box_bounds, box_filters, box_search, jit, panels
-from convalgos.cpu.boxes import BoxPlan
-from convalgos.cpu.schedule import Schedule
-from convalgos.cpu.tile_transforms import filter_tiles, input_tiles, output_tiles
-from convalgos.cpu.tiles import plane_taps
-from convalgos.problem import ConvProblem
-from convalgos.transforms import POINTS, amplification
+from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.cook_toom import POINTS, amplification
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.layout.channel_vectors import plane_taps
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled import bounds, filters, search
+from convalgos.cpu.tiled.cost import Schedule
+from convalgos.cpu.tiled.driver import BoxPlan
+from convalgos.cpu.tiled.winograd_transforms import filter_tiles, input_tiles, output_tiles
 
 # --- shapes --------------------------------------------------------------------------------------
 
@@ -52,14 +54,14 @@ def schedule(problem: ConvProblem, m: int, r: int, box: int = 0) -> Schedule:
 
 @lru_cache(512)
 def _schedule(problem: ConvProblem, m: int, r: int, box: int, threads: int) -> Schedule:
-    return box_search.best(whole(problem, m, r, threads), box)
+    return search.best(whole(problem, m, r, threads), box)
 
 
 def whole(problem: ConvProblem, m: int, r: int, threads: int) -> Schedule:
     """All tiles of a problem in one box."""
     transformed = form(problem, r)
     assert not isinstance(transformed, str)
-    return box_search.common(Schedule, problem, threads).tiled(
+    return search.common(Schedule, problem, threads).tiled(
         (m if transformed[0] else 1, m if transformed[1] else 1)
     )
 
@@ -75,7 +77,7 @@ class WinogradPlan(BoxPlan):
         self._filter_tiles = filter_tiles(*kernel)
 
     def pack_filter(self, w):
-        return box_filters.transform(w, self.cut, self._record, self._filter_tiles)
+        return filters.transform(w, self.cut, self._record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -105,8 +107,8 @@ class Winograd(Algorithm):
     def variants(self, problem):
         yield from (replace(self, m=alpha - self.r + 1) for alpha in POINTS if alpha > self.r)
         if not problem.is_empty:
-            boxes = [replace(self, box=box) for box in box_search.BOXES]
-            yield from box_search.different(self, boxes, lambda a: a._schedule(problem))
+            boxes = [replace(self, box=box) for box in search.BOXES]
+            yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
     def cost(self, problem, machine):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
@@ -116,7 +118,7 @@ class Winograd(Algorithm):
         if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
             return math.inf
         h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
-        return box_bounds.bounds(Schedule, problem, machine).seconds(h, w)
+        return bounds.bounds(Schedule, problem, machine).seconds(h, w)
 
     def granule(self, problem):
         return whole(problem, self.m, self.r, 1).granule[3 - problem.ndim :]

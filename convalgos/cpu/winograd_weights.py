@@ -18,16 +18,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import Algorithm, room_for_few
-from convalgos.cpu import jit, simd
-from convalgos.cpu.kernel_plan import CALL
-from convalgos.cpu.tile_transforms import gradient_tiles, input_tiles, output_tiles
-from convalgos.cpu.tiles import plane_taps
-from convalgos.cpu.weight_box_sizes import WeightBoxes, ways, whole
-from convalgos.cpu.weight_boxes import WeightBoxPlan
-from convalgos.machine import whole_l3
-from convalgos.problem import ConvProblem
-from convalgos.transforms import amplification
+from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.cook_toom import amplification
+from convalgos.core.machine import whole_l3
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.channel_vectors import plane_taps
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.tiled.weights_blocking import WeightBoxes, ways, whole
+from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
+from convalgos.cpu.tiled.winograd_transforms import gradient_tiles, input_tiles, output_tiles
+from convalgos.cpu.vectors import simd
 
 # Calibrated on Zen 5 with AVX-512.
 PRODUCT = 1.12  # of the measured peak, inside the micro-kernel,

@@ -17,15 +17,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from convalgos.algorithm import Unsupported, finish
-from convalgos.gpu import cudnn_cost
-from convalgos.gpu.cudnn_graph import PLAIN, Epilogue, with_explicit_padding
-from convalgos.gpu.cudnn_plans import Offer, listing, twin
-from convalgos.gpu.cudnn_run import Runner
+from convalgos.core.algorithm import Unsupported, finish
+from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.gpu.device import current
-from convalgos.gpu.judge import judge, verdict
-from convalgos.gpu.plan import GpuAlgorithm, GpuPlan
-from convalgos.problem import DIRECTIONS, ConvProblem
+from convalgos.gpu.launch.plan import GpuAlgorithm, GpuPlan
+from convalgos.gpu.vendor import cost as vendor_cost
+from convalgos.gpu.vendor.graph import PLAIN, Epilogue, with_explicit_padding
+from convalgos.gpu.vendor.plans import Offer, listing, twin
+from convalgos.gpu.vendor.runner import Runner
+from convalgos.gpu.vendor.verify import judge, verdict
 
 WORKSPACE_BYTES = 1 << 28  # where no limit was given: FFT engines ask for gigabytes
 LATER = 1e-3  # by which a plan is taken to be slower than the one before it in the order of the heuristics
@@ -92,7 +92,7 @@ class Cudnn(GpuAlgorithm):
         return "" if problem.is_empty else str(self._first(problem))
 
     def cost(self, problem, machine):
-        seconds = cudnn_cost.seconds(problem, machine)
+        seconds = vendor_cost.seconds(problem, machine)
         return seconds if self.offer is None else seconds * (1 + LATER * (1 + self.offer.rank))
 
     def workspace_bytes(self, problem):

@@ -20,12 +20,20 @@ from typing import ClassVar
 
 import numpy as np
 
+from convalgos.core.problem import DTYPES, ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.forms import COUNTED, DECODE, RESERVED_SHARED, WARP, Form, issue_seconds, macro
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
-from convalgos.gpu.records import DIVISOR
-from convalgos.problem import DTYPES, ConvProblem
+from convalgos.gpu.dwconv.launch_forms import (
+    COUNTED,
+    DECODE,
+    RESERVED_SHARED,
+    WARP,
+    Form,
+    issue_seconds,
+    macro,
+)
+from convalgos.gpu.launch.kernel_records import DIVISOR
+from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
 
 SQUARE = (3, 5, 7)  # kernels of the forms `rows` and `last`
 LINE_TAPS = 8  # at most, of the form `line`

@@ -19,13 +19,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import error_of_sums
+from convalgos.core.algorithm import error_of_sums
+from convalgos.core.problem import DTYPES, ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.forms import COUNTED, DECODE, Form, issue_seconds
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
-from convalgos.gpu.records import DIVISOR
-from convalgos.problem import DTYPES, ConvProblem
+from convalgos.gpu.dwconv.launch_forms import COUNTED, DECODE, Form, issue_seconds
+from convalgos.gpu.launch.kernel_records import DIVISOR
+from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
 
 TAPS = (4, 6, 8)  # of a filter that is filled up, along each of its last two dimensions
 ROWS = 4  # of dx to a thread

@@ -30,13 +30,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import error_of_sums
+from convalgos.core.algorithm import error_of_sums
+from convalgos.core.problem import DTYPES, ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.forms import COUNTED, DECODE, RESERVED_SHARED, WARP, Form, issue_seconds, macro
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.records import DIVISOR
-from convalgos.problem import DTYPES, ConvProblem
+from convalgos.gpu.dwconv.launch_forms import (
+    COUNTED,
+    DECODE,
+    RESERVED_SHARED,
+    WARP,
+    Form,
+    issue_seconds,
+    macro,
+)
+from convalgos.gpu.launch.kernel_records import DIVISOR
+from convalgos.gpu.launch.plan import GpuAlgorithm, GpuPlan, ceil_div, waves
 
 STRIPS = (
     ((1, 8), 1),

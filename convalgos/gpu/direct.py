@@ -20,13 +20,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.judge import appoint
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.records import DIVISOR, divisor
-from convalgos.gpu.taps import tap_table, why_not_counted
-from convalgos.problem import ConvProblem
+from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
+from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
+from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.vendor.verify import appoint
 
 TILE_K = 8  # taps of a step, as in direct.cu
 ARITHMETIC = (

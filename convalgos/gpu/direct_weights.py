@@ -19,11 +19,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.core.problem import LAYOUTS
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import waves
-from convalgos.gpu.weight_sums import WeightSums, WeightSumsPlan, blocks, read_again
-from convalgos.problem import LAYOUTS
+from convalgos.gpu.gemm.split_k_weights import WeightSums, WeightSumsPlan, blocks, read_again
+from convalgos.gpu.launch.plan import waves
 
 STEP = 8  # pixels, as in direct_weights.cu
 ARITHMETIC = 0.6  # of the peak that a block of full tiles reaches, as in `gpu.direct`; estimate

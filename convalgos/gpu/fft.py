@@ -18,11 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, Launch, ceil_div
-from convalgos.gpu.records import conv_record
-from convalgos.problem import ConvProblem
+from convalgos.gpu.launch.kernel_records import conv_record
+from convalgos.gpu.launch.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, Launch, ceil_div
 
 MULTIPLY_ROWS, MULTIPLY_FILTERS = 2, 4  # of a thread, as in fft.cu
 PASS_BYTES = 1 << 28  # of the tiles and spectra of a pass, unless a group of an image needs more

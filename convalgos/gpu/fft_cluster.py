@@ -21,9 +21,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.gpu import planes
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.fft_chain import (
+from convalgos.gpu.launch.kernel_records import conv_record
+from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.spectral import transposed_io
+from convalgos.gpu.spectral.block_fft import (
     CHAINS,
     Chain,
     Tiling,
@@ -36,9 +39,6 @@ from convalgos.gpu.fft_chain import (
     why_not_long_rows,
     why_not_short_rows,
 )
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
-from convalgos.gpu.records import conv_record
-from convalgos.problem import ConvProblem
 
 FINE = 128  # places that the first part of a table of factors tells apart, as in fft_cluster.cu
 PREPARE_BYTES = 1 << 28  # of filters that are spread at a time
@@ -106,7 +106,7 @@ class ClusterFft(GpuAlgorithm):
 
     def builds(self):
         yield from (cluster.build() for cluster in CLUSTERS)
-        yield from planes.builds()
+        yield from transposed_io.builds()
 
     def why_not(self, problem):
         if reason := super().why_not(problem) or why_not_long_rows(problem):
@@ -120,7 +120,7 @@ class ClusterFft(GpuAlgorithm):
         if not found:
             reach = problem.kernel_extent[-1]
             return f"the kernel reaches over {reach}, more than the longest tile of a cluster on this device"
-        most = max(planes.blocks(problem), *(way.tiles * way.cluster.blocks for way in found))
+        most = max(transposed_io.blocks(problem), *(way.tiles * way.cluster.blocks for way in found))
         return "needs more blocks than a launch may have" if most > GRID_X else None
 
     def ways(self, problem: ConvProblem, machine: GpuMachine) -> list[Way]:
@@ -138,14 +138,14 @@ class ClusterFft(GpuAlgorithm):
 
     def cost(self, problem, machine):
         computed = cluster_seconds(problem, self.choice(problem, machine), machine)
-        return UNTRIED * computed + machine.launch + planes.seconds(problem, machine)
+        return UNTRIED * computed + machine.launch + transposed_io.seconds(problem, machine)
 
     def prepare_cost(self, problem, machine):
         way = self.choice(problem, machine)
         return 6 * machine.launch + machine.stream(problem.w_bytes + 3 * 8 * problem.K * way.cluster.points)
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else planes.workspace_bytes(problem)
+        return 0 if problem.is_empty else transposed_io.workspace_bytes(problem)
 
     def error_bound(self, problem):
         points = 1 if problem.is_empty else self.choice(problem, current().figures).cluster.points
@@ -180,7 +180,7 @@ class ClusterPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: ClusterFft, way: Way):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         p = problem.replace(layout="channels_first")
-        self._way, self._planes = way, planes.Planes(self)
+        self._way, self._planes = way, transposed_io.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
         self._cut = self.by_value(way.tiling.record(p))
         self._columns = self.device.table(way.cluster.factors())

@@ -18,9 +18,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.gpu import planes
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.fft_chain import (
+from convalgos.gpu.launch.kernel_records import conv_record
+from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan
+from convalgos.gpu.spectral import transposed_io
+from convalgos.gpu.spectral.block_fft import (
     CHAINS,
     PLANE_CHAINS,
     Chain,
@@ -33,9 +36,6 @@ from convalgos.gpu.fft_chain import (
     spectral_error,
     tiling,
 )
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan
-from convalgos.gpu.records import conv_record
-from convalgos.problem import ConvProblem
 
 CHANNELS = 8  # of a group, at most
 PREPARE_BYTES = 1 << 28  # of filters that are spread at a time
@@ -66,7 +66,7 @@ class FusedFft(GpuAlgorithm):
 
     def builds(self):
         yield from (chain.build("tiles") for chain in CHAINS + PLANE_CHAINS)
-        yield from planes.builds()
+        yield from transposed_io.builds()
 
     def why_not(self, problem):
         if reason := super().why_not(problem):
@@ -89,7 +89,7 @@ class FusedFft(GpuAlgorithm):
             reach = "x".join(map(str, problem.kernel_extent))
             return f"the kernel reaches over {reach}, more than the largest tile of a block"
         fewest = min(way.blocks for way in found)
-        most = max(fewest, planes.blocks(problem))
+        most = max(fewest, transposed_io.blocks(problem))
         return "needs more blocks than a launch may have" if most > GRID_X else None
 
     def choice(self, problem: ConvProblem, machine: GpuMachine) -> Way:
@@ -98,7 +98,7 @@ class FusedFft(GpuAlgorithm):
 
     def cost(self, problem, machine):
         computed = self.choice(problem, machine).seconds
-        return computed + machine.launch + planes.seconds(problem, machine)
+        return computed + machine.launch + transposed_io.seconds(problem, machine)
 
     def prepare_cost(self, problem, machine):
         chain = self.choice(problem, machine).chain
@@ -106,7 +106,7 @@ class FusedFft(GpuAlgorithm):
         return 6 * machine.launch + machine.stream(problem.w_bytes + 3 * spectra)
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else planes.workspace_bytes(problem)
+        return 0 if problem.is_empty else transposed_io.workspace_bytes(problem)
 
     def error_bound(self, problem):
         points = 1 if problem.is_empty else self.choice(problem, current().figures).chain.points
@@ -151,7 +151,7 @@ class FusedPlan(GpuPlan):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         p = problem.replace(layout="channels_first")
         self._chain, self._tiling, blocks, _ = algorithm.choice(problem, self.device.figures)
-        self._planes = planes.Planes(self)
+        self._planes = transposed_io.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
         self._cut = self.by_value(self._tiling.record(p))
         self._tables = self.device.table(self._chain.tables(weighted=True))

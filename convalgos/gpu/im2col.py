@@ -18,14 +18,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.algorithm import error_of_sums, finish
+from convalgos.core.algorithm import error_of_sums, finish
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current
-from convalgos.gpu.machine import GpuMachine
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.records import DIVISOR, divisor
-from convalgos.gpu.taps import tap_table
-from convalgos.problem import ConvProblem
+from convalgos.gpu.device.machine import GpuMachine
+from convalgos.gpu.gemm.tap_table import tap_table
+from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
+from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
 
 PASS_BYTES = 1 << 28  # of the matrices of one pass
 THREADS = 256  # of a block, as in im2col.cu

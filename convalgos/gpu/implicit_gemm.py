@@ -20,13 +20,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.algorithm import error_of_sums
+from convalgos.core.algorithm import error_of_sums
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
-from convalgos.gpu.taps import tap_table, why_not_counted
-from convalgos.gpu.tensor_cores import COPIED, GATHERED, LOADS, MATHS, TensorCores
-from convalgos.problem import ConvProblem
+from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, TensorCores
+from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
+from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
 
 ROW_BYTES = 128  # of taps of a step, for each pixel and filter, as in implicit_gemm.cu
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)

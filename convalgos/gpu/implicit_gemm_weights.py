@@ -15,12 +15,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import ceil_div, waves
-from convalgos.gpu.tensor_cores import COPIED, GATHERED, LOADS, MATHS, TensorCores
-from convalgos.gpu.weight_sums import WeightSums, WeightSumsPlan, blocks, read_again
-from convalgos.problem import ConvProblem
+from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, TensorCores
+from convalgos.gpu.gemm.split_k_weights import WeightSums, WeightSumsPlan, blocks, read_again
+from convalgos.gpu.launch.plan import ceil_div, waves
 
 ROW_BYTES = 128  # pixels of a step times bytes of an element, as in implicit_gemm_weights.cu
 START = 3  # steps whose time a part takes besides its own: to fill the stages and to write; estimate

@@ -29,12 +29,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.module import ELEMENTS, Build
-from convalgos.gpu.plan import GRID_X, IMAGE_ELEMENTS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.tensor_maps import Im2col, TensorMaps
-from convalgos.gpu.wgmma_forms import ALIGNED, PLAIN, RACED, ROW_BYTES, Form, Tile
-from convalgos.problem import ConvProblem
+from convalgos.gpu.device.tma import Im2col, TensorMaps
+from convalgos.gpu.gemm.wgmma_forms import ALIGNED, PLAIN, RACED, ROW_BYTES, Form, Tile
+from convalgos.gpu.launch.plan import GRID_X, IMAGE_ELEMENTS, GpuAlgorithm, GpuPlan, ceil_div, waves
 
 PIECE_BYTES = 16  # the unit that swizzling moves, as in wgmma.cu
 THREADS, PACKERS, PACKED_PIXELS = 384, 256, 64

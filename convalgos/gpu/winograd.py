@@ -23,14 +23,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from convalgos.core.cook_toom import Matrix, amplification, cook_toom, multiply
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.module import Build
-from convalgos.gpu.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.products import BUILD as PRODUCTS
-from convalgos.gpu.products import FOUR, Products
-from convalgos.gpu.records import DIVISOR, divisor
-from convalgos.problem import ConvProblem
-from convalgos.transforms import Matrix, amplification, cook_toom, multiply
+from convalgos.gpu.gemm.batched import BUILD as PRODUCTS
+from convalgos.gpu.gemm.batched import FOUR, Products
+from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
+from convalgos.gpu.launch.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
 
 TAPS = 3
 TILES = FILTERS = 32  # of a block of the fused kernel, as in winograd.cu

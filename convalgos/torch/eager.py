@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-is_autocast, profiling = torch.is_autocast_enabled, torch.autograd._profiler_enabled
+is_autocast, profiling = torch.is_autocast_enabled, torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 function_modes, dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 transforms, tracing_state = torch._C._are_functorch_transforms_active, torch._C._get_tracing_state
 keys_of = torch._C._dispatch_keys

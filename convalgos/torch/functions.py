@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from convalgos import arguments
-from convalgos.algorithm import Unsupported
-from convalgos.problem import DTYPES, transposed_rows, transposed_spatial
-from convalgos.torch import products
+from convalgos.core import arguments
+from convalgos.core.algorithm import Unsupported
+from convalgos.core.problem import DTYPES, transposed_rows, transposed_spatial
+from convalgos.torch import autograd
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
@@ -93,7 +93,7 @@ def _conv(
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
         how = (stride, padding, dilation, groups)
         return handle_torch_function(function, tensors, *tensors, *how)
-    y = products.conv(*read(ndim, input, weight, bias, stride, padding, dilation, groups))
+    y = autograd.conv(*read(ndim, input, weight, bias, stride, padding, dilation, groups))
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 
 
@@ -124,7 +124,7 @@ def _conv_transpose(
     if has_torch_function(tensors):
         how = (stride, padding, output_padding, groups, dilation)
         return handle_torch_function(function, tensors, *tensors, *how)
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise Unsupported(
             "torch.jit.trace cannot record a transposed convolution of convalgos: use torch.export, or "
             "convalgos.torch.restore(model) before"
@@ -148,7 +148,7 @@ def _conv_transpose(
     rows = transposed_rows(steps, more, ndim)
     if any(rows):
         batched = torch.nn.functional.pad(batched, [side for n in reversed(rows) for side in (0, n)])
-    y = products.backward_data(batched, weight, list(sizes), steps, pads, spread, groups, last)
+    y = autograd.backward_data(batched, weight, list(sizes), steps, pads, spread, groups, last)
     y = y if bias is None else y + bias.reshape(-1, *(1,) * ndim)
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from convalgos import api
-from convalgos.algorithm import Plan, PreparedFilter
-from convalgos.arrays import as_numpy, facts, like
+from convalgos.api import planning
+from convalgos.core.algorithm import Plan, PreparedFilter
+from convalgos.core.arrays import as_numpy, facts, like
 from convalgos.torch import functions, operators, threads
 from convalgos.torch.eager import is_plain
 
@@ -57,7 +57,7 @@ class Held(NamedTuple):
             weight is self.weight
             and weight._version == self.version
             and weight.data_ptr() == self.address
-            and self.forgotten == api.forgotten
+            and self.forgotten == planning.forgotten
             and self.how == (module.stride, module.padding, module.dilation, module.groups)
             and self.sample.tobytes() == self.sampled
         )
@@ -86,7 +86,7 @@ class Filters:
         if held is None or not held.is_of(module, weight):
             sample = values.reshape(-1)[:: max(1, values.size // SAMPLES)]
             how = module.stride, module.padding, module.dilation, module.groups
-            told = weight._version, weight.data_ptr(), api.forgotten
+            told = weight._version, weight.data_ptr(), planning.forgotten
             held = Held(weight, *told, how, sample, sample.tobytes(), {})
         while len(held.steps) >= SHAPES:
             held.steps.pop(next(iter(held.steps)), None)
@@ -130,7 +130,7 @@ def _planned(module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Ten
         return None
     stride, pads, dilation, groups = settings
     problem = operators.how(stride, pads, dilation, groups, last)
-    plan = api.plan_for(
+    plan = planning.plan_for(
         tuple(x.shape), tuple(weight.shape), problem["stride"], problem["padding"], problem["dilation"],
         problem["groups"], "cross_correlation", problem["layout"], facts("input", x).dtype, "auto", "cpu",
         "forward", False, None, None, True,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
-from convalgos import api, gradients
+from convalgos.api import gradients, planning
 from convalgos.torch import threads
 
 Ints = list[int]
@@ -47,7 +47,7 @@ def _operator(name: str, arguments: str) -> Any:
 @_operator("conv", "Tensor x, Tensor w, Tensor? bias")
 def conv(x, w, bias, stride, pads, dilation, groups, last):
     settings = how(stride, pads, dilation, groups, last)
-    return _seen(api.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
+    return _seen(planning.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from convalgos.cpu import jit
+from convalgos.cpu.runtime import jit
 
 
 def share() -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from convalgos.arrays import as_numpy
+from convalgos.core.arrays import as_numpy
+from convalgos.core.machine import cache_folder
+from convalgos.gpu.compile.module import Build, CompileError, text
 from convalgos.gpu.device import Device, GpuMachine
-from convalgos.gpu.module import Build, CompileError, text
-from convalgos.gpu.tensor_maps import encode
-from convalgos.machine import cache_folder
+from convalgos.gpu.device.tma import encode
 
 HERE = Path(__file__).parent
 STAND_INS = ("ptx.cuh", "cluster.cuh", "hopper.cuh")  # for headers of kernels/ that are made of PTX

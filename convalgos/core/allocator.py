@@ -1,0 +1,95 @@
+"""Memory of large arrays, used again when they are gone.
+
+A fresh array of some megabytes costs a page fault for each 4 KiB that is first written, which may take longer
+than what is then computed. Filters that are prepared for one call only, and results that a program drops,
+leave their memory here for the next ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.forks import guarded
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+LARGE = 1 << 20  # bytes from which on memory is kept,
+MOST = 1 << 26  # up to so much in all
+WASTE = 1.25  # times what is asked for that may be given
+
+_kept: list[np.ndarray] = []  # the oldest first
+# Waited for by `forget` only: garbage may be collected, and an array go, amid any line here, in one thread.
+_lock = guarded(threading.Lock())
+
+
+class _Lent:
+    """The memory of one array; when the last view of it is gone, it is kept."""
+
+    def __init__(self, raw: np.ndarray, nbytes: int):
+        self._raw = raw
+        start = -raw.ctypes.data % ALIGNMENT
+        self.__array_interface__ = raw[start : start + nbytes].__array_interface__
+
+    def __del__(self) -> None:
+        _keep(self._raw)
+
+
+def aligned_empty(count: int, dtype: Any) -> np.ndarray:
+    """An uninitialised 1-D array of `count` elements that starts on a cache line.
+
+    Example:
+        >>> aligned_empty(3, np.float32).ctypes.data % 64
+        0
+    """
+    nbytes = count * np.dtype(dtype).itemsize
+    if nbytes >= LARGE:
+        return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes)).view(dtype)
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype)
+
+
+def aligned_zeros(count: int, dtype: Any) -> np.ndarray:
+    """`aligned_empty`, zeroed."""
+    array = aligned_empty(count, dtype)
+    array.fill(0)
+    return array
+
+
+def whole_lines(nbytes: int) -> int:
+    """Bytes rounded up to whole cache lines, so that what lies behind starts on one."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def forget() -> None:
+    """Give back to the system what is kept, by the C library, too: it holds on to what large arrays leave."""
+    with _lock:
+        _kept.clear()
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _found(nbytes: int) -> np.ndarray:
+    """The newest that is kept of about this size, as it is still in the caches, or a fresh one."""
+    if _lock.acquire(blocking=False):
+        try:
+            for i in reversed(range(len(_kept))):
+                if nbytes <= _kept[i].nbytes <= WASTE * nbytes:
+                    return _kept.pop(i)
+        finally:
+            _lock.release()
+    return np.empty(nbytes, np.uint8)
+
+
+def _keep(raw: np.ndarray) -> None:
+    if _lock.acquire(blocking=False):
+        try:
+            _kept.append(raw)
+            while sum(other.nbytes for other in _kept) > MOST:
+                _kept.pop(0)
+        finally:
+            _lock.release()

@@ -1,0 +1,1 @@
+"""Gradients by forward convolutions."""

@@ -1,0 +1,125 @@
+"""The gradient of the input as forward convolutions: one for each phase of the stride.
+
+dx[i] = sum over taps r of w[r] * dy[(i + low - r * dilation) / stride], where that is a whole number. Inputs
+whose places leave the same remainder by the stride, a phase, are reached by the same taps, at neighbouring
+outputs: they are a convolution of dy with these taps turned round, without a stride. So nothing is multiplied
+by zeros that a stride would insert. Without a stride there is one phase, and it is all of dx.
+
+Source: the sub-pixel view of transposed convolution, Shi et al. 2016, arXiv:1609.07009.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from convalgos.core.algorithm import flipped
+from convalgos.core.problem import ConvProblem, Shape
+
+
+@dataclass(frozen=True)
+class Phase:
+    """dx[..., start::stride] as a convolution of dy; `forward` is None where no tap reaches it."""
+
+    start: Shape
+    size: Shape  # of this part of dx
+    forward: ConvProblem | None  # x is the part of dy, w (C, K/groups, *taps)
+    taps: tuple[tuple[int, int], ...] = ()  # first tap and step, per dimension
+    rows: tuple[tuple[int, int], ...] = ()  # of dy that it reads, first and end, per dimension
+
+    def filter(self, w: Any, groups: int) -> Any:
+        """(C, K/groups, *taps), a view of w (K, C/groups, *kernel)."""
+        steps = tuple(slice(first, None, step) for first, step in self.taps)
+        part = flipped(w[(slice(None), slice(None), *steps)])  # (K, C/groups, *taps)
+        filters, channels, *kernel = part.shape
+        part = part.reshape(groups, filters // groups, channels, *kernel).swapaxes(1, 2)
+        return part.reshape(groups * channels, filters // groups, *kernel)
+
+    def part(self, dy: Any, layout: str) -> Any:
+        """The rows of dy that it reads: a view, or dy itself."""
+        first = 2 if layout == "channels_first" else 1
+        sizes = dy.shape[first : first + len(self.rows)]
+        if all(rows == (0, size) for rows, size in zip(self.rows, sizes, strict=True)):
+            return dy
+        return dy[(slice(None),) * first + tuple(slice(*rows) for rows in self.rows)]
+
+
+@lru_cache(64)  # of large strides they are thousands
+def phases(problem: ConvProblem) -> tuple[Phase, ...]:
+    """The phases of a backward_data problem that is not empty; together they are all of dx."""
+    axes = [_axis(problem, axis) for axis in range(problem.ndim)]
+    forwards: dict[Any, ConvProblem] = {}  # of thousands of phases of a large stride, a few differ
+    return tuple(_phase(problem, places, forwards) for places in product(*axes))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """A phase along one dimension."""
+
+    start: int
+    size: int
+    taps: int  # none where no tap reaches it
+    first_tap: int = 0
+    tap_step: int = 1
+    dilation: int = 1
+    padding: tuple[int, int] = (0, 0)
+    rows: tuple[int, int] = (0, 0)
+
+
+def is_whole(problem: ConvProblem) -> bool:
+    """Whether the one phase is all of dx, so that its convolution writes dx itself."""
+    found = phases(problem)
+    return len(found) == 1 and found[0].forward is not None
+
+
+def _axis(problem: ConvProblem, axis: int) -> list[_Places]:
+    step, dilation, kernel = problem.stride[axis], problem.dilation[axis], problem.kernel[axis]
+    size, out, low = problem.spatial[axis], problem.spatial_out[axis], problem.padding[axis][0]
+    common = math.gcd(step, dilation)
+    first_taps = {r * dilation % step: r for r in reversed(range(min(kernel, step)))}  # by their remainder
+    found = []
+    for start in range(min(step, size)):
+        count = -(-(size - start) // step)
+        first = first_taps.get((start + low) % step)
+        if first is None:
+            found.append(_Places(start, count, 0))
+            continue
+        tap_step, near = step // common, dilation // common
+        taps = -(-(kernel - first) // tap_step)
+        near = near if taps > 1 else 1
+        # Output j reads dy[origin + j - t * near] by its tap t: from the last tap's to the first one's.
+        origin = (start + low - first * dilation) // step
+        before, after = (taps - 1) * near - origin, count - 1 + origin - (out - 1)
+        rows = (max(0, -before), out - max(0, -after))
+        if rows[0] >= rows[1]:  # dy lies beyond the reach of all its taps
+            found.append(_Places(start, count, 0))
+            continue
+        padding = (max(0, before), max(0, after))
+        found.append(_Places(start, count, taps, first, tap_step, near, padding, rows))
+    return found
+
+
+def _phase(problem: ConvProblem, places: tuple[_Places, ...], forwards: dict[Any, ConvProblem]) -> Phase:
+    start, size = tuple(p.start for p in places), tuple(p.size for p in places)
+    if not all(p.taps for p in places):
+        return Phase(start, size, None)
+    rows = tuple(p.rows for p in places)
+    sizes = tuple(end - first for first, end in rows)
+    kind = (sizes, *((p.taps, p.padding, p.dilation) for p in places))
+    forward = forwards.get(kind)
+    if forward is None:
+        forward = forwards[kind] = ConvProblem(
+            (problem.N, problem.K, *sizes),
+            (problem.C, problem.gemm_n, *(p.taps for p in places)),
+            padding=tuple(p.padding for p in places),
+            dilation=tuple(p.dilation for p in places),
+            groups=problem.groups,
+            layout=problem.layout,
+            dtype=problem.dtype,
+            compute_dtype=problem.compute_dtype,
+        )
+    assert forward.spatial_out == size, (problem, forward)
+    return Phase(start, size, forward, tuple((p.first_tap, p.tap_step) for p in places), rows)

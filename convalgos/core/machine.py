@@ -1,0 +1,340 @@
+"""The machine: what every cost model reads, and where each figure came from.
+
+Vector width, caches and thread count are read from the system. Peak and bandwidth are nominal, of a shipped
+profile, until something that takes its time anyway measures them (`convalgos.cpu.runtime.calibrate`); they
+are kept in the user's cache folder, one file per machine fingerprint.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import warnings
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from convalgos.core import strict_json
+from convalgos.core.cache_files import warn_once
+
+FORMAT = 1  # of the stored file; raise it when a field changes its meaning
+LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
+LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any machine
+    "threads": (1, 1 << 16),
+    "vector_bytes": (8, 1 << 12),
+    "l1_bytes": (1 << 8, 1 << 40),
+    "l2_bytes": (1 << 8, 1 << 40),
+    "l3_bytes": (1 << 8, 1 << 40),
+    "peak_float32": (1e6, 1e18),
+    "peak_float64": (1e6, 1e18),
+    "bandwidth": (1e6, 1e16),
+    "cache_bandwidth": (1e6, 1e16),
+    "launch": (1e-9, 1.0),
+}
+LONGEST_NAME = 1000  # characters
+NOMINAL = "nominal"  # begins the source of figures that nobody measured
+NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
+L3_OF_CORE = 16 << 20  # bytes: virtual machines of 2 cores were told of 480 MiB
+SLOWEST_LAUNCH = 2e-4  # seconds, of a parallel region whose threads all have a core
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Figures of one machine. Bytes and seconds; flops count a fused multiply-add as two."""
+
+    name: str
+    threads: int  # that our kernels run on
+    vector_bytes: int  # 64 with AVX-512, 32 with AVX2, 16 otherwise
+    l1_bytes: int  # data cache, per core
+    l2_bytes: int  # per core
+    l3_bytes: int  # shared
+    peak_float32: float  # flop/s on all threads
+    peak_float64: float
+    bandwidth: float  # bytes/s read plus written by all threads, on arrays beyond the last cache
+    cache_bandwidth: float  # the same on arrays that stay in the last cache
+    launch: float  # seconds to start and join a parallel region
+    source: str = "measured"
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether nothing was timed: peak and bandwidth are those of a shipped profile."""
+        return self.source.startswith(NOMINAL)
+
+    def peak(self, dtype: str) -> float:
+        """flop/s on all threads in an element type."""
+        return self.peak_float64 if dtype == "float64" else self.peak_float32
+
+    def peak_of(self, problem: Any) -> float:
+        """flop/s of the units that compute a `ConvProblem`."""
+        return self.peak(problem.dtype)
+
+    @property
+    def summary(self) -> str:
+        """For the foot of a table."""
+        nominal = "nominal " if self.is_nominal else ""
+        return (
+            f"{self.name}, {self.threads} threads, {nominal}peak "
+            f"{self.peak_float32 / 1e9:.0f} GFLOP/s float32, {self.peak_float64 / 1e9:.0f} float64"
+        )
+
+    def stream(self, nbytes: float, footprint: float | None = None) -> float:
+        """Seconds to move `nbytes`, read plus written, of arrays that take `footprint` bytes in all."""
+        cached = (nbytes if footprint is None else footprint) < self.l3_bytes
+        return nbytes / (self.cache_bandwidth if cached else self.bandwidth)
+
+
+def cache_folder() -> Path:
+    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it.
+
+    Where a user has no home folder, as some services do, it is one that cannot be made: nothing is kept.
+    """
+    if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
+        return Path(chosen)
+    try:
+        folder = _user_cache()
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        folder = NOWHERE
+    if not folder.is_absolute():  # "~/.cache", as it stands
+        folder = NOWHERE
+    if folder == NOWHERE:
+        warn_once(
+            "this user has no home folder: kernels and figures are not kept, and come anew in every process "
+            "(set CONVALGOS_CACHE_DIR)"
+        )
+    return folder
+
+
+def _user_cache() -> Path:
+    try:
+        import platformdirs
+    except ImportError:  # a machine with NumPy and CuPy alone
+        return Path.home() / ".cache" / "convalgos"
+    return Path(platformdirs.user_cache_dir("convalgos", appauthor=False))
+
+
+_assumed: Machine | None = None
+
+
+def assume(figures: Machine) -> None:
+    """Plan as on another machine from now on, in a process that has planned nothing before."""
+    global _assumed
+    _assumed = figures
+    vector_bytes.cache_clear()
+    cache_sizes.cache_clear()
+
+
+@cache
+def vector_bytes() -> int:
+    """Bytes of the widest vector that the compiler may use here; NUMBA_CPU_NAME is honoured."""
+    if _assumed is not None:
+        return _assumed.vector_bytes
+    chosen = os.environ.get("NUMBA_CPU_NAME", "")
+    features = cpu_flags()
+    if chosen and chosen != "host":
+        wide = ("skylake-avx512", "icelake", "cascadelake", "sapphire", "znver4", "znver5", "v4")
+        if any(w in chosen for w in wide):
+            return 64
+        return 32 if chosen in ("haswell", "broadwell", "skylake", "x86-64-v3") or "znver" in chosen else 16
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= features:
+        return 64
+    return 32 if {"avx2", "fma"} <= features else 16
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Instruction set flags as the kernel lists them; empty where it lists none."""
+    return frozenset(cpuinfo("flags").split())
+
+
+@cache
+def cpu_name() -> str:
+    return cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def memory_bytes() -> int | None:
+    """Of the machine, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+@cache
+def cache_sizes() -> tuple[int, int, int]:
+    """(L1 data, L2, L3) bytes of core 0; usual sizes where the system does not say.
+
+    Of an L3 whose other cores belong to other machines, a part that no processor's cores have more of: what
+    is kept there for later calls.
+    """
+    if _assumed is not None:
+        return _assumed.l1_bytes, _assumed.l2_bytes, _assumed.l3_bytes
+    l1, l2, l3 = _told_sizes()
+    return l1, l2, min(l3, L3_OF_CORE * cpu_count())
+
+
+def whole_l3() -> int:
+    """Bytes of L3 that the system tells of, also where others share it: what was just written may be there.
+
+    Streaming stores go by it, which gain nothing there.
+    """
+    return _assumed.l3_bytes if _assumed is not None else _told_sizes()[2]
+
+
+@cache
+def _told_sizes() -> tuple[int, int, int]:
+    sizes = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and size[-1:] in "KM" and size[:-1].isdigit():
+            sizes[level] = int(size[:-1]) << (10 if size[-1] == "K" else 20)
+    return sizes[1], sizes[2], sizes[3]
+
+
+def doubts(machine: Machine) -> list[str]:
+    """What cannot be true of any machine, and comes from measuring beside other programs."""
+    found = []
+    if machine.cache_bandwidth < machine.bandwidth:
+        found.append(
+            f"cache_bandwidth {machine.cache_bandwidth / 1e9:.1f} GB/s is less than that of memory, "
+            f"{machine.bandwidth / 1e9:.1f} GB/s"
+        )
+    if not LEAST_DOUBLE < machine.peak_float64 / machine.peak_float32 < MOST_DOUBLE:
+        found.append(
+            f"peak_float64 {machine.peak_float64 / 1e9:.0f} GFLOP/s is not about half of peak_float32, "
+            f"{machine.peak_float32 / 1e9:.0f} GFLOP/s"
+        )
+    if machine.launch > SLOWEST_LAUNCH:
+        found.append(f"launch {machine.launch * 1e6:.0f} us is longer than a parallel region takes to start")
+    return found
+
+
+def fingerprint(threads: int) -> str:
+    """A file name that tells machines apart by what their timings depend on."""
+    parts = [cpu_name(), f"{threads}t", f"v{vector_bytes()}", platform.system()]
+    if not _has_compiler():
+        parts.append("no compiler")
+    return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
+
+
+def load(threads: int) -> Machine | None:
+    """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
+    path = _path(threads)
+    try:
+        stored = strict_json.loads(path.read_text("utf-8"))
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise ValueError("not a machine file of this version")
+        strict_json.integer("format", stored.pop("format"), FORMAT, FORMAT)
+        machine = checked(stored)
+        if machine.threads != threads:
+            raise ValueError(f"threads={machine.threads} must be {threads}, as its name says")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        warn_once(f"machine figures could not be read: {error}")
+        return None
+    except ValueError as error:
+        set_aside(path, str(error))
+        return None
+    return machine
+
+
+def checked(stored: dict[str, Any]) -> Machine:
+    """The figures that somebody wrote down.
+
+    Raises:
+        ValueError: names what is missing, unknown or no figure of a machine.
+    """
+    names = [f.name for f in fields(Machine)]
+    if stored.keys() != set(names):
+        raise ValueError(f"the figures must be {', '.join(names)}")
+    for name, value in stored.items():
+        if name not in LIMITS:
+            strict_json.text(name, value, LONGEST_NAME)
+        elif Machine.__annotations__[name] == "int":
+            strict_json.integer(name, value, *LIMITS[name])
+        else:
+            strict_json.number(name, value, *LIMITS[name])
+    return Machine(**stored)
+
+
+def save(machine: Machine) -> None:
+    """Keep the figures for later processes."""
+    text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
+    keep(_path(machine.threads), text, "machine figures")
+
+
+def keep(path: Path, text: str, what: str) -> None:
+    """Write a file of what this process found out; a folder that cannot be written costs only one warning."""
+    if NOWHERE in path.parents:
+        return  # `cache_folder` has said so
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        warn_once(f"{what} could not be kept: {error}")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write aside and rename, so that readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
+    try:
+        with open(aside, "x") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged file out of the way, and say so."""
+    kept = path.with_name(path.name + ".damaged")
+    try:
+        os.replace(path, kept)
+    except OSError:
+        kept = path
+    warnings.warn(f"{path} was damaged ({reason}); kept as {kept.name}", RuntimeWarning, stacklevel=3)
+
+
+def _path(threads: int) -> Path:
+    return cache_folder() / "machine" / f"{fingerprint(threads)}.json"
+
+
+@cache
+def _has_compiler() -> bool:
+    """Without it other code runs, and other code is timed."""
+    try:
+        importlib.import_module("llvmlite.binding")
+    except Exception:  # missing, or it does not go with what else is installed
+        return False
+    return True
+
+
+@cache
+def cpuinfo(key: str) -> str:
+    """What the kernel says of the first core; empty where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""

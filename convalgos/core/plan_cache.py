@@ -1,0 +1,110 @@
+"""Plans by the raw arguments of a call, bounded in number and in bytes, the least recently used first out."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from convalgos.core import workspaces
+from convalgos.core.algorithm import Plan
+from convalgos.core.forks import guarded
+
+COUNT = 256  # plans that are kept at most,
+SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
+BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
+
+_lock = guarded(threading.Lock())
+_caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
+
+
+class PlanCache:
+    """key -> plan. Looking one up takes no lock; adding one does.
+
+    Who cannot afford a call of `find` does what it does.
+
+    Example:
+        >>> cache = PlanCache()
+        >>> cache.find(("a", 1)) is None, len(cache)
+        (True, 0)
+    """
+
+    def __init__(self, count: int = COUNT, nbytes: int | None = None):
+        self.nbytes = 0  # of all plans, as `weight` counts them
+        self._count, self._most = count, nbytes
+        self.plans: dict[Hashable, Plan] = {}
+        self._weights: dict[Hashable, int] = {}
+        self.clock = itertools.count(1)
+        _caches.add(self)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def find(self, key: Hashable) -> Plan | None:
+        """The plan of a key. TypeError: it has no hash."""
+        plan = self.plans.get(key)
+        if plan is not None:
+            plan.used = next(self.clock)
+        return plan
+
+    def add(self, key: Hashable, plan: Plan) -> None:
+        """Keep a plan, and let go of those that are then too many; the new one stays in any case."""
+        plan.used = next(self.clock)
+        most = int(SHARE * workspaces.most()) if self._most is None else self._most
+        with _lock:
+            self._drop(key)
+            self.plans[key] = plan
+            self._weights[key] = nbytes = weight(plan)
+            self.nbytes += nbytes
+            if self.nbytes <= most and len(self.plans) <= self._count:
+                return
+            count = self._count - (self._count // BATCH if len(self.plans) > self._count else 0)
+            for old in sorted(self.plans, key=lambda k: self.plans[k].used)[:-1]:
+                if self.nbytes <= most and len(self.plans) <= count:
+                    break
+                self._drop(old)
+
+    def clear(self) -> None:
+        """Let go of all plans."""
+        with _lock:
+            self.plans.clear()
+            self._weights.clear()
+            self.nbytes = 0
+
+    def _drop(self, key: Hashable) -> None:
+        self.plans.pop(key, None)
+        self.nbytes -= self._weights.pop(key, 0)
+
+
+def forget() -> None:
+    """Let go of the plans of all caches."""
+    for cache in list(_caches):
+        cache.clear()
+
+
+def weight(plan: Plan) -> int:
+    """Bytes of the arrays that a plan holds, and of a workspace that is not counted by itself."""
+    small = plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0
+    return small + _held(plan, set())
+
+
+def _held(value: Any, seen: set[int]) -> int:
+    """Bytes of the arrays that can be reached through attributes and containers, each once."""
+    kind = type(value)
+    if kind is np.ndarray:
+        if id(value) in seen:
+            return 0
+        seen.add(id(value))
+        return value.nbytes
+    if kind is list or kind is tuple or kind is dict:
+        return sum(_held(v, seen) for v in (value.values() if kind is dict else value))
+    if isinstance(value, Plan):
+        if id(value) in seen:
+            return 0
+        seen.add(id(value))
+        return sum(_held(v, seen) for name, v in vars(value).items() if name != "_free")
+    return 0

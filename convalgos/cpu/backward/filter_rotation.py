@@ -1,0 +1,102 @@
+"""The filters of a gradient's phases, turned round and with channels exchanged: on all cores, in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.backward.polyphase import Phase
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
+from convalgos.cpu.vectors.transpose import load_whole_square
+
+# w (groups, filters, channels, elements); `elements_to` (count,) as `ELEMENT`.
+RECORD = fields("w groups filters channels elements elements_to count tasks")
+# An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps).
+ELEMENT = fields("element target taps place")
+
+
+def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarray]:
+    """(C, K/groups, *taps) `Phase.filter` of each phase, from a C-contiguous w (K, C/groups, *kernel).
+
+    New arrays. The phases share no elements of the kernel, and w is read once for all of them.
+    """
+    if not phases:  # all of dx is zero: what taps reach is padding
+        return []
+    filters, channels, *kernel = w.shape
+    elements = np.arange(math.prod(kernel)).reshape(kernel)
+    found, tables = [], []
+    for phase in phases:
+        chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in phase.taps)])  # (*taps)
+        shape = (groups * channels, filters // groups, *chosen.shape)
+        target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
+        table = np.empty(chosen.size, ELEMENT)
+        table["element"], table["place"] = chosen.ravel(), np.arange(chosen.size)
+        table["target"], table["taps"] = target.ctypes.data, chosen.size
+        tables.append(table)
+        found.append(target)
+    to = np.concatenate(tables)
+    to = to[np.argsort(to["element"])]  # in the order in which w is read
+    tasks = jit.thread_count() if w.size > 1 << 14 else 1
+    sizes = (groups, filters // groups, channels, elements.size)
+    record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], RECORD)
+    jit.launch(turn(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
+    return found
+
+
+@simd.emitter
+def reverse_run(v, source, target, count):
+    """target[count - 1 - i] = source[i] for i < count; count is at least 1."""
+    from_, end = v.pointer(source), v.at(v.pointer(target), count)
+    backwards = list(reversed(range(v.lanes)))
+    with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
+        done = v.mul(i, v.lanes)
+        left = v.minus(count, done)
+        row = v.load_masked(from_, done, v.mask(left))
+        to = v.minus(0, v.plus(done, v.lanes))
+        v.store_masked(v.shuffle(row, row, backwards), end, to, v.window(v.minus(v.lanes, left), v.lanes))
+
+
+@jit.specialise
+def turn(SIZE, LANES):
+    """target[group, channel, filter, place] = w[group, filter, channel, element], for elements of the kernel.
+
+    In squares of LANES channels and filters, of which both arrays have few cache lines.
+    """
+
+    def turn(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        table = carray(pointer(a.elements_to), a.count, ELEMENT)
+        backwards = table[0].taps == a.elements  # no stride: all elements, the last one first
+        blocks = (a.channels + LANES - 1) // LANES
+        total = a.groups * blocks
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            group, c0 = item // blocks, item % blocks * LANES
+            channels = min(LANES, a.channels - c0)
+            for k0 in range(0, a.filters, LANES):
+                filters = min(LANES, a.filters - k0)
+                source = a.w + ((group * a.filters + k0) * a.channels + c0) * a.elements * SIZE
+                first = (group * a.channels + c0) * a.filters + k0
+                if a.elements == 1 and channels == filters == LANES:
+                    target = table[0].target + first * SIZE
+                    load_whole_square(SIZE, LANES, source, a.channels, target, a.filters)
+                    continue
+                for c in range(channels):
+                    for k in range(filters):
+                        from_ = source + (k * a.channels + c) * a.elements * SIZE
+                        at = first + c * a.filters + k
+                        if backwards:
+                            target = table[0].target + at * a.elements * SIZE
+                            reverse_run(SIZE, LANES, from_, target, a.elements)
+                            continue
+                        for i in range(a.count):
+                            to = table[i]
+                            target = to.target + (at * to.taps + to.place) * SIZE
+                            copy_bytes(target, from_ + to.element * SIZE, SIZE)
+
+    return turn

@@ -1,0 +1,246 @@
+"""The phases of a strided gradient, computed one by one, brought together: a copy of dx."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.dwconv.row_kernels import stream
+from convalgos.cpu.layout.channel_vectors import place_strided
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import RUN_FIELDS, arguments
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
+
+# Cycles of a thread; calibrated on Zen 5 with AVX-512.
+ROW = 20  # to begin a row of dx,
+PAIRED = 2.5  # a vector of it where the stride is 2,
+SINGLE = 2  # an element by itself,
+PIXEL = 10  # a pixel of all channels, beside its vectors
+
+# x: `places` (stride_d, stride_h, stride_w) addresses of the phases, 0 for those that no tap reaches. y: dx
+# (planes, depth, height, width) of units. bias: what rows of phases without taps are filled with, (fills,
+# fill_row bytes). `sizes_*`: of the phases along each dimension; `pitches_*`: of the arrays that they lie in.
+# step: bytes between their units; skip: planes between those of one image and of the next. Where dx goes
+# around the caches, `stage_rows` rows at a time are brought together in scratch, which has room for two
+# vectors more.
+RECORD = arguments(
+    "size planes depth height width stride_d stride_h stride_w unit step skip sizes_d sizes_h sizes_w "
+    "pitches_d pitches_h pitches_w fills fill_row stage_rows stream tasks"
+)
+
+
+def interleave(
+    problem: ConvProblem, addresses: Sequence[int], together: int, fill: np.ndarray, dx: np.ndarray
+) -> None:
+    """dx[..., start::stride] = phase, for each of the `transposed.phases` of a problem, in their order.
+
+    Args:
+        addresses: of the phases, C-contiguous in the problem's layout; 0 where no tap reaches it.
+        together: phases whose channels are side by side, as those of an array of so many times C; or 1.
+        fill: (C,) what a phase is filled with that no tap reaches.
+        dx: C-contiguous in the problem's layout.
+    """
+    tasks = jit.thread_count()
+    sizes, table, rows = tables(problem, together), places(problem, addresses), fill_rows(problem, fill)
+    args = record(problem, tasks, sizes, together)
+    args["x"], args["y"], args["bias"] = table.ctypes.data, dx.ctypes.data, rows.ctypes.data
+    jit.launch(kernel(problem), args.ctypes.data, tasks)
+
+
+def kernel(problem: ConvProblem) -> int:
+    """The `interleave_rows` of a problem."""
+    if problem.layout == "channels_last":
+        return interleave_rows(0, 0)
+    return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize))
+
+
+def tables(problem: ConvProblem, together: int) -> list[np.ndarray]:
+    """`sizes_d`, `sizes_h` and `sizes_w` of the phases, and `pitches_*`: those of the arrays they lie in."""
+    p = problem.as_3d
+    sizes = [
+        np.array([max(0, -(-(size - start) // stride)) for start in range(stride)], np.int64)
+        for size, stride in zip(p.spatial, p.stride, strict=True)
+    ]
+    return sizes + [s if together == 1 else np.full_like(s, s.max()) for s in sizes]
+
+
+def record(
+    problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], together: int, stage_rows: int = 0
+) -> np.ndarray:
+    """The arguments of the kernel but for x, y, bias and scratch.
+
+    Args:
+        sizes: `tables`, which must outlive the record.
+        stage_rows: of `stage`; 0 where dx is written as it is.
+    """
+    p = problem.as_3d
+    size = p.itemsize
+    last = p.layout == "channels_last"
+    planes, unit, fills = (p.N, p.C * size, 1) if last else (p.N * p.C, size, p.C)
+    step, skip = (together * unit, 0) if last else (unit, (together - 1) * p.C)
+    addresses = (s.ctypes.data for s in sizes)
+    given = (0,) * len(RUN_FIELDS.split())
+    streaming = (stage_rows, stream(size, simd.lanes(size)) if stage_rows else 0)
+    row = (
+        *given, size, planes, *p.spatial, *p.stride, unit, step, skip, *addresses, fills, fill_row(problem),
+        *streaming, tasks,
+    )  # fmt: skip
+    return np.array([row], RECORD)
+
+
+def stage(problem: ConvProblem) -> tuple[int, int]:
+    """(rows, bytes) of dx brought together in the first cache, to be stored around the others."""
+    p = problem
+    row = p.spatial[-1] * p.itemsize * (p.C if p.layout == "channels_last" else 1)
+    rows = max(1, cache_sizes()[0] // 2 // row)
+    return rows, rows * row + 2 * simd.lanes(p.itemsize) * p.itemsize
+
+
+def places(problem: ConvProblem, addresses: Sequence[int]) -> np.ndarray:
+    """Addresses of the phases of a problem, in their order, where the kernel looks for them."""
+    p = problem.as_3d
+    table = np.zeros(p.stride, np.int64)
+    counts = [min(s, n) for s, n in zip(p.stride, p.spatial, strict=True)]  # of phases, per dimension
+    for place, address in zip(np.ndindex(*counts), addresses, strict=True):
+        table[place] = address
+    return table
+
+
+def seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time on all threads, from phases in the caches."""
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    rows = p.N * math.prod(p.spatial[:-1]) * (1 if p.layout == "channels_last" else p.C)
+    units = rows * p.spatial[-1]
+    if p.layout == "channels_last":
+        each = PIXEL + p.C / lanes
+    else:
+        each = PAIRED / lanes if p.stride[-1] == 2 else SINGLE
+    return (rows * ROW + units * each) * 4 * lanes / machine.peak(p.dtype)
+
+
+def fill_row(problem: ConvProblem) -> int:
+    """Bytes of a row of a phase: of one channel, or channels_last of all."""
+    longest = -(-problem.spatial[-1] // problem.stride[-1])
+    return longest * problem.itemsize * (problem.C if problem.layout == "channels_last" else 1)
+
+
+def fill_rows(problem: ConvProblem, fill: np.ndarray) -> np.ndarray:
+    """Rows of a phase (C, longest) that are all `fill` (C,); channels_last one, (longest, C)."""
+    longest = -(-problem.spatial[-1] // problem.stride[-1])
+    return np.tile(fill, longest) if problem.layout == "channels_last" else np.repeat(fill, longest)
+
+
+def _order(v):
+    """Lanes of two vectors in turns: the first vector of the result, then the second."""
+    order = [i // 2 + i % 2 * v.lanes for i in range(2 * v.lanes)]
+    return order[: v.lanes], order[v.lanes :]
+
+
+@simd.emitter
+def pair_vectors(v, even, odd, pairs, y):
+    """y[2 i] = even[i], y[2 i + 1] = odd[i], for i < pairs; at least lanes. The last vectors may overlap."""
+    first, second, to = v.pointer(even), v.pointer(odd), v.pointer(y)
+    last = v.minus(pairs, v.lanes)
+    with v.loop(v.quotient(v.plus(pairs, v.lanes - 1), v.lanes)) as i:
+        at = v.smaller(v.mul(i, v.lanes), last)
+        a, b = v.load(first, at), v.load(second, at)
+        for half, order in enumerate(_order(v)):
+            v.store(v.shuffle(a, b, order), to, v.plus(v.mul(at, 2), half * v.lanes))
+
+
+@simd.emitter
+def pair_few(v, even, odd, pairs, y, room):
+    """The same for fewer pairs than lanes. Where there is room, at least 0, what lies behind is destroyed."""
+    inside, elements, to = v.mask(pairs), v.mul(pairs, 2), v.pointer(y)
+    a, b = v.load_masked(v.pointer(even), 0, inside), v.load_masked(v.pointer(odd), 0, inside)
+    halves = [v.shuffle(a, b, order) for order in _order(v)]
+    with v.choose(room) as (whole, part):  # masked stores are slower
+        with whole:
+            for half, value in enumerate(halves):
+                v.store(value, to, half * v.lanes)
+        with part:
+            for half, value in enumerate(halves):
+                v.store_masked(value, to, half * v.lanes, v.mask(v.minus(elements, half * v.lanes)))
+
+
+@jit.specialise
+def interleave_rows(SIZE, LANES):
+    """dx[d, h, w] = phase[d % stride, h % stride, w % stride][d // stride, h // stride, w // stride].
+
+    Units are elements of SIZE bytes, or runs of `unit` bytes where SIZE is 0: all channels of a pixel.
+    """
+
+    def interleave_rows(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        places = carray(pointer(a.x), a.stride_d * a.stride_h * a.stride_w, np.int64)
+        sizes_w = carray(pointer(a.sizes_w), a.stride_w, np.int64)
+        pitches_d = carray(pointer(a.pitches_d), a.stride_d, np.int64)
+        pitches_h = carray(pointer(a.pitches_h), a.stride_h, np.int64)
+        pitches_w = carray(pointer(a.pitches_w), a.stride_w, np.int64)
+        rows = a.planes * a.depth * a.height
+        row, end = rows * task // a.tasks, rows * (task + 1) // a.tasks
+        y_row, stride_w, unit = a.width * a.unit, a.stride_w, a.unit
+        dx = a.y + row * y_row
+        y = a.scratch if a.stage_rows else dx
+        last = a.y + end * y_row - 2 * LANES * SIZE  # where two vectors may be stored at last
+        if a.stage_rows:
+            last = y + a.stage_rows * y_row
+        h, slice_ = row % a.height, row // a.height
+        while row < end:  # the rows of a slice of dx
+            d, plane = slice_ % a.depth, slice_ // a.depth
+            rest_d, rest_h, at_h = d % a.stride_d, h % a.stride_h, h // a.stride_h
+            slices = (plane + plane // a.fills * a.skip) * pitches_d[
+                rest_d
+            ] + d // a.stride_d  # of the phases
+            fill = a.bias + plane % a.fills * a.fill_row
+            here = min(a.height - h, end - row)
+            for _ in range(here):
+                first = (rest_d * a.stride_h + rest_h) * stride_w
+                at = slices * pitches_h[rest_h] + at_h
+                done = 0  # elements of each phase that lie in their places
+                if SIZE and stride_w == 2 and a.width > 1:
+                    done = sizes_w[1]
+                    even = line(places[first], at * pitches_w[0] * SIZE, fill)
+                    odd = line(places[first + 1], at * pitches_w[1] * SIZE, fill)
+                    if done >= LANES:
+                        pair_vectors(SIZE, LANES, even, odd, done, y)
+                    else:
+                        pair_few(SIZE, LANES, even, odd, done, y, last - y)
+                for rest_w in range(min(stride_w, a.width)):
+                    count = sizes_w[rest_w]
+                    if count == done:
+                        continue
+                    source = line(places[first + rest_w], at * pitches_w[rest_w] * a.step, fill)
+                    to = y + rest_w * unit
+                    if stride_w == 1 and a.step == unit:
+                        copy_bytes(to, source, count * unit)
+                    elif SIZE:
+                        step = stride_w * SIZE
+                        place_strided(to + done * step, source + done * SIZE, count - done, stride_w, SIZE)
+                    else:
+                        for i in range(count):
+                            copy_bytes(to + i * stride_w * unit, source + i * a.step, unit)
+                y += y_row
+                if a.stage_rows and y >= last:
+                    call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
+                    dx, y = dx + y - a.scratch, a.scratch
+                rest_h += 1
+                if rest_h == a.stride_h:
+                    rest_h = 0
+                    at_h += 1
+            row, slice_, h = row + here, slice_ + 1, 0
+        if a.stage_rows and y > a.scratch:
+            call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
+
+    return interleave_rows
+
+
+@jit.helper
+def line(phase, offset, fill):
+    """Where a row of a phase lies, whose offset counts bytes: `fill` where no tap reaches the phase."""
+    return phase + offset if phase else fill

@@ -1,0 +1,120 @@
+"""The forward convolutions that make up a gradient of the input: one for each phase, or one for all of them.
+
+All phases together are one convolution: its filters are those of all phases, over the taps that any of them
+has, with zeros in the others. dy is then read once, and where dx has few channels, registers are full that
+the filters of one phase would leave empty. And its kernel is one that transforms can take: 3x3 for 5x5 with
+stride 2, where phases have 3x3, 3x2, 2x3 and 2x2 taps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from convalgos.core.backward.polyphase import Phase, phases
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward.filter_rotation import turned
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A forward convolution of dy, and the phases that it computes: those of a group are side by side."""
+
+    whole: Phase  # `forward` is None for a phase that no tap reaches
+    phases: tuple[Phase, ...]
+
+    @property
+    def forward(self) -> ConvProblem | None:
+        return self.whole.forward
+
+    def starts(self, layout: str) -> list[int]:
+        """Where the phases begin in what is computed for an image, in elements."""
+        if len(self.phases) == 1 or self.forward is None:
+            return [0]
+        channels = self.forward.K // len(self.phases)
+        step = channels * (1 if layout == "channels_last" else math.prod(self.whole.size))
+        return [i * step for i in range(len(self.phases))]
+
+
+def filters_of(found: Sequence[Piece], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
+    """(filters, K/groups, *taps) of each piece, from w (K, C/groups, *kernel); None of one without taps."""
+    apart = [p for piece in found for p in piece.phases if p.forward]
+    turned_apart = dict(zip(apart, turned(apart, w, groups), strict=True))
+    return [
+        _filters_together(piece, turned_apart) if len(piece.phases) > 1 else turned_apart.get(piece.whole)
+        for piece in found
+    ]
+
+
+def _filters_together(piece: Piece, apart: dict[Phase, np.ndarray]) -> np.ndarray:
+    """Those of all phases of a piece, side by side, with zeros in the taps that a phase has not."""
+    assert piece.forward
+    some = apart[piece.phases[0]]  # (C, K, *taps)
+    together = np.zeros((len(piece.phases), *some.shape[:2], *piece.forward.kernel), some.dtype)
+    first = _first_rows(piece.whole)
+    for phase, part in zip(piece.phases, together, strict=True):
+        assert phase.forward
+        steps = zip(_first_rows(phase), first, phase.forward.kernel, piece.forward.dilation, strict=True)
+        taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
+        part[(slice(None), slice(None), *taps)] = apart[phase]
+    return together.reshape(piece.forward.w_shape)
+
+
+@lru_cache(512)
+def kinds(problem: ConvProblem, spare: float) -> tuple[tuple[ConvProblem, int], ...]:
+    """The convolutions of the `pieces` that differ, and how many there are of each."""
+    return tuple(Counter(p.forward for p in pieces(problem, spare) if p.forward).items())
+
+
+@lru_cache(64)
+def pieces(problem: ConvProblem, spare: float) -> tuple[Piece, ...]:
+    """Those of a backward_data problem that is not empty, in the order of their phases.
+
+    Args:
+        spare: phases are together where their products, those with zeros among them, are at most so many
+            times those of the phases apart.
+    """
+    found = phases(problem)
+    whole = _together(problem, found, spare)
+    return (Piece(whole, found),) if whole else tuple(Piece(p, (p,)) for p in found)
+
+
+def _together(problem: ConvProblem, found: tuple[Phase, ...], spare: float) -> Phase | None:
+    """The convolution of all phases, where there is one of no more products than that."""
+    forwards = [p.forward for p in found if p.forward]
+    if not spare or problem.groups > 1 or not 1 < len(found) == len(forwards):
+        return None
+    dilation = tuple(map(max, zip(*(f.dilation for f in forwards), strict=True)))
+    if any(d > 1 and s > 1 for d, s in zip(dilation, problem.stride, strict=True)):
+        return None
+    kernel, rows, padding = [], [], []
+    size = found[0].size  # the largest
+    for axis, (out, step) in enumerate(zip(problem.spatial_out, dilation, strict=True)):
+        first = [_first_rows(p)[axis] for p in found]
+        ends = [a + (f.kernel[axis] - 1) * step for a, f in zip(first, forwards, strict=True)]
+        low, high = min(first), max(ends)  # rows of dy that the first output reads
+        beyond = size[axis] - 1 + high - (out - 1)
+        kernel.append((high - low) // step + 1)
+        rows.append((max(0, low), out - max(0, -beyond)))
+        padding.append((max(0, -low), max(0, beyond)))
+    if math.prod(kernel) * len(found) > spare * math.prod(problem.kernel):
+        return None
+    forward = forwards[0].replace(
+        x_shape=(problem.N, problem.K, *(end - first for first, end in rows)),
+        w_shape=(len(found) * problem.C, problem.K, *kernel),
+        padding=tuple(padding),
+        dilation=dilation,
+    )
+    assert forward.spatial_out == size, (problem, forward)
+    return Phase(found[0].start, size, forward, rows=tuple(rows))
+
+
+def _first_rows(phase: Phase) -> list[int]:
+    """The row of dy that the first tap of the first output meets, per dimension; it may be padding."""
+    assert phase.forward
+    return [a - low for (a, _), (low, _) in zip(phase.rows, phase.forward.padding, strict=True)]

@@ -1,0 +1,227 @@
+"""Compiled kernels on disk: one file for each, with all that it depends on, checked before it is loaded.
+
+An entry is the object code of one kernel behind its key: the function and the integers it closes over, the
+text of its file and of the toolkit, the versions of what compiles, and the processor. The digest of the key
+is its name, and a checksum covers the rest. It is written aside and renamed, so that processes that compile
+the same kernel at once write the same file, and a reader sees one of them whole. Nothing in it is unpickled,
+and each is linked by itself.
+
+An entry that does not match is removed and compiled again, with one warning. What was not used for a month
+goes, and the oldest go where all together take too much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from convalgos.core import cache_files
+from convalgos.core.cache_files import warn_once
+from convalgos.core.machine import NOWHERE, cache_folder
+from convalgos.cpu.compile.code_generation import compiler, link
+
+MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
+ENDING = ".kernel"
+UNUSED = 30 * 86400  # seconds after which an entry goes
+MOST_BYTES = 64 << 20  # of all entries, of which one takes 7 KiB
+DAY = 86400  # seconds between two marks of use, and between two looks for old entries
+ABANDONED = 3600  # seconds after which what is written aside belongs to no process any more
+TOOLKIT = (
+    "cpu/runtime/jit.py",
+    "cpu/compile/lowering.py",
+    "cpu/compile/kernel_expressions.py",
+    "cpu/compile/kernel_values.py",
+    "cpu/compile/code_generation.py",
+    "cpu/compile/kernel_cache.py",
+    "cpu/vectors/simd.py",
+    "cpu/vectors/atomics.py",
+    "cpu/vectors/transpose.py",
+    "cpu/runtime/plan.py",
+    "cpu/layout/channel_vectors.py",
+    "cpu/gemm/blocking.py",
+    "cpu/tiled/driver.py",
+    "cpu/layout/strided_rows.py",
+    "cpu/tiled/fft_codelets.py",
+    "core/cook_toom.py",
+)  # a change in these recompiles all kernels
+
+
+def key(function: Callable, signature: str) -> dict[str, Any] | None:
+    """All that the code of a kernel depends on; None where the text of its file cannot be read.
+
+    Raises:
+        TypeError: it closes over something that a key cannot tell apart.
+    """
+    code = function.__code__
+    if not os.path.isfile(code.co_filename):
+        return None
+    cells = function.__closure__ or ()
+    closed = {n: _plain(cell.cell_contents) for n, cell in zip(code.co_freevars, cells, strict=True)}
+    return {
+        "function": f"{function.__module__}.{function.__qualname__}:{code.co_firstlineno}",
+        "closed": closed,
+        "signature": signature,
+        "sources": _sources(code.co_filename),
+        **_compiler(),
+    }
+
+
+def load(wanted: dict[str, Any] | None) -> int | None:
+    """The address of a kernel of this key, linked into this process, or None where it is not kept."""
+    if wanted is None or (path := _path(wanted)) is None:
+        return None
+    try:
+        entry = cache_files.read_trusted(path)
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        warn_once(f"a compiled kernel could not be read, and is compiled anew: {error}")
+        return None
+    try:
+        name, needs, code = _checked(entry, wanted)
+        address = link(name, needs, code)
+    except ValueError as error:
+        warn_once(f"a compiled kernel was damaged ({error}), and is compiled anew: {path}")
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    if time.time() - status.st_mtime > DAY:
+        with contextlib.suppress(OSError):
+            os.utime(path)  # in use
+    return address
+
+
+def save(wanted: dict[str, Any] | None, name: str, needs: list[str], code: bytes) -> None:
+    """Keep the object code of a kernel, in which `name` is the function, and `needs` are not defined.
+
+    What cannot be kept costs one warning.
+    """
+    if wanted is None or (path := _path(wanted)) is None:
+        return
+    head = json.dumps({"key": wanted, "name": name, "needs": sorted(needs)}, sort_keys=True).encode()
+    try:
+        cache_files.write_private(path, MAGIC + cache_files.sealed(head + b"\n" + code))
+    except OSError as error:
+        warn_once(
+            f"{path.parent} cannot be written ({error.strerror or error}): kernels are compiled anew in "
+            "every process (set CONVALGOS_CACHE_DIR)"
+        )
+        return
+    prune(path.parent)
+
+
+def prune(folder: Path, now: float | None = None) -> None:
+    """Remove entries that nobody has used for a month, and the oldest beyond the bound, once a day.
+
+    Other processes may do the same at once, or load what goes: what they have linked stays with them.
+    """
+    now = time.time() if now is None else now
+    stamp = folder / "pruned"
+    try:
+        if abs(now - stamp.stat().st_mtime) < DAY:
+            return
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        stamp.touch(0o600)
+        os.utime(stamp, (now, now))
+        _remove_old(folder, stamp, now)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _remove_old(folder: Path, stamp: Path, now: float) -> None:
+    found = []  # (last use, bytes, path), of folders of earlier versions, too
+    for place, folders, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(place, name)
+            if path == stamp:
+                continue
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                age = now - status.st_mtime
+                if age > (ABANDONED if name.endswith(".part") else UNUSED):
+                    path.unlink()
+                else:
+                    found.append((status.st_mtime, status.st_size, path))
+        for name in folders:
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(Path(place, name))
+    excess = sum(size for _, size, _ in found) - MOST_BYTES
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        excess -= size
+
+
+def _path(wanted: dict[str, Any]) -> Path | None:
+    """Where the entry of a key lies, or None where its folder is not to be trusted."""
+    folder = cache_folder() / "kernels"
+    if not _usable(folder):
+        return None
+    function = re.sub(r"\W+", "_", wanted["function"].rpartition(".cpu.")[2].replace("<locals>", ""))
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    return folder / f"{function[:80]}-{digest[:32]}{ENDING}"
+
+
+@functools.cache
+def _usable(folder: Path) -> bool:
+    return NOWHERE not in folder.parents and cache_files.private_folder(folder)
+
+
+def _checked(entry: bytes, wanted: dict[str, Any]) -> tuple[str, list[str], bytes]:
+    """(name, needs, code) of an entry.
+
+    Raises:
+        ValueError: it is not what was written under this key; says what is wrong.
+    """
+    if not entry.startswith(MAGIC):
+        raise ValueError("not a kernel of this version")
+    head, _, code = cache_files.unsealed(entry.removeprefix(MAGIC)).partition(b"\n")
+    told = json.loads(head)
+    if told["key"] != wanted:
+        raise ValueError("it is another kernel")
+    return told["name"], told["needs"], code
+
+
+def _plain(value: Any) -> Any:
+    """A closed-over value as JSON tells it apart."""
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    raise TypeError(f"a kernel may close over integers only, not over {value!r}")
+
+
+@functools.cache
+def _sources(file: str) -> str:
+    """A digest of the text of a file and of the toolkit, under the names by which kernels know them."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parents[2]
+    for path in (Path(file), *(here / name for name in TOOLKIT)):
+        text = path.read_bytes() if path.exists() else b""
+        digest.update(f"{path.name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _compiler() -> dict[str, Any]:
+    """What turns a function into code, and for which processor."""
+    return {
+        **compiler(),
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+    }

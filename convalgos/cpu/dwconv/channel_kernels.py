@@ -1,0 +1,348 @@
+"""The kernels of `cpu.depthwise.channels`: blocks of columns of output pixels, with channels in the lanes.
+
+A pixel is a vector of whole groups. The sums of a block stay in registers over the whole kernel; every pixel
+of x is loaded once for each kernel row, and where groups have several input channels, a shuffle copies each
+to the lanes of the filters of its group. Columns of padding are passed over. Usual kernels have code of their
+own. Others of a usual stride sum a few columns of taps at a time, and load a pixel once for these; in the
+code of all others stride and dilation are arguments, and each product loads its pixel.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import arguments, fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+# Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
+BAND = fields("x x_pixels y y_pixels first_run runs")
+RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
+BLOCK = fields("x y left right ranges")  # of columns: padding on both sides, or outputs that each tap meets
+# (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
+# stride 0 any stride and dilation, too.
+USUAL = (
+    *((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2)),
+    *((0, 1, 1), (0, 2, 1), (0, 0, 0)),
+)
+PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
+GROUPED, GROUPED_PIXELS = (
+    ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0)),
+    (1, 4, 7, 14),
+)  # the same of other layers than depthwise
+CHUNKS = (8, 4, 2, 1)  # columns of taps that are summed at a time, of any number; the first again and again
+RUN_BYTES = RUN.itemsize
+
+
+def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
+    """Input column, counted from the first of a block -> the (output, kernel column) pairs that read it."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pixel in range(pixels):
+        for tap in range(taps):
+            found.setdefault(pixel * stride + tap * dilation, []).append((pixel, tap))
+    return dict(sorted(found.items()))
+
+
+@simd.emitter
+def filter_columns(
+    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
+    x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+    y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left, right,
+    ranges,
+):  # fmt: skip
+    """A block of PIXELS columns, for `runs` (see `RUN`) of output rows that meet the same rows of the kernel.
+
+    y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*stride + s*dilation][g] *
+    w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
+    and a product is left out where its column of x is one of the first `left` or the last `right`. Starts
+    from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With TAPS 0 `taps` is
+    an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which to which output
+    a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each pixel of y.
+    """
+    groups = v.lanes // max(IN, OUT)
+    first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
+    low = v.floor(relu)
+    channels = _Channels(v, IN, OUT, TAPS or taps)
+    between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
+
+    def filtered(add):
+        with v.loop(run_count) as n:
+            run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
+            with v.loop(run["rows"]) as i:
+                source = v.at(v.pointer(x), v.plus(run["x"], v.mul(i, x_next)))
+                target = v.at(v.pointer(y), v.plus(run["y"], v.mul(i, y_next)))
+                sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
+                with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
+                    line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
+                    of_row = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
+                    for j, pixels in enumerate(sums):
+                        add(pixels, v.at(line, v.mul(x_vector, j)), v.at(of_row, v.mul(w_vector, j)))
+                finish(target, sums)
+
+    def finish(target, sums):
+        for j, pixels in enumerate(sums):
+            to = v.at(target, v.mul(y_vector, j))
+            for q, total in enumerate(pixels):
+                to = v.step(to, y_pixel if q else 0)
+                v.store(v.at_least(total.value, low), to)
+            with v.loop(fetch):
+                to = v.at(target, v.mul(y_vector, j))
+                for q in range(PIXELS):
+                    to = v.step(to, y_pixel if q else 0)
+                    v.prefetch(to, ahead)
+                    v.prefetch(to, claim, write=True)
+
+    def add_inside(pixels, x, w):
+        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w)
+
+    def add_at_border(pixels, x, w):
+        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, (left, right))
+
+    def add_any(pixels, x, w):
+        _add_any(v, channels, pixels, taps, ranges, x, between, across, w)
+
+    if not STRIDE:
+        filtered(add_any)
+        return
+    with v.choose(v.minus(0, v.plus(left, right))) as (inside, at_border):  # most blocks need no checks
+        with inside:
+            filtered(add_inside)
+        with at_border:
+            filtered(add_at_border)
+
+
+class _Channels:
+    """The input channels of a group: how one is brought to the lanes of the filters of its group."""
+
+    def __init__(self, v, number, filters, taps):
+        self._v, self.number, self._filters, self._taps = v, number, filters, taps
+        self._groups = v.lanes // max(number, filters)
+
+    def each(self, x, w, add):
+        """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
+        v = self._v
+        if self._groups == 1 and self.number > 1:
+            with v.loop(self.number) as channel:
+                add(v.at(x, channel), v.at(w, v.mul(channel, v.mul(self._taps, v.lanes))), v.broadcast)
+            return
+        for channel in range(self.number):
+            add(x, v.at(w, v.mul(self._taps, channel * v.lanes)), self._loads(channel))
+
+    def _loads(self, channel):
+        v, last = self._v, self._groups - 1
+        lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
+        if lanes == list(range(v.lanes)):
+            return v.load
+
+        def load(at):
+            value = v.load(at)
+            return v.shuffle(value, value, lanes)
+
+        return load
+
+
+def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, padding=None):
+    """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
+    `taps` columns, chunk by chunk. padding: columns of x at both ends that are passed over, if any."""
+    reach = v.plus((len(pixels) - 1) * STRIDE + 1, v.mul(v.minus(TAPS or taps, 1), DILATION))
+    if padding:
+        padding = padding[0], v.minus(reach, padding[1])
+    if TAPS:
+        steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
+        # only the first and the last columns may be padding
+        _add_columns(v, channels, pixels, steps, x, x_pixel, w, (TAPS - 1) * DILATION, padding)
+        return
+    first = v.integer(0)
+    for chunk in CHUNKS:
+        steps = meetings(len(pixels), chunk, STRIDE, 1)
+        last = max(steps)
+        count = v.quotient(v.minus(taps, first), chunk)
+        with v.loop(count) as c:
+            s = v.plus(first, v.mul(c, chunk))
+            x_s, w_s = v.at(x, v.mul(x_pixel, s)), v.at(w, v.mul(s, v.lanes))
+            if padding:
+                left, end = (v.minus(n, s) for n in padding)
+                missing = v.larger(left, v.minus(last + 1, end))  # columns at one end
+                with v.choose(v.minus(0, missing)) as (whole, part):
+                    with whole:
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+                    with part, v.unless_negative(v.minus(last, missing)):
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s, last + 1, (left, end))
+            else:
+                _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+        first = v.plus(first, v.mul(count, chunk))
+
+
+def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=None):
+    """Some columns of taps.
+
+    inside: the first column of x that lies in the map, and one behind the last, if not all of these do; the
+    others are among the first and the last `border`.
+    """
+    last = max(steps)
+    middle = [column for column in steps if border <= column <= last - border]
+    ends = [[column] for column in steps if column not in middle]
+    parts = [*([middle] if middle else []), *ends]
+    weights: dict[int, Any] = {}
+    if channels.number == 1:  # else they are too many for the registers, and each check is for all channels
+        parts.sort()
+        taps = sorted({tap for pairs in steps.values() for _, tap in pairs})
+        weights = {tap: v.load(w, tap * v.lanes) for tap in taps}
+
+    def add(columns):
+        def add_channel(x, w, load):
+            at = columns[0]
+            for column in columns:
+                x = v.step(x, v.mul(x_pixel, column - at))
+                at = column
+                value = load(x)
+                for pixel, tap in steps[column]:
+                    weight = weights[tap] if weights else v.load(w, tap * v.lanes)
+                    pixels[pixel].set(v.fma(value, weight, pixels[pixel].value))
+
+        return add_channel
+
+    at = 0
+    for columns in parts:
+        x = v.step(x, v.mul(x_pixel, columns[0] - at))
+        at = columns[0]
+        with ExitStack() as where:
+            if inside and columns is not middle:
+                where.enter_context(v.within(v.minus(at, inside[0]), v.minus(inside[1], inside[0])))
+            channels.each(x, w, add(columns))
+
+
+def _add_any(v, channels, pixels, taps, ranges, x, between, across, w):
+    """The same for any stride: `ranges` tells the first output that each tap meets, and one behind the
+    last."""
+
+    def add_channel(x, w, load):
+        with v.loop(taps) as s:
+            weight = v.load(w, v.mul(s, v.lanes))
+            start, end = (v.table64(ranges, v.plus(v.mul(s, 2), i)) for i in (0, 1))
+            at = v.at(x, v.mul(across, s))
+            missing = v.plus(start, v.minus(len(pixels), end))
+            with v.choose(v.minus(0, missing)) as (whole, part):
+                with whole:
+                    here = at
+                    for pixel, total in enumerate(pixels):
+                        here = v.step(here, between if pixel else 0)
+                        total.set(v.fma(load(here), weight, total.value))
+                with part:
+                    here = at
+                    for pixel, total in enumerate(pixels):
+                        here = v.step(here, between if pixel else 0)
+                        with (
+                            v.unless_negative(v.minus(pixel, start)),
+                            v.unless_negative(v.minus(v.minus(end, 1), pixel)),
+                        ):
+                            total.set(v.fma(load(here), weight, total.value))
+
+    channels.each(x, w, add_channel)
+
+
+@jit.specialise
+def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION):
+    """`filter_columns`."""
+
+    def filter_block(
+        x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+        y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
+        right,
+        ranges,
+    ):  # fmt: skip
+        filter_columns(
+            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
+            x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
+            y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
+            right, ranges,
+        )  # fmt: skip
+
+    return filter_block
+
+
+RECORD = arguments(
+    "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
+    "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
+    "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
+    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
+    "fetch taps stride dilation filter_block"
+)
+
+
+@jit.helper
+def gather_band(a, band, first_group, x, scratch):
+    """A band of some vectors of groups of x into scratch[vector][slice][pixel][lane]."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        for d in range(a.slices if groups > 0 else 0):
+            source = x + (j * a.x_vector + d * a.x_slice + band.x * a.x_pixel) * a.size
+            target = scratch + (j * a.from_vector + d * a.from_slice) * a.size
+            call(a.gather, (source, a.x_c, a.x_pixel, groups * a.channels, band.x_pixels, target))
+
+
+@jit.helper
+def place_band(a, band, first_group, sums, y):
+    """The finished sums[vector][slice][pixel][lane] of a band into y."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        for o in range(a.slices_out if groups > 0 else 0):
+            source = sums + (j * a.to_vector + o * a.to_slice) * a.size
+            target = y + (j * a.y_vector + o * a.y_slice + band.y * a.y_pixel) * a.size
+            call(a.place, (source, a.y_k, a.y_pixel, groups * a.filters, band.y_pixels, target))
+
+
+@jit.specialise
+def driver():
+    """Images x blocks of groups x bands, dealt to the tasks in equal runs.
+
+    In place, bands come before blocks, so that the blocks find the lines they share in the cache.
+    """
+
+    def driver(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        bands = carray(pointer(a.bands), a.band_count, BAND)
+        columns = carray(pointer(a.columns), a.column_count, BLOCK)
+        scratch = a.scratch + task * a.scratch_bytes
+        sums = scratch + a.sums * a.size
+        per_image = a.blocks * a.band_count
+        total = a.images * per_image
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n = unit // per_image
+            rest = unit - n * per_image
+            block = rest % a.blocks if a.in_place else rest // a.band_count
+            band = bands[rest // a.blocks if a.in_place else rest % a.band_count]
+            group = min(block * a.vectors * a.block_groups, a.last_group)
+            x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
+            y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
+            source, target = x, y
+            # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
+            ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
+            if not a.in_place:
+                gather_band(a, band, group, x, scratch)
+                source = scratch - band.x * a.from_pixel * a.size
+                target = sums - band.y * a.to_pixel * a.size
+                # a pixel of sums is as large as what its vector has in x and y, behind one another
+                ahead = (x - target) // a.size + a.vectors * a.x_vector
+                claim = (y - target) // a.size
+            w = a.w + block * a.w_block * a.size
+            bias = a.bias + group * a.filters * a.size
+            runs = a.runs + band.first_run * RUN_BYTES
+            for j in range(a.column_count):
+                column = columns[j]
+                call(
+                    a.filter_block,
+                    (
+                        source + column.x * a.size, a.from_vector, a.from_pixel, a.row_step, a.slice_step,
+                        a.from_next, w, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
+                        target + column.y * a.size, a.to_vector, a.to_pixel, a.to_next,
+                        runs, band.runs, a.fetch, ahead, claim, a.taps, a.stride, a.dilation,
+                        column.left, column.right, column.ranges,
+                    ),
+                )  # fmt: skip
+            if not a.in_place:
+                place_band(a, band, group, sums, y)
+
+    return driver

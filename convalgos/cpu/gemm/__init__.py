@@ -1,0 +1,1 @@
+"""Cache blocking, packed panels."""

@@ -1,0 +1,196 @@
+"""Blocks of outputs, and the input under them: what products over a table of input offsets read.
+
+The outputs of a problem are cut into blocks of pixels. Kernel size, stride, dilation, number of dimensions
+and layout become tables of input offsets: of the pixels of a block, and of the taps. The input of a block is
+read in place where there is no padding; else it is copied, with its zero border, into scratch that stays in
+L2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import copy_bytes, zero_bytes
+
+WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
+COLUMNS = 256  # of a block of a longer row
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the output is cut. Sizes are per dimension (O, P, Q) of the 3-D view."""
+
+    problem: ConvProblem  # the 3-D view
+    images: int  # of a block; more than one only where the block holds whole images
+    block: tuple[int, int, int]  # outputs of a block
+    copied: bool  # whether the input of a block is copied, with its border, into scratch
+
+    @property
+    def pixels(self) -> int:
+        return self.images * math.prod(self.block)
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int]:
+        """Number of blocks along (N, O, P, Q)."""
+        sizes = (self.problem.N, *self.problem.spatial_out)
+        return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """Input elements under a block, per dimension; where there is one tap, only those it reads."""
+        p = self.problem
+        return tuple(
+            (n - 1) * (1 if r == 1 and axis != "w" else s) + e
+            for axis, n, r, s, e in zip("dhw", self.block, p.kernel, p.stride, p.kernel_extent, strict=True)
+        )
+
+    @property
+    def strides(self) -> tuple[int, int, int, int, int]:
+        """Elements between neighbours along (N, C, D, H, W) of what the micro-kernel reads."""
+        p = self.problem
+        sizes = self.spans if self.copied else p.spatial
+        channels = p.C if p.layout == "channels_last" or not self.copied else p.w_shape[1]
+        d, h, w = sizes
+        if p.layout == "channels_last":
+            return (d * h * w * channels, 1, h * w * channels, w * channels, channels)
+        return (channels * d * h * w, d * h * w, h * w, w, 1)
+
+    @property
+    def input_elements(self) -> int:
+        """Of scratch; rows of a plane end on a cache line's worth of spare elements."""
+        return self.images * self.strides[0] + 16 if self.copied else 0
+
+    def fields(self) -> dict[str, int]:
+        """What a driver over blocks finds in its record: sizes, steps and strides, in elements."""
+        p = self.problem
+        last = p.layout == "channels_last"
+        d, h, w = p.spatial
+        outputs = math.prod(p.spatial_out)
+        x_strides = (p.C * d * h * w, *((1, h * w * p.C, w * p.C, p.C) if last else (d * h * w, h * w, w, 1)))
+        values = {
+            "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
+            "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": p.C if last else 1,
+            "step_d": p.stride[0] if self.copied and p.kernel[0] == 1 else 1,
+            "step_h": p.stride[1] if self.copied and p.kernel[1] == 1 else 1,
+            "input_bytes": self.input_elements * p.itemsize,
+            "y_n": p.K * outputs, "y_k": 1 if last else outputs, "y_pixel": p.K if last else 1,
+            "depth": d, "height": h, "width": w,
+        }  # fmt: skip
+        for axis, block, blocks, out in zip("opq", self.block, self.blocks[1:], p.spatial_out, strict=True):
+            values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
+        for axis, stride, pad, reach in zip("dhw", p.stride, p.padding, p.kernel_extent, strict=True):
+            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0], f"span_{axis}": reach}
+        for axis, x_stride, s_stride in zip("ncdhw", x_strides, self.strides, strict=True):
+            values |= {f"x_{axis}": x_stride, f"s_{axis}": s_stride}
+        return values
+
+    def pixel_table(self, spare: int) -> np.ndarray:
+        """(16, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
+        p = self.problem
+        sizes = (self.images, *self.block)
+        totals = (p.N, *p.spatial_out)
+        n, _, d, h, w = self.strides
+        strides = (n, d * (1 if self.copied and p.kernel[0] == 1 else p.stride[0]),
+                   h * (1 if self.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
+        table = np.zeros((16, self.pixels + spare), np.int64)
+        for variant, short in enumerate(product((False, True), repeat=4)):
+            counts = [
+                t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
+            ]
+            offsets = sum(
+                np.arange(count).reshape(-1, *(1,) * (3 - axis)) * stride
+                for axis, (count, stride) in enumerate(zip(counts, strides, strict=True))
+            ).ravel()  # type: ignore[union-attr]
+            table[variant, : offsets.size] = offsets
+            table[variant, offsets.size :] = offsets[-1]
+        return table
+
+    def tap_offsets(self, by_channel: bool) -> np.ndarray:
+        """(taps,) input offsets: channels outermost, as in a filter, or innermost, as channels last."""
+        p = self.problem
+        _, c, *spatial = self.strides
+        channels = np.arange(p.w_shape[1]) * c
+        taps = sum(
+            np.arange(r).reshape(-1, *(1,) * (2 - axis)) * stride * dilation
+            for axis, (r, stride, dilation) in enumerate(zip(p.kernel, spatial, p.dilation, strict=True))
+        ).ravel()  # type: ignore[union-attr]
+        outer, inner = (channels, taps) if by_channel else (taps, channels)
+        return np.add.outer(outer, inner).ravel().astype(np.int64)
+
+
+def flat_view(problem: ConvProblem) -> ConvProblem:
+    """The 3-D view; a pointwise problem without stride or padding is one long column of pixels."""
+    p = problem.as_3d
+    if p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}:
+        shape = (p.N, p.C, 1, math.prod(p.spatial), 1)
+        return p.with_valid(x_shape=shape, stride=(1, 1, 1), dilation=(1, 1, 1))
+    return p
+
+
+def cut_map(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
+    """A block of about `pixels` outputs, in whole rows where they are not too long."""
+    o, p, q = sizes
+    columns = q
+    if q > min(WHOLE_ROW, pixels):
+        parts = -(-q // min(COLUMNS if p > 1 or o > 1 else pixels, pixels))
+        columns = min(q, math.ceil(q / parts / lanes) * lanes)
+    rows = max(1, min(p, round(pixels / columns)))
+    rows = -(-p // -(-p // rows))
+    slices = 1
+    if rows == p and columns == q:
+        slices = max(1, min(o, round(pixels / (p * q))))
+        slices = -(-o // -(-o // slices))
+    return slices, rows, columns
+
+
+@dataclass(frozen=True)
+class PanelBlocks(Blocks):
+    """Blocks whose filters are taken in panels by a tile of the micro-kernel."""
+
+    rows: int  # of the micro-kernel
+    vectors: int  # of filters of the micro-kernel
+
+    @property
+    def panel(self) -> int:
+        """Filters of the micro-kernel."""
+        return self.vectors * simd.lanes(self.problem.itemsize)
+
+    @property
+    def panels(self) -> int:
+        """Of one group."""
+        return -(-self.problem.gemm_n // self.panel)
+
+
+@jit.helper
+def copy_block(a, x, scratch, channels, d0, h0, w0, count_d, count_h, count_w):
+    """x[c, d0.., h0.., w0..] into scratch[c, count_d, count_h, count_w], zero outside of x; all in bytes.
+
+    Channels first a row is one of `channels`; channels last all of them are the `unit` of a pixel.
+    """
+    pixel = a.unit * a.size
+    for c in range(channels):
+        for i in range(count_d):
+            d = d0 + i * a.step_d
+            for j in range(count_h):
+                h = h0 + j * a.step_h
+                to = scratch + (c * a.s_c + i * a.s_d + j * a.s_h) * a.size
+                if d < 0 or d >= a.depth or h < 0 or h >= a.height:
+                    zero_bytes(to, count_w * pixel)
+                    continue
+                before = min(count_w, max(0, -w0))
+                after = min(count_w - before, max(0, w0 + count_w - a.width))
+                inside = count_w - before - after
+                if before:
+                    zero_bytes(to, before * pixel)
+                if inside:
+                    row = x + (c * a.x_c + d * a.x_d + h * a.x_h + (w0 + before) * a.x_w) * a.size
+                    copy_bytes(to + before * pixel, row, inside * pixel)
+                if after:
+                    zero_bytes(to + (before + inside) * pixel, after * pixel)

@@ -1,0 +1,228 @@
+"""Products of pixels by panels of filters: the part of a product that all algorithms on it share.
+
+A panel is as many filters as the micro-kernel holds in registers beside its rows of pixels. A product sums
+a block of pixels, found through a table, for one panel; the output step adds the bias, applies the
+activation and writes y in its layout.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors.simd import carray, pointer
+
+TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
+# Calibrated on Zen 5 with AVX-512.
+SUMS = 0.82  # times flops over the measured peak: the sums, with every register of them in use,
+WAITS = 4.3  # and this much over the registers, as small tiles wait for their loads
+OUTPUT_CYCLES = 4.3  # of the output step, for a vector of y
+# Of 1x1 layers on a Xeon (Granite Rapids), where so many channels or more lie far apart (bytes), or pages.
+APART, CROWDED, FAR, PAGE, WAYS = 1.15, 1.3, 1024, 4096, 32
+PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
+
+
+@lru_cache(1024)
+def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
+    """(rows, vectors) of the micro-kernel for a number of filters: large tiles, but few lanes of padding.
+
+    A tile of few registers waits for its loads and sums: 8 registers give 0.8 of the speed of 24.
+    """
+    table = simd.TILES[vector_bytes()]
+    needed = -(-filters // simd.lanes(dtype_bytes))  # vectors
+
+    def seconds(vectors: int) -> float:
+        registers = table[vectors] * vectors
+        return -(-needed // vectors) * vectors * (registers + 3) / registers
+
+    vectors = min(table, key=lambda v: (seconds(v), -v))
+    return table[vectors], vectors
+
+
+def chunk(taps: int) -> int:
+    """Taps of a pass: equal passes of at most TAPS."""
+    return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
+
+
+PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "groups", "filters", "taps", "panel", "tasks")])
+
+
+@jit.specialise
+def pack_panels(SIZE, LANES):
+    """Squares of LANES filters by LANES taps are turned, panel by panel; the last two may overlap."""
+
+    def pack_panels(args, task):
+        a = carray(pointer(args), 1, PACK)[0]
+        panels = (a.filters + a.panel - 1) // a.panel
+        total = a.groups * panels
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            first = item % panels * a.panel
+            target = a.packed + item * a.taps * a.panel * SIZE
+            for k in range(first, min(first + a.panel, a.filters), LANES):
+                source = a.w + (item // panels * a.filters + k) * a.taps * SIZE
+                for start in range(0, a.taps, LANES):
+                    tap = max(0, min(start, a.taps - LANES))
+                    transpose.load_square(
+                        SIZE,
+                        LANES,
+                        source + tap * SIZE,
+                        a.taps,
+                        min(LANES, a.filters - k),
+                        min(LANES, a.taps - tap),
+                        target + (tap * a.panel + k - first) * SIZE,
+                        a.panel,
+                    )
+
+    return pack_panels
+
+
+def pack(w: np.ndarray, panel: int) -> np.ndarray:
+    """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
+    groups, filters, taps = w.shape
+    lanes = simd.lanes(w.itemsize)
+    count = -(-filters // panel)
+    w = np.ascontiguousarray(w)
+    packed = aligned_empty((groups * count * taps + lanes) * panel, w.dtype)
+    result = packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
+    result[:, -1, :, filters - (count - 1) * panel :] = 0
+    # with fewer taps than lanes a square runs over into the next panel, which must then be written later
+    tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
+    record = np.array([(w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks)], PACK)
+    jit.launch(pack_panels(w.itemsize, lanes), record.ctypes.data, tasks)
+    return result
+
+
+def seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time of all sums and of the output step on all threads, from data in the caches."""
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    rows, vectors = tile_for(p.gemm_n, p.itemsize)
+    panel = vectors * lanes
+    padded = -(-p.gemm_n // panel) * panel / max(1, p.gemm_n)  # lanes of the last panel are padding
+    sums = p.flops * padded * (SUMS + WAITS / (rows * vectors)) / machine.peak(p.dtype)
+    vectors_out = p.gemm_m * p.groups * -(-p.gemm_n // lanes)
+    # a cycle of a thread is two fused multiply-adds of a vector
+    return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
+
+
+def crowding(problem: ConvProblem) -> float:
+    """How much longer sums take where the channels of a map are read as they lie, far apart.
+
+    Each line of x, from which several tiles read, is gone from the first cache before the next one: always
+    where channels lie whole pages apart and meet few of its sets, else where they do not stay in L2 either.
+    """
+    p = problem
+    apart = math.prod(p.spatial) * p.itemsize
+    if p.layout != "channels_first" or p.w_shape[1] < WAYS or apart < FAR:
+        return 1.0
+    if apart % PAGE == 0:
+        return CROWDED
+    return APART if p.w_shape[1] * apart > cache_sizes()[1] // 4 else 1.0
+
+
+@jit.specialise
+def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
+    """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
+
+    The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
+    rows, for which the table and the sums have room. SOON is that of `simd.conv_tile`: for an x that is read
+    where it lies, whose channels are far apart.
+    """
+    FEWER = max(ROWS - 1, 1)
+
+    def sum_panel(x, table, pixels, offsets, taps, chunk, w, sums):
+        tiles = (pixels + ROWS - 1) // ROWS
+        rows = max(pixels, tiles * FEWER)
+        width = VECTORS * LANES
+        tap = 0
+        while tap < taps:
+            count = min(chunk, taps - tap)
+            at = offsets + tap * 8
+            weights = w + tap * width * SIZE
+            ahead = weights + count * width * SIZE  # the next pass or panel, fetched a part with each tile
+            for tile in range(tiles):
+                first = rows * tile // tiles
+                full = rows * (tile + 1) // tiles - first == ROWS
+                start = table + first * 8
+                target = sums + first * width * SIZE
+                if tap == 0 and full:
+                    simd.conv_tile(
+                        SIZE, LANES, ROWS, VECTORS, 0, SOON,
+                        x, start, at, weights, count, target, width, ahead,
+                    )  # fmt: skip
+                elif tap == 0:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 0, SOON,
+                        x, start, at, weights, count, target, width, ahead,
+                    )  # fmt: skip
+                elif full:
+                    simd.conv_tile(
+                        SIZE, LANES, ROWS, VECTORS, 1, SOON,
+                        x, start, at, weights, count, target, width, ahead,
+                    )  # fmt: skip
+                else:
+                    simd.conv_tile(
+                        SIZE, LANES, FEWER, VECTORS, 1, SOON,
+                        x, start, at, weights, count, target, width, ahead,
+                    )  # fmt: skip
+                if tile < VECTORS - 1:
+                    ahead += count * LANES * SIZE
+            tap += count
+
+    return sum_panel
+
+
+def streams(problem: ConvProblem) -> bool:
+    """Whether y is too large for the caches, and its planes are aligned alike, to be stored around them."""
+    plane = math.prod(problem.spatial_out) * problem.itemsize
+    last = problem.layout == "channels_last"
+    return not last and plane % vector_bytes() == 0 and problem.y_bytes > cache_sizes()[2] // 2
+
+
+@simd.emitter
+def store_row(v, x, bias, relu, columns, y):
+    """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
+    value = v.add(v.load(v.pointer(x)), v.load(v.pointer(bias)))
+    v.store_masked(v.at_least(value, v.floor(relu)), v.pointer(y), 0, v.mask(columns))
+
+
+@jit.specialise
+def store_run(SIZE, LANES):
+    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout.
+
+    With `stream` (see `streams`), pieces that fill a vector are stored around the caches.
+    """
+
+    def store_run(sums, width, pixels, filters, bias, relu, stream, y, y_k, y_pixel):
+        for k in range(0, filters, LANES):
+            count = min(LANES, filters - k)
+            source = sums + k * SIZE
+            target = y + k * y_k * SIZE
+            if y_pixel != 1:
+                for i in range(pixels):
+                    from_ = source + i * width * SIZE
+                    store_row(SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE)
+                continue
+            whole = stream and count == LANES
+            piece = -(target // SIZE) % LANES if whole else 0  # pixels up to the first aligned one
+            i = 0
+            while i < pixels:
+                columns = min(piece if piece else LANES, pixels - i)
+                from_ = source + i * width * SIZE
+                to = target + i * SIZE
+                if whole and columns == LANES:
+                    transpose.stream_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
+                else:
+                    transpose.store_square(
+                        SIZE, LANES, from_, width, bias + k * SIZE, relu, count, columns, to, y_k
+                    )
+                i += columns
+                piece = 0
+
+    return store_run

@@ -1,0 +1,230 @@
+"""How an output is cut into blocks of rows of pixels, and where a block's input lies in scratch.
+
+The input of a block lies there as [c][d][h][phase][pitch], with its zero border and split into the phases of
+the stride (`phases`), so that every tap of a vector of pixels is a vector. The last block along a dimension
+may be short: for each way of being so, tables say where the vectors of a block begin and go.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import cache_sizes, vector_bytes, whole_l3
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime.threads import cut_once, thread_count
+from convalgos.cpu.vectors import simd
+
+PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+STREAMED = 0.5  # of L3: a larger y is stored around the caches
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How the output is cut. Sizes are per dimension (O, P, Q) of the 3-D view."""
+
+    problem: ConvProblem  # the 3-D view
+    images: int  # of a block; more than one only where pixels are one run without kernel and border
+    block: tuple[int, int, int]  # outputs of a block
+    filter_parts: int  # into which the filters of a block are cut to feed all threads
+
+    @property
+    def lanes(self) -> int:
+        return simd.lanes(self.problem.itemsize)
+
+    @property
+    def blocks(self) -> tuple[int, int, int, int]:
+        """Number of blocks along (N, O, P, Q)."""
+        sizes = (self.problem.N, *self.problem.spatial_out)
+        return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
+
+    # --- input in scratch: [c][d][h][phase][pitch] -------------------------------------------
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Input slices and rows between those copied: where there is one tap, only those it reads."""
+        p = self.problem
+        return tuple(s if r == 1 else 1 for s, r in zip(p.stride[:2], p.kernel[:2], strict=True))  # type: ignore[return-value]
+
+    @property
+    def copied(self) -> tuple[int, int]:
+        """Input slices and rows of a block."""
+        p = self.problem
+        return tuple(
+            n if step > 1 or r == 1 else (n - 1) * s + e
+            for n, r, s, e, step in zip(
+                self.block, p.kernel, p.stride, p.kernel_extent, self.steps, strict=False
+            )
+        )  # type: ignore[return-value]
+
+    @property
+    def kept(self) -> int:
+        """Phases of a row that some tap reads."""
+        p = self.problem
+        return 1 if p.kernel[2] == 1 or p.dilation[2] % p.stride[2] == 0 else p.stride[2]
+
+    @property
+    def phase(self) -> int:
+        """Elements of a phase of a row: whole vectors."""
+        p = self.problem
+        columns = self.block[2] + (p.kernel_extent[2] - 1) // p.stride[2]
+        return -(-columns // self.lanes) * self.lanes
+
+    @property
+    def strides(self) -> tuple[int, int, int, int]:
+        """Elements between neighbours along (N, C, D, H) of scratch.
+
+        Images of a run follow one another without a gap; channels lie a line off a power of two.
+        """
+        line = 64 // self.problem.itemsize
+        if self.images > 1:
+            image = self.block[2]
+            return image, -(-self.images * image // line) * line + line, 0, 0
+        row = self.kept * self.phase
+        slices, rows = self.copied
+        return 0, slices * rows * row + line, rows * row, row
+
+    @property
+    def input_elements(self) -> int:
+        """Of scratch; the last tile reads a little beyond."""
+        reach = self.problem.kernel_extent[2] + 5 * self.lanes
+        return self.problem.w_shape[1] * self.strides[1] + self.phase + reach
+
+    # --- output ------------------------------------------------------------------------------
+
+    @property
+    def vectors_of(self) -> int:
+        """Vectors of pixels of a whole block."""
+        o, p, q = self.block
+        return -(-self.images * q // self.lanes) * o * p
+
+    @property
+    def vectors(self) -> int:
+        """Of the micro-kernel."""
+        most = max(simd.TILES[vector_bytes()])
+        return -(-self.vectors_of // -(-self.vectors_of // most))
+
+    @property
+    def rows(self) -> int:
+        """Filters of the micro-kernel: tiles of so many and of one less make up those of a group."""
+        return -(-self.problem.gemm_n // self.tiles)
+
+    @property
+    def tiles(self) -> int:
+        """Of the filters of a group."""
+        return -(-self.problem.gemm_n // simd.TILES[vector_bytes()][self.vectors])
+
+    @property
+    def streams(self) -> bool:
+        """Whether y is too large for the caches, and stored around them."""
+        return streams(self.problem)
+
+    @property
+    def staged(self) -> int:
+        """Elements of a row of finished pixels in scratch, before they go to y; 0 where they go at once."""
+        if not (self.streams or self.images > 1):
+            return 0
+        pixels = self.images * math.prod(self.block)
+        return (-(-pixels // self.lanes) + 1) * self.lanes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task."""
+        elements = self.input_elements + self.rows * self.staged
+        return whole_lines(elements * self.problem.itemsize)
+
+
+def streams(problem: ConvProblem) -> bool:
+    """Whether y is too large for the caches, and stored around them."""
+    return problem.y_bytes > whole_l3() * STREAMED
+
+
+@cut_once(256)
+def blocking(problem: ConvProblem) -> Blocking:
+    """The cut of a problem that keeps the input of a block in L2, and all threads busy."""
+    p = problem.as_3d
+    flat = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
+    if flat:  # one long row of pixels
+        p = p.with_valid(x_shape=(p.N, p.C, 1, 1, math.prod(p.spatial)), dilation=(1, 1, 1))
+    threads = thread_count()
+    lanes = simd.lanes(p.itemsize)
+    o, rows, q = p.spatial_out
+    room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
+    pixels = max(4 * lanes, min(PIXELS, room // math.prod(p.stride)))
+    total = p.N * o * rows * q
+    while pixels > 4 * lanes and total / pixels < threads:
+        pixels //= 2
+    if flat and 2 * q <= pixels:
+        images = max(1, min(pixels // q, -(-p.N // threads)))
+        parts = -(-p.N // images)
+        images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
+        chosen = Blocking(p, images, (1, 1, q), 1)
+    else:
+        chosen = Blocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
+    blocks = math.prod(chosen.blocks) * p.groups
+    if blocks % threads and blocks < 8 * threads:
+        return replace(chosen, filter_parts=min(threads, chosen.tiles))
+    return chosen
+
+
+def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
+    """A block of about `pixels` outputs, in whole rows where they are not too long."""
+    slices, rows, columns = sizes
+    if columns > pixels:
+        columns = min(columns, math.ceil(columns / round(columns / pixels) / lanes) * lanes)
+    rows = max(1, min(rows, round(pixels / columns)))
+    rows = -(-sizes[1] // -(-sizes[1] // rows))
+    if (rows, columns) != sizes[1:]:
+        return 1, rows, columns
+    slices = max(1, min(slices, round(pixels / (rows * columns))))
+    return -(-sizes[0] // -(-sizes[0] // slices)), rows, columns
+
+
+def tables(cut: Blocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each way of being cut short, (16,): the vectors of a block; (16, vectors + spare) each: where
+    they start in scratch, where their pixels go (in y, or in the staged row), and how many these are.
+    """
+    p, lanes = cut.problem, cut.lanes
+    sizes = (cut.images, *cut.block)
+    totals = (p.N, *p.spatial_out)
+    _, _, d, h = cut.strides
+    d *= p.stride[0] if cut.steps[0] == 1 else 1
+    h *= p.stride[1] if cut.steps[1] == 1 else 1
+    length = cut.vectors_of + cut.vectors
+    starts, places, counts = (np.zeros((16, length), np.int64) for _ in range(3))
+    vectors = np.zeros(16, np.int64)
+    for variant, short in enumerate(product((False, True), repeat=4)):
+        images, slices, rows, columns = (
+            t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
+        )
+        width = images * columns
+        o, i, q = (
+            g.ravel() for g in np.meshgrid(range(slices), range(rows), range(0, width, lanes), indexing="ij")
+        )  # (vectors,) each
+        count = vectors[variant] = q.size
+        starts[variant, :count] = o * d + i * h + q
+        starts[variant, count:] = starts[variant, 0]
+        if cut.staged:
+            places[variant, :count] = (o * rows + i) * width + q
+        else:
+            places[variant, :count] = (o * p.spatial_out[1] + i) * p.spatial_out[2] + q
+        counts[variant, :count] = np.minimum(lanes, width - q)
+    return vectors, starts, places, counts
+
+
+def offsets(cut: Blocking) -> np.ndarray:
+    """(taps,) offsets in scratch, channels outermost."""
+    p = cut.problem
+    _, c, d, h = cut.strides
+    column = np.arange(p.kernel[2]) * p.dilation[2]
+    column = column % p.stride[2] * cut.phase + column // p.stride[2]  # (S,)
+    channel = np.arange(p.w_shape[1]) * c
+    slice_ = np.arange(p.kernel[0]) * p.dilation[0] * d
+    row = np.arange(p.kernel[1]) * p.dilation[1] * h
+    return (
+        channel[:, None, None, None] + slice_[:, None, None] + row[:, None] + column
+    ).ravel().astype(np.int64)  # fmt: skip

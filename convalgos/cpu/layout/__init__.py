@@ -1,0 +1,1 @@
+"""Reorders: channels in vectors, strided rows, the other layout."""

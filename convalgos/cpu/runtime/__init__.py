@@ -1,0 +1,1 @@
+"""Decorators of kernels, argument records, threads, MKL, calibration."""

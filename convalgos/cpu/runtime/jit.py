@@ -1,0 +1,309 @@
+"""How kernels are compiled, kept on disk, and run on all cores.
+
+A kernel is a plain Python function over integers (addresses and sizes), compiled to a C function (`lowering`
+has the language that it is written in, `code_generation` what becomes of it) and called by address:
+`specialise` turns a factory over small integers (element bytes, lanes, tile sizes) into one compiled kernel
+per combination. Kernels call kernels through `simd.call`, so that a driver is
+compiled once for all tiles and dtypes. `launch` is the only parallel region of the library; its threads are
+those of `thread_pool`.
+
+Compiled kernels are kept on disk by `kernel_cache`.
+
+Without llvmlite everything here imports, and only compiling fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Unsupported, missing
+from convalgos.core.forks import guarded
+from convalgos.core.machine import cpu_count
+from convalgos.cpu.compile import code_generation, kernel_cache
+from convalgos.cpu.compile.lowering import lower
+from convalgos.cpu.runtime import thread_pool
+from convalgos.cpu.vectors import atomics
+from convalgos.cpu.vectors.simd import call, carray, external, pointer
+
+_kept: list[Any] = []  # what was compiled must outlive its address
+_uncompilable: str | None = None  # why this process cannot compile
+LONG = 1.0  # seconds of compiling in a process after which it says what it does
+WORD = (
+    "convalgos compiles kernels for this problem, which takes some seconds: they are kept for later, and "
+    "`convalgos warm` compiles all ahead"
+)
+_compiling = 0.0  # seconds so far; infinite where all is said
+
+
+def _broken() -> None:
+    global _uncompilable
+    _uncompilable = (
+        "this process was forked while another thread compiled, which left the compiler amid its work: "
+        "compile before forking, or start processes with spawn"
+    )
+
+
+# functions of Python's own
+_integer = external("PyNumber_AsSsize_t", 2)
+_release = external("PyEval_SaveThread", 0)
+_resume = external("PyEval_RestoreThread", 1, returns=False)
+_count = external("Py_IncRef", 1, returns=False)
+_number = external("PyLong_FromSsize_t", 1)
+
+if (_inner := code_generation.lock()) is not None:
+    guarded(_inner, _broken)
+_lock = guarded(threading.RLock(), _broken)
+
+
+def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
+    """Compile a kernel for each combination of a factory's integer arguments, once.
+
+    The inner function takes addresses and sizes only, and must close over nothing but the integers, so
+    that its compiled form can be kept on disk. Calling the result returns the kernel's address.
+
+    Example:
+        >>> @specialise
+        ... def add(step):
+        ...     def add(address, count):
+        ...         y = carray(pointer(address), count, np.int64)
+        ...         for i in range(count):
+        ...             y[i] += step
+        ...     return add
+        >>> address = add(3)  # doctest: +SKIP
+    """
+
+    @functools.cache
+    def compiled(*parameters: int) -> int:
+        return compile_kernel(factory(*parameters))
+
+    @functools.wraps(factory)
+    def address(*parameters: int) -> int:
+        with _lock:  # one thread compiles, the others wait for its result
+            return compiled(*map(int, parameters))
+
+    return address
+
+
+def helper(function: Callable) -> Callable:
+    """A function that kernels call by name; compiled into each of them. Define it at module level."""
+    function.is_helper = True  # type: ignore[attr-defined]
+    return function
+
+
+def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
+    """The address of a compiled function over integers, which returns an "integer" or nothing.
+
+    Raises:
+        NotAKernel: it is not written in the language of kernels.
+    """
+    if _uncompilable:
+        raise Unsupported(_uncompilable)
+    count = len(inspect.signature(function).parameters)
+    key = kernel_cache.key(function, f"{result}({count} addresses or sizes)")
+    if (address := kernel_cache.load(key)) is not None:
+        return address
+    _say_what_takes_long()
+    began = time.perf_counter()
+    name, needs, code = _object_code(function, result)
+    _spend(time.perf_counter() - began)
+    kernel_cache.save(key, name, needs, code)
+    return code_generation.link(name, needs, code)
+
+
+def say_nothing() -> None:
+    """Compile without a word from now on: whoever asked for it knows, and waits for it."""
+    _spend(float("inf"))
+
+
+def _spend(seconds: float) -> None:
+    global _compiling
+    _compiling += seconds
+
+
+def _say_what_takes_long() -> None:
+    """Once in a process: to who waits at a terminal, and to a program's log."""
+    if LONG <= _compiling < float("inf"):
+        say_nothing()
+        logging.getLogger("convalgos").info(WORD)
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(WORD, file=sys.stderr)
+
+
+def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = True) -> None:
+    """kernel(arguments_address, task) for every task in range(tasks), in parallel or by this thread alone."""
+    if tasks > 0:
+        run, pool = _launcher or _start()
+        pool = getattr(_this, "pool", pool)
+        threads = thread_count() if parallel and tasks > 1 else 1
+        if threads > pool.threads:
+            with _lock:
+                pool.grow(threads)
+        run(pool.address, kernel, arguments_address, tasks, threads)
+
+
+def borrow(loop: int) -> None:
+    """Let the launches of this thread run on the threads of an OpenMP, which its other work runs on anyway.
+
+    Two sets of threads would share the cores: those of OpenMP spin for milliseconds after each loop, and
+    convolutions among the other steps of a network took up to twice the time. In a child of a fork nothing
+    changes, as no OpenMP's threads survive that.
+
+    Args:
+        loop: address of its GOMP_parallel.
+    """
+    if not _forked and getattr(_this, "loop", 0) != loop:
+        with _lock:
+            if loop not in _borrowed:
+                _start()
+                _, work, stop = of_threads()
+                _borrowed[loop] = thread_pool.Pool(work, stop)
+                _borrowed[loop].borrow(loop, of_borrowed())
+        _this.loop, _this.pool = loop, _borrowed[loop]
+
+
+def thread_count() -> int:
+    """Threads that `launch` runs on: NUMBA_NUM_THREADS, or the cores that there are.
+
+    Where a program has loaded Numba, its count, which numba.set_num_threads changes.
+    """
+    numba = sys.modules.get("numba.np.ufunc.parallel")
+    if numba is not None and getattr(numba, "_is_initialized", False):
+        return numba._get_num_threads()
+    return _threads_at_start()
+
+
+@functools.cache
+def _threads_at_start() -> int:
+    try:
+        return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
+    except (KeyError, ValueError):
+        return cpu_count()
+
+
+def thread_layer() -> str:
+    """What runs the tasks of `launch`: "pool", our own threads, or "caller"; "none" without llvmlite."""
+    if missing("llvmlite"):
+        return "none"
+    return "pool" if atomics.CAN_SLEEP else "caller"
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+_launcher: tuple[Callable[..., None], thread_pool.Pool] | None = None
+_this = threading.local()  # of a thread that borrows others: `loop`, and the `pool` of it
+_borrowed: dict[int, thread_pool.Pool] = {}  # by the loop
+_forked = False
+
+
+def _object_code(function: Callable[..., Any], result: str) -> tuple[str, list[str], bytes]:
+    """(name of the function, names that its code needs, code) of a kernel."""
+    name, text = lower(function, result == "integer")
+    return name, *code_generation.object_code(text)
+
+
+def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
+    """Make the pool of this process; its workers start when they are needed."""
+    global _launcher
+    with _lock:
+        if _launcher is None:
+            run, work, stop = of_threads()
+            _launcher = run, thread_pool.Pool(work, stop)
+        return _launcher
+
+
+@functools.cache
+def of_threads() -> tuple[Callable[..., None], int, int]:
+    """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
+    invoke = _from_python(b"invoke", _invoke, FASTCALL)
+    run = functools.partial(invoke, compile_kernel(thread_pool.launch))
+    return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
+
+
+@functools.cache
+def of_borrowed() -> int:
+    """What the threads of an OpenMP run, compiled."""
+    return compile_kernel(thread_pool.share)
+
+
+def _invoke(this, arguments, count):
+    """What Python calls as f(kernel, a, b, c, d, e), all integers; other threads of Python go on meanwhile.
+
+    `arguments` is the address of the addresses of the objects. (ctypes takes 0.5 us longer.)
+    """
+    given = carray(pointer(arguments), 6, np.intp)
+    kernel, a, b = _integer(given[0], 0), _integer(given[1], 0), _integer(given[2], 0)
+    c, d, e = _integer(given[3], 0), _integer(given[4], 0), _integer(given[5], 0)
+    state = _release()
+    call(kernel, (a, b, c, d, e))
+    _resume(state)
+    _count(this)  # it is None, and is returned
+    return this
+
+
+class _Method(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("help", ctypes.c_char_p),
+    )
+
+
+FASTCALL, ONE = 0x80, 0x08  # Python's METH_FASTCALL and METH_O
+
+
+def _from_python(name: bytes, function: Callable[..., int], flags: int) -> Callable[..., Any]:
+    """A compiled function of objects' addresses as a function of Python."""
+    method = _Method(name, compile_kernel(function, "integer"), flags, None)
+    _kept.append(method)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return make(ctypes.addressof(method), None, None)
+
+
+HEAD = object.__basicsize__  # bytes of every object of Python; an array's begin with the address of its data
+
+
+def _data_of(this, array):
+    """What Python calls as f(array)."""
+    return _number(carray(pointer(array + HEAD), 1, np.intp)[0])
+
+
+@functools.cache
+def data_address() -> Callable[[np.ndarray], int]:
+    """A function that tells the address of an array's data, in a tenth of the time of `array.ctypes.data`."""
+    found = _from_python(b"data_address", _data_of, ONE)
+    example = np.zeros(9)
+    if all(found(a) == a.ctypes.data for a in (example, example[3:], example[::-2])):
+        return found
+    return lambda array: array.ctypes.data  # arrays of this NumPy begin otherwise
+
+
+@atexit.register
+def _end_threads() -> None:
+    if _launcher is not None:
+        _launcher[1].close()
+
+
+def _after_fork() -> None:
+    """Workers do not survive a fork; the child starts its own."""
+    global _launcher, _this, _forked
+    _launcher, _this, _forked = None, threading.local(), True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,123 @@
+"""A plan whose run is a sequence of kernels over one record of arguments.
+
+The driver kernels of an algorithm read their arguments from a record of named int64 fields: those every
+run sets (`RUN_FIELDS`: addresses of the data) and those the plan sets once (sizes, strides, addresses of
+tables and of inner kernels). Each run has a copy of the record and a scratch of its own.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm, Plan
+from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime.threads import worth_sharing
+from convalgos.cpu.vectors import simd
+
+CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5
+RUN_FIELDS = "x w y bias relu scratch"
+
+
+def fields(names: str) -> np.dtype:
+    """A record of int64 fields: a row of a table, read as `carray(pointer(a.table), n, ROW)[i]`."""
+    return np.dtype([(name, np.int64) for name in names.split()])
+
+
+def arguments(names: str) -> np.dtype:
+    """The record of a driver: `RUN_FIELDS`, then the fields that the plan sets.
+
+    A driver reads it as `a = carray(pointer(args), 1, RECORD)[0]`, then `a.x`, `a.stride`, ...
+    `bias` holds one element per filter and a vector of padding, zeros where there is none; `relu` is 0 or 1.
+    """
+    return fields(f"{RUN_FIELDS} {names}")
+
+
+class Packed(NamedTuple):
+    """A filter in the form of a kernel."""
+
+    array: np.ndarray
+    address: int
+
+
+class Workspace:
+    """Record, scratch and padded bias of one run at a time."""
+
+    def __init__(self, record: np.ndarray, scratch_bytes: int, bias: np.ndarray):
+        self.record = record.copy()
+        self.address = self.record.ctypes.data
+        self.fields = self.record.view(np.int64)
+        self.scratch = aligned_empty(scratch_bytes, np.uint8)
+        self.fields[5] = self.scratch.ctypes.data
+        self.bias = bias.copy()
+        self.bias_address = self.bias.ctypes.data
+
+
+class KernelPlan(Plan):
+    """Runs `steps` in order: each is a driver kernel (args, task) and its number of parallel tasks.
+
+    Subclasses implement `pack_filter`. `tables` are arrays whose addresses stand in the record; the plan
+    keeps them alive.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        record: np.dtype,
+        values: dict[str, int | np.ndarray],
+        steps: Sequence[tuple[int, int]],
+        scratch_bytes: int,
+    ):
+        super().__init__(problem, algorithm, scratch_bytes)
+        self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
+        self._record = np.zeros(1, record)
+        for name, value in values.items():
+            self._record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+        missing = set(record.names or ()) - set(RUN_FIELDS.split()) - set(values)
+        if missing:
+            raise ValueError(f"{algorithm.id}: the record has no value for {sorted(missing)}")
+        self._steps = tuple(steps)
+        self._address = jit.data_address()
+        self._parallel = worth_sharing(problem)
+        self._scratch_bytes = scratch_bytes
+        padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1
+        self._no_bias = aligned_zeros(padded * simd.lanes(problem.itemsize), self._dtype)
+        self._no_bias_address = self._no_bias.ctypes.data
+
+    @abstractmethod
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """The filter (K, C/groups, *kernel) in the order the kernels read it, C-contiguous."""
+
+    def prepare_filter(self, w: np.ndarray) -> Packed:
+        packed = self.pack_filter(w)
+        return Packed(packed, packed.ctypes.data)
+
+    def convert(self, source, target) -> None:
+        half.convert(source, target)
+
+    def new_workspace(self) -> Workspace:
+        return Workspace(self._record, self._scratch_bytes, self._no_bias)
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        fields = workspace.fields
+        fields[0] = self._address(x)
+        fields[1] = w.address
+        fields[2] = self._address(y)
+        if bias is None:
+            fields[3] = self._no_bias_address
+        else:
+            workspace.bias[: self.problem.K] = bias
+            fields[3] = workspace.bias_address
+        fields[4] = activation is not None
+        self.launch_steps(workspace)
+
+    def launch_steps(self, workspace: Workspace) -> None:
+        """Run all steps on a workspace whose record is complete."""
+        for kernel, tasks in self._steps:
+            jit.launch(kernel, workspace.address, tasks, self._parallel)

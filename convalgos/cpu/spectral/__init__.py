@@ -1,0 +1,1 @@
+"""FFTs of whole planes and blocks: engines, blocking, cost."""

@@ -1,0 +1,308 @@
+"""Real FFTs through FFTW's interface, called by address: from the FFTW that pyFFTW brings, or from MKL.
+
+Kernels run a transform as `call(execute, (plan, source, target))`. Executing a plan on arrays of one's own
+is the part of FFTW that is thread-safe, so one plan serves all threads, each with its own arrays, and no
+Python object stands between. pyFFTW's own objects hold their arrays, must not be shared, and take the
+interpreter's lock around every call. MKL exports the same names, so both engines are one code.
+
+FFTW measures its plans of `MEASURED` elements, which takes it some tenths of a second and makes it up to
+twice as fast (its estimate ignores the caches); what it learned, its wisdom, is kept in the user's cache
+folder. Its wheel holds FFTW 3.3.5 with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design
+and implementation of FFTW3".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import importlib.util
+import math
+import os
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from convalgos.core import machine
+from convalgos.core.algorithm import missing
+from convalgos.core.allocator import aligned_zeros
+from convalgos.core.cache_files import (
+    private_folder,
+    read_trusted,
+    sealed,
+    unsealed,
+    warn_once,
+    write_private,
+)
+from convalgos.core.forks import guarded
+from convalgos.core.machine import cache_folder, fingerprint, set_aside
+from convalgos.cpu.runtime import mkl
+
+ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
+MAGIC = b"convalgos FFTW wisdom 1\n"  # of the form of its file; raise it when that changes
+PREFIX = {"float32": "fftwf", "float64": "fftw"}
+MEASURED = range(1024, 1 << 17)  # elements; smaller plans gain nothing, larger ones take seconds (Zen 5)
+PLANNING_SECONDS = 1.0  # after which FFTW estimates
+MEASURE, ESTIMATE, PRUNE, WISDOM_ONLY = 0, 1 << 6, 1 << 20, 1 << 21  # FFTW's flags
+# Single lines of more elements, but twice as many, are not searched in full: that ends
+# before anything is found. Plans take 0.2 to 0.7 s for 2, and 0.63 to 1.0 of the time (Xeon).
+LONG_LINE = 4096
+
+# Speed of a length by how often 2 divides it, relative to a power of two. Measured over the lengths up to
+# 4096 and in squares and cubes, on both engines (Zen 5): odd lengths have no fast real transform at all.
+LONGEST = 48  # bits of a length, more than memory has room for
+SPEED_BY_TWOS = (0.3, 0.6, 0.75, 0.85, 0.95)
+ODD_PARTS = [m for m in (3**a * 5**b * 7**c for a, b, c in product(range(6), range(5), range(4))) if m < 700]
+
+_lock = guarded(threading.RLock())  # FFTW's planner and its wisdom belong to one thread at a time
+
+
+class Transform:
+    """Plans of a real FFT in place and back, and the addresses of the functions that execute them.
+
+    `forward` turns reals of some lengths, in rows of `strides(lengths)`, into `spectrum_size` complex numbers
+    in the same place; `inverse` is the way back, times the product of the lengths. Arrays start on a cache
+    line.
+    """
+
+    def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...]):
+        prefix = PREFIX[dtype]
+        library = _library(engine)
+        shape = kept_lengths(lengths)
+        plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
+        measured = engine == "fftw" and plane.size in MEASURED
+        sizes = (ctypes.c_int * len(shape))(*shape)
+
+        search = MEASURE | (PRUNE if _is_long_line(shape) else 0)
+
+        def planned(name: str) -> int:
+            plan = _function(library, f"{prefix}_plan_dft_{name}", *PLAN_ARGUMENTS, result=ctypes.c_void_p)
+            given = len(shape), sizes, plane.ctypes.data, plane.ctypes.data
+            if measured:
+                address = plan(*given, search | WISDOM_ONLY)
+                if not address:
+                    address = plan(*given, search)
+                    news.append(name)
+            else:
+                address = plan(*given, ESTIMATE)
+            if not address:
+                raise RuntimeError(f"{engine} has no {name} plan for lengths {shape}")
+            destroy = _function(library, f"{prefix}_destroy_plan", ctypes.c_void_p)
+            weakref.finalize(self, _destroy, destroy, address).atexit = False
+            return address
+
+        news: list[str] = []
+        with _lock:
+            if measured:
+                learn(prefix)
+            _function(library, f"{prefix}_plan_with_nthreads", ctypes.c_int)(1)  # the threads are ours
+            set_limit = _function(library, f"{prefix}_set_timelimit", ctypes.c_double)
+            set_limit(PLANNING_SECONDS)
+            try:
+                self.forward = planned("r2c")
+                self.inverse = planned("c2r")
+            finally:
+                set_limit(-1.0)
+            if news:
+                keep(prefix)
+        self.execute_forward = _address(library, f"{prefix}_execute_dft_r2c")
+        self.execute_inverse = _address(library, f"{prefix}_execute_dft_c2r")
+
+
+@functools.lru_cache(256)
+def _transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
+    return Transform(engine, dtype, lengths)
+
+
+def transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
+    """The plans of an engine for some lengths, made once. Who executes them keeps the result alive."""
+    with _lock:
+        return _transform(engine, dtype, lengths)
+
+
+def _is_long_line(shape: tuple[int, ...]) -> bool:
+    n = shape[-1]
+    return len(shape) == 1 and n > LONG_LINE and n != 2 * LONG_LINE
+
+
+def why_not(engine: str) -> str | None:
+    """Why an engine cannot be called here, or None."""
+    if engine == "mkl":
+        return mkl.why_not()
+    if reason := missing("pyfftw"):
+        return reason
+    return None if _library(engine) else "pyfftw is there, but the FFTW functions inside could not be found"
+
+
+# --- lengths ---------------------------------------------------------------------------------
+
+
+def kept_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Without dimensions of length 1, which would only make the others slower."""
+    return tuple(n for n in lengths if n > 1) or (1,)
+
+
+def spectrum_size(lengths: tuple[int, ...]) -> int:
+    """Complex elements of the spectrum."""
+    *others, last = kept_lengths(lengths)
+    return math.prod(others) * (last // 2 + 1)
+
+
+def strides(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours in each dimension of a plane; rows have room for one frequency more."""
+    last = max((i for i, n in enumerate(lengths) if n > 1), default=len(lengths) - 1)
+    room = [2 * (n // 2 + 1) if i == last else n for i, n in enumerate(lengths)]
+    return tuple(math.prod(room[i + 1 :]) for i in range(len(lengths)))
+
+
+def speed(length: int) -> float:
+    """How fast a length is transformed, relative to a power of two of its size."""
+    if length & (length - 1) == 0:
+        return 1.0
+    twos = (length & -length).bit_length() - 1
+    return SPEED_BY_TWOS[min(twos, len(SPEED_BY_TWOS) - 1)]
+
+
+def good_length(least: int) -> int:
+    """The length of at least `least` that is transformed in the least time."""
+    lengths = _good_lengths()
+    return lengths[bisect_left(lengths, max(1, least))]
+
+
+@functools.cache
+def _good_lengths() -> list[int]:
+    """Those that no longer one outruns, in order."""
+    found, best = [], math.inf
+    for n in sorted({m << e for m in ODD_PARTS for e in range(LONGEST - m.bit_length() + 1)}, reverse=True):
+        seconds = n * math.log2(n) / speed(n) if n > 3 else 0.0
+        if seconds <= best:
+            found.append(n)
+            best = seconds
+    return found[::-1]
+
+
+# --- wisdom ----------------------------------------------------------------------------------
+
+
+def wisdom_path(prefix: str) -> Path:
+    """Where FFTW's wisdom of a precision is kept, for this processor and version of FFTW."""
+    text = ctypes.c_char.in_dll(_library("fftw"), f"{prefix}_version")  # type: ignore[arg-type]
+    version = ctypes.string_at(ctypes.addressof(text)).decode().split("-")[1]
+    return cache_folder() / "fftw" / f"{fingerprint(1)}-{version}-{prefix}.wisdom"
+
+
+@functools.cache
+def learn(prefix: str) -> None:
+    """Read the kept wisdom, once; a damaged file is set aside with a warning, and FFTW never sees it."""
+    _read(prefix)
+
+
+def keep(prefix: str) -> None:
+    """Write FFTW's wisdom, together with what other processes have kept meanwhile."""
+    _read(prefix)
+    path = wisdom_path(prefix)
+    if not _usable(path.parent):
+        return
+    try:
+        write_private(path, MAGIC + sealed(_known(prefix)))
+    except OSError as error:
+        warn_once(f"FFTW's wisdom could not be kept: {error}")
+
+
+def _read(prefix: str) -> None:
+    path = wisdom_path(prefix)
+    if not _usable(path.parent):
+        return
+    try:
+        file = read_trusted(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        warn_once(f"FFTW's wisdom could not be read: {error}")
+        return
+    try:
+        if not file.startswith(MAGIC):
+            raise ValueError("not wisdom of this version")
+        text = unsealed(file.removeprefix(MAGIC))  # FFTW ends the process where it finds anything else
+    except ValueError as error:
+        set_aside(path, str(error))
+        return
+    if not _accept(prefix, text):
+        set_aside(path, "FFTW does not accept it")
+
+
+def _known(prefix: str) -> bytes:
+    """FFTW's wisdom, letter by letter: a whole text would be memory of an allocator that we may not have."""
+    text = bytearray()
+    take = ctypes.CFUNCTYPE(None, ctypes.c_char, ctypes.c_void_p)(lambda letter, _: text.extend(letter))
+    export = _function(_library("fftw"), f"{prefix}_export_wisdom", ctypes.c_void_p, ctypes.c_void_p)
+    export(ctypes.cast(take, ctypes.c_void_p), None)
+    return bytes(text)
+
+
+def _accept(prefix: str, wisdom: bytes) -> bool:
+    """Whether FFTW takes some text as wisdom; of what is anything else it may end the process."""
+    name = f"{prefix}_import_wisdom_from_string"
+    return bool(_function(_library("fftw"), name, ctypes.c_char_p, result=ctypes.c_int)(wisdom))
+
+
+@functools.cache
+def _usable(folder: Path) -> bool:
+    return machine.NOWHERE not in folder.parents and private_folder(folder)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+PLAN_ARGUMENTS = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
+
+
+@functools.cache
+def _library(engine: str) -> ctypes.CDLL | None:
+    """The library with FFTW's names, or None where it cannot be found."""
+    if engine == "mkl":
+        return mkl.library()
+    # Symbols are looked up in pyFFTW's compiled module and in the FFTW libraries it is linked with. It is not
+    # imported as a module: that takes longer than everything else in a first call.
+    package = importlib.util.find_spec("pyfftw")
+    folders = package.submodule_search_locations if package else None
+    module = importlib.machinery.PathFinder.find_spec("pyfftw.pyfftw", folders)
+    try:
+        # MKL's layers put FFTW's names before all others once it has run; FFTW must find its own.
+        deep = getattr(os, "RTLD_DEEPBIND", 0)
+        library = ctypes.CDLL(module.origin if module else None, mode=os.RTLD_LOCAL | os.RTLD_NOW | deep)
+        for prefix in PREFIX.values():
+            with _lock:
+                # as pyFFTW does: wisdom is accepted only where the same solvers are, those of threads too
+                _function(library, f"{prefix}_init_threads", result=ctypes.c_int)()
+                _function(library, f"{prefix}_make_planner_thread_safe")()  # others may plan through pyFFTW
+            for name in (
+                "plan_dft_r2c",
+                "plan_dft_c2r",
+                "execute_dft_r2c",
+                "execute_dft_c2r",
+                "destroy_plan",
+            ):
+                _address(library, f"{prefix}_{name}")
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def _function(library: Any, name: str, *arguments: Any, result: Any = None) -> Callable[..., Any]:
+    kind = ctypes.CFUNCTYPE(result, *arguments)
+    return kind(_address(library, name))
+
+
+def _address(library: Any, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _destroy(destroy: Callable[[int], None], plan: int) -> None:
+    with _lock:
+        destroy(plan)

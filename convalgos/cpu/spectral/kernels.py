@@ -1,0 +1,327 @@
+"""Blocks of maps to spectra and back: the kernels of the FFT algorithms.
+
+`forward` reads blocks of the input with their zero border and transforms them in place, `backward`
+multiplies them by filters, transforms the sums back in place and writes y with bias and activation. Both
+work on one chunk of groups and blocks at a time, in either layout; what they read and write is content of
+their record. Threads share a chunk, or each has chunks to itself (`alone`). Filters are transformed by
+`forward` too, as maps of one block, and brought into the order of the products by `pack`.
+
+A plane is a block of one channel: rows of reals, each with room for one frequency more, and then its
+spectrum in the same place. Strides count elements; addresses are bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
+
+RECORD = arguments(
+    # the chunk, and the work in it
+    "chunk chunk_groups chunk_blocks groups channels filters panels panel_filters run run_panels part "
+    "blocks blocks_d blocks_h blocks_w block_pair phases phase_table tasks "
+    # planes and scratch
+    "plane plane_d plane_h length_d length_h length_w vectors vectors_part lane_bytes spectra_bytes "
+    # the maps
+    "size_d size_h size_w out_d out_h out_w stride_d stride_h stride_w low_d low_h low_w "
+    "step_d step_h step_w x_n x_c x_d x_h x_w y_n y_k y_d y_h y_w "
+    # what is called
+    "transform execute_forward inverse execute_inverse multiply forward backward chunks task_bytes"
+)
+RECORD_BYTES = RECORD.itemsize
+STRIP = 128  # pixels of a row that are turned from channels_last at a time
+
+
+def record_bytes() -> int:
+    """Scratch of a task that works alone, behind its strip: a record of its own, in whole cache lines."""
+    return whole_lines(RECORD_BYTES)
+
+
+def strip_bytes(itemsize: int) -> int:
+    """Scratch of a thread, behind its products: a strip of pixels of all lanes."""
+    return STRIP * simd.lanes(itemsize) * itemsize
+
+
+@simd.emitter
+def multiply_spectra(
+    v, FILTERS, BLOCKS, x, x_block, x_phase, x_channel, w, phases, channels, vectors, y, y_filter, y_block
+):
+    """y[k][b][f] = sum_{p,c} x[b][p][c][f] * w[f][p][c][k], complex, for k < FILTERS and b < BLOCKS.
+
+    f runs over `vectors` vectors of frequencies. x and y hold pairs of a real and an imaginary part, w holds
+    a vector of real parts and one of imaginary parts.
+    """
+    n = v.lanes
+    evens, odds = [2 * i for i in range(n)], [2 * i + 1 for i in range(n)]
+    halves = [[half * n // 2 + i // 2 + i % 2 * n for i in range(n)] for half in (0, 1)]
+    with v.loop(vectors) as f:
+        at = v.mul(f, 2 * n)
+        sums = [[(v.register(v.zero()), v.register(v.zero())) for _ in range(BLOCKS)] for _ in range(FILTERS)]
+        row = v.at(v.pointer(w), v.mul(v.mul(f, v.mul(phases, channels)), FILTERS * 2 * n))
+        with v.loop(phases) as p, v.loop(channels) as c:
+            plane = v.at(v.pointer(x), v.plus(at, v.plus(v.mul(p, x_phase), v.mul(c, x_channel))))
+            weights = v.at(row, v.mul(v.plus(v.mul(p, channels), c), FILTERS * 2 * n))
+            inputs = []
+            for b in range(BLOCKS):
+                source = v.at(plane, v.mul(x_block, b))
+                pairs = v.load(source), v.load(source, n)
+                inputs.append((v.shuffle(*pairs, evens), v.shuffle(*pairs, odds)))
+            for k, totals in enumerate(sums):
+                w_re, w_im = v.load(weights, k * 2 * n), v.load(weights, (k * 2 + 1) * n)
+                minus = v.sub(v.zero(), w_im)
+                for (x_re, x_im), (re, im) in zip(inputs, totals, strict=True):
+                    re.set(v.fma(x_im, minus, v.fma(x_re, w_re, re.value)))
+                    im.set(v.fma(x_re, w_im, v.fma(x_im, w_re, im.value)))
+        for k, totals in enumerate(sums):
+            for b, (re, im) in enumerate(totals):
+                target = v.at(v.pointer(y), v.plus(at, v.plus(v.mul(y_filter, k), v.mul(y_block, b))))
+                for half, order in enumerate(halves):
+                    v.store(v.shuffle(re.value, im.value, order), target, half * n)
+
+
+@jit.specialise
+def multiply(SIZE, LANES, FILTERS, BLOCKS):
+    def multiply(x, x_block, x_phase, x_channel, w, phases, channels, vectors, y, y_filter, y_block):
+        multiply_spectra(
+            SIZE, LANES, FILTERS, BLOCKS, x, x_block, x_phase, x_channel, w, phases, channels, vectors,
+            y, y_filter, y_block,
+        )  # fmt: skip
+
+    return multiply
+
+
+@jit.helper
+def chunk_of(a):
+    """(first group, number of groups, first block, number of blocks)."""
+    chunks = (a.blocks + a.chunk_blocks - 1) // a.chunk_blocks
+    group = a.chunk // chunks * a.chunk_groups
+    block = a.chunk % chunks * a.chunk_blocks
+    return group, min(a.chunk_groups, a.groups - group), block, min(a.chunk_blocks, a.blocks - block)
+
+
+@jit.helper
+def place_of(a, block):
+    """(image, first output in each dimension) of a block."""
+    n = block // (a.blocks_w * a.blocks_h * a.blocks_d)
+    d = block // (a.blocks_w * a.blocks_h) % a.blocks_d
+    h = block // a.blocks_w % a.blocks_h
+    return n, d * a.step_d, h * a.step_h, block % a.blocks_w * a.step_w
+
+
+@jit.specialise
+def forward(SIZE, LANES):
+    """Spectra of a chunk of x: [block][phase][group][channel][frequency]."""
+
+    def forward(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        strip = a.scratch + a.spectra_bytes + task * a.lane_bytes
+        group0, groups, block0, blocks = chunk_of(a)
+        plane = a.plane * SIZE
+        units = (groups * a.channels + a.run - 1) // a.run * a.phases * blocks
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            local = unit % blocks
+            phase = unit // blocks % a.phases
+            channel = unit // (blocks * a.phases) * a.run  # of the chunk
+            count = min(a.run, groups * a.channels - channel)
+            planes = a.scratch + ((local * a.phases + phase) * a.chunk_groups * a.channels + channel) * plane
+            # the input under the first element of the block, in x
+            n, d0, h0, w0 = place_of(a, block0 + local)
+            offsets = carray(pointer(a.phase_table + phase * 24), 3, np.int64)
+            d0 = d0 * a.stride_d + offsets[0] - a.low_d
+            h0 = h0 * a.stride_h + offsets[1] - a.low_h
+            w0 = w0 * a.stride_w + offsets[2] - a.low_w
+            # elements [before, behind) of a row lie inside of x
+            before = min(a.length_w, max(0, (a.stride_w - 1 - w0) // a.stride_w))
+            behind = max(before, min(a.length_w, (a.size_w - 1 - w0) // a.stride_w + 1))
+            step = a.stride_w * a.x_w
+            image = a.x + (n * a.x_n + (group0 * a.channels + channel) * a.x_c + w0 * a.x_w) * SIZE
+            for i in range(a.length_d * a.length_h):
+                d = d0 + i // a.length_h * a.stride_d
+                h = h0 + i % a.length_h * a.stride_h
+                row = planes + (i // a.length_h * a.plane_d + i % a.length_h * a.plane_h) * SIZE
+                inside = behind if 0 <= d < a.size_d and 0 <= h < a.size_h else before
+                source = image + (d * a.x_d + h * a.x_h) * SIZE
+                for j in range(count):
+                    zero_bytes(row + j * plane, before * SIZE)
+                    zero_bytes(row + j * plane + inside * SIZE, (a.length_w - inside) * SIZE)
+                if a.run == 1 and step == 1:
+                    copy_bytes(row + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
+                elif a.run == 1:
+                    at = source + before * step * SIZE
+                    channel_vectors.copy_strided(row + before * SIZE, at, inside - before, step, SIZE)
+                else:
+                    for first in range(before, inside, STRIP):
+                        pixels = min(STRIP, inside - first)
+                        for w in range(0, pixels, LANES):
+                            transpose.load_square(
+                                SIZE, LANES, source + (first + w) * step * SIZE, step,
+                                min(LANES, pixels - w), count, strip + w * SIZE, STRIP,
+                            )  # fmt: skip
+                        for j in range(count):
+                            copy_bytes(
+                                row + j * plane + first * SIZE, strip + j * STRIP * SIZE, pixels * SIZE
+                            )
+            for j in range(count):
+                call(a.execute_forward, (a.transform, planes + j * plane, planes + j * plane))
+
+    return forward
+
+
+@jit.helper
+def multiply_chunk(
+    a, block_from, block_to, panel_from, panel_to, first_filter, filters, products, size, lanes
+):
+    """Products of panels of a chunk with some of its blocks: [filter][block][frequency]."""
+    summed = a.phases * a.channels
+    step_block = a.chunk_groups * summed * a.plane
+    vector = 2 * lanes * size
+    for f in range(0, a.vectors, a.vectors_part):
+        vectors = min(a.vectors_part, a.vectors - f)
+        for panel in range(panel_from, panel_to):
+            group = panel // a.panels
+            # a last panel that is not full writes zeros beyond it, which the next one overwrites
+            k = group * a.filters + panel % a.panels * a.panel_filters - first_filter
+            w = a.w + ((filters + panel) * a.vectors + f) * summed * a.panel_filters * vector
+            for block in range(block_from, block_to, a.block_pair):
+                more = int(block + 1 < block_to)  # the last pair of an odd number is one block twice
+                x = a.scratch + (block * step_block + group * a.channels * a.plane) * size + f * vector
+                y = products + (k * a.part + block - block_from) * a.plane * size + f * vector
+                call(
+                    a.multiply,
+                    (
+                        x, more * step_block, a.chunk_groups * a.channels * a.plane, a.plane, w, a.phases,
+                        a.channels, vectors, y, a.part * a.plane, more * a.plane,
+                    ),
+                )  # fmt: skip
+
+
+@simd.emitter
+def store_row(v, x, bias, relu, count, y):
+    """y[i] = x[i] + bias[0] for i < count, at least 0 with relu."""
+    source, to = v.pointer(x), v.pointer(y)
+    add, low = v.broadcast(v.pointer(bias)), v.floor(relu)
+    whole = v.b.sdiv(count, v.integer(v.lanes))
+    with v.loop(whole) as i:
+        at = v.mul(i, v.lanes)
+        v.store(v.at_least(v.add(v.load(source, at), add), low), to, at)
+    at = v.mul(whole, v.lanes)
+    inside = v.mask(v.b.sub(count, at))
+    v.store_masked(v.at_least(v.add(v.load_masked(source, at, inside), add), low), to, at, inside)
+
+
+@jit.specialise
+def backward(SIZE, LANES):
+    """Outputs of a chunk: spectra times filters, transformed back, cropped, with bias and activation."""
+
+    def backward(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        products = a.scratch + a.spectra_bytes + task * a.lane_bytes
+        strip = products + a.run_panels * a.panel_filters * a.part * a.plane * SIZE
+        group0, groups, block0, blocks = chunk_of(a)
+        panels = groups * a.panels
+        parts = (blocks + a.part - 1) // a.part
+        units = (panels + a.run_panels - 1) // a.run_panels * parts
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            panel0 = unit // parts * a.run_panels
+            panel1 = min(panels, panel0 + a.run_panels)
+            first = blocks * (unit % parts) // parts
+            last = blocks * (unit % parts + 1) // parts
+            # filters [k, k + count) of the chunk
+            k = panel0 // a.panels * a.filters + panel0 % a.panels * a.panel_filters
+            count = panel1 // a.panels * a.filters + panel1 % a.panels * a.panel_filters - k
+            multiply_chunk(a, first, last, panel0, panel1, k, group0 * a.panels, products, SIZE, LANES)
+            k += group0 * a.filters
+            for block in range(first, last):
+                planes = products + (block - first) * a.plane * SIZE
+                between = a.part * a.plane  # from one filter's plane to the next
+                for j in range(count):
+                    plane = planes + j * between * SIZE
+                    call(a.execute_inverse, (a.inverse, plane, plane))
+                n, d0, h0, w0 = place_of(a, block0 + block)
+                height = min(a.step_h, a.out_h - h0)
+                width = min(a.step_w, a.out_w - w0)
+                corner = a.y + (n * a.y_n + k * a.y_k + d0 * a.y_d + h0 * a.y_h + w0 * a.y_w) * SIZE
+                for i in range(min(a.step_d, a.out_d - d0) * height):
+                    row = planes + (i // height * a.plane_d + i % height * a.plane_h) * SIZE
+                    y = corner + (i // height * a.y_d + i % height * a.y_h) * SIZE
+                    if a.run == 1:
+                        for j in range(count):
+                            store_row(
+                                SIZE, LANES, row + j * between * SIZE, a.bias + (k + j) * SIZE, a.relu, width,
+                                y + j * a.y_k * SIZE,
+                            )  # fmt: skip
+                    else:
+                        for w in range(0, width, LANES):
+                            pixels = min(LANES, width - w)
+                            transpose.load_square(
+                                SIZE, LANES, row + w * SIZE, between, count, pixels, strip, LANES
+                            )
+                            channel_vectors.finish_pixels(
+                                SIZE, LANES, strip, a.bias + k * SIZE, a.relu, count, pixels,
+                                y + w * a.y_w * SIZE, a.y_w,
+                            )  # fmt: skip
+
+    return backward
+
+
+@simd.emitter
+def split_plane(v, x, scale, vectors, y, y_stride):
+    """y[f] = (re, -im) of x[f], times scale[0], for `vectors` vectors of frequencies f: parts apart."""
+    n = v.lanes
+    source, to, factor = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
+    with v.loop(vectors) as f:
+        at = v.at(source, v.mul(f, 2 * n))
+        pairs = v.load(at), v.load(at, n)
+        re, im = v.shuffle(*pairs, range(0, 2 * n, 2)), v.shuffle(*pairs, range(1, 2 * n, 2))
+        target = v.at(to, v.mul(f, y_stride))
+        v.store(v.times(re, factor), target)
+        v.store(v.times(v.sub(v.zero(), im), factor), target, n)
+
+
+@jit.specialise
+def pack(SIZE, LANES):
+    """Spectra of filters [panel][filter][channel], in scratch, to w: [panel][f][channel][filter][re, im].
+
+    Conjugated and multiplied by the element at `bias`.
+    """
+
+    def pack(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        vector = 2 * LANES * SIZE
+        planes = a.groups * a.channels
+        for plane in range(planes * task // a.tasks, planes * (task + 1) // a.tasks):
+            channel = plane % a.channels
+            k = plane // a.channels % a.panel_filters
+            panel = plane // (a.channels * a.panel_filters)
+            y = a.w + ((panel * a.vectors * a.channels + channel) * a.panel_filters + k) * vector
+            split_plane(
+                SIZE, LANES, a.scratch + plane * a.plane * SIZE, a.bias, a.vectors,
+                y, a.channels * a.panel_filters * 2 * LANES,
+            )  # fmt: skip
+
+    return pack
+
+
+@jit.specialise
+def alone():
+    """All chunks, each by one task in scratch of its own, from start to end."""
+
+    def alone(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        scratch = a.scratch + task * a.task_bytes
+        own_args = scratch + a.spectra_bytes + a.lane_bytes
+        copy_bytes(own_args, args, RECORD_BYTES)
+        own = carray(pointer(own_args), 1, RECORD)
+        own[0].scratch = scratch
+        own[0].tasks = 1
+        for chunk in range(a.chunks * task // a.tasks, a.chunks * (task + 1) // a.tasks):
+            own[0].chunk = chunk
+            call(a.forward, (own_args, 0))
+            call(a.backward, (own_args, 0))
+
+    return alone

@@ -1,0 +1,1 @@
+"""The driver of Winograd and tiled FFT: its blocking, cost, transforms."""

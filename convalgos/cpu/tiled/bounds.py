@@ -1,0 +1,57 @@
+"""A lower bound of what a problem takes in tiles of any size, found without a search for its boxes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from convalgos.core.machine import Machine
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, Schedule
+from convalgos.cpu.tiled.search import common
+
+
+class Bounds:
+    """Of `Schedule.seconds`, whatever the boxes: each choice asks for every size of a tile.
+
+    What does not depend on the size is multiplied out once: seconds for each point of a tile, each of its
+    outputs, each product that is summed, and each row of outputs of all tiles.
+    """
+
+    def __init__(self, whole: Schedule, machine: Machine):
+        p, rows, columns = whole.problem, whole.rows, whole.columns
+        self._whole, self._machine = whole, machine
+        self._high, self._wide = rows.size_out, columns.size_out
+        self._row_step, self._column_step = rows.lattices, columns.lattices
+        self._stacks = whole.stacks
+        self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
+        byte = p.itemsize / (machine.cache_bandwidth * whole.transform_speed)
+        written = whole.filter_blocks * whole.lanes * byte  # of one value of all filters
+        self._point = 2 * whole.v_row * byte + written * whole.parts
+        self._output = 3 * written
+        if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
+            pixels = 2 * whole.channel_blocks * rows.stride * columns.stride
+            self._output += pixels * whole.lanes * byte
+        self._product = whole.point_flops / whole.product_speed / machine.peak(p.dtype)
+        self._waiting = WAIT * p.groups  # for filters, in tiles
+        pixel_rows = p.groups * p.N * p.spatial_out[0] * (whole.channel_blocks + whole.filter_blocks)
+        self._row = ROW_CALL * pixel_rows * rows.lattices / whole.threads
+        self._call = PRODUCT_CALL * p.groups * whole.panels / whole.threads
+        self._fixed = CALL + machine.launch + whole.moving(0.0, machine)
+
+    def seconds(self, h: int, w: int) -> float:
+        """Of tiles of h x w outputs."""
+        whole = self._whole
+        high, wide = -(-self._high // (h * self._row_step)), -(-self._wide // (w * self._column_step))
+        tiles, points = self._stacks * high * wide, whole.points_of(h, w)
+        moved = points * self._point + h * w * self._output
+        computed = self._blocks * whole.transforming(points, self._machine)
+        products = (tiles + self._waiting) * whole.products_of(h, w) * self._product
+        calls = high * h * self._row + points * self._call
+        return self._fixed + products + tiles * (moved + computed) + calls
+
+
+@lru_cache(512)
+def bounds(kind: type[Schedule], problem: ConvProblem, machine: Machine) -> Bounds:
+    """Those of a problem in a kind of tiles."""
+    return Bounds(common(kind, problem, machine.threads), machine)  # type: ignore[arg-type]

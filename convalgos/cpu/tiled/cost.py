@@ -1,0 +1,158 @@
+"""What a problem that is cut into boxes of tiles will take: for the choice of boxes, and for costs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+from convalgos.core.cached_attribute import kept
+from convalgos.core.machine import Machine, cache_sizes
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.tiled.blocking import BoxSizes
+
+# Calibrated on Zen 5 with AVX-512, 2 cores; times are counted in tiles where they decide between boxes.
+TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread that are tried
+MANY = 64  # boxes of a thread, from which on all threads have as good as the same work
+WAIT = 1.5  # tiles computed in the time that the filters of a box take to come from L3
+MEMORY = 5  # tiles computed by a thread in the time that they come from memory, which all threads share
+KEPT = 0.5  # of L3 is what filters can fill that every box finds there again
+SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
+TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
+PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
+READ = 6  # tiles computed in the time that the filters of a box take from L3 where too few hide it
+PRODUCT_CALL = 1.5e-8  # seconds around each product of a point,
+ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
+LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team starts from Python
+TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
+ENOUGH = 10  # registers of sums that keep the arithmetic units busy
+TRANSFORM = 1.1  # of the bandwidth of the caches
+SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
+PREPARE_CALL = 4e-5  # seconds to transform any filter,
+PREPARE = 10e9  # and bytes of it, when transformed, in a second
+
+
+class Schedule(BoxSizes):
+    """Sizes, and the time that they take. Efforts are counted in tiles."""
+
+    targets: ClassVar[tuple[int, ...]] = TARGETS
+    team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
+    transform_speed: ClassVar[float] = TRANSFORM
+    shown: ClassVar[float] = SHOWN
+
+    @kept
+    def busy_tiles(self) -> float:
+        """Tiles that the busiest thread computes."""
+        if self.team or self.boxes > MANY * self.threads:
+            return self.tile_count / self.threads
+        shares = [self._tiles_before(self.boxes * t // self.threads) for t in range(1, self.threads)]
+        done = [0, *shares, self.tile_count // self.row_tiles]
+        return float(max(end - start for start, end in pairwise(done))) * self.row_tiles
+
+    def _tiles_before(self, box: int) -> int:
+        """Tiles, of one lattice, of all boxes before one: groups are outermost, columns innermost."""
+        below, tiles = 0, 1  # before the box, of those with the same outer indices; and of all of those
+        for n, c in zip(reversed(self.grid), reversed(self.cuts), strict=True):
+            box, index = divmod(box, c)
+            first = index * n // c
+            below = first * tiles + ((index + 1) * n // c - first) * below
+            tiles *= n
+        return box * tiles + below
+
+    @property
+    def effort(self) -> float:
+        """The time of the busiest thread, counted in tiles."""
+        computed = self.busy_tiles * self.slowdown + WAIT * self.rounds
+        return max(computed, READ * self.rounds) + MEMORY * self.fetches
+
+    @property
+    def rounds(self) -> float:
+        """Boxes of the busiest thread."""
+        return self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
+
+    @property
+    def fetches(self) -> int:
+        """How often the filter of a group comes from memory, in all groups."""
+        return self.boxes if self.problem.groups * self.u_bytes > KEPT * cache_sizes()[2] else 0
+
+    @property
+    def slowdown(self) -> float:
+        """The time of a tile in its box, over that of one in a small box of one thread."""
+        return self.slowed(self.box_bytes, self.team)
+
+    def slowed(self, box_bytes: float, team: bool) -> float:
+        """The same of a box of some bytes."""
+        filled = box_bytes / (self.threads if team else 1) / cache_sizes()[1]
+        return (TEAM if team else 1) + SPILL * min(10.0, filled)
+
+    @property
+    def product_flops(self) -> float:
+        """Of a tile."""
+        return self.point_flops * self.products_of(self.rows.outputs, self.columns.outputs)
+
+    @kept
+    def point_flops(self) -> float:
+        """Of a tile at a point, for one product that is summed."""
+        return 2 * self.panels * self.panel * self.depth_taps
+
+    def products_of(self, h: int, w: int) -> int:
+        """Products that are summed at all points of a tile of h x w outputs; see `point_taps`."""
+        rows, columns, p = self.rows, self.columns, self.problem
+        summed = self.points_of(h, w) * self.phases
+        if p.kernel[0] == 1:
+            short_h = rows.phases * rows.taps - p.kernel[1] if h > 1 else 0
+            short_w = columns.phases * columns.taps - p.kernel[2] if w > 1 else 0
+            if short_h or short_w:
+                summed -= (w + columns.taps - 1) * short_h * columns.phases
+                summed -= (h + rows.taps - 1) * short_w * rows.phases
+                summed += short_h * short_w
+        return summed * p.w_shape[1]
+
+    @property
+    def product_speed(self) -> float:
+        """Of the micro-kernel, over the peak."""
+        registers = self.vectors * self.most_rows
+        return PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
+
+    @property
+    def transform_bytes(self) -> float:
+        """What is read and written in the caches to transform a tile there and back."""
+        region = self.rows.span(self.strip) * self.columns.span(self.box[3])
+        pixels = region / (self.strip * self.box[3] * self.row_tiles)  # gathered for each tile
+        values = self.points * self.parts
+        reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + values * self.phases)
+        writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
+        return (reads + writes) * self.lanes * self.problem.itemsize
+
+    @property
+    def calls(self) -> float:
+        """Seconds of the busiest thread around its products and rows of pixels."""
+        n, o, h, _ = self.box
+        gathered = self.channel_blocks * self.slots * -(-h // self.strip) * self.rows.span(self.strip)
+        scattered = self.filter_blocks * o * h * self.rows.outputs * self.rows.lattices
+        products = self.points * self.panels
+        return self.rounds * (PRODUCT_CALL * products + ROW_CALL * n * (gathered + scattered))
+
+    def seconds(self, machine: Machine) -> float:
+        """Predicted time of one run."""
+        speed = machine.peak(self.problem.dtype) * self.product_speed
+        products = self.effort * self.threads * self.product_flops / speed
+        moved = self.busy_tiles * self.threads * self.transform_bytes
+        launches = machine.launch * (3 * LAUNCH * self.boxes if self.team else 1)
+        blocks = self.slots / self.box[1] * self.channel_blocks * self.phases + self.filter_blocks
+        computed = self.busy_tiles * self.threads * blocks * self.transforming(self.points, machine)
+        return CALL + launches + products + self.calls + self.moving(moved, machine) + computed
+
+    def transforming(self, points: int, machine: Machine) -> float:
+        """Seconds to transform a block of channels of a tile, beside those to move its bytes."""
+        return 0.0
+
+    def moving(self, transformed: float, machine: Machine) -> float:
+        """Seconds to move the bytes of the transforms, and those of x and y."""
+        p = self.problem
+        outer = self.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
+        return transformed / (machine.cache_bandwidth * self.transform_speed) + outer
+
+    @property
+    def prepare_seconds(self) -> float:
+        """Predicted time to transform the filter."""
+        return PREPARE_CALL + self.problem.groups * self.u_bytes / PREPARE

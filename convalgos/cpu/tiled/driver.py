@@ -1,0 +1,407 @@
+"""The skeleton of algorithms on transformed tiles: a box is read, multiplied and written.
+
+    read      x -> pixels of some channels, with a zero border -> `input_tiles` -> V
+    multiply  V and the transformed filter U -> M, a matrix product for each point of the tiles
+    write     M -> `output_tiles` -> pixels of some filters -> y, with bias and activation
+
+V is (point, input slice, image, tile, phase, channel), U (group, point, panel, depth tap, phase, channel,
+filter) and M (point, panel, output slice, image, tile, filter). In V and M the tiles of all images of a slice
+lie one after the other without a gap, in every box, so that they are the rows of one product or one sum; it
+is the slices of V that lie as far apart as those of the largest box. Values at a point have one part or two,
+the real and the imaginary ones of each vector of channels or filters in turn. What a tile is transformed by,
+and how values are multiplied, is the business of the algorithm, which gives the addresses of kernels; map
+size, padding, stride, dilation, layout, groups and dimensions are all dealt with here. Sizes come from
+`box_sizes.BoxSizes`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
+from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.vectors.simd import call, carray, pointer, zero_bytes
+
+# --- the record of the kernels -------------------------------------------------------------------
+
+AXIS = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "size", "size_out", "pad", "stride", "dilation", "phases", "lattices", "taps", "outputs", "step",
+            "tiles", "tail", "cuts", "x", "y",
+        )
+    ]
+)  # fmt: skip
+"""An `Axis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
+
+SIZES = arguments(
+    "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
+    "points panel panels vectors slice_taps chunk slot_step slot_tiles strip v_row v_point m_panel m_point "
+    "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets phase_places point_taps "
+    "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
+)
+RECORD = np.dtype([*SIZES.descr, ("depth", AXIS), ("rows", AXIS), ("columns", AXIS)])
+BOX, PHASE = (SIZES.names.index(name) for name in ("box", "phase"))  # type: ignore[union-attr]
+
+
+class Box(NamedTuple):
+    """What a box holds: a group, and ranges of images, output slices, rows and columns of tiles."""
+
+    group: int
+    n0: int
+    n1: int
+    o0: int
+    o1: int
+    h0: int
+    h1: int
+    w0: int
+    w1: int
+
+
+@jit.helper
+def box_of(a, index):
+    """The box of an index; boxes differ by at most one along each dimension."""
+    w, index = index % a.columns.cuts, index // a.columns.cuts
+    h, index = index % a.rows.cuts, index // a.rows.cuts
+    o, index = index % a.depth.cuts, index // a.depth.cuts
+    n, group = index % a.cuts_n, index // a.cuts_n
+    return Box(
+        group,
+        a.images * n // a.cuts_n, a.images * (n + 1) // a.cuts_n,
+        a.depth.tiles * o // a.depth.cuts, a.depth.tiles * (o + 1) // a.depth.cuts,
+        a.rows.tiles * h // a.rows.cuts, a.rows.tiles * (h + 1) // a.rows.cuts,
+        a.columns.tiles * w // a.columns.cuts, a.columns.tiles * (w + 1) // a.columns.cuts,
+    )  # fmt: skip
+
+
+@jit.helper
+def image_tiles(a, box):
+    """Tiles of a slice of one image of a box: from an image to the next in V and M."""
+    return (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
+
+
+@jit.helper
+def span(axis, tiles):
+    """`Axis.span`."""
+    return (tiles * axis.outputs + axis.taps - 2) * axis.step + axis.tail
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+
+@jit.helper
+def transform_inputs(a, source, width, strip, tiles_w, v):
+    """All tiles of a strip of rows: source (row, column, lane) -> V, for one vector of channels."""
+    pixel = a.lanes * a.size
+    down = a.rows.step * width * a.lanes
+    across = (
+        a.columns.step * a.lanes if a.columns.outputs > 1 else down
+    )  # a 1-D transform takes only this one
+    places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
+    for i in range(strip):
+        for lattice in range(a.rows.lattices * a.columns.lattices):
+            lattice_h, lattice_w = lattice // a.columns.lattices, lattice % a.columns.lattices
+            for phase in range(a.rows.phases * a.columns.phases):
+                phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
+                row = i * a.rows.outputs * a.rows.step + lattice_h * a.rows.stride + phase_h * a.rows.dilation
+                column = lattice_w * a.columns.stride + phase_w * a.columns.dilation
+                first = source + (row * width + column) * pixel
+                target = v + places[phase] * a.channel_blocks * a.parts * pixel
+                tile_step = a.columns.outputs * a.columns.step * a.lanes
+                call(a.input_tiles, (first, down, across, tile_step, tiles_w, target, a.v_row, a.v_point))
+            v += tiles_w * a.v_row * a.size
+
+
+@jit.specialise
+def read_box():
+    """x -> V, for some (image, vector of channels) items of a box."""
+
+    def read_box(args, index, first, last, shared, own):
+        a = carray(pointer(args), 1, RECORD)[0]
+        box = box_of(a, index)
+        pixel = a.lanes * a.size
+        slots = (
+            (box.o1 - box.o0 - 1) * a.depth.stride + (a.depth.taps - 1) * a.depth.dilation
+        ) // a.slot_step + 1
+        tiles_w = box.w1 - box.w0
+        # The region under a strip of tiles begins at (top, left) of the map, and may reach beyond it.
+        left = box.w0 * a.columns.outputs * a.columns.step - a.columns.pad
+        width = span(a.columns, tiles_w)
+        column0, column1 = max(0, -left), min(width, a.columns.size - left)  # of the region, inside the map
+        for h in range(box.h0, box.h1, a.strip):
+            strip = min(a.strip, box.h1 - h)
+            top = h * a.rows.outputs * a.rows.step - a.rows.pad
+            height = span(a.rows, strip)
+            row0, row1 = max(0, -top), min(height, a.rows.size - top)
+            if max(row0, column0) > 0 or row1 < height or column1 < width:
+                zero_bytes(own, height * width * pixel)
+            for item in range(first, last):
+                n, block = item // a.channel_blocks, item % a.channel_blocks
+                channels = min(a.lanes, a.channels - block * a.lanes)
+                x = (box.n0 + n) * a.x_n + (box.group * a.channels + block * a.lanes) * a.x_c
+                for slot in range(slots):
+                    d = box.o0 * a.depth.stride - a.depth.pad + slot * a.slot_step
+                    if d < 0 or d >= a.depth.size:
+                        continue  # the products leave it out
+                    plane = x + d * a.depth.x + (left + column0) * a.columns.x
+                    for row in range(row0, row1):
+                        source = a.x + (plane + (top + row) * a.rows.x) * a.size
+                        target = own + (row * width + column0) * pixel
+                        call(a.gather, (source, a.x_c, a.columns.x, channels, column1 - column0, target))
+                    v = slot * a.slot_tiles + n * image_tiles(a, box) + (h - box.h0) * tiles_w * a.row_tiles
+                    v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.size
+                    transform_inputs(a, own, width, strip, tiles_w, v)
+
+    return read_box
+
+
+# --- multiply ------------------------------------------------------------------------------------
+
+
+@jit.helper
+def fill_row_table(a, box, address):
+    """Where the row of V of each output tile begins, in the order of M; spare entries repeat the last."""
+    table = carray(pointer(address), a.table_bytes // 8, np.int64)
+    rows = (box.n1 - box.n0) * image_tiles(a, box)  # of a slice
+    i = 0
+    for o in range(box.o1 - box.o0):
+        start = o * a.depth.stride // a.slot_step * a.slot_tiles
+        for row in range(rows):
+            table[i] = (start + row) * a.v_row
+            i += 1
+    for spare in range(i, a.table_bytes // 8):
+        table[spare] = table[i - 1]
+
+
+@jit.helper
+def depth_taps(a, o):
+    """The first and one behind the last tap in depth under which output slice o meets the map."""
+    d = o * a.depth.stride - a.depth.pad
+    first = max(0, -(d // a.depth.dilation))
+    return first, max(first, min(a.depth.taps, (a.depth.size - 1 - d) // a.depth.dilation + 1))
+
+
+@jit.specialise
+def multiply_box():
+    """V and U -> M, for some (point, panel) items of a box."""
+
+    def multiply_box(args, index, first, last, shared, own):
+        a = carray(pointer(args), 1, RECORD)[0]
+        box = box_of(a, index)
+        fill_row_table(a, box, own)
+        per_slice = (box.n1 - box.n0) * image_tiles(a, box)
+        products = shared + a.points * a.v_point * a.size
+        point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
+        for item in range(first, last):
+            point, panel = item // a.panels, item % a.panels
+            v = shared + point * a.v_point * a.size
+            m = products + (point * a.m_point + panel * a.m_panel) * a.size
+            u = ((box.group * a.points + point) * a.panels + panel) * a.depth.taps * a.slice_taps
+            o = box.o0
+            while o < box.o1:  # output slices with the same taps in depth are one product
+                tap0, tap1 = depth_taps(a, o)
+                end = o + 1
+                while end < box.o1 and depth_taps(a, end) == (tap0, tap1):
+                    end += 1
+                row, rows = (o - box.o0) * per_slice, (end - o) * per_slice
+                target = m + row * a.panel * a.size
+                if tap0 == tap1:
+                    zero_bytes(target, rows * a.panel * a.size)
+                else:
+                    skip = tap0 * a.slice_taps + point_taps[point, 0]
+                    taps = (tap1 - tap0 - 1) * a.slice_taps + point_taps[point, 1]
+                    weights = a.w + (u + skip) * a.panel * a.size
+                    offsets = a.offsets + skip * 8
+                    call(a.sum_panel, (v, own + row * 8, rows, offsets, taps, a.chunk, weights, target))
+                o = end
+
+    return multiply_box
+
+
+# --- write ---------------------------------------------------------------------------------------
+
+
+@jit.helper
+def transform_outputs(a, m, strip, tiles_w, target, width):
+    """All tiles of a strip of rows: M -> target (row, column, lane), for one vector of filters."""
+    down = a.rows.lattices * width * a.lanes
+    across = a.columns.lattices * a.lanes if a.columns.outputs > 1 else down
+    tile_step = a.columns.outputs * a.columns.lattices * a.lanes
+    rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
+    for i in range(strip):
+        for lattice in range(a.rows.lattices * a.columns.lattices):
+            row = i * a.rows.outputs * a.rows.lattices + lattice // a.columns.lattices
+            first = target + (row * width + lattice % a.columns.lattices) * a.lanes * a.size
+            call(
+                a.output_tiles,
+                (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step, rows, columns),
+            )
+            m += tiles_w * a.panel * a.size
+
+
+@jit.specialise
+def write_box():
+    """M -> y, for some (image, vector of filters) items of a box."""
+
+    def write_box(args, index, first, last, shared, own):
+        a = carray(pointer(args), 1, RECORD)[0]
+        box = box_of(a, index)
+        pixel = a.lanes * a.size
+        tiles_w = box.w1 - box.w0
+        per_image = image_tiles(a, box)
+        products = shared + a.points * a.v_point * a.size
+        left = box.w0 * a.columns.outputs * a.columns.lattices
+        width = tiles_w * a.columns.outputs * a.columns.lattices  # the last tile may reach beyond y
+        for h in range(box.h0, box.h1, a.strip):
+            strip = min(a.strip, box.h1 - h)
+            top = h * a.rows.outputs * a.rows.lattices
+            rows = min(a.rows.size_out - top, strip * a.rows.outputs * a.rows.lattices)
+            for item in range(first, last):
+                n, block = item // a.filter_blocks, item % a.filter_blocks
+                k = box.group * a.filters + block * a.lanes
+                filters = min(a.lanes, a.filters - block * a.lanes)
+                for o in range(box.o0, box.o1):
+                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_image
+                    m += (h - box.h0) * tiles_w * a.row_tiles
+                    m = block // a.vectors * a.m_panel + m * a.panel + block % a.vectors * a.parts * a.lanes
+                    transform_outputs(a, products + m * a.size, strip, tiles_w, own, width)
+                    y = (box.n0 + n) * a.y_n + k * a.y_k + o * a.depth.y + top * a.rows.y + left * a.columns.y
+                    for row in range(rows):
+                        source, target = own + row * width * pixel, a.y + (y + row * a.rows.y) * a.size
+                        bias, pixels = a.bias + k * a.size, min(width, a.columns.size_out - left)
+                        call(a.scatter, (source, bias, a.relu, a.y_k, a.columns.y, filters, pixels, target))
+
+    return write_box
+
+
+# --- all boxes -----------------------------------------------------------------------------------
+
+
+@jit.specialise
+def run_boxes():
+    """Every task takes boxes of its own through all three phases."""
+
+    def run_boxes(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        own = a.scratch + task * (a.own_bytes + a.box_bytes)
+        shared = own + a.own_bytes
+        boxes = a.groups * a.cuts_n * a.depth.cuts * a.rows.cuts * a.columns.cuts
+        for index in range(boxes * task // a.tasks, boxes * (task + 1) // a.tasks):
+            box = box_of(a, index)
+            images = box.n1 - box.n0
+            call(a.read_box, (args, index, 0, images * a.channel_blocks, shared, own))
+            call(a.multiply_box, (args, index, 0, a.points * a.panels, shared, own))
+            call(a.write_box, (args, index, 0, images * a.filter_blocks, shared, own))
+
+    return run_boxes
+
+
+@jit.specialise
+def share_box():
+    """All tasks take parts of the box `a.box` through the phase `a.phase`: 0 read, 1 multiply, 2 write."""
+
+    def share_box(args, task):
+        a = carray(pointer(args), 1, RECORD)[0]
+        own = a.scratch + task * a.own_bytes
+        shared = a.scratch + a.tasks * a.own_bytes
+        box = box_of(a, a.box)
+        kernel, items = a.multiply_box, a.points * a.panels
+        if a.phase == 0:
+            kernel, items = a.read_box, (box.n1 - box.n0) * a.channel_blocks
+        elif a.phase == 2:
+            kernel, items = a.write_box, (box.n1 - box.n0) * a.filter_blocks
+        call(kernel, (args, a.box, items * task // a.tasks, items * (task + 1) // a.tasks, shared, own))
+
+    return share_box
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+class BoxPlan(KernelPlan):
+    """A plan on boxes. Subclasses implement `pack_filter`, which gives U.
+
+    Args:
+        input_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
+            target_step, point_step) that transforms `count` tiles of pixels of `lanes` channels; a transform
+            in one dimension steps by column_step.
+        output_tiles: of a kernel (source, source_step, point_step, count, target, row_step, column_step,
+            tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
+            only `columns` counts. All steps count elements.
+        sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        cut: BoxSizes,
+        input_tiles: int,
+        output_tiles: int,
+        sum_panel: int,
+    ):
+        values = box_values(cut) | {
+            "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
+            "multiply_box": multiply_box(), "write_box": write_box(),
+            "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
+            "scatter": channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
+        }  # fmt: skip
+        steps = [(share_box() if cut.team else run_boxes(), cut.threads)]
+        super().__init__(problem, algorithm, RECORD, values, steps, cut.scratch_bytes)
+        self.cut = cut
+
+    def launch_steps(self, workspace: Workspace) -> None:
+        if not self.cut.team:
+            return super().launch_steps(workspace)
+        for box in range(self.cut.boxes):
+            for phase in range(3):
+                workspace.fields[BOX], workspace.fields[PHASE] = box, phase
+                super().launch_steps(workspace)
+        return None
+
+
+def box_values(cut: BoxSizes) -> dict[str, Any]:
+    """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`."""
+    p = cut.problem
+    x_steps, y_steps = (_steps(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
+    values: dict[str, Any] = {
+        "box": 0, "phase": 0, "size": p.itemsize, "tasks": cut.threads, "groups": p.groups,
+        "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
+        "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
+        "gather": channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
+    }  # fmt: skip
+    for i, name in enumerate(("depth", "rows", "columns")):
+        axis, given = (
+            getattr(cut, name),
+            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
+        )
+        values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS.names or ())
+    for name in set(SIZES.names or ()) - values.keys():
+        if hasattr(cut, name):
+            values[name] = getattr(cut, name)
+    return values
+
+
+def _steps(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours along (N, C, D, H, W)."""
+    d, h, w = spatial
+    if layout == "channels_last":
+        return (d * h * w * channels, 1, h * w * channels, w * channels, channels)
+    return (channels * d * h * w, d * h * w, h * w, w, 1)
+
+
+def _offsets(cut: BoxSizes) -> np.ndarray:
+    """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
+    slot = cut.depth.dilation // cut.slot_step * cut.slot_tiles * cut.v_row if cut.depth.taps > 1 else 0
+    depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot
+    phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.parts * cut.lanes
+    block, lane = np.divmod(np.arange(cut.problem.w_shape[1]), cut.lanes)
+    return (depth + phase + block * cut.parts * cut.lanes + lane).ravel().astype(np.int64)

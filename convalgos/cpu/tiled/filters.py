@@ -1,0 +1,104 @@
+"""The filter of algorithms on boxes: a vector of filters at a time, w is transformed into U, in parallel.
+
+U is (group, point, panel, depth tap, phase, channel, filter), as `boxes` reads it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.tiled.driver import RECORD
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
+
+FILTER_RECORD = np.dtype(
+    [*RECORD.descr, *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "task_bytes"))]
+)
+"""The record of the boxes, and where the filter goes."""
+
+
+@jit.specialise
+def transform_filters():
+    """w (group, filter, channel, depth tap, row, column) -> U, in the order that `boxes` reads.
+
+    Rows and columns are multiples of the phases. An item is a group and a vector of filters.
+    """
+
+    def transform_filters(args, task):
+        a = carray(pointer(args), 1, FILTER_RECORD)[0]
+        scratch = a.scratch + task * a.task_bytes
+        pixel = a.lanes * a.size
+        width = a.columns.phases * a.columns.taps
+        plane = a.rows.phases * a.rows.taps * width
+        volume = a.depth.taps * plane
+        down = a.rows.phases * width * a.lanes
+        across = a.columns.phases * a.lanes if a.columns.outputs > 1 else down
+        rows, columns = a.rows.taps, a.columns.taps if a.columns.outputs > 1 else a.rows.taps
+        u_panel = a.depth.taps * a.slice_taps * a.panel
+        items = a.groups * a.filter_blocks
+        places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
+        for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+            group, block = item // a.filter_blocks, item % a.filter_blocks
+            filters = min(a.lanes, a.filters - block * a.lanes)
+            panel = group * a.points * a.panels + block // a.vectors
+            u = panel * u_panel + block % a.vectors * a.parts * a.lanes
+            for c in range(0, a.channels, a.some_channels):
+                channels = min(a.some_channels, a.channels - c)
+                w = ((group * a.filters + block * a.lanes) * a.channels + c) * volume
+                source = a.w + w * a.size
+                call(a.gather, (source, a.channels * volume, 1, filters, channels * volume, scratch))
+                for tap in range(a.depth.taps):
+                    for phase in range(a.rows.phases * a.columns.phases):
+                        phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
+                        source = scratch + (tap * plane + phase_h * width + phase_w) * pixel
+                        row = tap * a.slice_taps + places[phase] * a.channels + c
+                        target = a.u + (u + row * a.panel) * a.size
+                        step = volume * a.lanes
+                        call(
+                            a.filter_tiles,
+                            (source, down, across, step, channels, target, a.panel, a.panels * u_panel,
+                             rows, columns),
+                        )  # fmt: skip
+
+    return transform_filters
+
+
+def transform(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_tiles: int) -> np.ndarray:
+    """U (groups, points, panels, taps, panel) of a filter w (K, C/groups, *kernel).
+
+    Args:
+        record: of the plan's boxes.
+        filter_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
+            target_step, point_step, rows, columns) that transforms `rows` by `columns` taps of `count`
+            channels, for a vector of filters; in one dimension only column_step and `columns` count.
+    """
+    p = cut.problem
+    taps = tuple(a.phases * a.taps for a in (cut.rows, cut.columns))
+    w = w.reshape(p.w_shape)  # (K, C/g, T, R, S)
+    if taps != p.kernel[1:]:  # with the zeros of the phases that have a tap less
+        padded = np.zeros((*p.w_shape[:3], *taps), w.dtype)
+        padded[..., : p.kernel[1], : p.kernel[2]] = w
+        w = padded
+    shape = (p.groups, cut.points, cut.panels, cut.taps, cut.panel)
+    u = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
+    written = ((cut.filter_blocks - 1) % cut.vectors + 1) * cut.parts * cut.lanes
+    u[:, :, -1, :, written:] = 0
+
+    volume = math.prod(w.shape[2:])
+    some_channels = max(1, CHUNK // volume)
+    task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * p.itemsize
+    scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
+    own = np.zeros(1, FILTER_RECORD)
+    for name in RECORD.names or ():
+        own[name] = record[name]
+    own["w"], own["u"], own["scratch"] = w.ctypes.data, u.ctypes.data, scratch.ctypes.data
+    own["some_channels"], own["task_bytes"] = some_channels, task_bytes
+    own["filter_tiles"] = filter_tiles
+    jit.launch(transform_filters(), own.ctypes.data, cut.threads)
+    return u

@@ -1,0 +1,103 @@
+"""The search for the boxes of tiles that a problem is cut into, among a few ways of about a target's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import TypeVar
+
+from convalgos.core.machine import cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.channel_vectors import plane
+from convalgos.cpu.tiled.blocking import GEOMETRY
+from convalgos.cpu.tiled.cost import WAIT, Schedule
+
+UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
+BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
+
+Cuts = tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
+A = TypeVar("A")
+S = TypeVar("S", bound=Schedule)
+
+
+@lru_cache(512)
+def common(kind: type[S], problem: ConvProblem, threads: int) -> S:
+    """What is the same for tiles of all sizes of a problem."""
+    if kind is Schedule:
+        return kind(problem.as_3d, *plane(problem), (1, 1, 1, 1), True, threads)
+    base, other = common(Schedule, problem, threads), object.__new__(kind)
+    other.__dict__.update({name: getattr(base, name) for name in GEOMETRY})
+    return other
+
+
+def best(whole: S, box: int = 0) -> S:
+    """Of the ways to cut a whole problem into boxes the one of least effort, and of equals the smallest.
+
+    Args:
+        box: tiles of a box, about; 0 for any number.
+    """
+    least = math.inf
+    found: list[S] = []
+    for bound, cuts, team in _bounds(whole, ways(whole, box)):
+        if bound > least:
+            break
+        tried = whole.cut_into(cuts, team)
+        effort = tried.effort
+        if effort <= least:
+            found = [tried] if effort < least else [*found, tried]
+            least = effort
+    if len(found) == 1:
+        return found[0]
+    return min(found, key=lambda s: (s.scratch_bytes, s.cuts[::-1], s.team))
+
+
+def different(known: A, others: Iterable[A], schedule_of: Callable[[A], Schedule]) -> Iterator[A]:
+    """Those of some algorithms whose boxes are not those of the known one, nor of one before."""
+    seen = {(schedule_of(known).cuts, schedule_of(known).team)}
+    for other in others:
+        boxes = schedule_of(other).cuts, schedule_of(other).team
+        if boxes not in seen:
+            seen.add(boxes)
+            yield other
+
+
+def ways(whole: Schedule, box: int = 0) -> set[tuple[Cuts, bool]]:
+    """Boxes worth a thought, as (cuts, team): of about each target, for single threads and for the team."""
+    threads, fitting = whole.threads, max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # in half of L3
+    order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
+    sizes = [(d, whole.grid[d]) for d in order if whole.grid[d] > 1]
+    targets = {min(t, fitting // threads) for t in ((box,) if box else whole.targets)}
+    found = {(cuts_of(sizes, target / whole.row_tiles), False) for target in targets}
+    if threads > 1:
+        targets = {min(box, fitting)} if box else {min(t, fitting) for t in (*whole.team_targets, fitting)}
+        found |= {(cuts_of(sizes, target / whole.row_tiles), True) for target in targets}
+    return found
+
+
+def cuts_of(sizes: list[tuple[int, int]], room: float) -> Cuts:
+    """Cuts into boxes of about so many tiles: whole rows, then the rest.
+
+    Args:
+        sizes: (dimension, tiles) of those that can be cut, in their order.
+    """
+    cuts = [1, 1, 1, 1]
+    room = max(1.0, room)
+    for d, size in sizes:
+        if size > (UNCUT * room if d == 3 else room):
+            cuts[d] = -(-size // max(1, round(room)))
+            size = -(-size // cuts[d])
+        room /= size
+    return cuts[0], cuts[1], cuts[2], cuts[3]
+
+
+def _bounds(whole: Schedule, tried: Iterable[tuple[Cuts, bool]]) -> list[tuple[float, Cuts, bool]]:
+    """(a lower bound of the effort, cuts, team) of each way, in this order: as if all tiles were whole."""
+    threads, groups, work = whole.threads, whole.problem.groups, whole.tile_count / whole.threads
+    group_bytes = whole.tile_bytes * whole.tile_count / groups
+    found = []
+    for cuts, team in tried:
+        boxes = cuts[0] * cuts[1] * cuts[2] * cuts[3]  # of a group
+        effort = work * whole.slowed(group_bytes / boxes, team) + WAIT * groups * boxes / threads
+        found.append((effort, cuts, team))
+    return sorted(found)

@@ -1,0 +1,300 @@
+"""The skeleton of filter gradients on transformed tiles: x and dy are read in boxes, their products added.
+
+    read      x -> V and dy -> D, tiles of both at the same points
+    multiply  M += V D, at each point the sum over all tiles of a channel of V times a filter of D
+    write     M -> dw
+
+V and D are what `boxes.read_box` makes: a tile of dy, without overlap, meets the tile of x under it, which
+overlaps its neighbours by the kernel. M is (point, depth tap, phase, channel, filter). All threads share each
+box and the points of M, so that every sum runs over the tiles in their order, whatever the number of threads.
+Where there is one box there need be no M: a thread sums some channels for a panel of filters at all points
+and writes their dw at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.channel_vectors import place
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
+from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.tiled.driver import RECORD, box_of, box_values, image_tiles
+from convalgos.cpu.tiled.weights_blocking import CHANNELS, WeightBoxes
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
+
+# --- the record of the kernels -------------------------------------------------------------------
+
+FIELDS = arguments(
+    "box phase size lanes tasks own_bytes v_bytes d_bytes points point_phases panels panel m_row m_point "
+    "chunks m_bytes stores channels filters filter_blocks phases phases_h phases_w taps_h taps_w "
+    "kernel_d kernel_h kernel_w outer place_tile output_tiles dw_filter"
+)
+WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
+BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and from run to run
+    FIELDS.names.index("box"),  # type: ignore[union-attr]
+    FIELDS.names.index("phase"),  # type: ignore[union-attr]
+    WEIGHTS.fields["inputs"][1] // 8,  # type: ignore[index]
+    WEIGHTS.fields["gradients"][1] // 8,  # type: ignore[index]
+)
+INPUTS_AT, GRADIENTS_AT = 8 * X, 8 * DY  # bytes
+CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # phases; where there is one box SUM stands for the last two
+
+# --- kernels ---------------------------------------------------------------------------------
+
+
+@simd.emitter
+def outer_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, w_stride, taps, y, y_stride):
+    """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
+    wide = range(VECTORS)
+    left, right = v.pointer(a), v.pointer(w)
+    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(ROWS)]
+    sums = [
+        [v.register(v.load(row, j * v.lanes) if ACCUMULATE else v.zero()) for j in wide] for row in outputs
+    ]
+    with v.loop(taps) as t:
+        row, tap = v.at(left, v.mul(t, a_stride)), v.at(right, v.mul(t, w_stride))
+        weights = [v.load(tap, j * v.lanes) for j in wide]
+        for i, totals in enumerate(sums):
+            value = v.broadcast(row, i)
+            for total, weight in zip(totals, weights, strict=True):
+                total.set(v.fma(value, weight, total.value))
+    for totals, target in zip(sums, outputs, strict=True):
+        for j, total in enumerate(totals):
+            v.store(total.value, target, j * v.lanes)
+
+
+@jit.specialise
+def outer(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
+    """y[i][:] (+)= sum_t a[t][i] * w[t][:], for i < count, in tiles of ROWS and ROWS - 1."""
+    FEWER = max(ROWS - 1, 1)
+
+    def outer(a, a_stride, w, w_stride, taps, y, y_stride, count):
+        tiles = (count + ROWS - 1) // ROWS
+        for tile in range(tiles):
+            first = count * tile // tiles
+            from_, to = a + first * SIZE, y + first * y_stride * SIZE
+            if count * (tile + 1) // tiles - first == ROWS:
+                outer_tile(
+                    SIZE, LANES, ROWS, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                )
+            else:
+                outer_tile(
+                    SIZE, LANES, FEWER, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                )
+
+    return outer
+
+
+@jit.helper
+def multiply(a, box, point, panel, c0, channels, v, d, m):
+    """V and D of a point are multiplied into M (depth tap, phase, `channels` from c0 on, panel)."""
+    x, dy = a.inputs, a.gradients
+    point_phases = carray(pointer(a.point_phases), (a.points, 2), np.int64)
+    tiles = (box.n1 - box.n0) * image_tiles(x, box)  # of a slice: one sum, as those of all images adjoin
+    for tap in range(a.kernel_d):
+        for o in range(box.o1 - box.o0):
+            depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
+            if depth < 0 or depth >= x.depth.size:
+                continue
+            slot = (o * x.depth.stride + tap * x.depth.dilation) // x.slot_step
+            rows = v + (point * x.v_point + slot * x.slot_tiles * x.v_row + c0) * a.size
+            weights = d + (point * dy.v_point + o * dy.slot_tiles * dy.v_row) * a.size
+            weights += panel * a.panel * a.size
+            for phase in range(point_phases[point, 0], point_phases[point, 1]):
+                source = rows + phase * x.channel_blocks * a.lanes * a.size
+                target = m + (tap * a.phases + phase) * channels * a.m_row * a.size
+                call(a.outer, (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, channels))
+
+
+@jit.helper
+def write(a, group, c0, channels, block, own, m, m_rows):
+    """M -> dw, for some channels from c0 on, at most CHANNELS, and a vector of filters.
+
+    m: of the first of the channels and filters; `m_rows` from a phase to the next.
+    """
+    pixel = a.lanes * a.size
+    taps = a.kernel_d * a.kernel_h * a.kernel_w
+    places = carray(pointer(a.inputs.phase_places), a.phases, np.int64)
+    ordered = own + 64 * pixel  # (channel, tap, lane), behind room for the taps of a phase
+    filters = min(a.lanes, a.filters - block * a.lanes)
+    for tap in range(a.kernel_d):
+        for phase in range(a.phases):
+            phase_h, phase_w = phase // a.phases_w, phase % a.phases_w
+            source = m + (tap * a.phases + places[phase]) * m_rows * a.m_row * a.size
+            target = ordered + tap * a.kernel_h * a.kernel_w * pixel
+            if a.phases == 1:
+                down = a.kernel_w * a.lanes
+                across = a.lanes if a.taps_w > 1 else down
+                steps = (target, down, across, taps * a.lanes, a.taps_h, a.taps_w)
+                call(a.output_tiles, (source, a.m_row, a.m_point, channels, *steps))
+                continue
+            down = a.taps_w * a.lanes
+            across = a.lanes if a.taps_w > 1 else down
+            for c in range(channels):
+                steps = (own, down, across, 0, a.taps_h, a.taps_w)
+                call(a.output_tiles, (source + c * a.m_row * a.size, 0, a.m_point, 1, *steps))
+                for j in range(a.taps_h):
+                    r = j * a.phases_h + phase_h
+                    for i in range(a.taps_w):
+                        s = i * a.phases_w + phase_w
+                        if r < a.kernel_h and s < a.kernel_w:
+                            to = target + (c * taps + r * a.kernel_w + s) * pixel
+                            copy_bytes(to, own + (j * a.taps_w + i) * pixel, pixel)
+    k = group * a.filters + block * a.lanes
+    dw = a.y + (k * a.dw_filter + c0 * taps) * a.size
+    call(a.place_tile, (ordered, a.dw_filter, 1, filters, channels * taps, dw))
+
+
+@jit.helper
+def sum_chunk(a, box, panel, c0, channels, own, v, d, m):
+    """dw of some channels and a panel of filters, from V and D of all tiles; m is the thread's own."""
+    if not a.stores:
+        zero_bytes(m, a.points * a.m_point * a.size)
+    for point in range(a.points):
+        multiply(a, box, point, panel, c0, channels, v, d, m + point * a.m_point * a.size)
+    vectors = a.panel // a.lanes
+    first = panel * vectors
+    for block in range(first, min(a.filter_blocks, first + vectors)):
+        for c in range(0, channels, CHANNELS):
+            at = m + (c * a.m_row + (block - first) * a.lanes) * a.size
+            write(a, box.group, c0 + c, min(CHANNELS, channels - c), block, own, at, channels)
+
+
+@jit.specialise
+def share():
+    """All tasks take parts of the phase `a.phase` of the box `a.box`."""
+
+    def share(args, task):
+        a = carray(pointer(args), 1, WEIGHTS)[0]
+        own = a.scratch + task * a.own_bytes
+        v = a.scratch + a.tasks * a.own_bytes
+        d = v + a.v_bytes
+        m = d + a.d_bytes
+        box = box_of(a.inputs, a.box)
+        images = box.n1 - box.n0
+        if a.phase == CLEAR:
+            size = a.points * a.m_point * a.size
+            first = size * task // a.tasks
+            zero_bytes(m + first, size * (task + 1) // a.tasks - first)
+        elif a.phase == READ:
+            items = images * a.inputs.channel_blocks
+            first, last = items * task // a.tasks, items * (task + 1) // a.tasks
+            call(a.inputs.read_box, (args + INPUTS_AT, a.box, first, last, v, own))
+            items = images * a.gradients.channel_blocks
+            first, last = items * task // a.tasks, items * (task + 1) // a.tasks
+            call(a.gradients.read_box, (args + GRADIENTS_AT, a.box, first, last, d, own))
+        elif a.phase == MULTIPLY:
+            items = a.points * a.panels
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                point, panel = item // a.panels, item % a.panels
+                at = m + (point * a.m_point + panel * a.panel) * a.size
+                multiply(a, box, point, panel, 0, a.channels, v, d, at)
+        elif a.phase == WRITE:
+            items = (a.channels + CHANNELS - 1) // CHANNELS * a.filter_blocks
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                block, c0 = item % a.filter_blocks, item // a.filter_blocks * CHANNELS
+                at = m + (c0 * a.m_row + block * a.lanes) * a.size
+                channels = min(CHANNELS, a.channels - c0)
+                write(a, box.group, c0, channels, block, own, at, a.channels)
+        else:
+            items = a.panels * a.chunks  # a panel of D stays in L2 while all chunks of V pass
+            for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
+                panel, chunk = item // a.chunks, item % a.chunks
+                c0 = a.channels * chunk // a.chunks
+                channels = a.channels * (chunk + 1) // a.chunks - c0
+                sum_chunk(a, box, panel, c0, channels, own, v, d, m + task * a.m_bytes)
+
+    return share
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class WeightBoxPlan(KernelPlan):
+    """A plan on boxes of x and dy.
+
+    Args:
+        input_tiles, gradient_tiles: addresses of kernels as `boxes.BoxPlan` takes for its `input_tiles`.
+        output_tiles: of one as it takes for its `output_tiles`; its outputs are the taps of a phase.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        cut: WeightBoxes,
+        input_tiles: int,
+        gradient_tiles: int,
+        output_tiles: int,
+    ):
+        p, x = cut.problem, cut.inputs
+        size, lanes = p.itemsize, x.lanes
+        inputs, tables_x = _record(x, input_tiles)
+        gradients, tables_dy = _record(cut.gradients, gradient_tiles)
+        self._kept = (tables_x, tables_dy)
+        point_phases = x.point_taps // p.w_shape[1]  # (points, 2): first and number of phases
+        point_phases[:, 1] += point_phases[:, 0]
+        one_slice = p.kernel[0] == 1 and p.spatial_out[0] == 1
+        # Where every sum is made by one call, sums need not be cleared.
+        stores = cut.chunks > 0 and one_slice and bool((point_phases == (0, x.phases)).all())
+        tile = cut.product_rows, cut.vectors
+        values: dict[str, Any] = {
+            "box": 0, "phase": 0, "size": size, "lanes": lanes, "tasks": x.threads,
+            "own_bytes": cut.own_bytes, "v_bytes": cut.v_bytes, "d_bytes": cut.d_bytes, "points": x.points,
+            "point_phases": point_phases, "panels": cut.panels, "panel": cut.panel, "m_row": cut.m_row,
+            "m_point": cut.m_point, "m_bytes": cut.m_bytes, "chunks": cut.chunks, "stores": int(stores),
+            "channels": p.w_shape[1], "filters": p.gemm_n, "filter_blocks": x.filter_blocks,
+            "phases": x.phases, "phases_h": x.rows.phases,
+            "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
+            "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
+            "outer": outer(size, lanes, *tile, int(not stores)),
+            "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
+            "inputs": inputs, "gradients": gradients,
+        }  # fmt: skip
+        steps = [(share(), x.threads)]
+        super().__init__(problem, algorithm, WEIGHTS, values, steps, cut.scratch_bytes)
+        self.cut = cut
+
+    def pack_filter(self, w):
+        """dy itself, which the kernels read in boxes."""
+        return w
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        fields = workspace.fields
+        fields[X], fields[DY], fields[2] = x.ctypes.data, w.address, y.ctypes.data
+        self.launch_steps(workspace)
+
+    def launch_steps(self, workspace: Workspace) -> None:
+        groups, boxes = self.problem.groups, self.cut.inputs.boxes
+
+        def launch(phase: int, box: int) -> None:
+            workspace.fields[BOX], workspace.fields[PHASE] = box, phase
+            super(WeightBoxPlan, self).launch_steps(workspace)
+
+        each = boxes // groups  # groups are outermost
+        for group in range(groups):
+            if self.cut.chunks:
+                launch(READ, group)
+                launch(SUM, group)
+                continue
+            launch(CLEAR, group * each)
+            for box in range(group * each, (group + 1) * each):
+                launch(READ, box)
+                launch(MULTIPLY, box)
+            launch(WRITE, group * each)
+
+
+def _record(cut: BoxSizes, input_tiles: int) -> tuple[np.void, list[np.ndarray]]:
+    """The record of `read_box` on some tiles, and the tables whose addresses stand in it."""
+    record = np.zeros(1, RECORD)
+    values = box_values(cut) | {"input_tiles": input_tiles}
+    tables = [v for v in values.values() if isinstance(v, np.ndarray)]
+    for name, value in values.items():
+        record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+    return record[0], tables

@@ -1,0 +1,1 @@
+"""Vector operations, the GEMM micro-kernel, transposes in registers."""

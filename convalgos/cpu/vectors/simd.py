@@ -1,0 +1,508 @@
+"""Vectors: the only file that imports llvmlite.
+
+`Vec` writes LLVM instructions on vectors of `lanes` elements of `size` bytes; `emitter` turns a Python
+function over a `Vec` into an operation that kernels (see `jit`) can call. Both sizes are parameters of
+every operation, so one definition serves float32 and float64, AVX-512, AVX2 and narrower machines.
+
+Addresses travel as integers in bytes; offsets inside operations count elements. The register-blocked
+micro-kernel, `conv_tile`, is the heart of the library: rows of outputs by vectors of filters, over a table
+of input offsets, so that kernel size, stride, dilation and number of dimensions are only table content.
+
+Without llvmlite the module imports, and only compiling fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.machine import vector_bytes
+
+try:
+    from llvmlite import ir
+except Exception:  # of any kind, where it does not go with what else is installed
+    ir = None  # type: ignore[assignment]
+
+
+# Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
+# than 8 run out of address registers even where vector registers are left.
+TILES = {
+    64: {4: 6, 3: 8, 2: 8, 1: 8},  # 32 registers; measured on Zen 5
+    32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
+    16: {2: 4, 1: 6},
+}
+LINE = 64  # bytes of a cache line
+# Taps ahead of a product: channels of a map lie too far apart for a processor to foresee. With 4, 8, 16 and
+# 24 of them 1x1 layers took 0.90, 0.88, 0.91 and 0.91 of the time on a Xeon (Granite Rapids), down to 0.70.
+SOON = 8
+
+
+def reaching(offsets: np.ndarray) -> np.ndarray:
+    """A table of offsets (..., taps) with SOON more behind each row, which are only asked for."""
+    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, SOON)]
+    return np.pad(offsets, ends, mode="edge" if offsets.size else "constant")
+
+
+def lanes(dtype_bytes: int) -> int:
+    """Elements of a vector on this machine."""
+    return vector_bytes() // dtype_bytes
+
+
+class Vec:
+    """Writes instructions on vectors. Values are LLVM values; plain ints stand for constants.
+
+    A pointer is an LLVM pointer to elements; `pointer` makes it from an address. Python numbers that
+    multiply vectors (`scale`, `axpy`) are constants of the transform being written.
+    """
+
+    def __init__(self, builder: Any, lanes: int, size: int):
+        self.b = builder
+        self.lanes = lanes
+        self.size = size
+        self.element = ir.FloatType() if size == 4 else ir.DoubleType()
+        self.type = ir.VectorType(self.element, lanes)
+        self.bits = ir.VectorType(ir.IntType(1), lanes)
+        self.suffix = f"v{lanes}f{8 * size}"
+
+    def words(self) -> Vec:
+        """The same vectors as integers, to be loaded and shuffled; `floats` turns them back.
+
+        LLVM slides integers along by one instruction that has the distance in it. For floats it takes an
+        index in a register, of which there are too few.
+        """
+        integers = Vec(self.b, self.lanes, self.size)
+        integers.element = ir.IntType(8 * self.size)
+        integers.type = ir.VectorType(integers.element, self.lanes)
+        integers.suffix = f"v{self.lanes}i{8 * self.size}"
+        return integers
+
+    def floats(self, words: Any) -> Any:
+        return self.b.bitcast(words, self.type)
+
+    # integers and pointers
+
+    def integer(self, value: Any) -> Any:
+        return ir.Constant(ir.IntType(64), value) if isinstance(value, int) else value
+
+    def mul(self, a: Any, b: Any) -> Any:
+        """Product of integers."""
+        return self.b.mul(self.integer(a), self.integer(b))
+
+    def plus(self, a: Any, b: Any) -> Any:
+        """Sum of integers."""
+        return self.b.add(self.integer(a), self.integer(b))
+
+    def minus(self, a: Any, b: Any) -> Any:
+        """Difference of integers."""
+        return self.b.sub(self.integer(a), self.integer(b))
+
+    def quotient(self, a: Any, b: Any) -> Any:
+        """Quotient of integers of at least 0, rounded down."""
+        return self.b.sdiv(self.integer(a), self.integer(b))
+
+    def smaller(self, a: Any, b: Any) -> Any:
+        """The smaller of two integers."""
+        a, b = self.integer(a), self.integer(b)
+        return self.b.select(self.b.icmp_signed("<", a, b), a, b)
+
+    def larger(self, a: Any, b: Any) -> Any:
+        """The larger of two integers."""
+        a, b = self.integer(a), self.integer(b)
+        return self.b.select(self.b.icmp_signed(">", a, b), a, b)
+
+    def inside(self, index: Any, count: Any, a: Any, b: Any) -> Any:
+        """a where 0 <= index < count, else b."""
+        return self.b.select(self.b.icmp_unsigned("<", index, self.integer(count)), a, b)
+
+    def pointer(self, address: Any) -> Any:
+        return self.b.inttoptr(address, ir.PointerType())
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        if isinstance(offset, int) and offset == 0:
+            return pointer
+        return self.b.gep(pointer, [self.integer(offset)], source_etype=self.element)
+
+    def step(self, pointer: Any, stride: Any) -> Any:
+        """`at`, computed here and now.
+
+        The compiler would rather keep the pointers of all rows of a tile in registers, of which there are
+        too few; one addition at each row is cheaper. It cannot look through the empty assembly.
+        """
+        further = self.at(pointer, stride)
+        return self.b.asm(ir.FunctionType(further.type, [further.type]), "", "=r,0", [further], False)
+
+    def after(self, integer: Any, values: Sequence[Any] = ()) -> Any:
+        """The same integer, computed here and now, as `step`, and known only when some vectors are.
+
+        Loads at it are then not begun before: the compiler would rather begin with all loads, for which
+        there are too few registers.
+        """
+        kind = ir.FunctionType(integer.type, [integer.type, *[self.type] * len(values)])
+        return self.b.asm(kind, "", ",".join(["=r,0", *["v"] * len(values)]), [integer, *values], False)
+
+    def buffer(self, vectors: int) -> Any:
+        """Memory of the kernel's own, for a number of vectors."""
+        space = allocate(self.b, self.type, vectors)
+        space.align = self.lanes * self.size
+        return space
+
+    def table64(self, address: Any, index: Any) -> Any:
+        """Entry of an int64 table."""
+        element = ir.IntType(64)
+        table = self.b.inttoptr(address, ir.PointerType())
+        return self.b.load(self.b.gep(table, [self.integer(index)], source_etype=element), typ=element)
+
+    def loop(self, count: Any) -> Any:
+        """`with v.loop(count) as i:` - i is the index."""
+        return _loop(self.b, self.integer(count))
+
+    def choose(self, integer: Any) -> Any:
+        """`with v.choose(i) as (then, otherwise): with then: ... with otherwise: ...` - then where i >= 0."""
+        return self.b.if_else(self.b.icmp_signed(">=", integer, self.integer(0)))
+
+    def unless_negative(self, integer: Any) -> Any:
+        """`with v.unless_negative(i):` - where i >= 0."""
+        return self.b.if_then(self.b.icmp_signed(">=", self.integer(integer), self.integer(0)))
+
+    def within(self, index: Any, count: Any) -> Any:
+        """`with v.within(i, n):` - where 0 <= i < n; n is at least 0."""
+        return self.b.if_then(self.b.icmp_unsigned("<", self.integer(index), self.integer(count)))
+
+    # loads and stores
+
+    def load(self, pointer: Any, offset: Any = 0) -> Any:
+        value = self.b.load(self.at(pointer, offset), typ=self.type)
+        value.align = self.size
+        return value
+
+    def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+        self.b.store(value, self.at(pointer, offset)).align = self.size
+
+    def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+        """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
+        store = self.b.store(value, self.at(pointer, offset))
+        store.align = self.lanes * self.size
+        one = ir.Constant(ir.IntType(32), 1)
+        store.set_metadata("nontemporal", self.b.module.add_metadata([one]))
+
+    def prefetch(self, pointer: Any, offset: Any = 0, write: bool = False, near: bool = False) -> None:
+        """Ask for a cache line into L2, or L1 where `near`, to read or to write it; it may be any address."""
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), word, word, word])
+        ask = function_of(self.b, kind, "llvm.prefetch.p0")
+        purpose, level, data = (ir.Constant(word, n) for n in (int(write), 3 if near else 2, 1))
+        self.b.call(ask, [self.at(pointer, offset), purpose, level, data])
+
+    def load_masked(self, pointer: Any, offset: Any, mask: Any) -> Any:
+        """Lanes outside the mask are not read, and are zero."""
+        kind = ir.FunctionType(self.type, [ir.PointerType(), ir.IntType(32), self.bits, self.type])
+        load = function_of(self.b, kind, f"llvm.masked.load.{self.suffix}.p0")
+        align = ir.Constant(ir.IntType(32), self.size)
+        return self.b.call(load, [self.at(pointer, offset), align, mask, self.zero()])
+
+    def store_masked(self, value: Any, pointer: Any, offset: Any, mask: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [self.type, ir.PointerType(), ir.IntType(32), self.bits])
+        store = function_of(self.b, kind, f"llvm.masked.store.{self.suffix}.p0")
+        align = ir.Constant(ir.IntType(32), self.size)
+        self.b.call(store, [value, self.at(pointer, offset), align, mask])
+
+    def mask(self, count: Any) -> Any:
+        """Lanes below count."""
+        wide = ir.VectorType(ir.IntType(64), self.lanes)
+        return self.b.icmp_signed(
+            ">", self._spread(self.integer(count), wide), ir.Constant(wide, list(range(self.lanes)))
+        )
+
+    def first_lanes(self, count: int) -> Any:
+        """Lanes below a constant."""
+        return ir.Constant(self.bits, [int(i < count) for i in range(self.lanes)])
+
+    def lanes_from(self, first: int) -> Any:
+        """All lanes but those below a constant."""
+        return ir.Constant(self.bits, [int(i >= first) for i in range(self.lanes)])
+
+    def lanes_of(self, bits: Any) -> Any:
+        """Lanes whose bit is set in an integer."""
+        return self.b.bitcast(self.b.trunc(bits, ir.IntType(self.lanes)), self.bits)
+
+    def window(self, first: Any, end: Any) -> Any:
+        """Lanes from first up to end, both of which may be any integers, end at least first."""
+        below_first, below_end = (
+            self.b.shl(self.integer(1), self.larger(self.smaller(n, self.lanes), 0)) for n in (first, end)
+        )
+        return self.lanes_of(self.minus(below_end, below_first))
+
+    def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
+        """One element in all lanes."""
+        return self._spread(self.b.load(self.at(pointer, offset), typ=self.element), self.type)
+
+    def broadcast_pair(self, pointer: Any, offset: Any = 0) -> Any:
+        """Two neighbouring elements, over and over."""
+        two = self.b.load(self.at(pointer, offset), typ=ir.VectorType(self.element, 2))
+        two.align = self.size
+        return self.shuffle(two, two, [0, 1] * (self.lanes // 2))
+
+    def even(self, x: Any) -> Any:
+        """x with zeros in its odd lanes."""
+        chosen = ir.Constant(self.bits, [1, 0] * (self.lanes // 2))
+        return self.b.select(chosen, x, self.zero())
+
+    def _spread(self, scalar: Any, type_: Any) -> Any:
+        first = self.b.insert_element(
+            ir.Constant(type_, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+        )
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        return self.b.shuffle_vector(first, ir.Constant(type_, ir.Undefined), zeros)
+
+    # arithmetic
+
+    def const(self, value: float) -> Any:
+        return ir.Constant(self.type, [float(value)] * self.lanes)
+
+    def zero(self) -> Any:
+        return ir.Constant(self.type, None)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return self.b.fadd(a, b)
+
+    def sub(self, a: Any, b: Any) -> Any:
+        return self.b.fsub(a, b)
+
+    def times(self, a: Any, b: Any) -> Any:
+        return self.b.fmul(a, b)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c, rounded once."""
+        kind = ir.FunctionType(self.type, [self.type] * 3)
+        return self.b.call(function_of(self.b, kind, f"llvm.fma.{self.suffix}"), [a, b, c])
+
+    def scale(self, a: float, x: Any) -> Any:
+        return x if a == 1 else self.times(self.const(a), x)
+
+    def axpy(self, a: float, x: Any, y: Any) -> Any:
+        """a * x + y; y may be None for zero."""
+        if y is None:
+            return self.scale(a, x)
+        if a == 1:
+            return self.add(y, x)
+        if a == -1:
+            return self.sub(y, x)
+        return self.fma(self.const(a), x, y)
+
+    def floor(self, relu: Any) -> Any:
+        """What `at_least` takes for an activation: 0 in all lanes where `relu` is not zero, else -inf."""
+        wanted = self.b.icmp_signed("!=", relu, self.integer(0))
+        return self.b.select(wanted, self.zero(), self.const(float("-inf")))
+
+    def at_least(self, x: Any, low: Any) -> Any:
+        """max(x, low), where a NaN in x stays."""
+        return self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
+
+    # order and registers
+
+    def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        """Lanes of a (0 ...) and b (behind those of a), in any order and number."""
+        order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+        return self.b.shuffle_vector(a, b, order)
+
+    def register(self, initial: Any) -> _Register:
+        """A variable that loops may update; it becomes a vector register."""
+        return _Register(self, initial)
+
+
+class _Register:
+    """`value` reads the variable, `set` writes it. Memory at first; LLVM promotes it to a register."""
+
+    def __init__(self, v: Vec, initial: Any):
+        self._v = v
+        self._slot = allocate(v.b, v.type)
+        self.set(initial)
+
+    @property
+    def value(self) -> Any:
+        return self._v.b.load(self._slot, typ=self._v.type)
+
+    def set(self, value: Any) -> None:
+        self._v.b.store(value, self._slot)
+
+
+@contextmanager
+def _loop(builder: Any, count: Any) -> Iterator[Any]:
+    """What is written inside is done for each index below count; gives the index."""
+    head, inside, after = (builder.append_basic_block(name) for name in ("loop", "inside", "after"))
+    before = builder.block
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(count.type)
+    builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
+    builder.position_at_end(inside)
+    yield index
+    further = builder.add(index, ir.Constant(count.type, 1), flags=["nsw"])
+    index.add_incoming(ir.Constant(count.type, 0), before)
+    index.add_incoming(further, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+
+
+# --- operations ------------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    """What a kernel calls like a function, and what is written as LLVM's instructions in its place."""
+
+    name: str
+    constants: int  # leading arguments that are known when the kernel is compiled
+    values: int  # arguments behind them: integers of 64 bits
+    write: Callable[..., Any]  # (builder, *constants, *values) -> an integer, or nothing
+
+
+def emitter(function: Callable[..., None]) -> Any:
+    """An operation for kernels, from a function (v: Vec, constants..., values...).
+
+    Parameters in capitals are constants known at compile time, all others integer values. In a kernel the
+    operation takes the element size and the number of lanes first:
+    `operation(SIZE, LANES, *constants, *values)`.
+    """
+    names = list(inspect.signature(function).parameters)[1:]
+    constants = sum(name.isupper() for name in names)
+
+    def write(builder: Any, size: int, lanes: int, *given: Any) -> None:
+        function(Vec(builder, lanes, size), *given)
+
+    return Operation(function.__name__, 2 + constants, len(names) - constants, write)
+
+
+def intrinsic(write: Callable[..., Any]) -> Any:
+    """An operation for kernels, from a function (builder, values...)."""
+    return Operation(write.__name__, 0, len(inspect.signature(write).parameters) - 1, write)
+
+
+def external(name: str, values: int, returns: bool = True) -> Operation:
+    """A function of the process over integers."""
+
+    def write(builder: Any, *given: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word if returns else ir.VoidType(), [word] * values)
+        return builder.call(function_of(builder, kind, name), given)
+
+    return Operation(name, 0, values, write)
+
+
+def allocate(builder: Any, kind: Any, count: int = 1) -> Any:
+    """Memory of the kernel's own, from its begin on."""
+    with builder.goto_entry_block():
+        return builder.alloca(kind, size=None if count == 1 else ir.Constant(ir.IntType(32), count))
+
+
+def function_of(builder: Any, kind: Any, name: str) -> Any:
+    """A function of LLVM's or of the process, declared."""
+    found = builder.module.globals.get(name)
+    return ir.Function(builder.module, kind, name) if found is None else found
+
+
+# --- plain operations ------------------------------------------------------------------------
+
+
+def pointer(address: int) -> Any:
+    """An address for `carray(pointer(address), shape, dtype)`; only kernels know it."""
+    raise TypeError("only kernels have pointers")
+
+
+def carray(pointer: Any, shape: Any, dtype: Any) -> Any:
+    """The elements of a dtype, or the records, from an address on; only kernels know it."""
+    raise TypeError("only kernels have pointers")
+
+
+def call(kernel: int, arguments: tuple[int, ...]) -> None:
+    """Call the kernel at an address with a tuple of integers: `call(kernel, (a, b))`; only kernels do."""
+    raise TypeError("only kernels call kernels")
+
+
+@intrinsic
+def copy_bytes(builder, target, source, count):
+    """target[:count] = source[:count]; they must not overlap."""
+    byte = ir.PointerType(ir.IntType(8))
+    copy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, count.type])
+    addresses = [builder.inttoptr(a, byte) for a in (target, source)]
+    builder.call(copy, [*addresses, count, ir.Constant(ir.IntType(1), 0)])
+
+
+@intrinsic
+def zero_bytes(builder, target, count):
+    """target[:count] = 0."""
+    byte = ir.PointerType(ir.IntType(8))
+    fill = builder.module.declare_intrinsic("llvm.memset", [byte, count.type])
+    zero, once = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
+    builder.call(fill, [builder.inttoptr(target, byte), zero, count, once])
+
+
+@emitter
+def fetch_bytes(v, WRITE, address, count):
+    """Ask for bytes from memory into L2, to read or to write them soon; they need not exist."""
+    with v.loop(v.quotient(v.plus(count, LINE - 1), LINE)) as i:
+        v.prefetch(v.pointer(v.plus(address, v.mul(i, LINE))), 0, bool(WRITE))
+
+
+# --- the micro-kernel ------------------------------------------------------------------------
+
+
+@emitter
+def conv_tile(v, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, ahead):
+    """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
+
+    w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
+    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache, and with SOON
+    the row of x that is read so many taps later into the first: `offsets` goes on for those (see `reaching`).
+    """
+    base, later = v.pointer(x), v.pointer(ahead)
+    inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
+
+    def offset(t: Any) -> Any:
+        v.prefetch(later, v.mul(t, v.lanes))
+        if SOON:
+            v.prefetch(v.at(inputs[0], v.table64(offsets, v.plus(t, SOON))), near=True)
+        return v.table64(offsets, t)
+
+    _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)
+
+
+@emitter
+def gemm_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, taps, y, y_stride):
+    """y[i][:] (+)= sum_t a[i][t] * w[t][:], for i < ROWS: `conv_tile` without tables."""
+    base = v.pointer(a)
+    inputs = [v.at(base, v.mul(a_stride, i)) for i in range(ROWS)]
+    _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: t, w, taps, y, y_stride)
+
+
+def _tile(
+    v: Vec,
+    vectors: int,
+    accumulate: int,
+    inputs: list[Any],
+    offset: Callable[[Any], Any],
+    w: Any,
+    taps: Any,
+    y: Any,
+    y_stride: Any,
+) -> None:
+    wide = range(vectors)
+    filters = v.pointer(w)
+    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(len(inputs))]
+    sums = [
+        [v.register(v.load(row, j * v.lanes) if accumulate else v.zero()) for j in wide] for row in outputs
+    ]
+    with v.loop(taps) as t:
+        at = offset(t)
+        tap = v.at(filters, v.mul(t, vectors * v.lanes))
+        weights = [v.load(tap, j * v.lanes) for j in wide]
+        for row, input_ in zip(sums, inputs, strict=True):
+            value = v.broadcast(input_, at)
+            for total, weight in zip(row, weights, strict=True):
+                total.set(v.fma(value, weight, total.value))
+    for row, target in zip(sums, outputs, strict=True):
+        for j, total in enumerate(row):
+            v.store(total.value, target, j * v.lanes)

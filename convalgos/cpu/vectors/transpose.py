@@ -1,0 +1,158 @@
+"""Squares of lanes x lanes turned over: between the order of channels and the order of pixels.
+
+channels_first holds a row of pixels for each channel, and vectors of channels want the channels of a pixel
+side by side. A square is read as `lanes` vectors, transposed in registers and written as `lanes` vectors. The
+operations differ in their tails (whole squares need no masks), and in what they do to finished values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convalgos.cpu.vectors.simd import Vec, emitter
+
+
+def transpose(v: Vec, rows: Sequence[Any]) -> list[Any]:
+    """lanes x lanes transpose, first inside 16-byte blocks (cheap shuffles), then of the blocks."""
+    block = 16 // v.size  # elements of a block
+    rows = list(rows)
+    for first in range(0, v.lanes, block):
+        rows[first : first + block] = _transpose_blocks(v, rows[first : first + block])
+    columns: list[Any] = [None] * v.lanes
+    for j in range(block):
+        for c, column in enumerate(_transpose_lanes(v, rows[j::block], block)):
+            columns[c * block + j] = column
+    return columns
+
+
+def _transpose_blocks(v: Vec, r: list[Any]) -> list[Any]:
+    """Transposes each 16-byte block of 2 or 4 rows in place."""
+    n = v.lanes
+    starts = range(0, n, len(r))
+
+    def pick(a: Any, b: Any, order: Sequence[tuple[int, int]]) -> Any:
+        return v.shuffle(a, b, [s + source * n + e for s in starts for source, e in order])
+
+    if len(r) == 2:
+        return [pick(r[0], r[1], [(0, e), (1, e)]) for e in (0, 1)]
+    low = [pick(r[i], r[i + 1], [(0, 0), (1, 0), (0, 1), (1, 1)]) for i in (0, 2)]
+    high = [pick(r[i], r[i + 1], [(0, 2), (1, 2), (0, 3), (1, 3)]) for i in (0, 2)]
+    halves = ([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 2), (0, 3), (1, 2), (1, 3)])
+    return [pick(a, b, half) for a, b in (low, high) for half in halves]
+
+
+def _transpose_lanes(v: Vec, r: list[Any], block: int) -> list[Any]:
+    """Transposes a square of 16-byte blocks: even blocks and odd blocks of pairs, recursively."""
+    if len(r) == 1:
+        return r
+    n = v.lanes
+
+    def pick(a: Any, b: Any, first: int) -> Any:
+        blocks = range(first * block, n, 2 * block)
+        return v.shuffle(a, b, [s + i + e for s in (0, n) for i in blocks for e in range(block)])
+
+    pairs = list(zip(r[0::2], r[1::2], strict=True))
+    result: list[Any] = [None] * len(r)
+    for parity in (0, 1):
+        result[parity::2] = _transpose_lanes(v, [pick(a, b, parity) for a, b in pairs], block)
+    return result
+
+
+@emitter
+def load_square(v, x, x_stride, rows, columns, target, target_stride):
+    """target[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; lanes beyond rows become 0.
+
+    Turns a row of pixels of `lanes` channels into pixels of `lanes` channels. Writes whole vectors for all
+    `lanes` pixels: target needs room for them.
+    """
+    source, to = v.pointer(x), v.pointer(target)
+    inside = v.mask(columns)
+    last = v.minus(rows, 1)
+    read = []
+    for i in range(v.lanes):
+        valid = v.b.icmp_signed("<", v.integer(i), rows)
+        row = v.b.select(valid, v.integer(i), last)
+        value = v.load_masked(source, v.mul(row, x_stride), inside)
+        read.append(v.b.select(valid, value, v.zero()))
+    for j, value in enumerate(transpose(v, read)):
+        v.store(value, to, v.mul(target_stride, j))
+
+
+@emitter
+def load_whole_square(v, x, x_stride, target, target_stride):
+    """`load_square` of lanes x lanes, in half its time."""
+    row, to = v.step(v.pointer(x), 0), v.pointer(target)
+    read = []
+    for i in range(v.lanes):
+        row = v.step(row, x_stride) if i else row
+        read.append(v.load(row))
+    for j, value in enumerate(transpose(v, read)):
+        v.store(value, to, v.mul(target_stride, j))
+
+
+@emitter
+def place_square(v, x, x_stride, rows, columns, y, y_stride):
+    """y[i][j] = x[j][i] for i < rows <= lanes, j < columns <= lanes: `store_square` of finished values."""
+    _store_rows(v, _turned(v, x, x_stride), rows, columns, y, y_stride)
+
+
+@emitter
+def place_whole_square(v, x, x_stride, y, y_stride):
+    """`place_square` of lanes x lanes, in half its time."""
+    row = v.step(v.pointer(y), 0)
+    for i, value in enumerate(_turned(v, x, x_stride)):
+        row = v.step(row, y_stride) if i else row
+        v.store(value, row)
+
+
+@emitter
+def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
+    """y[i][j] = x[j][i] + bias[i] for i < rows <= lanes, j < columns <= lanes, at least 0 with relu.
+
+    Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
+    of bias, which holds `lanes` elements; writes nothing outside.
+    """
+    _store_rows(v, _finished_square(v, x, x_stride, bias, relu), rows, columns, y, y_stride)
+
+
+@emitter
+def store_whole_square(v, x, x_stride, bias, relu, y, y_stride):
+    """`store_square` of lanes x lanes: without masks, which are slow where y is beyond L2."""
+    row = v.step(v.pointer(y), 0)
+    for i, value in enumerate(_finished_square(v, x, x_stride, bias, relu)):
+        row = v.step(row, y_stride) if i else row
+        v.store(value, row)
+
+
+@emitter
+def stream_square(v, x, x_stride, bias, relu, y, y_stride):
+    """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
+    to = v.pointer(y)
+    for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):
+        v.store_around_caches(row, to, v.mul(y_stride, i))
+
+
+def _store_rows(v: Vec, values: Sequence[Any], rows: Any, columns: Any, y: Any, y_stride: Any) -> None:
+    """The first `rows` of `lanes` rows, and their first `columns`."""
+    to = v.pointer(y)
+    inside = v.mask(columns)
+    last = v.minus(rows, 1)
+    for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
+        v.store_masked(values[i], to, v.mul(v.smaller(i, last), y_stride), inside)
+
+
+def _turned(v: Vec, x: Any, x_stride: Any) -> list[Any]:
+    """`lanes` pixels turned into rows."""
+    source = v.pointer(x)
+    return transpose(v, [v.load(source, v.mul(x_stride, j)) for j in range(v.lanes)])
+
+
+def _finished_square(v: Vec, x: Any, x_stride: Any, bias: Any, relu: Any) -> list[Any]:
+    """`lanes` pixels with bias and activation, turned into rows."""
+    source = v.pointer(x)
+    add = v.load(v.pointer(bias))
+    low = v.floor(relu)
+    return transpose(
+        v, [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
+    )

@@ -1,0 +1,1 @@
+"""GEMM on CUDA and tensor cores, split-K."""

@@ -1,0 +1,60 @@
+"""What the algorithms share that multiply on tensor cores through mma.sync: their arithmetic and its speed.
+
+`half` multiplies 16-bit elements exactly; `tf32` rounds float32 elements to 10 bits of significand, and
+serves only where that is asked for; `3xtf32` splits each element into two such parts and comes close to
+float32 at a third of the speed, for those who ask for TF32 with a small `max_rel_error`. Sums are float32 in
+these. `double` multiplies and adds float64 as the other units do, with a rounding for each.
+
+Source: Markidis et al. 2018, arXiv:1803.04014 (splitting); Ootomo and Yokota 2022, arXiv:2203.03341; NVIDIA's
+PTX ISA, mma.sync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.launch.plan import GpuAlgorithm
+
+COPIED, GATHERED = 0.5, 0.25  # of the tensor peak where 16 bytes lie together, and where not; estimates
+MMA_SYNC = {9: 0.63}  # by major capability: of the tensor peak that mma.sync reaches; arXiv:2402.13499
+LOADS = (  # layouts, and whether 16 bytes that lie together are copied whole
+    ("channels_first", False),
+    ("channels_last", False),
+    ("channels_last", True),
+)
+MATHS = {"half": 0, "tf32": 1, "3xtf32": 2, "double": 3}  # as kernels know them
+DTYPES = {"half": ("float16", "bfloat16"), "double": ("float64",)}  # of their data; float32 of the others
+COMPUTES = {"half": "float32", "double": "float64"}  # what they must be asked for; TF32 for the others
+PEAKS = {"half": "float16", "double": "float64"}  # the peak that they work at; that of TF32 for the others
+
+
+@dataclass(frozen=True)
+class TensorCores(GpuAlgorithm):
+    """Base of those algorithms."""
+
+    math: str  # a key of MATHS
+    capability: ClassVar[tuple[int, int]] = (8, 0)
+
+    @property
+    def dtypes(self):
+        return DTYPES.get(self.math, ("float32",))
+
+    @property
+    def computes(self):
+        return dict.fromkeys(self.dtypes, (COMPUTES.get(self.math, "tf32"),))
+
+    def rate(self, share: float, machine: GpuMachine) -> float:
+        """flop/s of a multiprocessor whose loads leave this share of the tensor peak."""
+        if self.math != "double":  # for which there are no other instructions
+            share *= MMA_SYNC.get(machine.capability[0], 1.0) / (3 if self.math == "3xtf32" else 1)
+        return machine.tensor_peak(PEAKS.get(self.math, "tf32")) * share / machine.multiprocessors
+
+    def rounding(self, problem: ConvProblem) -> float:
+        """Error of the factors and of the result.
+
+        TF32 rounds both factors to 2^-11; their errors average, 4 covers the largest of many outputs.
+        """
+        return {"half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20, "double": 0.0}[self.math]

@@ -1,0 +1,81 @@
+"""The tiles of `gpu.implicit_gemm.wgmma_*`, and the forms of its kernel: how warps and blocks share the work.
+
+In the plain form two warpgroups sum up one tile, then both stop to write it. The others are further builds,
+to be raced on hardware: in `pingpong` each is a team with a tile of its own, and writes while the other
+multiplies; in `cluster` two blocks with the same filters copy half of them each, to both; in `bulk` sums are
+rounded into shared memory, from where the copy engine brings them to y while the next tile is summed.
+
+Never run on hardware. Source: CUTLASS 3's documentation ("Efficient GEMM in CUDA") for the ideas; the costs
+are estimates, made of counts of instructions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from convalgos.core.problem import ConvProblem
+
+ROW_BYTES = 128  # of channels in a step, as in wgmma.cu
+ALIGNED = 1024  # bytes: of stages; dynamic shared memory itself starts at a multiple of 128
+BULK_STOP = 0.5  # of the plain stop: 800 instructions a warp for 1,880, and half the tile to wait for
+
+
+class Tile(NamedTuple):
+    """Outputs of a block or a team: pixels x filters channels last, filters x pixels channels first."""
+
+    rows: int
+    columns: int
+    stages: int  # that copies run ahead
+    blocks: int  # that share a multiprocessor
+
+    def pixels(self, problem: ConvProblem) -> int:
+        return self.rows if problem.layout == "channels_last" else self.columns
+
+    def filters(self, problem: ConvProblem) -> int:
+        return self.columns if problem.layout == "channels_last" else self.rows
+
+
+class Form(NamedTuple):
+    name: str  # the last part of the id
+    tiles: tuple[Tile, ...]
+    pingpong: bool = False
+    cluster: int = 1  # blocks that share filters
+    bulk: bool = False
+
+    def shared_bytes(self, tile: Tile) -> int:
+        """Stages; sums on their way to y; two barriers a stage, and one for the turns of each warpgroup."""
+        stage = (tile.rows + tile.columns) * ROW_BYTES + 2 * 8
+        block = 32 if tile.blocks == 1 else 16  # columns of 16 rows that each of eight warps writes at once
+        staged = 16 * (256 + 16) if self.bulk else 16 * (block + 8) * 4
+        return ALIGNED - 128 + tile.stages * stage + 8 * staged + 2 * 8
+
+    def read_bytes(self, tile: Tile, problem: ConvProblem) -> float:
+        """That a block asks of L2 in a step."""
+        return (tile.pixels(problem) + tile.filters(problem) / self.cluster) * ROW_BYTES
+
+    def duration(self, tiles: int, steps: float, stop: float) -> float:
+        """Of so many tiles one after the other, in steps, where a tile stops its warpgroups for some."""
+        if self.pingpong:  # half as many warps write a tile
+            return max(tiles * steps + 2 * stop, tiles * (steps / 2 + stop))
+        return tiles * (steps + stop * (BULK_STOP if self.bulk else 1.0))
+
+
+PLAIN = Form(
+    "",
+    (
+        Tile(128, 256, 4, 1),
+        Tile(256, 128, 4, 1),
+        Tile(128, 192, 5, 1),
+        Tile(128, 128, 6, 1),
+        Tile(128, 64, 4, 2),
+        Tile(64, 256, 5, 1),
+    ),
+)
+SQUARE = Tile(128, 128, 6, 1)
+WIDE, TALL = PLAIN.tiles[:2]
+RACED = (
+    Form("pingpong", (SQUARE, Tile(64, 256, 5, 1)), pingpong=True),
+    Form("cluster", (WIDE, TALL), cluster=2),
+    Form("pingpong_cluster", (SQUARE,), pingpong=True, cluster=2),
+    Form("bulk_cluster", (WIDE,), cluster=2, bulk=True),
+)

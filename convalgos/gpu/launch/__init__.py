@@ -1,0 +1,1 @@
+"""Plans, kernel arguments, the epilogue, CUDA graphs."""

@@ -1,0 +1,75 @@
+"""What kernels are told of a problem: records that go to them by value, as common.cuh declares them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convalgos.core.problem import ConvProblem
+
+# The argument that kernels call `Conv` (common.cuh); sizes of the 3-D view, strides in elements.
+CONV = np.dtype(
+    [
+        ("x_image", np.int64),
+        ("y_image", np.int64),
+        ("x_channel", np.int32),
+        ("y_channel", np.int32),
+        ("x_pixel", np.int32),
+        ("y_pixel", np.int32),
+        ("images", np.int32),
+        ("channels", np.int32),
+        ("filters", np.int32),
+        ("groups", np.int32),
+        ("size", np.int32, 3),
+        ("kernel", np.int32, 3),
+        ("out", np.int32, 3),
+        ("stride", np.int32, 3),
+        ("dilation", np.int32, 3),
+        ("pad", np.int32, 3),
+        ("relu", np.int32),
+        ("spare", np.int32),
+        ("residual", np.int64),
+    ]
+)
+
+# The `Divisor` of common.cuh.
+DIVISOR = np.dtype([(name, np.uint32) for name in ("by", "factor", "shift")])
+
+
+def divisor(by: int) -> tuple[int, int, int]:
+    """A number from 1 to 2**31 as kernels divide by it: n // by = 2n * factor >> 32 + shift for n < 2**31.
+
+    Source: Granlund and Montgomery 1994, "Division by invariant integers using multiplication".
+    """
+    shift = (by - 1).bit_length()
+    return by, -(-(1 << (31 + shift)) // by), shift
+
+
+def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarray:
+    """(1,) The sizes of a problem as kernels read them, by value; with the address of a residual."""
+    p = problem.as_3d
+    last = p.layout == "channels_last"
+    pixels, outputs = int(np.prod(p.spatial)), int(np.prod(p.spatial_out))
+    record = np.zeros(1, CONV)
+    values = {
+        "x_image": p.C * pixels,
+        "y_image": p.K * outputs,
+        "x_channel": 1 if last else pixels,
+        "y_channel": 1 if last else outputs,
+        "x_pixel": p.C if last else 1,
+        "y_pixel": p.K if last else 1,
+        "images": p.N,
+        "channels": p.C,
+        "filters": p.K,
+        "groups": p.groups,
+        "size": p.spatial,
+        "kernel": p.kernel,
+        "out": p.spatial_out,
+        "stride": p.stride,
+        "dilation": p.dilation,
+        "pad": [low for low, _ in p.padding],
+        "relu": relu,
+        "residual": residual,
+    }
+    for name, value in values.items():
+        record[name] = value
+    return record

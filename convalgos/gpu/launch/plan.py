@@ -1,0 +1,448 @@
+"""What all GPU algorithms share: how a plan takes arrays, workspace and bias, and how it launches kernels."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from copy import copy
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.core.algorithm import (
+    Algorithm,
+    Plan,
+    PreparedFilter,
+    Unsupported,
+    finish,
+    flipped,
+    missing,
+    tell,
+    watchers,
+)
+from convalgos.core.arrays import empty_like
+from convalgos.core.epilogue import RELU, Activation, activation_of
+from convalgos.core.problem import DTYPES, ConvProblem
+from convalgos.gpu.compile.module import Build
+from convalgos.gpu.device import Device, GpuMachine, current, use, why_none
+from convalgos.gpu.launch.fallback import Fallback, GpuFilter
+from convalgos.gpu.launch.graph import Captured
+from convalgos.gpu.launch.kernel_records import conv_record
+from convalgos.gpu.launch.output_step import Fused, OutputStep
+
+VECTOR_BYTES = 16  # of the widest loads: arrays that start elsewhere are copied
+NO_BIAS = None  # launched as a null pointer
+GRID_X = 2**31 - 1  # blocks along x that CUDA launches
+GRID_YZ = 65535
+IMAGE_ELEMENTS = 2**31  # kernels count within an image in 32 bits
+
+
+_built_in: ContextVar[Fused | None] = ContextVar("what the kernels of a plan are built with", default=None)
+
+
+class Launch(NamedTuple):
+    """A kernel with its geometry, ready to be called with its arguments."""
+
+    build: Build
+    name: str
+    grid: tuple[int, ...]
+    block: int  # threads
+    shared_bytes: int  # dynamic
+    function: Callable[..., None]
+
+    def __call__(self, *arguments: Any) -> None:
+        self.function(self.grid, (self.block,), arguments, shared_mem=self.shared_bytes)
+
+
+class GpuAlgorithm(Algorithm):
+    """An algorithm whose plan runs on the device that was current when it was made."""
+
+    dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
+    needs: ClassVar[tuple[str, ...]] = ()  # `why_none` tells of CuPy
+    computes: ClassVar[dict[str, tuple[str, ...]]] = {  # dtype -> what its products may be computed in
+        "float32": ("float32",),
+        "float64": ("float64",),
+        "float16": ("float32",),
+        "bfloat16": ("float32",),
+    }
+    capability: ClassVar[tuple[int, int]] = (7, 0)  # the least that the kernels compile for,
+    until: ClassVar[tuple[int, int] | None] = None  # and the first beyond it that they do not
+
+    @abstractmethod
+    def builds(self) -> Iterable[Build]:
+        """Every module that a plan of this algorithm may launch."""
+
+    def spills(self, build: Build, arch: str) -> int:
+        """Bytes that threads of a build may spill to local memory; overrides say why."""
+        return 0
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        needed = (*self.needs, "ml_dtypes") if problem.dtype == "bfloat16" else self.needs
+        if reason := why_none() or next(filter(None, map(missing, needed)), None):
+            return reason
+        if reason := self.why_not_facing(problem.direction):
+            return reason
+        if problem.dtype not in self.dtypes:
+            return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
+        allowed = self.computes.get(problem.dtype, ())
+        if problem.compute_dtype not in allowed:
+            return f"computes {problem.dtype} in {' or '.join(allowed)}, not in {problem.compute_dtype}"
+        least = max((8, 0), self.capability) if problem.dtype == "bfloat16" else self.capability
+        found = current().figures.capability
+        if found < least or (self.until and found >= self.until):
+            wanted = ".".join(map(str, least))
+            wanted += f" and less than {'.'.join(map(str, self.until))}" if self.until else ""
+            reason = f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
+            beyond = "; gpu.cudnn and kernels through mma.sync, as of gpu.implicit_gemm.half, serve that"
+            return reason + (beyond if found >= least else "")
+        image = max(np.prod(problem.x_shape[1:]), np.prod(problem.y_shape[1:]))
+        if image >= IMAGE_ELEMENTS or problem.gemm_m >= IMAGE_ELEMENTS:
+            return f"counts in 32 bits, but an image or all pixels together are {IMAGE_ELEMENTS} or more"
+        return None
+
+    def prepare_cost(self, problem, machine):
+        return 3 * machine.launch + 3 * machine.stream(problem.w_bytes)
+
+    def computed(self, problem: ConvProblem) -> ConvProblem:
+        """The problem itself: 16-bit elements are converted by the kernels."""
+        return problem
+
+    def serve(self, problem: ConvProblem) -> GpuPlan:
+        if reason := self.why_not(problem):
+            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
+        plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
+        assert isinstance(plan, GpuPlan)
+        return plan
+
+
+class GpuPlan(Plan):
+    """Calls like any plan, on arrays of one device and on the current stream; it never waits.
+
+    Workspaces come from CuPy's pool in every call, which keeps one arena per stream: a workspace that is
+    kept here would be shared by streams.
+    """
+
+    uncapturable: ClassVar[str | None] = None  # why no graph can hold its runs
+    fuses: bool = True  # whether its kernels are built with any activation in them,
+    adds_residual: bool = False  # and with a residual
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
+        super().__init__(problem, algorithm, workspace_bytes)
+        self.device: Device = current()
+        self.launches: list[Launch] = []
+        self.conv = {  # by whether there is an activation
+            relu: self.by_value(conv_record(problem, relu)) for relu in (False, True)
+        }
+        self.fallback = Fallback()
+        self._algorithm, self._built_in = algorithm, _built_in.get()
+        self._rebuilt: dict[Fused, GpuPlan] = {}  # the same plan with other kernels
+        self._output_steps: dict[Activation | None, OutputStep] = {}
+        self._key = (algorithm.id, problem, self.device.name)
+        self._array = self.device.xp.ndarray
+        self._y_bytes = math.prod(self._y_shape) * problem.itemsize
+
+    # --- for the caller ----------------------------------------------------------------------
+
+    def prepare(self, w: Any) -> PreparedFilter:
+        """As `Plan.prepare`, on the current stream: others may use the filter once that has come so far."""
+        with self.device.active(), self.device.stream_of(w):
+            w = self.device.xp.array(self._checked(self._w_name, w, self._w_shape), order="C")
+            return self.in_own_form(w, w if self.workspace_bytes and self.next_plan else None)
+
+    def __call__(
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
+    ) -> Any:
+        """y = activation(conv(x, w) + bias + residual), as `Plan.__call__` says, on arrays of its device.
+
+        Kernels with another activation than ReLU are compiled at the first call that asks for it.
+        """
+        if watchers and self.watched:
+            tell(self.problem)
+        if activation is not None:
+            activation = activation_of(activation)
+        if type(x) is self._array and self.device.is_current():
+            return self._call(x, w, bias, out, activation, residual)
+        with self.device.active(), self.device.stream_of(x):
+            return self._call(x, w, bias, self._target_of(x) if out is None else out, activation, residual)
+
+    def capture(
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
+    ) -> Captured:
+        """Record a call as a CUDA graph, to replay it on the same arrays in 2 microseconds of host time.
+
+        A stream that is captured around a call would not do: the call's workspace goes back to the pool.
+
+        Args:
+            x, w, bias, out, activation, residual: those of a call. The graph reads and writes them where they
+                lie, but for a filter, so each must be contiguous, start at a multiple of 16 bytes, and out
+                overlap none of the others.
+
+        Returns:
+            What replays the call on the then current stream when it is called, and returns y: `out`, or an
+            array of the graph's own. It keeps all arrays alive, and a workspace that no other call uses.
+
+        Raises:
+            ValueError: an array must not lie as it does. Unsupported: this plan cannot be captured; says why.
+
+        Example:
+            >>> replay = plan.capture(x, plan.prepare(w))  # doctest: +SKIP
+            >>> x[...] = batch  # doctest: +SKIP
+            >>> y = replay()  # doctest: +SKIP
+        """
+        activation = activation_of(activation)
+        if bias is not None or activation is not None or residual is not None:
+            self._check_output_step(bias, activation, residual)
+        device = self.device
+        with device.active(), device.stream_of(x):
+            if device.capturing():
+                raise Unsupported(
+                    "the current stream is being captured: graphs cannot be made within a graph"
+                )
+            y = self._target_of(x) if out is None else out
+            of_x = self._fixed(self._x_name, x, self._x_shape)
+            of_bias = None if bias is None else self._fixed("bias", bias, (self.problem.bias_size,))
+            of_residual = None if residual is None else self._fixed("residual", residual, self._y_shape)
+            of_y = self._fixed("out", y, self._y_shape)
+            bare = None
+            if not isinstance(w, PreparedFilter):
+                found = self._fixed if self.problem.direction == "backward_weights" else self._checked
+                bare = found(self._w_name, w, self._w_shape)
+            arrays = (
+                (self._x_name, of_x),
+                (self._w_name, bare),
+                ("bias", of_bias),
+                ("residual", of_residual),
+            )
+            for name, read in arrays:
+                if read is not None and self._overlaps(of_y, read):
+                    raise ValueError(f"out overlaps {name}: a graph cannot write where it has yet to read")
+            w = self._filter(w if bare is None else bare)
+            graph = self._recorded(of_x, w, of_bias, activation, of_residual, of_y)
+        return Captured(device, graph, y, (x, w, bias, residual, of_x, of_bias, of_residual, of_y))
+
+    # --- for the implementor -----------------------------------------------------------------
+
+    @abstractmethod
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
+        """Write all of y. x, y: C-contiguous, in the problem's layout; w: from `prepare_filter`.
+
+        workspace: (workspace_bytes,) uint8, or None where the plan needs none. bias: (K,) or None.
+        activation: None or "relu", which stands for the one that the plan's kernels are built with.
+        """
+
+    def launch(
+        self, build: Build, name: str, grid: Iterable[int], block: int, shared_bytes: int = 0
+    ) -> Launch:
+        """A kernel of the plan, compiled now."""
+        if self._built_in is not None:
+            build = build.also(**self._built_in.macros)
+        function = self.device.function(build, name, shared_bytes)
+        found = Launch(build, name, tuple(map(int, grid)), block, shared_bytes, function)
+        self.launches.append(found)
+        return found
+
+    def by_value(self, record: np.ndarray) -> Any:
+        """(1,) A record as launches take it; as it is it would cost each of them microseconds."""
+        return self.device.by_value(record)
+
+    def workspace(self) -> Any:
+        """Scratch for one call: (workspace_bytes,) uint8, or None; overridden where a library allocates."""
+        return self.device.xp.empty(self.workspace_bytes, np.uint8) if self.workspace_bytes else None
+
+    # --- a call ------------------------------------------------------------------------------
+
+    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: Activation | None, residual: Any) -> Any:
+        if self.fallback.plan is not None and not isinstance(w, PreparedFilter):  # no preparing for this one
+            return self.fallback.plan._call(x, w, bias, out, activation, residual)
+        x = self._vectors(self._checked(self._x_name, x, self._x_shape))
+        bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
+        w = self._filter(w if bare is None else bare)
+        if bias is not None or activation is not None or residual is not None:
+            self._check_output_step(bias, activation, residual)
+        if bias is not None:
+            bias = self._vectors(self._checked("bias", bias, (self.problem.bias_size,)))
+        if residual is not None:
+            residual = self._vectors(self._checked("residual", residual, self._y_shape))
+        if out is None:
+            y = self.device.xp.empty(self._y_shape, self._dtype)
+            self._run(x, w, bias, activation, residual, y)
+            return self.device.xp.ascontiguousarray(flipped(y)) if self._flips_result else y
+        given = self._checked("out", out, self._y_shape)
+        y = self._target(given, (x, bare, bias, residual))
+        self._run(x, w, bias, activation, residual, y)
+        if y is not given:
+            given[...] = flipped(y) if self._flips_result else y
+        return out
+
+    def _filter(self, w: Any) -> GpuFilter:
+        """A filter in the plan's own form; a bare one is prepared, on the stream of the call."""
+        if type(w) is GpuFilter and (w.key is self._key or w.key == self._key):
+            return w
+        if isinstance(w, PreparedFilter):
+            where = f" on {w.key[2]}" if len(w.key) > 2 else ""
+            raise ValueError(
+                f"w was prepared for {w.key[0]} on {w.key[1]}{where}, "
+                f"not for {self.algorithm} on {self.problem} on {self.device.name}"
+            )
+        w = self._checked(self._w_name, w, self._w_shape)
+        return self.in_own_form(w, w)
+
+    def in_own_form(self, w: Any, original: Any) -> GpuFilter:
+        """A filter, prepared on the current stream.
+
+        original: the filter, or None where no other plan will need it.
+        """
+        turned = flipped(w) if self._flips and not self._flips_result else w
+        data = self.prepare_filter(self.device.xp.ascontiguousarray(turned))
+        return GpuFilter(self._key, data, original)
+
+    def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
+        array = self.device.as_array(name, array)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
+        if array.dtype != self._dtype:
+            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
+        return array
+
+    def _vectors(self, array: Any) -> Any:
+        """The array as kernels load it: contiguous, and starting where a vector may."""
+        if self._is_fixed(array):
+            return array
+        return self.device.xp.array(array, order="C")
+
+    def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
+        """The array to compute into: `out` itself where that is safe."""
+        if not getattr(out.flags, "writeable", True):
+            raise ValueError("out is read-only; it must be writeable")
+        safe = self._is_fixed(out) and not self._flips_result
+        if safe and not any(a is not None and self._overlaps(out, a) for a in read):
+            return out
+        return self.device.xp.empty(self._y_shape, self._dtype)
+
+    def _target_of(self, x: Any) -> Any:
+        """A new y of x's kind, on the memory of its library."""
+        y = empty_like(x, self._y_shape)
+        return self.device.xp.empty(self._y_shape, self._dtype) if y is None else y
+
+    def _is_fixed(self, array: Any) -> bool:
+        """Whether kernels work on this array where it lies."""
+        return array.flags.c_contiguous and self.device.address(array) % VECTOR_BYTES == 0
+
+    def _fixed(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
+        array = self._checked(name, array, shape)
+        if not self._is_fixed(array):
+            raise ValueError(
+                f"{name} must be contiguous and start at a multiple of {VECTOR_BYTES} bytes to be captured; "
+                f"it has strides {array.strides} and starts at {self.device.address(array):#x}"
+            )
+        if name == "out" and not getattr(array.flags, "writeable", True):
+            raise ValueError("out is read-only; it must be writeable")
+        return array
+
+    def _overlaps(self, y: Any, other: Any) -> bool:
+        """Whether two arrays share memory; of those that are not contiguous, kernels read copies."""
+        start, first = self.device.address(y), self.device.address(other)
+        return first < start + self._y_bytes and start < first + other.nbytes
+
+    # --- the output step ---------------------------------------------------------------------
+
+    def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
+        """`run`, with a kernel behind it for what its own kernels leave of the output step."""
+        active = None if activation is None else "relu"
+        if residual is None and (activation is None or activation == RELU):
+            self.run(x, w, bias, active, y, self.workspace())
+        elif self.fuses and (residual is None or self.adds_residual):
+            plan = self._built_with(Fused(activation, residual is not None))
+            if residual is not None:
+                plan = plan._reading(self.device.address(residual))
+            plan.run(x, w, bias, active, y, plan.workspace())
+        else:
+            self.run(x, w, bias, None, y, self.workspace())
+            if activation not in self._output_steps:
+                self._output_steps[activation] = OutputStep(self.device, self.problem.dtype, activation)
+            self._output_steps[activation](y, residual)
+
+    def _built_with(self, fused: Fused) -> GpuPlan:
+        """This plan with more of the output step in its kernels. Both read the same filters."""
+        if fused in self._rebuilt:
+            return self._rebuilt[fused]
+        token = _built_in.set(fused)
+        try:
+            with use(self.device):
+                plan = self._algorithm.plan(self.problem)
+        finally:
+            _built_in.reset(token)
+        assert isinstance(plan, GpuPlan)
+        return self._rebuilt.setdefault(fused, plan)
+
+    def _reading(self, residual: int) -> GpuPlan:
+        """This plan for one call that adds the residual at an address."""
+        plan = copy(self)
+        plan.conv = {relu: self.by_value(conv_record(self.problem, relu, residual)) for relu in (False, True)}
+        return plan
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def _run(self, x: Any, w: GpuFilter, bias: Any, activation: Any, residual: Any, y: Any) -> None:
+        """`_compute` with a workspace, or the plan that needs less of it."""
+        if not self.fallback.serves(w):
+            try:
+                return self._compute(x, w.data, bias, activation, residual, y)
+            except self.device.out_of_memory as error:
+                self.fallback.take_over(self, w, error)
+        plan, w = self.fallback.of(w)
+        plan._run(x, w, bias, activation, residual, y)
+
+    def _recorded(self, x: Any, w: GpuFilter, bias: Any, activation: Any, residual: Any, y: Any) -> Any:
+        """`_run` as a graph."""
+        if self.uncapturable:
+            raise Unsupported(f"{self.algorithm} cannot be captured in a graph: {self.uncapturable}")
+        if self._flips_result:
+            raise Unsupported("a gradient of a flipped filter is flipped after the run, outside of a graph")
+        if not self.fallback.serves(w):
+            try:
+                return self.device.capture(lambda: self._compute(x, w.data, bias, activation, residual, y))
+            except self.device.out_of_memory as error:
+                self.fallback.take_over(self, w, error)
+        plan, w = self.fallback.of(w)
+        return plan._recorded(x, w, bias, activation, residual, y)
+
+
+class EmptyGpuPlan(GpuPlan):
+    """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
+
+    uncapturable = "an empty problem has no kernels to record"
+    fuses = False
+
+    def prepare_filter(self, w: Any) -> None:
+        return None
+
+    def run(self, x, w, bias, activation, y, workspace) -> None:
+        y.fill(0)
+        finish(y, bias, activation, self.problem)
+
+
+def ceil_div(n: int, d: int) -> int:
+    """How many pieces of size d cover n."""
+    return -(-n // d)
+
+
+def waves(blocks: int, machine: GpuMachine) -> int:
+    """Blocks that the busiest multiprocessor computes."""
+    return ceil_div(blocks, machine.multiprocessors)

@@ -1,0 +1,1 @@
+"""FFTs inside a block."""

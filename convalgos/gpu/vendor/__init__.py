@@ -1,0 +1,1 @@
+"""CuDNN: graphs, plans, cost, verification."""

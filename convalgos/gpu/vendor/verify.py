@@ -1,0 +1,212 @@
+"""Results of libraries against our own: what is silently wrong is not trusted.
+
+A library's kernel is run once per class of problem before its results are used, on random data, and its
+output is compared with that of `gpu.direct`, which appoints itself. The problem that is checked is the one
+that will run, so that its kernel, its tails and its scratch are those that are checked; of the batch, the
+first and the last image are compared, and a class is all of a problem but its batch. That costs one run of
+the kernel, and of `gpu.direct` on two images. Gradients are compared by what defines them, <dx, x'> =
+<dy, conv(x', w)> and <dw, w'> = <dy, conv(x, w')>, for some random x' or w'. Verdicts last as long as the
+process: the next one may find another version of the library.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.gpu.device import Device, use
+from convalgos.gpu.launch.plan import GpuAlgorithm
+
+ALL_BITS = 0xFF  # of a byte; numbers of such bytes are NaN in every type
+PROBES = 4  # of a gradient: a wrong one agrees with as many by chance once in ten thousand times
+SLACK = 4.0  # deviations of a sum of random errors
+PERIOD = 16381  # numbers of the data, after which they repeat: a prime, so that no row or channel does
+
+Run = Callable[[Any, Any, Any, Any], None]  # (x, w, bias, y): writes y, which may leave the bias (K,) alone
+
+_judges: list[GpuAlgorithm] = []
+_verdicts: dict[tuple[Any, ...], str | None] = {}  # what was checked -> why it is not trusted, or None
+_checking = threading.RLock()
+
+
+def appoint(algorithm: GpuAlgorithm) -> None:
+    """Make an algorithm the one that others are compared with."""
+    _judges[:] = [algorithm]
+
+
+def verdict(device: Device, name: str, problem: ConvProblem) -> str | None:
+    """Why a kernel is not to be used for a problem, as far as that was found; None where it may be."""
+    return _verdicts.get(_case(device, name, problem))
+
+
+def judge(
+    device: Device,
+    name: str,
+    problem: ConvProblem,
+    bound: float,
+    run: Run,
+    *,
+    bias: bool = False,
+    relu: bool = False,
+) -> str | None:
+    """Why a kernel is not to be used for a problem, found by a run where it was not before; or None.
+
+    What is found is told in a warning. The run waits for the device: nothing must be captured meanwhile.
+
+    Args:
+        name: of the kernel, with all that tells it from others.
+        bound: its largest error, relative to max|y|.
+        run: called with arrays of the device as a plan reads and writes them, the last filled with NaN.
+        bias: whether it adds the bias; forward only.
+        relu: whether it computes max(.., 0), in which NaNs must stay; forward only.
+    """
+    case = _case(device, name, problem)
+    with _checking:
+        if case in _verdicts:
+            return _verdicts[case]
+        try:
+            with use(device):
+                found = _compare(device, problem, bound, run, bias, relu)
+        except device.out_of_memory as error:
+            return f"there is no memory to check it ({error})"  # now; another time there may be
+        _verdicts[case] = found
+    if found is not None:
+        told = f"{name} is not used for {problem} on {device.name}: {found}"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+    return found
+
+
+def forget() -> None:
+    """Check everything again."""
+    _verdicts.clear()
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _case(device: Device, name: str, problem: ConvProblem) -> tuple[Any, ...]:
+    """Problems that differ in their batch alone are one case, but for a single image."""
+    return device, name, _ends(problem)
+
+
+@lru_cache(1024)
+def _ends(problem: ConvProblem) -> ConvProblem:
+    """The problem of the first and the last image."""
+    return problem.replace(x_shape=(min(problem.N, 2), *problem.x_shape[1:]))
+
+
+def _compare(
+    device: Device, problem: ConvProblem, bound: float, run: Run, bias: bool, relu: bool
+) -> str | None:
+    # Kernels take a filter as it lies; that they compute in TF32 is in their bound.
+    problem = problem.replace(mode="cross_correlation")
+    few = _ends(problem).replace(direction="forward", compute_dtype=None)
+    if problem.direction != "forward":
+        few = few.replace(dtype="float32")
+    if not _judges or (reason := _judges[0].why_not(few)):
+        return f"it cannot be checked: {reason if _judges else 'there is nothing to compare it with'}"
+    try:
+        if problem.direction == "forward":
+            return _forward(device, problem, few, bound, run, bias, relu)
+        return _gradient(device, problem, few, bound, run)
+    except device.out_of_memory:
+        raise
+    except Exception as failure:  # what the library calls it
+        return f"it fails ({failure})"
+
+
+def _forward(
+    device: Device, problem: ConvProblem, few: ConvProblem, bound: float, run: Run, bias: bool, relu: bool
+) -> str | None:
+    xp, dtype = device.xp, numpy_dtype(problem.dtype)
+    plan, activation = _judges[0].serve(few), "relu" if relu else None
+    x, w = (numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2]))
+    added = numbers(device, (problem.K,), dtype, 2)
+
+    def answers() -> tuple[np.ndarray, np.ndarray]:
+        """Outputs of the first and the last image, by the kernel and by the judge."""
+        y = _unwritten(xp, problem, dtype)
+        run(x, w, added, y)
+        right = plan(_outer(xp, x), w, bias=added if bias else None, activation=activation)
+        return _host(xp, _outer(xp, y)), _host(xp, right)
+
+    found, right = answers()
+    scale = max(float(np.abs(right).max()), math.sqrt(problem.gemm_k))  # the deviation of one output
+    error, limit = float(np.abs(found - right).max()) / scale, bound + _judges[0].error_bound(few)
+    if not error <= limit:  # also where it is no number
+        return f"its error is {error:.1e}, over {limit:.1e}, against {_judges[0].id}"
+    if relu:
+        x.view(np.uint8).fill(ALL_BITS)
+        found, right = answers()
+        if not np.isnan(found[np.isnan(right)]).all():
+            return "its ReLU turns NaN into a number"
+    return None
+
+
+def _gradient(device: Device, problem: ConvProblem, few: ConvProblem, bound: float, run: Run) -> str | None:
+    xp, dtype = device.xp, numpy_dtype(problem.dtype)
+    plan, of_filter = _judges[0].serve(few), problem.direction == "backward_weights"
+    first, second = (
+        numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2])
+    )
+    if of_filter:  # which sums over all images: those in between have no dy
+        second.view(f"u{dtype.itemsize}")[1:-1] = 0
+    result = _unwritten(xp, problem, dtype)
+    run(first, second, None, result)
+    found = _host(xp, result if of_filter else _outer(xp, result))
+    dy = _host(xp, _outer(xp, second if of_filter else first))
+    # The other array of the forward pass, with the same numbers in float32.
+    given = xp.asarray(_host(xp, _outer(xp, first) if of_filter else second))
+    # Errors are those of elements as large as a sum of products is in the mean, each times a random number.
+    sums = few.gemm_m if of_filter else problem.reduction
+    errors = bound * math.sqrt(sums * found.size) + _judges[0].error_bound(few) * math.sqrt(
+        few.gemm_k * dy.size
+    )
+    for probe in range(PROBES):
+        x_shape, w_shape, _ = few.array_shapes
+        other = numbers(device, w_shape if of_filter else x_shape, np.dtype(np.float32), 3 + probe)
+        y = _host(xp, plan(given, other) if of_filter else plan(other, given))
+        error = abs(_dot(found, _host(xp, other)) - _dot(dy, y))
+        if not error <= SLACK * errors:  # also where it is no number
+            return f"<result, r> is off by {error:.1e}, over {SLACK * errors:.1e}, for a random r"
+    return None
+
+
+def numbers(device: Device, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Any:
+    """An array of the device with normal random numbers, made at the speed of a copy."""
+    values = np.random.default_rng(seed).standard_normal(PERIOD, np.float32).astype(dtype)
+    size, xp = math.prod(shape), device.xp
+    bits = xp.asarray(values.view(f"u{dtype.itemsize}"))  # which every library can repeat
+    return xp.tile(bits, -(-size // PERIOD))[:size].view(dtype).reshape(shape)
+
+
+def _unwritten(xp: Any, problem: ConvProblem, dtype: np.dtype) -> Any:
+    """The result of a problem, full of NaN."""
+    y = xp.empty(problem.array_shapes[2], dtype)
+    y.view(np.uint8).fill(ALL_BITS)
+    return y
+
+
+def _outer(xp: Any, array: Any) -> Any:
+    """The first and the last image of an array, or the only one."""
+    found = xp.empty((min(2, len(array)), *array.shape[1:]), array.dtype)
+    found[0], found[-1] = array[0], array[-1]
+    return found
+
+
+def _host(xp: Any, array: Any) -> np.ndarray:
+    """On the host, at least in float32."""
+    found = array if xp is np else xp.asnumpy(array)
+    return found.astype(np.float32) if found.dtype.itemsize == 2 else found
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.vdot(a.astype(np.float64), b.astype(np.float64)))

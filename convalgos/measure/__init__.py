@@ -1,0 +1,1 @@
+"""Timing, accuracy, autotuning, capture of what a program runs."""

@@ -1,0 +1,179 @@
+"""What the selector sees, and how it prints: candidates in order, the rejected with their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import ConvProblem
+from convalgos.core.tabular import Tabular, count, microseconds
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm that can serve a problem."""
+
+    algorithm: Algorithm
+    seconds: float  # by which it is ranked: a run, with the share of preparing the filter that it pays
+    workspace_bytes: int
+    error_bound: float
+    predicted: float | None = None  # seconds of a run by the cost model, or by the ranker that was asked for
+    measured: float | None = None  # median seconds of a run
+    spread: float | None = None  # (third quartile - first quartile) / median; None of a single sample
+    prepare: float = 0.0  # seconds to prepare the filter
+    note: Callable[[], str] = field(default=str, compare=False)  # what else to tell of it, found when asked
+
+    @property
+    def id(self) -> str:
+        return self.algorithm.id
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An algorithm that cannot, and why not."""
+
+    id: str
+    why_not: str
+    elsewhere: bool = field(default=False, compare=False)  # it only computes other directions
+
+
+def worth_telling(rejected: Sequence[Rejection]) -> tuple[list[Rejection], str]:
+    """The rejections without those that only name another direction, and a sentence on these, if any."""
+    told = [r for r in rejected if not r.elsewhere]
+    left = len(rejected) - len(told)
+    return told, f"{f'{left} more':24s} no: for other directions only" if left else ""
+
+
+@dataclass(frozen=True)
+class Ranking(Tabular):
+    """What the selector sees: candidates from fastest to slowest, and the rejected with their reasons."""
+
+    problem: ConvProblem
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...]
+    basis: str = "predicted"  # of the first: "predicted", "measured", or "near" (measured on a near problem)
+    near: ConvProblem | None = None  # the problem whose measurements were scaled
+    costs: dict[str, float] = field(default_factory=dict)  # limit -> time of the pick / without this limit
+    nominal: bool = False  # it goes by figures of the machine that nobody measured
+
+    @property
+    def margin(self) -> float | None:
+        """Time of the second / time of the first."""
+        if len(self.candidates) < 2 or not self.candidates[0].seconds:
+            return None
+        return self.candidates[1].seconds / self.candidates[0].seconds
+
+    def __repr__(self) -> str:
+        rest = f"{count(len(self.candidates), 'candidate')}, {len(self.rejected)} rejected"
+        if not self.candidates:
+            return f"<Ranking of {self.problem}: no algorithm can serve it, {rest}>"
+        first = self.candidates[0]
+        lead = f", {self.margin:.2f}x faster than {self.candidates[1].id}" if self.margin else ""
+        time = f"{microseconds(first.seconds)} as {self._how}"
+        return f"<Ranking of {self.problem}: {first.id}, {time}{lead}; {rest}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as `json.dumps` takes it.
+
+        Example:
+            >>> import convalgos as ca
+            >>> found = ca.explain(ca.ConvProblem.parse("n1 c4 w9 k4 s3")).to_dict()
+            >>> found["candidates"][0]["predicted_s"] > 0
+            True
+        """
+        return {
+            "problem": str(self.problem),
+            "pick": self.candidates[0].id if self.candidates else None,
+            "basis": self.basis,
+            "near": None if self.near is None else str(self.near),
+            "candidates": self._frame_rows(),
+            "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in self.rejected],
+            "limit_costs": dict(self.costs),
+        }
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "algorithm": c.id,
+                "seconds": c.seconds,
+                "predicted_s": c.predicted,
+                "measured_s": c.measured,
+                "spread": c.spread,
+                "prepare_s": c.prepare,
+                "workspace_bytes": c.workspace_bytes,
+                "error_bound": c.error_bound,
+                "note": c.note(),
+            }
+            for c in self.candidates
+        ]
+
+    def __str__(self) -> str:
+        lines = self.header()
+        lines.append(self._heading())
+        lines += [self._line(rank, c) for rank, c in enumerate(self.candidates)]
+        told, others = worth_telling(self.rejected)
+        lines += [f"  {r.id:24s} no: {r.why_not}" for r in told]
+        lines += [f"  {others}"] if others else []
+        return "\n".join(lines + self.footer())
+
+    def header(self) -> list[str]:
+        """The problem, and what it amounts to."""
+        p = self.problem
+        forward = "" if p.direction == "forward" else "forward "
+        lines = [
+            f"{p}",
+            f"  {p.arrays[2]} {p.result_shape}, {p.flops / 1e9:.3g} GFLOP, {p.bytes / 1e6:.3g} MB, "
+            f"{forward}GEMM view {p.gemm_m} x {p.gemm_n} x {p.gemm_k} x {p.groups} groups",
+        ]
+        if self.near is not None:
+            lines.append(f"  scaled from what was measured on {self.near}")
+        return lines
+
+    def footer(self) -> list[str]:
+        """By how much the first is ahead, and what limits cost."""
+        lines = []
+        if self.margin is not None:
+            first, second = self.candidates[:2]
+            lines.append(
+                f"  margin: {first.id} is {self.margin:.2f}x faster than {second.id}, as {self._how}"
+            )
+        lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
+        if self.nominal and self.basis != "measured":
+            lines.append("  by nominal figures of this machine: convalgos tune --machine measures it")
+        return lines
+
+    @property
+    def _how(self) -> str:
+        return {"predicted": "predicted", "measured": "measured", "near": "scaled"}.get(
+            self.basis, self.basis
+        )
+
+    @property
+    def _timed(self) -> bool:
+        return any(c.measured is not None for c in self.candidates)
+
+    def _heading(self) -> str:
+        timed = f" {'measured time':>16s} {'spread':>8s}" if self._timed else ""
+        return (
+            f"  {'algorithm':24s} {'predicted time':>16s}{timed} {'x best':>7s} {'prepare':>13s} "
+            f"{'workspace':>12s} {'error bound':>12s}"
+        )
+
+    def _line(self, rank: int, c: Candidate) -> str:
+        mark = "->" if rank == 0 else "  "
+        timed = ""
+        if self._timed:
+            spread = "1 sample" if c.spread is None else f"{c.spread:8.1%}"
+            timed = f" {'':>25s}" if c.measured is None else f" {_us(c.measured)} {spread}"
+        best = self.candidates[0].seconds
+        ratio = c.seconds / best if best else 1.0
+        return (
+            f"{mark}{c.id:24s} {_us(c.seconds if c.predicted is None else c.predicted)}{timed} {ratio:7.2f} "
+            f"{c.prepare * 1e6:10.1f} us {c.workspace_bytes / 1e6:9.2f} MB {c.error_bound:12.1e}  {c.note()}"
+        )
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:13.1f} us"

@@ -1,0 +1,1 @@
+"""What users run: benchmarks, reports, evaluation, history, checks, and the command line."""

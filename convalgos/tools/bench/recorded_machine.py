@@ -1,0 +1,27 @@
+"""The figures of the machine or GPU on which a table was recorded, read from its JSON and checked."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from convalgos.core import strict_json
+from convalgos.core.machine import Machine, checked
+from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.device.measured import with_constants
+
+
+def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
+    """The figures of the machine of a table."""
+    if "capability" not in found:
+        return checked({f.name: found[f.name] for f in fields(Machine)})
+    major, minor = found["capability"]
+    values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
+    for name, value in values.items():
+        if name in ("name", "source", "measured_on"):
+            strict_json.text(name, value, 1000)
+        elif name not in ("capability", "measured"):
+            strict_json.number(name, value, 0.0, 1e20)
+    constants, day = dict(values.pop("measured", ())), values.pop("measured_on", "")
+    machine = GpuMachine(**{**values, "capability": (int(major), int(minor))})
+    return with_constants(machine, constants, day) if constants else machine

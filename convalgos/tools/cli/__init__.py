@@ -1,0 +1,1 @@
+"""The commands; `__main__.py` runs them."""

@@ -1,0 +1,162 @@
+"""The commands about one problem, or every layer of a network: `convalgos explain` and `find`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from convalgos.api import planning
+from convalgos.core.near_names import near
+from convalgos.core.problem import ConvProblem
+from convalgos.measure import timing
+from convalgos.measure.backends import site
+from convalgos.select import choose
+from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench.suites import Layer, names
+from convalgos.tools.cli import completion
+from convalgos.tools.cli.bench_commands import measure_layers, new_results
+from convalgos.tools.cli.select_commands import BATCH, DEVICE, changing
+from convalgos.tools.console.exit_status import FAILED
+from convalgos.tools.console.progress_bar import bar, teller
+from convalgos.tools.console.text_output import console
+from convalgos.tools.report import ranking as report_ranking
+from convalgos.tools.report import terminal
+
+TARGET = click.argument(
+    "target",
+    nargs=-1,
+    required=True,
+    metavar="PROBLEM | SUITE | TABLE.csv | MODEL.onnx",
+    shell_complete=completion.targets,
+)
+
+
+@click.command("explain")
+@TARGET
+@click.option(
+    "--workspace-limit", type=click.IntRange(0), metavar="BYTES", help="Scratch that a call may take."
+)
+@click.option("--max-rel-error", type=click.FloatRange(0), help="Largest error bound, relative to max|y|.")
+@click.option("--deterministic", is_flag=True, help="The same bits on every run.")
+@click.option("--strict-nan", is_flag=True, help="A NaN stays in its footprint: no Winograd, no FFT.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="FAMILY",
+    shell_complete=completion.families,
+    help="Only this family or id; may be repeated.",
+)
+@click.option(
+    "--deny",
+    multiple=True,
+    metavar="FAMILY",
+    shell_complete=completion.families,
+    help="Not this family or id; may be repeated.",
+)
+@click.option("--expected-calls", type=click.IntRange(1), help="Runs that share the preparing of the filter.")
+@click.option(
+    "--weights-constant/--weights-change",
+    default=True,
+    help="Whether every call brings the same filter, or another, which is then prepared each time.",
+)
+@click.option(
+    "--exhaustive", is_flag=True, help="With other settings that are worth a try, as cuDNN's plans."
+)
+@changing
+@BATCH
+@DEVICE
+def explain_command(
+    target: tuple[str, ...],
+    allow: tuple[str, ...],
+    batch: int | None,
+    dtype: str | None,
+    compute_dtype: str | None,
+    layout: str | None,
+    direction: str | None,
+    **limits: Any,
+) -> None:
+    """Show the ranking of a problem as the selector sees it, and why the others are rejected.
+
+    With limits it also shows what each of them costs: the time of the pick / without this limit. Of a
+    network it shows the pick of every layer, and the second.
+    """
+    limits["allow"] = allow or None
+    layers, skipped, single = _read(
+        target, batch, dtype=dtype, compute_dtype=compute_dtype, layout=layout, direction=direction
+    )
+    if single:
+        report_ranking.show_ranking(planning.explain(layers[0].problem, **limits), console())
+        return
+    with bar() as progress:
+        task = progress.add_task("", total=len(layers))
+        found = []
+        for i, layer in enumerate(layers):
+            teller(progress, task, i, layer.name)("explain", 0.0)
+            found.append((layer, planning.explain(layer.problem, **limits)))
+    report_ranking.show_picks(found, skipped, console())
+    if layers and not any(ranking.candidates for _, ranking in found):
+        sys.exit(FAILED)
+
+
+@click.command("find")
+@TARGET
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing.")
+@changing
+@BATCH
+@DEVICE
+def find_command(
+    target: tuple[str, ...], rounds: int, batch: int | None, device: str, **changes: str | None
+) -> None:
+    """Time and check every algorithm on a problem, or on every layer of a network.
+
+    Of a network it shows what `convalgos bench --peers none` does. The exit status is 1 if a result is
+    wrong, or an algorithm fails.
+    """
+    layers, skipped, single = _read(target, batch, **changes)
+    if not single:
+        results = new_results(device, skipped)
+
+        def run(layer: Layer, progress: timing.Progress) -> bench_run.LayerResult:
+            return bench_run.run_layer(layer, rounds=rounds, device=device, progress=progress)
+
+        measure_layers(target, layers, run, results, None, lambda: terminal.show(results, console()))
+        sys.exit(FAILED if results.complaints() else None)
+    problem = layers[0].problem
+    choose.measured_figures(device)
+    with bar() as progress:
+        task = progress.add_task("", total=1)
+        ranking, judge = choose.rank(problem, device), timing.Judge(problem, site(device))
+        table = timing.table(
+            ranking, rounds=rounds, judge=judge, progress=teller(progress, task, 0, "problem")
+        )
+    report_ranking.show_table(table, console())
+    if table.failed or not table.rows or any(not r.error <= r.error_bound for r in table.rows):
+        sys.exit(FAILED)
+
+
+COMMANDS: tuple[click.Command, ...] = (explain_command, find_command)
+
+
+def _read(
+    words: tuple[str, ...], batch: int | None, **changes: str | None
+) -> tuple[tuple[Layer, ...], dict[str, str], bool]:
+    """(layers, nodes of a model that are skipped, whether it is a single problem given as text)."""
+    text = " ".join(words)
+    skipped: dict[str, str] = {}
+    single = text not in ("all", *names()) and Path(text).suffix.lower() not in bench_run.SUFFIXES
+    if single:
+        try:
+            problem = ConvProblem.parse(text)
+        except ValueError as error:
+            close = near(text, names()) if " " not in text else []
+            hint = f"; did you mean the suite {' or '.join(close)}?" if close else ""
+            raise ValueError(f"{error}{hint}") from None
+        if batch is not None:
+            problem = problem.replace(x_shape=(batch, *problem.x_shape[1:]))
+        layers: tuple[Layer, ...] = (Layer("", "problem", problem),)
+    else:
+        layers, skipped = bench_run.read_target(text, batch)
+    return bench_run.changed(layers, **changes), skipped, single

@@ -1,0 +1,188 @@
+"""All kernels of the CPU: which there are, and compiling them ahead of time.
+
+Kernels take sizes as arguments; what they are compiled for are a few small numbers - bytes of an element,
+lanes, rows and vectors of a tile - whose values are listed here. So the kernels can be counted, and no
+problem, whatever its size, needs one that is not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
+from itertools import product
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from convalgos.core.machine import vector_bytes
+from convalgos.cpu import (
+    depthwise_channels,
+    depthwise_rows,
+    depthwise_weights,
+    direct,
+    direct_pixels,
+    direct_weights,
+    fft_tiles,
+    im2col,
+    winograd,
+    winograd_weights,
+)
+from convalgos.cpu.backward import filter_rotation, interleave, per_thread
+from convalgos.cpu.dwconv import channel_kernels, padded_planes, row_kernels
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.layout import channel_vectors, reorder, strided_rows
+from convalgos.cpu.runtime import half, jit, mkl
+from convalgos.cpu.spectral import blocking
+from convalgos.cpu.spectral import kernels as spectral_kernels
+from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
+from convalgos.cpu.tiled import filters as tiled_filters
+from convalgos.cpu.vectors import simd
+
+BYTES = {"float32": 4, "float64": 8}
+
+
+class Kernel(NamedTuple):
+    """A factory of `jit.specialise` and what it is given."""
+
+    module: str
+    name: str
+    parameters: tuple[int, ...]
+
+    def compile(self) -> None:
+        """Only from disk, where it is there."""
+        jit.say_nothing()
+        getattr(import_module(self.module), self.name)(*self.parameters)
+
+
+def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True) -> list[Kernel]:
+    """The kernels that problems of some dtypes may need.
+
+    Args:
+        groups: with those of grouped layers, which are compiled for the channels and filters of a group.
+    """
+    found = [_kernel(factory) for factory in _OF_ALL]
+    found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
+    found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
+    for size in (BYTES[dtype] for dtype in dtypes):
+        found += _of_size(size, simd.lanes(size), groups)
+    return list(dict.fromkeys(found))
+
+
+def compile_all(wanted: Sequence[Kernel], processes: int, done: Callable[[Kernel], None]) -> None:
+    """Compile kernels, in processes of their own as the compiler is locked; what is on disk is read from
+    there.
+
+    Args:
+        done: is told each kernel when it is there.
+    """
+    if processes == 1:
+        for kernel in wanted:
+            kernel.compile()
+            done(kernel)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(kernel.compile): kernel for kernel in wanted}
+        for task in as_completed(running):
+            task.result()
+            done(running[task])
+
+
+def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
+    return Kernel(factory.__module__, factory.__name__, parameters)
+
+
+_OF_ALL: tuple[Callable[..., object], ...] = (
+    row_kernels.driver, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
+    driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.driver, depthwise_weights.driver,
+    direct.driver, direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply,
+    jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.driver,
+    spectral_kernels.alone, weights_driver.share,
+)  # fmt: skip
+
+_OF_LANES: tuple[Callable[..., object], ...] = (
+    row_kernels.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
+    depthwise_weights.sum_lanes, direct_pixels.flush, direct_weights.pack_run, interleave.interleave_rows,
+    panels.pack_panels, panels.store_run, spectral_kernels.forward, spectral_kernels.backward,
+    spectral_kernels.pack, channel_vectors.gather, channel_vectors.place, channel_vectors.scatter,
+    filter_rotation.turn,
+)  # fmt: skip
+
+
+def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
+    """Those of elements of so many bytes."""
+    wide = vector_bytes()
+    for factory in _OF_LANES:
+        yield _kernel(factory, size, lanes)
+    for factory in (direct_pixels.pack, im2col.fill_channels_first):
+        yield _kernel(factory, size)
+    for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
+        for r, taps in product(tile_rows, (0, *row_kernels.USUAL[stride]) if step else (0,)):
+            if r <= depthwise_rows.tile_rows(stride, taps > 0):
+                yield _kernel(row_kernels.filter_tiles, size, lanes, r, step, stride, taps)
+    for stride in (1, 2):
+        for rows in depthwise_rows.folded_rows(stride):
+            yield _kernel(row_kernels.folded, size, lanes, rows, stride)
+    for stride in range(1, strided_rows.MOST_STRIDE + 1):
+        for kept in {1, stride}:
+            yield _kernel(strided_rows.copy_row, size, lanes, stride, kept)
+        yield _kernel(depthwise_weights.border_rows, size, lanes, stride)
+    yield _kernel(strided_rows.copy_row, size, lanes, 0, 0)
+    yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
+    for vectors, most in simd.TILES[wide].items():
+        for rows in range(1, most + 1):
+            yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
+            for factory, soon in product((panels.sum_panel, direct_pixels.sum_pixels), (0, simd.SOON)):
+                yield _kernel(factory, size, lanes, rows, vectors, soon)
+            for accumulate in (0, 1):
+                yield _kernel(weights_driver.outer, size, lanes, rows, vectors, accumulate)
+    for rows in range(1, fft_tiles.ROWS[wide] + 1):
+        yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
+    filters, blocks = blocking.TILES[wide]
+    for f, b in product((1, 2, 4), (1, 2)):
+        if f <= filters and b <= blocks:
+            yield _kernel(spectral_kernels.multiply, size, lanes, f, b)
+    for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
+        if rows * columns <= padded_planes.SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
+            yield _kernel(depthwise_weights.correlate, size, lanes, rows, columns)
+    for factory, few in product((reorder.first, reorder.last), (0, *range(2, reorder.FEW + 1))):
+        yield _kernel(factory, size, lanes, few)
+    yield from _of_transforms(size, lanes)
+    yield from _of_channels(size, lanes, groups)
+
+
+def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of the tiles of all Winograd and FFT algorithms."""
+    t = winograd_transforms
+    for dims in (1, 2):
+        for a in winograd.ALGORITHMS:
+            for factory in (t.input_tiles, t.filter_tiles, t.output_tiles):
+                yield _kernel(factory, size, lanes, a.m, a.r, dims)
+        for b in winograd_weights.ALGORITHMS:
+            for factory in (t.input_tiles, t.gradient_tiles, t.output_tiles):
+                yield _kernel(factory, size, lanes, b.r, b.m, dims)
+        for f in fft_tiles.ALGORITHMS:
+            for factory in (
+                fft_transforms.input_tiles,
+                fft_transforms.filter_tiles,
+                fft_transforms.output_tiles,
+            ):
+                yield _kernel(factory, size, lanes, f.t, dims)
+
+
+def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
+    """`filter_block`: usual kernels and all others, for layers with one channel and filter in a group, and
+    with any numbers that a vector holds."""
+    most = depthwise_channels.MOST_PIXELS[vector_bytes()]
+    for vectors, sizes in channel_kernels.PIXELS.items():
+        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.USUAL):
+            yield _kernel(channel_kernels.filter_block, size, lanes, 1, 1, vectors, pixels, *row)
+    if not groups:
+        return
+    for channels, filters in product(range(1, lanes + 1), repeat=2):
+        if (channels, filters) != (1, 1):
+            squares = channel_kernels.GROUPED if channels == filters else ((0, 0, 0),)
+            for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
+                if pixels <= most[1]:
+                    yield _kernel(
+                        channel_kernels.filter_block, size, lanes, channels, filters, 1, pixels, *row
+                    )

@@ -1,0 +1,1 @@
+"""Text, tables, progress and exit codes in a terminal."""

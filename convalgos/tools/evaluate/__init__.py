@@ -1,0 +1,1 @@
+"""Selectors judged on recorded tables."""

@@ -1,0 +1,55 @@
+"""The candidates of problems as another CPU sees them, one that a table was recorded on and that is not here.
+
+What a plan would look like depends on the width of vectors, on caches and threads, and much of it is kept
+once it was found. So the view from another machine is that of a process that assumes its figures.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from convalgos.core import machine
+from convalgos.core.machine import Machine
+from convalgos.core.problem import ConvProblem
+from convalgos.select import choose
+from convalgos.select.ranking import Candidate
+
+
+def survey(problems: Sequence[ConvProblem], figures: Machine) -> list[list[Candidate]]:
+    """The candidates of each problem on a machine, with what their models predict there."""
+    if is_here(figures):
+        return [choose.survey(problem, "cpu", figures)[0] for problem in problems]
+    environment = {**os.environ, "NUMBA_NUM_THREADS": str(figures.threads)}
+    environment.pop("NUMBA_CPU_NAME", None)
+    done = subprocess.run(
+        [sys.executable, "-c", "from convalgos.tools.evaluate import other_machine; other_machine.answer()"],
+        input=pickle.dumps((problems, figures)),
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return pickle.loads(done.stdout)
+
+
+def is_here(figures: Machine) -> bool:
+    """Whether plans of this process look as on a machine."""
+    from convalgos.cpu.runtime import jit  # imports llvmlite
+
+    own = machine.vector_bytes(), machine.cache_sizes(), jit.thread_count()
+    return own == (
+        figures.vector_bytes, (figures.l1_bytes, figures.l2_bytes, figures.l3_bytes), figures.threads,
+    )  # fmt: skip
+
+
+def answer() -> None:
+    """What the process on that machine does: problems and figures on its input, candidates on its output."""
+    problems, figures = pickle.load(sys.stdin.buffer)
+    machine.assume(figures)
+    found = [choose.survey(problem, "cpu", figures)[0] for problem in problems]
+    found = [[replace(c, note=str) for c in candidates] for candidates in found]  # notes cannot be sent
+    pickle.dump(found, sys.stdout.buffer)

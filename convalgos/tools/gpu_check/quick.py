@@ -1,0 +1,135 @@
+"""The first minutes: one regular and one odd problem for each algorithm and type, judged on the device.
+
+A judge computes the regular problems in float64 on the device, by torch or else by `gpu.direct`; the host
+looks at its answers, and processes of their own then compare each algorithm with them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
+from convalgos.gpu.device import Device
+from convalgos.measure.backends import GpuSite
+from convalgos.select import choose
+from convalgos.tools.gpu_check.baselines import torch_call
+from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
+from convalgos.tools.gpu_check.checks import check
+from convalgos.tools.gpu_check.reference_answers import Answer, Answers, Truth
+from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.steps import DATA, NOTHING, PLANNING, Begun, Skip
+
+REGULAR = (
+    "n4 c64 h56 w56 k64 r3 s3 p1",
+    "n8 c64 h56 w56 k64 r3 s3 p1 groups64",
+    "n8 c64 h56 w56 k64 r3 s3 p1 stride2 groups64",
+    "n2 c64 w4096 k64 s4096 p4095:0 groups64",
+    "n1 c2 w65536 k2 s65536 p65535:0 groups2",
+)
+ODD = (
+    "n5 c32 h17 w23 k48 r3 s3 p1",
+    "n1 c17 h12 w13 k17 r5 s5 p2 stride2 groups17",
+    "n1 c8 w3000 k8 s3000 p2999:0 groups8",
+    "n1 c2 w40000 k2 s9000 p8999:0 groups2",
+)
+BOUND = 1e-10  # of a judge in float64
+LAST = "wgmma"  # in the ids of what is tried last
+
+
+def algorithms() -> dict[str, Algorithm]:
+    """All algorithms by their ids: `gpu.direct` first, wgmma last, and behind it its forms that race."""
+    listed = sorted(choose.algorithms("gpu"), key=lambda a: (LAST in a.id, not a.id.startswith("gpu.direct")))
+    forms = [form for a in listed if LAST in a.id for form in a.variants(ConvProblem.parse(REGULAR[0]))]
+    return {a.id: a for a in (*listed, *forms)}
+
+
+def cases(algorithm: Algorithm) -> list[Case]:
+    """Of its own directions and each type a regular and an odd problem, in different layouts if it can."""
+    found: list[Case] = []
+    for direction, name in product(algorithm.directions, types(TYPES)):
+        for kind, texts, layouts in (
+            ("regular", (*REGULAR, *USED), LAYOUTS),
+            ("odd", (*ODD, *AWKWARD), LAYOUTS[::-1]),
+        ):
+            every = (_case(kind, *one, direction, name) for one in product(texts, layouts))
+            served = (case for case in every if algorithm.why_not(algorithm.computed(case.problem)) is None)
+            found += [case for case in [next(served, None)] if case is not None]
+    return found
+
+
+def _case(kind: str, text: str, layout: str, direction: str, name: str) -> Case:
+    problem = ConvProblem.parse(text).replace(layout=layout, direction=direction, **TYPES[name])
+    return Case(kind, text, problem)
+
+
+def each(
+    device: Device, algorithm: str, answers: Answers, until: float, skip: Skip = NOTHING
+) -> Iterator[Begun | Result | Cut]:
+    """Check an algorithm on its regular and odd problems."""
+    chosen = cases(algorithms()[algorithm])
+    yield from check(device, chosen, True, until, whose=algorithm, answers=answers, skip=skip)
+
+
+# --- the judge -----------------------------------------------------------------------------------
+
+
+def judge(
+    device: Device, answers: Answers, until: float, skip: Skip = NOTHING
+) -> Iterator[Begun | Result | Cut]:
+    """Compute the regular problems that are too large for the host, for `each` to compare with."""
+    every = [
+        _case("regular", text, LAYOUTS[0], direction, name)
+        for text, direction, name in product(REGULAR, DIRECTIONS, types(TYPES))
+    ]
+    for done, case in enumerate(every):
+        if time.monotonic() > until:
+            yield Cut(len(every) - done)
+            return
+        if skip.problem(case.problem):
+            continue
+        yield Begun(case, patience=DATA)
+        truth = Truth(case.problem)
+        if truth.places is None:
+            continue
+        for name, compute in {"torch": _by_torch, "gpu.direct": _by_direct}.items():
+            if (str(case.problem), name) in skip:
+                continue
+            yield Begun(case, name, PLANNING)
+            titles = case.title, str(case.problem), f"{name} in float64"
+            try:
+                y = compute(device, truth)
+            except ImportError:
+                continue
+            except Exception as failure:  # the next one is asked, if the device is still of use
+                reason = told(failure)
+                lost = GpuSite(device).lost()
+                yield Result(*titles, f"judge: {reason}", failure=reason if lost else None)
+                continue
+            error = float(np.abs(y[tuple(truth.places.T)] - truth.y).max()) / truth.scale
+            if error <= BOUND:
+                answers.keep(case.problem, Answer(titles[2], BOUND, y))
+                break
+            yield Result(*titles, "judge", error=error, bound=BOUND)
+
+
+def _by_torch(device: Device, truth: Truth) -> np.ndarray:
+    problem = truth.problem.replace(dtype="float64", compute_dtype=None)
+    y = torch_call(device.name, problem, *_wide(truth))()
+    return y.cpu().numpy().reshape(problem.result_shape)
+
+
+def _by_direct(device: Device, truth: Truth) -> np.ndarray:
+    site, problem = GpuSite(device), truth.problem.replace(dtype="float64", compute_dtype=None)
+    name = "gpu.direct.weights" if problem.direction == "backward_weights" else "gpu.direct"
+    plan = choose.find_algorithm(name, problem).serve(problem)
+    x, w = map(site.put, _wide(truth))
+    return problem.logical(2, site.get(plan(x, plan.prepare(w))))
+
+
+def _wide(truth: Truth) -> tuple[np.ndarray, np.ndarray]:
+    return truth.first.astype(np.float64), truth.second.astype(np.float64)

@@ -1,0 +1,130 @@
+"""Data of a problem and its float64 answer, on the host: whole where that is little work, else at places.
+
+A kernel that goes wrong mostly does so at borders, so the places lean to them. What lies between is compared
+on the GPU with the first algorithm that was right at all of them; where two differ, the host computes who is
+wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.reference import answer, answer_at
+
+PLACES = 256  # of a large y that are computed
+BORDER = 0.25  # share of their coordinates that are the first, and that are the last of a dimension
+WHOLE = 2e8  # flops up to which y is computed whole
+PERIOD = 1_000_003  # of the random numbers in large arrays: a prime, so that no size is a multiple of it
+
+
+class Truth:
+    """The arrays that a run reads, a bias, and what the result must be; its elements are of order 1."""
+
+    def __init__(self, problem: ConvProblem):
+        self.problem = problem
+        rng = np.random.default_rng(crc32(str(problem).encode()))
+        dtype = numpy_dtype(problem.dtype)
+        scale = 1 / math.sqrt(max(1, problem.reduction))
+        first, second, _ = problem.array_shapes
+        self.first = _normal(rng, first).astype(dtype)
+        self.second = (_normal(rng, second) * np.float32(scale)).astype(dtype)
+        self.bias = _normal(rng, (problem.bias_size,)).astype(dtype)
+        self._read = problem.logical(0, self.first), problem.logical(1, self.second)
+        self.places: np.ndarray | None = None  # (PLACES, 2 + ndim) of logical elements, or None for all
+        taps = problem.gemm_k // max(1, problem.w_shape[1]) * problem.groups
+        if problem.is_empty or (problem.flops <= WHOLE and taps <= PLACES * PLACES):
+            self.y = answer(problem, *self._read)
+        else:
+            self.places = np.stack([_coordinates(rng, n) for n in problem.result_shape], axis=1)
+            self.y = answer_at(problem, *self._read, self.places)
+        # Never less than what elements are like: a few may all be small by chance.
+        self.scale = max(1.0, float(np.abs(self.y).max(initial=0)))
+
+    def finished(self) -> np.ndarray:
+        """The result with the bias added, and ReLU, in the form of `y`."""
+        bias = self.bias.astype(np.float64)
+        if self.places is None:
+            bias = bias.reshape(-1, *(1,) * self.problem.ndim)
+        else:
+            bias = bias[self.places[:, 1]]
+        return np.maximum(self.y + bias, 0)
+
+    def at(self, place: tuple[int, ...]) -> float:
+        """A single element of the result, logical."""
+        return float(answer_at(self.problem, *self._read, np.array([place]))[0])
+
+
+def ahead(problems: Iterable[ConvProblem]) -> Generator[Truth, None, None]:
+    """The truths of problems, in their order, computed on all cores a few problems ahead."""
+    cores = os.cpu_count() or 1
+    left = iter(problems)
+    pool = ThreadPoolExecutor(cores)
+    try:
+        waiting = [pool.submit(Truth, p) for p in islice(left, cores)]
+        while waiting:
+            truth = waiting.pop(0).result()
+            waiting += [pool.submit(Truth, p) for p in islice(left, 1)]
+            yield truth
+    finally:  # nobody waits for those that are not asked for
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+# --- answers of the device -----------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """A whole result, logical, in float64: who computed it, and how well."""
+
+    judge: str
+    bound: float
+    y: np.ndarray
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Results of large problems, which the device computed and the host looked at, in a folder."""
+
+    folder: Path
+
+    def keep(self, problem: ConvProblem, answer: Answer) -> None:
+        """For other processes."""
+        path = self._path(problem)
+        with path.with_suffix(".part").open("wb") as file:
+            np.savez(file, judge=answer.judge, bound=answer.bound, y=answer.y)
+        path.with_suffix(".part").replace(path)
+
+    def known(self, problem: ConvProblem) -> Answer | None:
+        try:
+            with np.load(self._path(problem)) as found:
+                return Answer(str(found["judge"]), float(found["bound"]), found["y"])
+        except FileNotFoundError:
+            return None
+
+    def _path(self, problem: ConvProblem) -> Path:
+        return self.folder / f"{crc32(str(problem).encode()):08x}.npz"
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """float32; repeats itself after PERIOD elements."""
+    count = math.prod(shape)
+    values = rng.standard_normal(min(count, PERIOD), np.float32)
+    return np.resize(values, shape) if count else np.zeros(shape, np.float32)
+
+
+def _coordinates(rng: np.random.Generator, size: int) -> np.ndarray:
+    """(PLACES,) Along a dimension: many at its ends."""
+    inside = rng.integers(0, size, PLACES)
+    where = rng.random(PLACES)
+    return np.where(where < BORDER, 0, np.where(where < 2 * BORDER, size - 1, inside))
