@@ -20,7 +20,7 @@ from helpers import cpu_algorithms, table_problems
 from convalgos.core.algorithm import numpy_dtype
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.plan import VECTOR_BYTES
-from convalgos.measure.timing import random_arrays
+from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms
 
 PROT_NONE = 0

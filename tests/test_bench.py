@@ -15,7 +15,7 @@ from convalgos.core.algorithm import Algorithm, Plan, Unsupported, missing
 from convalgos.core.arrays import as_numpy
 from convalgos.core.machine import Machine
 from convalgos.cpu.reference import Reference
-from convalgos.measure import timing
+from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import Site
 from convalgos.measure.timing import Row, Timing
 from convalgos.select import Candidate, Ranking, Rejection
@@ -327,7 +327,7 @@ def test_peers_compute_the_same_problem(peer, text):
         result = bench_run.run_layer(Layer("", "one", problem), [peer], only=["cpu.reference"], rounds=1)
         assert "NOT_IMPLEMENTED" in result.peers[0].why_not
         return
-    judge = timing.Judge(problem)
+    judge = accuracy.Judge(problem)
     y = as_numpy("y", peer.call(problem, judge.x, judge.w, 2)())
     assert y.shape == problem.y_shape
     if problem.layout == "channels_last":

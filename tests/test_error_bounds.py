@@ -9,7 +9,7 @@ import convalgos as ca
 from convalgos.core.algorithm import missing, numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import answer, deviation, error_scale
-from convalgos.measure.timing import Judge
+from convalgos.measure.accuracy import Judge
 from convalgos.select import algorithms_on, find_algorithm
 
 CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]

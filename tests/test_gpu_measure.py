@@ -21,7 +21,7 @@ from convalgos.gpu.compile import nvrtc
 from convalgos.gpu.device import calibrate, timer
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu.vendor import plans, runner, verify
-from convalgos.measure import race, timing
+from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import GpuSite, site
 from convalgos.select import choose
 from convalgos.tools.bench import peers, training
@@ -168,10 +168,10 @@ def test_a_search_checks_what_it_times(on_the_shim, wisdom, monkeypatch):
 
 @needs_shim
 def test_large_results_are_sampled_where_they_lie(on_the_shim, monkeypatch):
-    monkeypatch.setattr(timing, "WHOLE_REFERENCE_FLOPS", 0)
+    monkeypatch.setattr(accuracy, "WHOLE_REFERENCE_FLOPS", 0)
     for layout in ("channels_first", "channels_last"):
         problem = PROBLEM.replace(layout=layout)
-        judge = timing.Judge(problem, GpuSite(on_the_shim))
+        judge = accuracy.Judge(problem, GpuSite(on_the_shim))
         plan = ca.plan(problem, device="cuda", algorithm="gpu.direct")
         assert judge.error(plan(judge.x, judge.w)) < 1e-5
         assert judge.error(plan(judge.x, judge.w) + np.float32(1)) > 0.01
@@ -326,10 +326,10 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
     assert "cuDNN" in peer.why_not(PROBLEM.replace(dtype="float64")) or "not float64" in peer.why_not(
         PROBLEM.replace(dtype="float64")
     )
-    x, w = timing.random_arrays(PROBLEM)
+    x, w = accuracy.random_arrays(PROBLEM)
     y = peer.call(PROBLEM, x, w, 1)()
     assert tried == ["gpu.cudnn", *names]
-    assert timing.Judge(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
+    assert accuracy.Judge(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -341,7 +341,7 @@ def test_torch_rounds_to_tf32_only_where_it_is_asked_to(monkeypatch, channels_la
     try:
         for compute in ("tf32", "float32"):
             problem = PROBLEM.replace(compute_dtype=compute)
-            judge_ = timing.Judge(problem)
+            judge_ = accuracy.Judge(problem)
             y = host_array(peer.call(problem, judge_.x, judge_.w, 1)())
             assert judge_.error(y) < 1e-5
             assert torch.backends.cudnn.allow_tf32 == (compute == "tf32") and torch.backends.cudnn.benchmark

@@ -14,7 +14,7 @@ from convalgos.core.backward.by_forward import StandIn
 from convalgos.core.backward.polyphase import phases
 from convalgos.cpu import direct_weights
 from convalgos.cpu import reference as judge
-from convalgos.measure.timing import random_arrays
+from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on
 
 try:

@@ -12,7 +12,7 @@ import convalgos as ca
 from convalgos.core import interference
 from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
-from convalgos.measure import race, timing
+from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import Site
 from convalgos.select import choose, wisdom_file
 from convalgos.select.ranking import Candidate, Ranking
@@ -141,7 +141,7 @@ def test_a_short_one_is_not_abandoned_by_one_sample(hurried):
 
 def table(place, wrong=(), **options):
     ranking = Ranking(PROBLEM, tuple(candidates(place, wrong)), ())
-    return timing.table(ranking, judge=timing.Judge(PROBLEM, place), **options)
+    return timing.table(ranking, judge=accuracy.Judge(PROBLEM, place), **options)
 
 
 def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
@@ -160,7 +160,7 @@ def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
 @pytest.mark.parametrize("brief", [False, True])
 def test_a_wrong_result_is_never_remembered_as_a_time(hurried, wisdom, monkeypatch, brief):
     if brief:
-        monkeypatch.setattr(timing, "BRIEF_FLOPS", 0)  # samples, as of a large problem
+        monkeypatch.setattr(accuracy, "BRIEF_FLOPS", 0)  # samples, as of a large problem
     place = Place(a=[1e-5], b=[2e-5])
     with pytest.warns(RuntimeWarning, match=r"cpu\.scripted\.a is wrong on n1 c4 h9 w9 .*its error was"):
         found = run_race(place, wrong="a")
@@ -201,9 +201,9 @@ def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
 
 @pytest.mark.parametrize("text", ["n1 c8 h30 w30 k8 r3 s3 p1", "n3 c2 w50 k2 s5 backward_weights float16"])
 def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
-    monkeypatch.setattr(timing, "BRIEF_FLOPS", 0)
+    monkeypatch.setattr(accuracy, "BRIEF_FLOPS", 0)
     problem = ca.ConvProblem.parse(text)
-    judge = timing.Judge(problem, arrays=race.cheap_arrays(problem), brief=True)
+    judge = accuracy.Judge(problem, arrays=race.cheap_arrays(problem), brief=True)
     y = ca.plan(problem, algorithm="cpu.reference")(judge.x, judge.w)
     assert judge.error(y) < 1e-3
     for axis in range(y.ndim):
@@ -281,7 +281,7 @@ def test_measuring_holds_one_result_at_a_time_and_nothing_afterwards(wisdom):
         for measured in (
             lambda: race.race(problem, candidates(place), site=place),
             lambda: timing.table(
-                Ranking(problem, tuple(candidates(place)), ()), judge=timing.Judge(problem, place)
+                Ranking(problem, tuple(candidates(place)), ()), judge=accuracy.Judge(problem, place)
             ),
         ):
             tracemalloc.reset_peak()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.core.algorithm import missing
-from convalgos.measure.timing import random_arrays
+from convalgos.measure.accuracy import random_arrays
 from convalgos.select import find_algorithm
 
 CHOICES = ["auto", *(a.id for a in cpu_algorithms())]

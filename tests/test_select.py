@@ -10,7 +10,7 @@ from convalgos.api import planning
 from convalgos.core.algorithm import Unsupported
 from convalgos.cpu.reference import Reference
 from convalgos.measure import race, timing
-from convalgos.measure.timing import random_arrays
+from convalgos.measure.accuracy import random_arrays
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate

@@ -11,7 +11,7 @@ from convalgos.core.backward.polyphase import phases
 from convalgos.cpu.backward import interleave, per_thread
 from convalgos.cpu.backward.subproblems import pieces
 from convalgos.cpu.runtime.threads import Lone
-from convalgos.measure.timing import random_arrays
+from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on, current_machine, find_algorithm
 
 numba = pytest.importorskip("numba")

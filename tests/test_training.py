@@ -15,7 +15,7 @@ from convalgos.core.arrays import host_array
 from convalgos.core.machine import Machine
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import ALGORITHMS, Reference
-from convalgos.measure import timing
+from convalgos.measure import accuracy, timing
 from convalgos.measure.timing import Timing
 from convalgos.select import choose
 from convalgos.tools.bench import peers, results_file, training
@@ -377,8 +377,8 @@ def test_what_torch_gives_is_what_its_autograd_gives():
     import torch
 
     problem = ConvProblem.parse("n2 c4 h9 w8 k6 r3 s3 p1 stride2")
-    x, w = timing.random_arrays(problem)
-    _, dy = timing.random_arrays(problem.replace(direction="backward_weights"))
+    x, w = accuracy.random_arrays(problem)
+    _, dy = accuracy.random_arrays(problem.replace(direction="backward_weights"))
     x_tensor, w_tensor = (torch.tensor(a, requires_grad=True) for a in (x, w))
     torch.nn.functional.conv2d(x_tensor, w_tensor, None, 2, 1).backward(torch.tensor(dy))
     dx, dw = map(host_array, TORCH[0].call_backward(problem, x, w, dy, 2)())

@@ -238,7 +238,7 @@ def find(
         >>> table.rows[0].median_s > 0
         True
     """
-    from convalgos.measure import race, timing
+    from convalgos.measure import accuracy, race, timing
     from convalgos.measure.backends import site
 
     device = _check(problem, device)
@@ -248,7 +248,7 @@ def find(
         choose.measured_figures(device)
     ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
-        judge = timing.Judge(problem, site(device))
+        judge = accuracy.Judge(problem, site(device))
         table = timing.table(ranking, time_budget=time_budget, judge=judge)
         remember(problem, timing.entry(table), device)
         return table
@@ -352,13 +352,13 @@ def _measured(
     selector: str | None,
 ) -> Plan:
     """The plan of what is measured fastest, measuring what is not known yet."""
-    from convalgos.measure import race, timing
+    from convalgos.measure import accuracy, race, timing
     from convalgos.measure.backends import site
 
     exhaustive = _tries_variants(effort, device) and selector is None
     ranking = choose.rank(problem, device, constraints, selector=selector, exhaustive=exhaustive)
     if effort == "exhaustive":
-        judge = timing.Judge(problem, site(device))
+        judge = accuracy.Judge(problem, site(device))
         table = timing.table(ranking, within=float("inf"), time_budget=time_budget, judge=judge)
         found = timing.entry(table)
     else:

@@ -21,8 +21,9 @@ from convalgos.core.interference import LEAST, Samples
 from convalgos.core.problem import ConvProblem
 from convalgos.core.version import __version__
 from convalgos.measure import timing
+from convalgos.measure.accuracy import Judge
 from convalgos.measure.backends import CPU, Site
-from convalgos.measure.timing import Judge, Progress, silent
+from convalgos.measure.timing import Progress, silent
 from convalgos.select.ranking import Candidate
 from convalgos.select.wisdom_file import Entry, Measured
 

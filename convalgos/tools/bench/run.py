@@ -27,6 +27,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.measure import capture
 from convalgos.measure import timing as measure_timing
+from convalgos.measure.accuracy import Judge
 from convalgos.measure.backends import Site, site
 from convalgos.measure.timing import Row, Table, Timing
 from convalgos.select import choose
@@ -279,7 +280,7 @@ def run_layer(
             tuple(c for c in ranking.candidates if c.id in only),
             tuple(r for r in ranking.rejected if r.id in only),
         )
-    judge = measure_timing.Judge(problem, site(device))
+    judge = Judge(problem, site(device))
     calls: dict[str, Callable[[], object]] = {}
     found: dict[str, PeerResult] = {}
     for peer in peers if ranking.candidates else ():
@@ -294,7 +295,7 @@ def run_layer(
     return LayerResult(layer, pick, table, tuple(found.values()))
 
 
-def _try_peer(peer: Peer, judge: measure_timing.Judge) -> tuple[PeerResult, Callable[[], object] | None]:
+def _try_peer(peer: Peer, judge: Judge) -> tuple[PeerResult, Callable[[], object] | None]:
     """What a first call tells of a peer, with the call to time; see `try_call`."""
     if reason := peer.why_not(judge.problem):
         return PeerResult(peer.name, None, None, reason), None
@@ -308,7 +309,7 @@ def peer_threads(where: Site) -> int:
 
 
 def try_call(
-    name: str, build: Callable[[], Callable[[], Any]], *judges: measure_timing.Judge
+    name: str, build: Callable[[], Callable[[], Any]], *judges: Judge
 ) -> tuple[PeerResult, Callable[[], object] | None]:
     """What a first call of a peer tells, with the call to time where it was not so long that it will do.
 
@@ -333,7 +334,7 @@ def try_call(
     return PeerResult(name, None, error), call
 
 
-def _error_of_peer(judge: measure_timing.Judge, result: np.ndarray) -> float:
+def _error_of_peer(judge: Judge, result: np.ndarray) -> float:
     """`Judge.error` of an array that has its channels first."""
     if judge.problem.layout == "channels_last" and judge.problem.arrays[2] != "dw":
         result = np.moveaxis(result, 1, -1)

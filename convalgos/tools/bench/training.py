@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 from convalgos.core.algorithm import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.measure import timing as measure_timing
+from convalgos.measure.accuracy import Judge, random_arrays
 from convalgos.measure.backends import Call, site
-from convalgos.measure.timing import Judge, Timing
+from convalgos.measure.timing import Timing
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.tools.bench import peers
@@ -177,8 +178,8 @@ def run_step(
         progress: called before every step.
     """
     problem, here = layer.problem, site(device)
-    x, w = measure_timing.random_arrays(problem)
-    _, dy = measure_timing.random_arrays(problem.replace(direction="backward_weights"))  # x is the same again
+    x, w = random_arrays(problem)
+    _, dy = random_arrays(problem.replace(direction="backward_weights"))  # x is the same again
     given = {"forward": (x, w), "backward_data": (dy, w), "backward_weights": (x, dy)}
     judges = {d: Judge(problem.replace(direction=d), here, given[d]) for d in DIRECTIONS}
     calls: dict[str, Call] = {}

@@ -16,7 +16,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import GpuMachine, measured
 from convalgos.gpu.device import calibrate as gpu_calibrate
-from convalgos.measure import race, timing
+from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import site
 from convalgos.measure.timing import Progress, silent
 from convalgos.select import choose
@@ -65,7 +65,7 @@ def tune(
     if not ranking.candidates or problem.is_empty:
         return Tuned(problem, None, None, None)
     if effort == "exhaustive":
-        judge = timing.Judge(problem, site(device))
+        judge = accuracy.Judge(problem, site(device))
         table = timing.table(ranking, time_budget=time_budget, judge=judge, progress=progress)
         found = timing.entry(table)
     else:

@@ -11,7 +11,7 @@ import click
 from convalgos.api import planning
 from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
-from convalgos.measure import timing
+from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import site
 from convalgos.select import choose
 from convalgos.tools.bench import run as bench_run
@@ -128,7 +128,7 @@ def find_command(
     choose.measured_figures(device)
     with bar() as progress:
         task = progress.add_task("", total=1)
-        ranking, judge = choose.rank(problem, device), timing.Judge(problem, site(device))
+        ranking, judge = choose.rank(problem, device), accuracy.Judge(problem, site(device))
         table = timing.table(
             ranking, rounds=rounds, judge=judge, progress=teller(progress, task, 0, "problem")
         )

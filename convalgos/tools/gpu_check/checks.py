@@ -15,8 +15,8 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, Unsupported
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
+from convalgos.measure.accuracy import random_arrays
 from convalgos.measure.backends import GpuSite
-from convalgos.measure.timing import random_arrays
 from convalgos.select import choose
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.cases import Case
