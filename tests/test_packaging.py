@@ -32,6 +32,7 @@ def test_wheel_holds_the_package_the_sources_and_the_tables(wheel):
     expected = {p.relative_to(ROOT).as_posix() for p in package.rglob("*.py")}
     for kind in ("csv", "csv.gz", "css", "js", "json"):
         expected |= {p.relative_to(ROOT).as_posix() for p in package.rglob(f"*.{kind}")}
+    expected.add("convalgos/py.typed")  # type checkers read the annotations
     kernels = {f"convalgos/kernels/{p.name}" for p in (ROOT / "kernels").iterdir()}
     assert "convalgos/kernels/common.cuh" in kernels
     assert all(any(name.endswith(kind) for name in expected) for kind in (".csv", ".css", ".js", ".json"))
