@@ -18,7 +18,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.measure import timing
 from convalgos.measure.backends import site
 from convalgos.measure.race import cheap_arrays
-from convalgos.select import choose, wisdom_file
+from convalgos.select import devices, registry, wisdom_file
+from convalgos.select.measured import Entries, Entry, Measured
 
 DRIFT = 1.25  # times faster or slower than remembered, from which on a timing counts as drifted
 
@@ -89,7 +90,7 @@ def export(path: str | Path, device: str = "cpu") -> int:
     Returns:
         The number of problems.
     """
-    known = choose.store(device)
+    known = devices.store(device)
     entries = known.entries()
     write_atomic(Path(path), wisdom_file.dump(known.fingerprint, entries))
     return len(entries)
@@ -107,8 +108,8 @@ def merge(path: str | Path) -> Merged:
         fingerprint, more = wisdom_file.parse(Path(path).read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} cannot be merged: {error}") from None
-    here = choose.store()
-    target = here if fingerprint == here.fingerprint else choose.store_of(fingerprint)
+    here = devices.store()
+    target = here if fingerprint == here.fingerprint else devices.store_of(fingerprint)
     conflicts = target.update(lambda entries: wisdom_file.merge(entries, more))
     planning.forget_plans()
     return Merged(fingerprint, len(more), sum(map(len, more.values())), tuple(conflicts))
@@ -126,7 +127,7 @@ def forget(
     if algorithm is not None and not wisdom_file.IDS.fullmatch(algorithm):
         raise ValueError(f"algorithm={algorithm!r} must be the id of one")
 
-    def remove(entries: wisdom_file.Entries) -> int:
+    def remove(entries: Entries) -> int:
         count = 0
         for text in [t for t in entries if only in (None, t)]:
             for name in [n for n in entries[text] if algorithm in (None, n)]:
@@ -136,14 +137,14 @@ def forget(
                 del entries[text]
         return count
 
-    count = choose.store(device).update(remove)
+    count = devices.store(device).update(remove)
     planning.forget_plans()
     return count
 
 
 def show(problem: ConvProblem | str | None = None, device: str = "cpu") -> str:
     """What is known: of a problem every candidate, without one the fastest candidate of each problem."""
-    known = choose.store(device)
+    known = devices.store(device)
     if problem is not None:
         p = _as_problem(problem)
         entry = known.lookup(p)
@@ -177,7 +178,7 @@ def verify(
     """
     if sample < 0 or rounds < 1:
         raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
-    here, entries = site(device), choose.store(device).entries()
+    here, entries = site(device), devices.store(device).entries()
     with here.working():
         usable = {t: _usable(t, entry, device) for t, entry in sorted(entries.items())}
     fastest = {t: name for t, name in usable.items() if name is not None}
@@ -191,7 +192,7 @@ def verify(
         x, w = map(here.put, cheap_arrays(problem))
         y = here.empty(problem.array_shapes[2], x.dtype)
         with here.working():
-            plan = choose.find_algorithm(name, problem).serve(problem)
+            plan = registry.find_algorithm(name, problem).serve(problem)
         call = timing.runner(plan, x, w, y)
         here.ready(call)
         samples = timing.interleave({name: call}, rounds=rounds, site=here)[name].samples
@@ -206,26 +207,26 @@ def _as_problem(problem: ConvProblem | str) -> ConvProblem:
     return problem if isinstance(problem, ConvProblem) else ConvProblem.parse(problem)
 
 
-def _fastest(entry: wisdom_file.Entry) -> str | None:
+def _fastest(entry: Entry) -> str | None:
     timed = [(m.median_s, name) for name, m in entry.items() if m.failure is None]
     return min(timed)[1] if timed else None
 
 
-def _usable(text: str, entry: wisdom_file.Entry, device: str) -> str | None:
+def _usable(text: str, entry: Entry, device: str) -> str | None:
     """The fastest candidate of those that this version still has."""
-    known = {a.id for a in choose.algorithms()}
+    known = {a.id for a in registry.algorithms()}
     if entry.keys() - known:
-        known |= {a.id for a in choose.variants(ConvProblem.parse(text), device)}
+        known |= {a.id for a in registry.variants(ConvProblem.parse(text), device)}
     return _fastest({name: m for name, m in entry.items() if name in known})
 
 
-def _lines(entry: wisdom_file.Entry) -> list[str]:
+def _lines(entry: Entry) -> list[str]:
     timed = sorted((m.median_s, name) for name, m in entry.items() if m.failure is None)
     lines = [f"  {_told(name, entry[name])}  {entry[name].when}" for _, name in timed]
     return lines + [f"  {n:24s} FAILED: {m.failure}" for n, m in entry.items() if m.failure is not None]
 
 
-def _told(name: str, m: wisdom_file.Measured) -> str:
+def _told(name: str, m: Measured) -> str:
     error = "not checked" if m.error is None else f"error {m.error:.1e}"
     count = len(m.samples_s)
     samples = "1 sample" if count == 1 else f"±{m.spread / 2:.0%} of {count:2d}"

@@ -19,9 +19,9 @@ os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of w
 def pytest_configure(config):
     """The machine is measured before all tests, so that choices do not change between two of them."""
     if not hasattr(config, "workerinput"):  # of pytest-xdist, whose workers find what was measured on disk
-        from convalgos.select import choose
+        from convalgos.select import devices
 
-        choose.measured_machine()
+        devices.measured_machine()
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def alone(monkeypatch):
 @pytest.fixture(autouse=True)
 def algorithms_of_the_library():
     """What a test puts in the place of the algorithms is not remembered after it."""
-    from convalgos.select import choose
+    from convalgos.select import registry
 
     yield
-    choose.between_reorders.cache_clear()
-    choose._gaining.cache_clear()
+    registry.between_reorders.cache_clear()
+    registry._gaining.cache_clear()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from convalgos.api import planning
 from convalgos.core.algorithm import missing
 from convalgos.cpu.reference import ALGORITHMS, Reference
 from convalgos.measure import timing
-from convalgos.select import choose
+from convalgos.select import devices, registry
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import COLUMNS
 
@@ -163,7 +163,7 @@ class Broken(Reference):
     [(Wrong(), "first: cpu.wrong has error"), (Broken(), "first: cpu.broken failed: RuntimeError: it broke")],
 )
 def test_a_wrong_or_failing_algorithm_ends_in_status_1(table, tmp_path, monkeypatch, odd, message):
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     path = tmp_path / "out.json"
     options = ["--peers", "none", "--rounds", "1", "--json", path]
     assert message in run("bench", table, *options, status=1).stdout
@@ -257,7 +257,7 @@ def test_info_as_json(monkeypatch, tmp_path, wisdom):
     assert "constants" not in found and found["environment"]["OMP_NUM_THREADS"] == "7"
     assert "SOME_SECRET" not in found["environment"]
     assert found["machine"]["threads"] == found["threads"]["threads"] >= 1
-    assert found["cpu"]["l2_bytes"] == choose.current_machine().l2_bytes
+    assert found["cpu"]["l2_bytes"] == devices.current_machine().l2_bytes
     assert found["kept"]["kernels_bytes"] > 0 and found["kept"]["wisdom folder"] == str(wisdom)
     assert found["kept"]["wisdom of this machine"] == "0 problems, 0 candidates"
     assert set(found["algorithms"]) == {a.id for a in planning.algorithms()}

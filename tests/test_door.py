@@ -7,7 +7,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.api import planning
-from convalgos.select import choose
+from convalgos.select import ranker
 
 RNG = np.random.default_rng(5)
 X = RNG.integers(-3, 4, (2, 3, 9, 10)).astype("f4")
@@ -233,7 +233,7 @@ def test_calls_take_the_limits_of_plan(limited, monkeypatch):
     def last_first(problem, candidates, machine):
         return [1.0 + i if c.id != "cpu.reference" else 0.5 for i, c in enumerate(candidates)]
 
-    monkeypatch.setattr(choose, "_rankers", dict(choose._rankers))  # none is left to other tests
+    monkeypatch.setattr(ranker, "_rankers", dict(ranker._rankers))  # none is left to other tests
     ca.select.register("last_first", last_first)
     expected = limited(algorithm="cpu.reference")
     for limits in ({"strict_nan": True}, {"max_rel_error": 1e-3}, {"selector": "last_first"}):

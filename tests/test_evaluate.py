@@ -11,9 +11,9 @@ from command_line import run
 
 import convalgos as ca
 from convalgos.core.algorithm import missing
-from convalgos.select import choose
+from convalgos.select import choose, devices, ranker, registry
+from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
-from convalgos.select.wisdom_file import Measured
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import other_machine, recorded_tables, regret
 from convalgos.tools.evaluate import report as evaluate_report
@@ -31,9 +31,9 @@ def case(suite="net", count=1, **samples):
     times = {k.replace("__", "."): Measured(tuple(v)) for k, v in samples.items()}
     layer = RecordedLayer(suite, "layer", PROBLEM, count, times)
     candidates = tuple(
-        Candidate(choose.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
+        Candidate(registry.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
     )
-    return Case(layer, choose.current_machine(), candidates, ())
+    return Case(layer, devices.current_machine(), candidates, ())
 
 
 def always(name):
@@ -132,7 +132,7 @@ def test_what_learns_never_sees_the_machine_it_is_judged_on():
 
 
 def test_candidates_are_those_of_the_machine_of_a_table():
-    here = choose.current_machine()
+    here = devices.current_machine()
     problems = [PROBLEM, ca.ConvProblem.parse("n2 c3 w20 k4 s3")]
     plain = [choose.survey(p, "cpu", here)[0] for p in problems]
     assert other_machine.survey(problems, here) == plain
@@ -207,7 +207,7 @@ def test_what_was_never_seen_is_not_corrected():
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
     found = regret.cases([recorded_tables.read(path)])
-    plain = regret.evaluate("analytic", choose.analytic, found)
+    plain = regret.evaluate("analytic", ranker.analytic, found)
     assert regret.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
 
 
@@ -279,7 +279,7 @@ def test_the_shipped_tables_can_be_replayed(path):
     assert table.machine.name and table.versions["convalgos"]
     found = regret.cases([table])
     assert len(found) == len(table.layers)
-    e = regret.evaluate("analytic", choose.analytic, found)
+    e = regret.evaluate("analytic", ranker.analytic, found)
     assert e.gap_closed(regret.single_best(found)) > 0.5  # the models know far more than one rule does
 
 
@@ -295,7 +295,7 @@ def test_tables_are_shipped():
 
 @pytest.mark.skipif(bool(missing("plotly")), reason=str(missing("plotly")))
 def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_path, monkeypatch):
-    monkeypatch.setattr(choose, "_rankers", dict(choose._rankers))
+    monkeypatch.setattr(ranker, "_rankers", dict(ranker._rankers))
     mine = tmp_path / "mine.py"
     mine.write_text(
         "import convalgos as ca\n"

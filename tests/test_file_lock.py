@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from convalgos.select.wisdom_file import locked
+from convalgos.core.file_lock import locked
 
 WITHIN = """
 import os, sys, time
 from pathlib import Path
-from convalgos.select.wisdom_file import locked
+from convalgos.core.file_lock import locked
 
 def forked(then):
     pid = os.fork()

@@ -20,7 +20,7 @@ from convalgos.core.near_names import did_you_mean
 from convalgos.cpu.reference import ALGORITHMS
 from convalgos.cpu.runtime import mkl
 from convalgos.gpu import device as gpu
-from convalgos.select import choose
+from convalgos.select import choose, registry
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.cli import completion
 from convalgos.tools.cli.main import main
@@ -74,10 +74,10 @@ def test_explain_shows_the_picks_of_a_model_and_a_table(tmp_path, table):
 
 
 def test_find_measures_a_network(table, monkeypatch):
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: ALGORITHMS)
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: ALGORITHMS)
     text = run("find", table, "--rounds", "1").stdout
     assert "[/conv1]\\x1b[2J" in text and "reference" in text and "regret" in text
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
     assert "cpu.wrong has error" in run("find", table, "--rounds", "1", status=1).stdout
 
 
@@ -227,9 +227,9 @@ def test_help_says_how_to_switch_completion_on_and_what_statuses_mean():
 
 @pytest.mark.parametrize("odd", [Wrong(), Broken()])
 def test_find_ends_in_1_where_a_result_is_wrong_or_an_algorithm_fails(monkeypatch, odd):
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     run("find", "n1 c4 w9 k4 s3", "--rounds", "1", status=1)
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: ALGORITHMS)
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: ALGORITHMS)
     run("find", "n1 c4 w9 k4 s3", "--rounds", "1")
 
 

@@ -22,8 +22,9 @@ from convalgos.gpu import cudnn as module
 from convalgos.gpu.device import use
 from convalgos.gpu.vendor import plans as vendor_plans
 from convalgos.gpu.vendor import runner
-from convalgos.select import choose
-from convalgos.select.wisdom_file import IDS, Measured
+from convalgos.select import choose, devices, registry
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import IDS
 
 STRICT = "eng6"  # the first strict plan of the stand-in that fits the usual limit
 
@@ -151,7 +152,7 @@ def test_the_first_that_fits_serves_and_the_others_have_ids(install):
     assert list(found)[:2] == ["gpu.cudnn.eng6", "gpu.cudnn.eng70_k2_2_k18_0"]
     assert all(IDS.fullmatch(i) for i in found)
     assert found["gpu.cudnn.eng70_k2_2_k18_0"].workspace_bytes(PROBLEM) == 2048
-    machine = choose.figures("cuda:0")
+    machine = devices.figures("cuda:0")
     costs = [CUDNN.cost(PROBLEM, machine), *(a.cost(PROBLEM, machine) for a in found.values())]
     assert costs == sorted(costs) and costs[-1] < choose.VARIED * costs[0]
 
@@ -278,7 +279,7 @@ def test_explain_tells_of_the_plans(install, trusting):
 def test_a_plan_that_was_measured_is_chosen_and_found_by_name(install, trusting, wisdom):
     name = "gpu.cudnn.eng20_k2_6"
     assert ca.plan(PROBLEM, "cuda:0", name).algorithm == name
-    choose.store("cuda:0").record(PROBLEM, {name: Measured((1e-9,) * 5)})
+    devices.store("cuda:0").record(PROBLEM, {name: Measured((1e-9,) * 5)})
     assert ca.plan(PROBLEM, "cuda:0").algorithm == name
     assert ca.plan(PROBLEM, "cuda:0", deterministic=True).algorithm != name
     with pytest.raises(ValueError, match=r"algorithm='gpu\.cudnn\.eng99'"):
@@ -287,7 +288,7 @@ def test_a_plan_that_was_measured_is_chosen_and_found_by_name(install, trusting,
 
 def test_measuring_times_the_plans(install, trusting, wisdom):
     plan = ca.plan(PROBLEM, "cuda:0", effort="measure", allow="gpu.cudnn", time_budget=2.0)
-    known = choose.store("cuda:0").lookup(PROBLEM)
+    known = devices.store("cuda:0").lookup(PROBLEM)
     assert plan.algorithm in known
     assert len([i for i in known if i.startswith("gpu.cudnn.eng")]) >= 3
 
@@ -296,7 +297,7 @@ def test_gradients_on_a_gpu_are_computed_by_it(install, trusting):
     for direction in DIRECTIONS[1:]:
         problem = PROBLEM.replace(direction=direction)
         assert "gpu.cudnn" in {c.id for c in ca.explain(problem, device="cuda:0").candidates}
-        assert "gpu.cudnn.eng1" in {a.id for a in choose.variants(problem, "cuda:0")}
+        assert "gpu.cudnn.eng1" in {a.id for a in registry.variants(problem, "cuda:0")}
 
 
 # --- running -----------------------------------------------------------------------------------------

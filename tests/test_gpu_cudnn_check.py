@@ -13,7 +13,7 @@ from convalgos.core.algorithm import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights, reference
 from convalgos.gpu.vendor import plans, verify
-from convalgos.select import choose
+from convalgos.select import choose, devices
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_one_wrong_row_is_found(install, direction, dtype):
 @needs_shim
 def test_where_all_are_wrong_another_algorithm_serves(install):
     install(Engine("eng20", wrong=True))
-    machine = choose.figures("cuda:0")
+    machine = devices.figures("cuda:0")
     with pytest.warns(RuntimeWarning, match="eng20 is not used"):
         ranking = ca.explain(PROBLEM, device="cuda:0", allow=["gpu.cudnn", "gpu.direct"])
         first = sorted(ranking.candidates, key=lambda c: c.id != "gpu.cudnn")

@@ -23,7 +23,7 @@ from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu.vendor import plans, runner, verify
 from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import GpuSite, site
-from convalgos.select import choose
+from convalgos.select import choose, devices, registry
 from convalgos.tools.bench import peers, training
 from convalgos.tools.evaluate import recorded_tables
 from convalgos.tools.gpu_check import cases, checks, reference_answers
@@ -133,7 +133,7 @@ def test_what_is_unwritten_is_not_a_number(on_the_shim, dtype):
 def test_what_is_measured_chooses_the_next_plan(on_the_shim, wisdom):
     predicted = ca.plan(PROBLEM, device="cuda", allow=ALLOWED).algorithm
     plan = ca.plan(PROBLEM, device="cuda:0", effort="measure", allow=ALLOWED, time_budget=20.0)
-    known = choose.store("cuda").lookup(PROBLEM)
+    known = devices.store("cuda").lookup(PROBLEM)
     assert known and known.keys() <= set(ALLOWED) and predicted in known
     assert all(m.failure is None and m.median_s > 0 and m.prepare_s > 0 for m in known.values())
     assert plan.algorithm in known and "measured time" in plan.explain()
@@ -143,11 +143,11 @@ def test_what_is_measured_chooses_the_next_plan(on_the_shim, wisdom):
     assert "measured time" in str(ca.explain(PROBLEM, device="cuda"))
     slow = min(known, key=lambda name: known[name].median_s)
     other = next(name for name in ALLOWED if name != slow)
-    choose.store("cuda").record(PROBLEM, {other: timing.Measured((1e-9,)), slow: timing.Measured((1.0,))})
+    devices.store("cuda").record(PROBLEM, {other: timing.Measured((1e-9,)), slow: timing.Measured((1.0,))})
     for name in ("cuda", "cuda:0"):
         assert ca.plan(PROBLEM, device=name).algorithm == other
         assert ca.plan(PROBLEM, device=name, on_miss="error").algorithm == other
-    assert not choose.store("cpu").lookup(PROBLEM)
+    assert not devices.store("cpu").lookup(PROBLEM)
 
 
 @needs_shim
@@ -192,7 +192,7 @@ def test_one_that_fails_is_told_and_the_others_are_timed(on_the_shim, wisdom, mo
     assert found["gpu.im2col"].median_s > 0
     assert fails(MemoryError("2 GB")).keys() == {"gpu.im2col"}  # next time there may be room
     table = ca.find(PROBLEM, device="cuda", allow=ALLOWED)
-    assert "no memory (2 GB)" in str(table) and "gpu.direct" not in choose.store("cuda").lookup(PROBLEM)
+    assert "no memory (2 GB)" in str(table) and "gpu.direct" not in devices.store("cuda").lookup(PROBLEM)
 
 
 @needs_shim
@@ -226,7 +226,7 @@ def test_plans_are_forgotten_when_more_is_known(on_the_shim, wisdom, monkeypatch
     forgotten = []
     monkeypatch.setattr(planning, "forget_plans", lambda: forgotten.append(1))
     planning.remember(PROBLEM, {"gpu.direct": timing.Measured((1e-3,))}, "cuda")
-    assert forgotten and choose.store("cuda:0").lookup(PROBLEM)
+    assert forgotten and devices.store("cuda:0").lookup(PROBLEM)
 
 
 # --- bench ---------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
         work()
         return seconds[tried[-1]]
 
-    (first,) = [a for a in choose.algorithms("gpu") if a.id == "gpu.cudnn"]
+    (first,) = [a for a in registry.algorithms("gpu") if a.id == "gpu.cudnn"]
     names = [a.id for a in first.variants(PROBLEM.replace(layout=layout))]
     assert len(names) >= 2
     seconds |= {"gpu.cudnn": 3.0} | {name: 2.0 + i for i, name in enumerate(reversed(names))}
@@ -360,8 +360,8 @@ def test_peers_of_a_gpu_are_chosen_by_their_own_names():
 
 @needs_shim
 def test_commands_tune_show_and_forget_the_wisdom_of_a_gpu(on_the_shim, wisdom, tmp_path, monkeypatch):
-    every = tuple(a for a in choose.algorithms("gpu") if a.id in ALLOWED)
-    monkeypatch.setattr(choose, "algorithms_on", lambda device, direction="forward": every)
+    every = tuple(a for a in registry.algorithms("gpu") if a.id in ALLOWED)
+    monkeypatch.setattr(registry, "algorithms_on", lambda device, direction="forward": every)
     text = str(PROBLEM)
     assert "1 of 1 problems tuned" in run("tune", text, *GPU, "--dtype", "float16").stdout
     assert "0 of 0 problems tuned, 1 known before" in run("tune", text, *GPU, "--dtype", "float16").stdout
@@ -374,8 +374,8 @@ def test_commands_tune_show_and_forget_the_wisdom_of_a_gpu(on_the_shim, wisdom, 
     assert "2 problems" in run("wisdom", "export", exported, *GPU).stdout
     assert "now / then" in run("wisdom", "verify", *GPU, "--sample", "1", "--rounds", "1").stdout
     assert "forgot" in run("wisdom", "forget", "--all", *GPU).stdout
-    assert choose.store("cuda").entries() == {} and "no conflicts" in run("wisdom", "merge", exported).stdout
-    assert len(choose.store("cuda").entries()) == 2
+    assert devices.store("cuda").entries() == {} and "no conflicts" in run("wisdom", "merge", exported).stdout
+    assert len(devices.store("cuda").entries()) == 2
 
 
 def test_figures_of_a_gpu_are_measured_kept_and_shown(on_the_shim, tmp_path, monkeypatch):

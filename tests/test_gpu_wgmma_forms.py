@@ -17,8 +17,9 @@ from convalgos.gpu.compile.module import Build, text
 from convalgos.gpu.device import use
 from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, Form, Tile
 from convalgos.gpu.wgmma import Wgmma, WgmmaPlan
-from convalgos.select import choose
-from convalgos.select.wisdom_file import IDS, Measured
+from convalgos.select import choose, devices
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import IDS
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 each_form = pytest.mark.parametrize("form", RACED, ids=lambda f: f.name)
@@ -122,7 +123,7 @@ def test_they_are_measured_and_not_chosen_before(wisdom):
         assert not ids & {c.id for c in choose.rank(problem, "cuda").candidates}
         assert ids <= {c.id for c in choose.rank(problem, "cuda", exhaustive=True).candidates}
         variant = f"{HALF.id}.pingpong_cluster"
-        choose.store("cuda:0").record(problem, {variant: Measured((1e-9,) * 5)})
+        devices.store("cuda:0").record(problem, {variant: Measured((1e-9,) * 5)})
         assert ca.explain(problem, device="cuda").candidates[0].id == variant
 
 

@@ -7,7 +7,7 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos.select import choose
+from convalgos.select import devices, registry
 from convalgos.tools.evaluate import recorded_tables
 
 LAYER = ca.ConvProblem.parse("n1 c4 h9 w9 k6 r3 s3 p1 stride2")
@@ -34,8 +34,8 @@ def test_explain_tells_what_is_computed():
 def test_what_is_tuned_is_shown_and_chosen_and_forgotten(problem, wisdom):
     race = ["--effort", "measure"]
     assert "1 of 1 problems tuned" in run("tune", LAYER, "--direction", problem.direction, *race).stdout
-    known = choose.store().lookup(problem)
-    assert known and not choose.store().lookup(LAYER)
+    known = devices.store().lookup(problem)
+    assert known and not devices.store().lookup(LAYER)
     assert all(m.failure is None for m in known.values())
     assert "0 of 0 problems tuned, 1 known before" in run("tune", problem, *race).stdout
     assert f"{problem} ({len(known)} candidates)" in run("wisdom", "show").stdout
@@ -69,7 +69,7 @@ def test_what_a_training_program_runs_is_captured_benched_and_trained(tmp_path):
 
 def test_find_times_the_candidates_of_a_gradient(monkeypatch):
     some = tuple(a for a in ca.algorithms() if a.id in ("cpu.reference", "cpu.direct", "cpu.direct.weights"))
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: some)
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: some)
     for problem, known in zip(GRADIENTS, ("cpu.direct", "cpu.direct.weights"), strict=True):
         text = run("find", problem, "--rounds", "1").stdout
         assert text.startswith(f"{problem}\n") and "FAILED" not in text

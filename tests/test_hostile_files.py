@@ -17,7 +17,8 @@ from convalgos.core import machine
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import measured
 from convalgos.measure import capture
-from convalgos.select.wisdom_file import Measured, Store
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import Store
 from convalgos.tools.bench import results_file
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import recorded_tables

@@ -14,7 +14,8 @@ from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
 from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import Site
-from convalgos.select import choose, wisdom_file
+from convalgos.select import devices
+from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate, Ranking
 
 PROBLEM = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
@@ -195,7 +196,7 @@ def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
         ca.wisdom.forget()
         with pytest.warns(RuntimeWarning, match=f"{pick} is wrong on"):
             assert measured() != pick
-        assert choose.store().lookup(PROBLEM)[pick].failure
+        assert devices.store().lookup(PROBLEM)[pick].failure
         assert ca.plan(PROBLEM).algorithm != pick
 
 
@@ -217,11 +218,11 @@ def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
 
 
 def test_one_sample_is_told_as_one_and_ties_as_the_noisiest(wisdom):
-    one, many = wisdom_file.Measured((1e-3,)), wisdom_file.Measured((1.04e-3,) * 9)
+    one, many = Measured((1e-3,)), Measured((1.04e-3,) * 9)
     assert one.ties(many) and many.ties(one)  # within the noise that a sample may have
-    assert not many.ties(wisdom_file.Measured((1e-3,) * 9))
-    assert not one.ties(wisdom_file.Measured((1.2e-3,) * 9))
-    choose.store().record(PROBLEM, {"cpu.direct": one})
+    assert not many.ties(Measured((1e-3,) * 9))
+    assert not one.ties(Measured((1.2e-3,) * 9))
+    devices.store().record(PROBLEM, {"cpu.direct": one})
     assert "1 sample" in str(ca.explain(PROBLEM)) and "1 sample" in ca.wisdom.show(PROBLEM)
     assert "0%" not in ca.wisdom.show(PROBLEM)
     assert timing.spread_told((1.0,)) == "1 sample" and timing.spread_told((1.0, 1.0)) == "0.0%"

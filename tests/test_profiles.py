@@ -10,7 +10,7 @@ import convalgos as ca
 from convalgos.core import profiles
 from convalgos.core.algorithm import Unsupported
 from convalgos.core.machine import Machine, doubts
-from convalgos.select import choose
+from convalgos.select import devices
 
 PROBLEM = ca.ConvProblem.parse("n2 c16 h14 w14 k16 r3 s3 p1")
 
@@ -73,7 +73,7 @@ def test_nothing_is_measured_with_a_profile(tmp_path, monkeypatch):
 def test_a_gpu_that_is_not_at_hand_is_explained_but_runs_nothing(name, wisdom):
     ranking = ca.explain(PROBLEM, device=name)
     assert ranking.candidates and all(c.id.startswith("gpu.") for c in ranking.candidates)
-    assert choose.figures(name).source.startswith(f"profile {name}: the data sheet")
+    assert devices.figures(name).source.startswith(f"profile {name}: the data sheet")
     for run in (
         lambda: ca.plan(PROBLEM, name),
         lambda: ca.plan(PROBLEM, name, effort="measure"),

@@ -8,9 +8,9 @@ from helpers import random_problems
 
 import convalgos as ca
 from convalgos.select import choose as select_choose
-from convalgos.select import shape_buckets
+from convalgos.select import devices, estimate, registry, shape_buckets
 from convalgos.select.constraints import Constraints
-from convalgos.select.wisdom_file import Measured, family
+from convalgos.select.measured import Measured, family
 from convalgos.tools.bench.suites import suites
 
 FREE = Constraints()
@@ -36,9 +36,9 @@ def fresh(wisdom):
 
 
 def test_a_bound_is_one():
-    machine = select_choose.current_machine()
+    machine = devices.current_machine()
     for problem in SUITE + shapes(20) + random_problems(100):
-        for a in select_choose.algorithms("cpu"):
+        for a in registry.algorithms("cpu"):
             if a.why_not(problem) is None:
                 bound = max(a.least(problem, machine), a.closely(problem, machine))
                 assert bound <= a.cost(problem, machine) * (1 + 1e-9), (a.id, str(problem))
@@ -59,8 +59,8 @@ def test_the_choice_is_that_of_the_full_ranking(constraints):
 
 def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
     asked = []
-    cost = select_choose.cost
-    monkeypatch.setattr(select_choose, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    cost = estimate.cost
+    monkeypatch.setattr(estimate, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problems = SUITE + random_problems(100)
     for problem in problems:
         shape_buckets.choose(problem, "cpu", FREE)
@@ -69,8 +69,8 @@ def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
 
 def test_few_candidates_are_asked_for_their_cost(monkeypatch):
     asked = []
-    cost = select_choose.cost
-    monkeypatch.setattr(select_choose, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    cost = estimate.cost
+    monkeypatch.setattr(estimate, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problem = ca.ConvProblem.parse("n8 c128 h28 w28 k128 r3 s3 p1")
     shape_buckets.choose(problem, "cpu", FREE)
     assert not any(i.startswith("cpu.fft.") for i in asked)
@@ -120,12 +120,12 @@ def test_1000_shapes_take_few_searches_and_lose_little(monkeypatch):
     searched = []
     choose = shape_buckets.choose
     monkeypatch.setattr(shape_buckets, "choose", lambda p, *a, **k: searched.append(p) or choose(p, *a, **k))
-    machine, lost = select_choose.current_machine(), []
+    machine, lost = devices.current_machine(), []
     for i, p in enumerate(shapes(1000)):
         algorithm, _ = shape_buckets.like(p, "cpu", FREE, None)
         if i % 25 == 24:
             best = choose(p, "cpu", FREE)[0].seconds
-            lost.append(math.log(select_choose.cost(algorithm, p, machine) / best))
+            lost.append(math.log(estimate.cost(algorithm, p, machine) / best))
     assert len(searched) <= 20
     assert math.exp(sum(lost) / len(lost)) < 1.05
     assert max(lost) < math.log(1.5)
@@ -151,7 +151,7 @@ def test_a_kernel_larger_than_the_shape_of_a_class():
 def test_a_near_shape_that_was_measured_decides(wisdom):
     known, near, far = shapes(3)
     near = known.replace(x_shape=(known.N, known.C, known.spatial[0] + 1, known.spatial[1]))
-    select_choose.store().record(known, {"cpu.im2col.own": Measured((1e-9,) * 5)})
+    devices.store().record(known, {"cpu.im2col.own": Measured((1e-9,) * 5)})
     assert ca.plan(near).algorithm == "cpu.im2col.own"
     assert f"cpu.im2col.own by what suits {known}, scaled" in ca.plan(near).explain()
     assert ca.plan(known).algorithm == "cpu.im2col.own"
@@ -171,12 +171,10 @@ def test_limits_have_classes_of_their_own():
 
 def test_a_granule_divides_what_is_computed():
     problem = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
-    granules = {
-        a.id: a.granule(problem) for a in select_choose.algorithms("cpu") if a.why_not(problem) is None
-    }
+    granules = {a.id: a.granule(problem) for a in registry.algorithms("cpu") if a.why_not(problem) is None}
     assert granules["cpu.winograd.f4x3"] == (4, 4) and granules["cpu.fft_tiles.t16"] == (14, 14)
     assert granules["cpu.direct"] == (1, 1)
     line = ca.ConvProblem.parse("n1 c16 w40 k16 s3 dilation2")
-    assert select_choose.find_algorithm("cpu.winograd.f4x3").granule(line) == (8,)
+    assert registry.find_algorithm("cpu.winograd.f4x3").granule(line) == (8,)
     volume = ca.ConvProblem.parse("n1 c16 d4 h12 w12 k16 t3 r3 s3")
-    assert select_choose.find_algorithm("cpu.winograd.f2x3").granule(volume) == (1, 2, 2)
+    assert registry.find_algorithm("cpu.winograd.f2x3").granule(volume) == (1, 2, 2)

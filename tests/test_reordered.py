@@ -9,7 +9,7 @@ from convalgos.core.algorithm import missing
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.layout.reordered import Reordered, is_promising
-from convalgos.select import between_reorders, choose, find_algorithm, shape_buckets, ways
+from convalgos.select import between_reorders, devices, find_algorithm, registry, shape_buckets, ways
 from convalgos.select.constraints import Constraints
 
 pytestmark = pytest.mark.skipif(missing("llvmlite") is not None, reason="needs llvmlite")
@@ -53,7 +53,7 @@ def test_reorders_are_numpys(shape, dtype):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_answers(direction, dtype):
     for name in CHOSEN[direction]:
-        algorithm = Reordered(choose.facing(find_algorithm(name), direction))
+        algorithm = Reordered(registry.facing(find_algorithm(name), direction))
         problems = (
             parse(text, layout=layout, dtype=dtype, direction=direction)
             for i, text in enumerate(PROBLEMS[:: 2 if dtype == "float32" else 9])
@@ -87,7 +87,7 @@ def test_the_bits_are_those_of_the_algorithm_in_the_other_layout():
 def test_few_channels_cost_little_more_than_in_the_other_layout(wisdom, text, direction):
     """2.5 to 16 times as much before; x and y are read and written once more."""
     last = parse(text, layout="channels_last", direction=direction)
-    free, machine = Constraints(weights_constant=False), choose.current_machine()
+    free, machine = Constraints(weights_constant=False), devices.current_machine()
     best = {p.layout: shape_buckets.choose(p, "cpu", free)[0] for p in (last, last.relaid)}
     moved = machine.stream(2 * (last.x_bytes + last.y_bytes)) + 2e-5
     assert best["channels_last"].seconds <= best["channels_first"].seconds + 1.5 * moved
@@ -119,11 +119,11 @@ def test_it_is_priced_only_where_vectors_of_channels_are_empty():
     assert not is_promising(parse("n1 c64 h9 w9 k64 r3 s3 channels_last"))
     assert not is_promising(parse("n1 c3 h9 w9 k64 r3 s3"))
     assert not is_promising(parse("n1 c1 h9 w9 k1 r3 s3 channels_last"))  # nothing need be moved
-    assert ways(parse("n1 c64 h9 w9 k64 r3 s3 channels_last"), "cpu") == choose.algorithms("cpu")
+    assert ways(parse("n1 c64 h9 w9 k64 r3 s3 channels_last"), "cpu") == registry.algorithms("cpu")
 
 
 def test_bounds_are_bounds():
-    machine = choose.current_machine()
+    machine = devices.current_machine()
     for direction in DIRECTIONS:
         for text in ("n1 c3 h65 w64 k3 r5 s5 p2", "n2 c2 w3000 k40 s33", "n1 c3 h40 w40 k3 r3 s3 groups3"):
             problem = parse(text, layout="channels_last", direction=direction)

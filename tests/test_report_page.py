@@ -19,7 +19,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.measure.timing import Row, Table, Timing
-from convalgos.select import choose
+from convalgos.select import ranker, registry
 from convalgos.select.ranking import Rejection
 from convalgos.tools.bench import results_file, run
 from convalgos.tools.bench.suites import Layer, suites
@@ -258,7 +258,7 @@ def test_colours_are_apart():
         )
         return to_lab @ np.cbrt(lms @ linear)
 
-    known = charts.family_colors(a.id for a in choose.algorithms())
+    known = charts.family_colors(a.id for a in registry.algorithms())
     colors = [oklab(c) for c in html.COLORS]
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(colors, 2)) > 0.12
     looks = [tuple(mark.values()) for mark in charts.marks(known).values()]
@@ -356,7 +356,7 @@ def pages(tmp_path_factory):
         (folder / f"{name}.html").write_text(report_page.html(found))
     tables = [recorded_tables.read(path) for path in (ROOT / "asv_bench" / "tables").glob("epyc*.json")]
     cases = regret.cases(tables)
-    judged = [regret.evaluate("analytic", choose.analytic, cases)]
+    judged = [regret.evaluate("analytic", ranker.analytic, cases)]
     selectors = evaluate_report.html(judged, judged[0], regret.model_errors(cases), tables)
     (folder / "selectors.html").write_text(selectors)
     return folder

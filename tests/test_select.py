@@ -11,10 +11,10 @@ from convalgos.core.algorithm import Unsupported
 from convalgos.cpu.reference import Reference
 from convalgos.measure import race, timing
 from convalgos.measure.accuracy import random_arrays
-from convalgos.select import choose
+from convalgos.select import choose, devices, ranker, registry
 from convalgos.select.constraints import Constraints
+from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
-from convalgos.select.wisdom_file import Measured
 
 PROBLEM = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
 NEAR = ca.ConvProblem.parse("n1 c16 h13 w12 k16 r3 s3 p1")
@@ -29,7 +29,7 @@ def measured(seconds, spread=0.0, error=1e-8, **more):
 def record(problem=PROBLEM, **seconds):
     """Record times by the id, its dots written as double underscores."""
     found = {k.replace("__", "."): v if isinstance(v, Measured) else measured(v) for k, v in seconds.items()}
-    choose.store().record(problem, found)
+    devices.store().record(problem, found)
 
 
 def ids(ranking):
@@ -83,10 +83,10 @@ def test_what_was_measured_decides(wisdom):
 def test_the_rest_is_as_much_slower_than_predicted_as_the_measured(wisdom):
     base = {c.id: c.predicted for c in ca.explain(PROBLEM).candidates}
     best, second, *_, last = IDS
-    choose.store().record(PROBLEM, {second: measured(2 * base[second])})
+    devices.store().record(PROBLEM, {second: measured(2 * base[second])})
     ranking = {c.id: c for c in ca.explain(PROBLEM).candidates}
     assert ranking[last].seconds == pytest.approx(2 * base[last], rel=1e-3)
-    choose.store().record(PROBLEM, {second: measured(1e4)})  # disturbed; what promised more is not ruled out
+    devices.store().record(PROBLEM, {second: measured(1e4)})  # disturbed; what promised more is not ruled out
     assert ids(ca.explain(PROBLEM))[0] == best
 
 
@@ -118,12 +118,12 @@ def test_a_near_problem_is_scaled(wisdom):
 def test_ties_within_the_noise_are_resolved_in_a_fixed_order(wisdom):
     first, second = [i for i in IDS if i != "cpu.reference"][:2]
     for a, b in ((1.0, 1.005), (1.005, 1.0)):
-        choose.store().record(PROBLEM, {first: measured(a * 1e-6), second: measured(b * 1e-6)})
+        devices.store().record(PROBLEM, {first: measured(a * 1e-6), second: measured(b * 1e-6)})
         assert ids(ca.explain(PROBLEM))[:2] == [first, second]
-    choose.store().record(PROBLEM, {first: measured(1.06e-6), second: measured(1e-6)})
+    devices.store().record(PROBLEM, {first: measured(1.06e-6), second: measured(1e-6)})
     assert ids(ca.explain(PROBLEM))[0] == second
     noisy = {first: measured(1.04e-6, spread=0.3), second: measured(1e-6, spread=0.3)}
-    choose.store().record(PROBLEM, noisy)
+    devices.store().record(PROBLEM, noisy)
     assert ids(ca.explain(PROBLEM))[0] == first
 
 
@@ -135,11 +135,11 @@ def test_another_number_of_threads_is_another_machine(wisdom):
     record(cpu__im2col__own=1e-9)
     numba.set_num_threads(1)
     try:
-        assert choose.store().lookup(PROBLEM) == {}
+        assert devices.store().lookup(PROBLEM) == {}
         record(cpu__direct=1e-9)
     finally:
         numba.set_num_threads(threads)
-    assert choose.store().lookup(PROBLEM).keys() == {"cpu.im2col.own"}
+    assert devices.store().lookup(PROBLEM).keys() == {"cpu.im2col.own"}
     assert len(list(wisdom.glob("*.json"))) == 2
 
 
@@ -188,8 +188,8 @@ class Odd(Reference):
 
 @pytest.fixture
 def odd(monkeypatch, wisdom):
-    found = (*choose.algorithms("cpu"), Odd())
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: found)
+    found = (*registry.algorithms("cpu"), Odd())
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: found)
 
 
 def test_deterministic_rejects_and_tells_its_cost(odd):
@@ -239,7 +239,7 @@ def test_a_limit_applies_when_it_is_asked_for_and_not_to_what_is_known(wisdom):
     limit = min(needed["cpu.winograd.f4x3"], needed["cpu.winograd.f2x3"])
     small, large = sorted(("cpu.winograd.f4x3", "cpu.winograd.f2x3"), key=needed.__getitem__)
     assert needed[small] < needed[large]
-    choose.store().record(PROBLEM, {small: measured(1e-5), large: measured(1e-6)})
+    devices.store().record(PROBLEM, {small: measured(1e-5), large: measured(1e-6)})
     limited = ca.explain(PROBLEM, workspace_limit=limit, allow=["cpu.winograd.f2x3", "cpu.winograd.f4x3"])
     assert ids(limited) == [small]
     assert limited.costs["workspace_limit"] == pytest.approx(10.0)
@@ -274,7 +274,7 @@ def test_limits_that_are_refused(bad):
 
 def test_every_transform_spreads_nan_and_no_plain_sum_does():
     flat_planes = "cpu.depthwise.weights"  # multiplies by the zeros between its rows
-    for a in choose.algorithms("cpu"):
+    for a in registry.algorithms("cpu"):
         assert a.spreads_nan == (any(w in a.family for w in ("winograd", "fft")) or a.id == flat_planes), a.id
     assert not Constraints().active
 
@@ -284,7 +284,7 @@ def test_every_transform_spreads_nan_and_no_plain_sum_does():
 
 @pytest.fixture
 def registered(monkeypatch, wisdom):
-    monkeypatch.setattr(choose, "_rankers", dict(choose._rankers))
+    monkeypatch.setattr(ranker, "_rankers", dict(ranker._rankers))
 
 
 def test_a_ranker_decides_alone(registered):
@@ -433,12 +433,12 @@ def test_measuring_is_remembered_and_not_repeated(wisdom, monkeypatch):
         race, "race", lambda p, c, **k: calls.append([x.id for x in c]) or true_race(p, c, **k)
     )
     plan = ca.plan(PROBLEM, effort="measure", time_budget=30.0)
-    known = choose.store().lookup(PROBLEM)
+    known = devices.store().lookup(PROBLEM)
     assert plan.algorithm in known and "measured" in plan.explain()
     assert len(calls[0]) == len(IDS)
     again = ca.plan(PROBLEM, effort="measure", time_budget=10.0)
     assert again.algorithm == plan.algorithm and calls[1] == []
-    assert choose.store().lookup(PROBLEM) == known
+    assert devices.store().lookup(PROBLEM) == known
     assert ca.plan(PROBLEM).algorithm == ca.plan(PROBLEM, on_miss="error").algorithm == again.algorithm
 
 
@@ -458,7 +458,7 @@ def test_estimate_measures_nothing(wisdom, monkeypatch):
 def test_find_is_remembered(wisdom):
     table = ca.find(PROBLEM, allow=["cpu.im2col.blas", "cpu.im2col.own"])
     assert {r.algorithm for r in table.rows} == {"cpu.im2col.blas", "cpu.im2col.own"}
-    known = choose.store().lookup(PROBLEM)
+    known = devices.store().lookup(PROBLEM)
     assert known.keys() == {"cpu.im2col.blas", "cpu.im2col.own"}
     assert all(m.error < 1e-5 and m.prepare_s > 0 and m.version for m in known.values())
     raced = ca.find(NEAR, effort="measure", allow=["cpu.im2col.blas", "cpu.im2col.own"])

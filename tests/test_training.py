@@ -17,7 +17,7 @@ from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import ALGORITHMS, Reference
 from convalgos.measure import accuracy, timing
 from convalgos.measure.timing import Timing
-from convalgos.select import choose
+from convalgos.select import choose, registry
 from convalgos.tools.bench import peers, results_file, training
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.peers import PEERS, Peer
@@ -122,7 +122,7 @@ class Broken(Odd):
 
 @pytest.mark.parametrize("odd", [Wrong(), Broken()])
 def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypatch, tmp_path, odd):
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, odd))
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: (*ALGORITHMS, odd))
     monkeypatch.setattr(
         type(odd), "why_not", lambda self, p: None if p.direction == "backward_data" else "no"
     )
@@ -346,7 +346,7 @@ def test_layers_come_from_where_those_of_bench_do(monkeypatch):
 
 
 def test_a_wrong_pass_ends_in_status_1(table, monkeypatch):
-    monkeypatch.setattr(choose, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
+    monkeypatch.setattr(registry, "algorithms", lambda device=None: (*ALGORITHMS, Wrong()))
     text = run("training", table, "--peers", "none", "--rounds", "1", status=1).stdout
     assert "second backward_weights: cpu.wrong has error" in text  # the other layers are run all the same
 

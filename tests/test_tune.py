@@ -12,7 +12,7 @@ import convalgos as ca
 from convalgos.core import machine, profiles
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import calibrate
-from convalgos.select import choose
+from convalgos.select import devices
 from convalgos.tools.bench import tune
 from convalgos.tools.report import model_constants
 
@@ -43,19 +43,19 @@ def test_tuning_fills_the_wisdom_and_goes_on_where_it_stopped(captured, monkeypa
     monkeypatch.setattr(tune, "tune", interrupted)
     assert "1 of 3 problems tuned" in run("tune", captured, status=130).stdout
     assert tuned == [SMALL]
-    known = choose.store().lookup(SMALL)
+    known = devices.store().lookup(SMALL)
     assert {c.id for c in ca.explain(SMALL).candidates} == known.keys()
     assert all(m.error < 1e-3 for m in known.values())
     monkeypatch.setattr(tune, "tune", true_tune)
     assert "2 of 2 problems tuned, 1 known before" in run("tune", captured).stdout
-    assert choose.store().lookup(SMALL) == known
+    assert devices.store().lookup(SMALL) == known
     assert "3 of 3" in run("tune", captured, "--again", "--effort", "measure").stdout
-    assert choose.store().lookup(SMALL) != known
+    assert devices.store().lookup(SMALL) != known
 
 
 def test_a_race_is_no_exhaustive_search(wisdom):
     result = tune.tune(SMALL, effort="measure", time_budget=1.0)
-    assert result.after in choose.store().lookup(SMALL)
+    assert result.after in devices.store().lookup(SMALL)
     assert tune.is_known(SMALL, "measure") and not tune.is_known(SMALL, "exhaustive")
     tune.tune(SMALL)
     assert tune.is_known(SMALL, "exhaustive")
@@ -158,13 +158,13 @@ def test_figures_on_which_no_two_passes_agree_are_named(passes):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    choose.current_machine()
+    devices.current_machine()
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(calibrate, "thread_count", lambda: 2)
-    monkeypatch.setattr(choose, "_unkept", {})
+    monkeypatch.setattr(devices, "_unkept", {})
     monkeypatch.delenv(profiles.VARIABLE, raising=False)
     yield tmp_path
-    choose.current_machine.cache_clear()
+    devices.current_machine.cache_clear()
 
 
 def test_a_busy_machine_does_not_store_nonsense(folder, passes):
@@ -186,44 +186,44 @@ def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
 
 
 def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
-    choose.current_machine.cache_clear()
+    devices.current_machine.cache_clear()
     passes(figures(cache_bandwidth=6.6e9), figures(), figures())
-    assert choose.measured_machine() == FIGURES == machine.load(2)
-    assert choose.current_machine() == FIGURES
+    assert devices.measured_machine() == FIGURES == machine.load(2)
+    assert devices.current_machine() == FIGURES
     machine._path(2).unlink()
-    choose._unkept.clear()
-    choose.current_machine.cache_clear()
+    devices._unkept.clear()
+    devices.current_machine.cache_clear()
     passes(*[figures(cache_bandwidth=6.6e9)] * 9)
     with pytest.warns(UserWarning, match=r"6\.6 GB/s is less than that of memory, .* tune --machine"):
-        assert choose.measured_machine().source == tune.BUSY
+        assert devices.measured_machine().source == tune.BUSY
 
 
 def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, wisdom):
     """Nominal figures, which say that they are, until `find` has measured."""
-    choose.current_machine.cache_clear()
+    devices.current_machine.cache_clear()
     problem = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
     left = passes(figures(), figures())
     for effort in ("estimate", "measure"):
         ca.plan(problem, effort=effort, allow="cpu.reference")
     assert len(left) == 2 and machine.load(2) is None
     told = "by nominal figures of this machine: convalgos tune --machine measures it"
-    assert choose.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
-    assert "nominal peak" in choose.current_machine().summary
+    assert devices.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
+    assert "nominal peak" in devices.current_machine().summary
     ca.find(problem, allow="cpu.reference", time_budget=1.0)  # no time for the machine
     assert len(left) == 2
     ca.find(problem, allow="cpu.reference")
-    assert len(left) == 1 and machine.load(2) == FIGURES == choose.current_machine()
+    assert len(left) == 1 and machine.load(2) == FIGURES == devices.current_machine()
     assert told not in str(ca.explain(problem.replace(padding=1)))
 
 
 def test_what_was_measured_holds_where_it_cannot_be_kept(folder, passes, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(folder / "file"))
-    choose.current_machine.cache_clear()
+    devices.current_machine.cache_clear()
     passes(figures())
     with pytest.warns(RuntimeWarning, match="could not be kept"):
-        choose.measured_machine()
-    assert choose.measured_machine() == FIGURES == choose.current_machine()
+        devices.measured_machine()
+    assert devices.measured_machine() == FIGURES == devices.current_machine()
 
 
 @pytest.mark.parametrize(

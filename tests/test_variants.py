@@ -5,10 +5,11 @@ import pytest
 from helpers import check
 
 import convalgos as ca
-from convalgos.select import choose
-from convalgos.select.wisdom_file import IDS, Measured
+from convalgos.select import choose, devices, registry
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import IDS
 
-LISTED = {a.id for a in choose.algorithms()}
+LISTED = {a.id for a in registry.algorithms()}
 DENSE = ca.ConvProblem.parse("n2 c20 h17 w23 k18 r3 s3 p1")
 BROAD = ca.ConvProblem.parse("n1 c64 h56 w56 k64 r3 s3 p1")  # of many candidates that are close
 LARGE = ca.ConvProblem.parse("n1 c17 h40 w41 k16 r5 s5 p2")
@@ -16,7 +17,7 @@ LINE = ca.ConvProblem.parse("n2 c1 w20000 k1 s301 p150")
 
 
 def ids(problem):
-    return [a.id for a in choose.variants(problem, "cpu")]
+    return [a.id for a in registry.variants(problem, "cpu")]
 
 
 def test_they_are_new_and_have_ids_of_their_own():
@@ -32,7 +33,7 @@ def test_they_are_new_and_have_ids_of_their_own():
 
 
 def test_boxes_are_not_offered_twice():
-    winograd = choose.find_algorithm("cpu.winograd.f4x3")
+    winograd = registry.find_algorithm("cpu.winograd.f4x3")
     boxed = [a for a in winograd.variants(DENSE) if a.box]
     cuts = [(a._schedule(DENSE).cuts, a._schedule(DENSE).team) for a in (winograd, *boxed)]
     assert len(set(cuts)) == len(cuts)
@@ -51,11 +52,11 @@ def test_boxes_are_not_offered_twice():
 )
 def test_they_compute_the_same(problem, variant):
     first = next(i for i in ids(problem) if i.startswith(variant))
-    check(choose.find_algorithm(first, problem), problem)
+    check(registry.find_algorithm(first, problem), problem)
 
 
 def test_lengths_of_blocks_compute_the_same():
-    variants = [a for a in choose.variants(LINE, "cpu") if a.family == "cpu.fft"]
+    variants = [a for a in registry.variants(LINE, "cpu") if a.family == "cpu.fft"]
     assert len({a.cut(LINE).lengths for a in variants}) == len(variants) == 2
     for a in variants:
         check(a, LINE)
@@ -71,7 +72,7 @@ def test_only_an_exhaustive_search_tries_them(wisdom):
 
 def test_what_was_measured_of_them_decides(wisdom):
     variant = "cpu.winograd.f3x3"
-    choose.store().record(DENSE, {variant: Measured((1e-9,) * 5)})
+    devices.store().record(DENSE, {variant: Measured((1e-9,) * 5)})
     plan = ca.plan(DENSE)
     assert plan.algorithm == variant
     assert ca.explain(DENSE).candidates[0].id == variant

@@ -13,8 +13,9 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos.select import choose, wisdom_file
-from convalgos.select.wisdom_file import Measured, Store
+from convalgos.select import devices, wisdom_file
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import Store
 
 SMALL = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1")
 OTHER = ca.ConvProblem.parse("n2 c3 w20 k4 s3")
@@ -245,7 +246,8 @@ def test_who_asks_while_others_record_gets_one_state_of_it(known):
 WRITER = """
 import sys, time
 from convalgos.core.problem import ConvProblem
-from convalgos.select.wisdom_file import Measured, Store
+from convalgos.select.measured import Measured
+from convalgos.select.wisdom_file import Store
 me, count, pause = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 for i in range(count):
     problem = ConvProblem((1 + me, 1, 8 + i), (1, 1, 3))
@@ -304,9 +306,9 @@ def test_near_is_another_batch_or_size_of_the_same_layer(known):
 
 @pytest.fixture
 def mine(wisdom):
-    choose.store().record(SMALL, {"cpu.direct": timed(1e-5), "cpu.im2col.own": timed(2e-5)})
-    choose.store().record(OTHER, {"cpu.direct": timed(3e-5)})
-    return choose.store()
+    devices.store().record(SMALL, {"cpu.direct": timed(1e-5), "cpu.im2col.own": timed(2e-5)})
+    devices.store().record(OTHER, {"cpu.direct": timed(3e-5)})
+    return devices.store()
 
 
 def test_export_forget_and_merge_again(mine, tmp_path):

@@ -24,10 +24,11 @@ from convalgos.core.arrays import (
 from convalgos.core.machine import memory_bytes
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import DTYPES, ConvProblem
-from convalgos.select import choose, shape_buckets
+from convalgos.select import choose, devices, registry, shape_buckets
 from convalgos.select.constraints import Constraints
+from convalgos.select.measured import Entry
+from convalgos.select.ranker import Ranker, find_ranker
 from convalgos.select.ranking import Ranking
-from convalgos.select.wisdom_file import Entry
 
 if TYPE_CHECKING:
     from convalgos.measure.timing import Table
@@ -195,7 +196,7 @@ def plan(
         weights_constant,
     )  # fmt: skip
     if algorithm != "auto":
-        made = choose.serve(choose.find_algorithm(algorithm, problem), problem, constraints, device)
+        made = choose.serve(registry.find_algorithm(algorithm, problem), problem, constraints, device)
     elif on_miss == "error":
         made = replay(problem, device, constraints)
     elif effort != "estimate" and not problem.is_empty:
@@ -245,7 +246,7 @@ def find(
     if effort not in EFFORTS[1:]:
         raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[1:]))}")
     if time_budget is None:
-        choose.measured_figures(device)
+        devices.measured_figures(device)
     ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
         judge = accuracy.Judge(problem, site(device))
@@ -289,7 +290,7 @@ def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
     ranking = choose.rank(problem, device, constraints, measured_only=True)
     if ranking.candidates:
         return choose.explained(ranking, device)
-    store = choose.store(device)
+    store = devices.store(device)
     known = store.lookup(problem)
     if known:
         out = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected if r.id in known)
@@ -304,7 +305,7 @@ def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
 
 def algorithms() -> tuple[Algorithm, ...]:
     """Every algorithm, ordered by id: the one list that selector, tests and benchmarks read."""
-    return choose.algorithms()
+    return registry.algorithms()
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ def _tries_variants(effort: str, device: str) -> bool:
 def remember(problem: ConvProblem, found: Entry, device: str = "cpu") -> None:
     """Add to the wisdom what was measured, and let `conv` choose by it."""
     if found:
-        choose.store(device).record(problem, found)
+        devices.store(device).record(problem, found)
         forget_plans()
 
 
@@ -450,7 +451,7 @@ def _made(
     direction: str,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
-    ranker: tuple[str, choose.Ranker] | None = None,
+    ranker: tuple[str, Ranker] | None = None,
     weights_constant: bool = False,
 ) -> Plan:
     check_dtype("x", dtype)
@@ -470,7 +471,7 @@ def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) 
         return ()
     if not isinstance(strict_nan, bool):
         raise ValueError(f"strict_nan={strict_nan!r} must be True or False")
-    return strict_nan, max_rel_error, None if selector is None else (selector, choose.find_ranker(selector))
+    return strict_nan, max_rel_error, None if selector is None else (selector, find_ranker(selector))
 
 
 def check_dtype(name: str, dtype: np.dtype) -> None:

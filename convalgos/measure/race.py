@@ -24,8 +24,8 @@ from convalgos.measure import timing
 from convalgos.measure.accuracy import Judge
 from convalgos.measure.backends import CPU, Site
 from convalgos.measure.timing import Progress, silent
+from convalgos.select.measured import Entry, Measured
 from convalgos.select.ranking import Candidate
-from convalgos.select.wisdom_file import Entry, Measured
 
 WITHIN = 1.5  # times the best prediction; slower ones cannot win unless a model is wrong by as much
 ABANDON = 2.0  # times the incumbent, after which a candidate is not run again

@@ -24,8 +24,8 @@ from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.core.version import __version__
 from convalgos.measure.accuracy import Judge
 from convalgos.measure.backends import CPU, Site
+from convalgos.select.measured import Entry, Measured, relative_spread
 from convalgos.select.ranking import Candidate, Ranking, Rejection, worth_telling
-from convalgos.select.wisdom_file import Entry, Measured, relative_spread
 
 HOPELESS = 50.0  # candidates predicted this many times slower than the best are not timed ...
 HARMLESS = 0.5  # ... unless a call is predicted to take no more than these seconds

@@ -1,41 +1,38 @@
 """The selector: which algorithms there are, what they are predicted to take, and which one is picked."""
 
 from convalgos.select.choose import (
-    Candidate,
-    Constraints,
-    Ranker,
-    Ranking,
-    Rejection,
-    algorithms,
-    algorithms_on,
-    analytic,
-    between_reorders,
-    cost,
-    current_machine,
     explained,
-    facing,
-    figures,
-    find_algorithm,
-    find_ranker,
     keeps,
-    measured_figures,
-    measured_machine,
     needs,
     pick,
     planned,
-    predict,
     rank,
-    rankers,
-    register,
     serve,
+    survey,
+    varied,
+    within,
+)
+from convalgos.select.constraints import Constraints
+from convalgos.select.devices import (
+    current_machine,
+    figures,
+    measured_figures,
+    measured_machine,
     store,
     store_of,
-    survey,
-    variants,
-    varied,
-    ways,
-    within,
     working_on,
+)
+from convalgos.select.estimate import cost
+from convalgos.select.ranker import Ranker, analytic, find_ranker, predict, rankers, register
+from convalgos.select.ranking import Candidate, Ranking, Rejection
+from convalgos.select.registry import (
+    algorithms,
+    algorithms_on,
+    between_reorders,
+    facing,
+    find_algorithm,
+    variants,
+    ways,
 )
 
 __all__ = [

@@ -1,300 +1,24 @@
-"""Discover, filter, rank.
+"""Filter, rank, pick.
 
-The one list of algorithms that selector, tests and benchmarks read comes from the `ALGORITHMS` of every
-module in `convalgos.cpu` and `convalgos.gpu`. `rank` orders those that can serve a problem by the time that
-a ranker predicts (the cost models, or one of your own by `register`), put right by what was measured before
-on this problem or on a near one; ties are broken in a fixed order, so that picks repeat.
+`rank` orders the algorithms that can serve a problem by the time that a ranker predicts, put right by what
+was measured before on this problem or on a near one; ties are broken in a fixed order, so that picks repeat.
 """
 
 from __future__ import annotations
 
-import pkgutil
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
 from typing import Any
 
-from convalgos.core import machine as machine_figures
-from convalgos.core import profiles
 from convalgos.core.algorithm import Algorithm, CastPlan, Plan, Unsupported
-from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.machine import Machine
-from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import ConvProblem
+from convalgos.select import devices, estimate, ranker, registry
 from convalgos.select.constraints import Constraints
-from convalgos.select.estimate import cost, order, scaled
 from convalgos.select.ranking import Candidate, Ranking, Rejection
-from convalgos.select.wisdom_file import Store
 
-DEVICES = ("cpu", "gpu")
 VARIED = 1.15  # times the best prediction, up to which an exhaustive search tries a variant,
 VARIED_GPU = 1.5  # or measuring on a GPU: of the plans of cuDNN, predictions only tell the order
-
-# (problem, candidates, machine) -> predicted seconds of a run of each candidate, in their order
-Ranker = Callable[[ConvProblem, Sequence[Candidate], Machine], Sequence[float]]
-
-
-# --- what there is ---------------------------------------------------------------------------
-
-
-@cache
-def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
-    """Every algorithm of the library, or of one device ("cpu", "gpu"), ordered by id."""
-    found: list[Algorithm] = []
-    for name in (device,) if device else DEVICES:
-        package = import_module(f"convalgos.{name}")
-        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
-            module = import_module(f"{package.__name__}.{info.name}")
-            found += getattr(module, "ALGORITHMS", ())
-    ids = [a.id for a in found]
-    if twice := sorted({i for i in ids if ids.count(i) > 1}):
-        raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
-    return tuple(sorted(found, key=lambda a: a.id))
-
-
-def algorithms_on(device: str, direction: str = "forward") -> tuple[Algorithm, ...]:
-    """Those for "cpu" or for "cuda:N", in the form in which they compute a direction."""
-    found = algorithms("cpu" if device == "cpu" else "gpu")
-    return found if direction == "forward" else tuple(facing(a, direction) for a in found)
-
-
-@cache
-def facing(algorithm: Algorithm, direction: str) -> Algorithm:
-    """The algorithm itself, or what computes a gradient by it where it only knows the way forward."""
-    if direction in algorithm.directions or "forward" not in algorithm.directions:
-        return algorithm
-    if direction == "backward_weights" and not algorithm.exchanges:
-        return algorithm
-    package = import_module(f"convalgos.{algorithm.device}.{direction.replace('backward_', 'backward.')}")
-    name = {"backward_data": "BackwardData", "backward_weights": "BackwardWeights"}[direction]
-    return getattr(package, name)(algorithm)
-
-
-def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
-    """The algorithms in the form in which they compute a problem, and between reorders where that may pay."""
-    found = algorithms_on(device, problem.direction)
-    if device != "cpu" or problem.layout == "channels_first" or not _reordered().is_promising(problem):
-        return found
-    return found + _gaining(problem.direction)
-
-
-@cache
-def _gaining(direction: str) -> tuple[Algorithm, ...]:
-    """Those of `between_reorders` that one layout may suit better than the other."""
-    either = _reordered().EITHER
-    return tuple(a for a in between_reorders(direction) if a.family not in either)
-
-
-@cache
-def between_reorders(direction: str) -> tuple[Algorithm, ...]:
-    """The algorithms of the CPU that compute a direction, each in the other layout; but not the reference."""
-    found = (a for a in algorithms_on("cpu", direction) if direction in a.directions)
-    return tuple(_reordered().Reordered(a) for a in found if a.family != "cpu.reference")
-
-
-@cache
-def _reordered() -> Any:
-    """How an algorithm runs in the other layout, imported where one is asked for: it compiles kernels."""
-    return import_module("convalgos.cpu.layout.reordered")
-
-
-def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Algorithm:
-    """The algorithm of an id, or the variant of one that is worth a try on a problem.
-
-    Args:
-        problem: in the form in which it computes its direction; forward by default.
-
-    Raises:
-        ValueError: there is none; the message suggests the nearest.
-    """
-    for algorithm in algorithms():
-        if algorithm.id == algorithm_id:
-            return algorithm if problem is None else facing(algorithm, problem.direction)
-    for direction in DIRECTIONS if problem is None else (problem.direction,):
-        for algorithm in between_reorders(direction):
-            if algorithm.id == algorithm_id:
-                return algorithm
-    if problem is not None and isinstance(algorithm_id, str):
-        for algorithm in variants(problem, algorithm_id.partition(".")[0]):
-            if algorithm.id == algorithm_id:
-                return algorithm
-    known = [a.id for a in algorithms()]
-    raise ValueError(
-        f"algorithm={algorithm_id!r} must be 'auto' or one of the {len(known)} ids that "
-        f"`convalgos algorithms` and ca.algorithms() list{did_you_mean(algorithm_id, known)}"
-    )
-
-
-def variants(
-    problem: ConvProblem, device: str, wanted: Callable[[Algorithm], bool] = lambda algorithm: True
-) -> list[Algorithm]:
-    """Settings of the algorithms that are not listed, but worth a try on a problem, ordered by id.
-
-    Args:
-        wanted: which of the algorithms are asked for theirs.
-    """
-    listed = {a.id for a in ways(problem, device)}
-    found: dict[str, Algorithm] = {}
-    for algorithm in algorithms_on(device, problem.direction):
-        computed = algorithm.computed(problem)
-        if wanted(algorithm) and algorithm.why_not(computed) is None:
-            found |= {v.id: v for v in algorithm.variants(computed) if v.why_not(computed) is None}
-    return [found[i] for i in sorted(found.keys() - listed)]
-
-
-@cache
-def current_machine() -> Machine:
-    """The figures of this machine: those that were measured, or nominal ones; nothing is timed here.
-
-    CONVALGOS_PROFILE names shipped ones to take instead.
-    """
-    from convalgos.cpu.runtime import calibrate  # imports llvmlite
-
-    threads = calibrate.thread_count()
-    return (
-        profiles.chosen(threads)
-        or machine_figures.load(threads)
-        or _unkept.get(threads)
-        or profiles.nominal(threads)
-    )
-
-
-_unkept: dict[int, Machine] = {}  # by threads, what this process measured, and may not be able to keep
-
-
-def measured_machine() -> Machine:
-    """`current_machine`, measured in two seconds where it never was: for what takes its time anyway.
-
-    Later choices go by what was measured.
-    """
-    from convalgos.cpu.runtime import calibrate
-
-    if not current_machine().is_nominal:
-        return current_machine()
-    threads = calibrate.thread_count()
-    found = calibrate.measure(threads)
-    if machine_figures.doubts(found):
-        found, _ = calibrate.repeated(threads)
-    if doubts := machine_figures.doubts(found):
-        found = replace(found, source="measured beside other programs")
-        told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
-        warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
-    machine_figures.save(found)
-    _unkept[threads] = found
-    current_machine.cache_clear()
-    return found
-
-
-def figures(device: str) -> Any:
-    """The figures of "cpu" (a `Machine`) or of "cuda:N" (a `GpuMachine`), as cost models read them."""
-    return current_machine() if device == "cpu" else _gpu().named(device).figures
-
-
-def measured_figures(device: str) -> Any:
-    """`figures`, which of the CPU are measured where they never were."""
-    return measured_machine() if device == "cpu" else figures(device)
-
-
-def working_on(device: str) -> AbstractContextManager[Any]:
-    """Within it, the GPU algorithms look at, compile for and run on this device."""
-    return nullcontext() if device == "cpu" else _gpu().use(_gpu().named(device))
-
-
-def _gpu() -> Any:
-    """What there is of GPUs, imported where one is asked for."""
-    from convalgos.gpu import device
-
-    return device
-
-
-def store(device: str = "cpu") -> Store:
-    """What was measured on this machine with as many threads as now, or on GPUs of one kind."""
-    if device != "cpu":
-        return store_of(figures(device).fingerprint)
-    from convalgos.cpu.runtime import calibrate  # imports llvmlite
-
-    return _cpu_store(calibrate.thread_count())
-
-
-@cache
-def _cpu_store(threads: int) -> Store:
-    return Store(machine_figures.fingerprint(threads))
-
-
-@cache
-def store_of(fingerprint: str) -> Store:
-    """What was measured on another machine, or on GPUs of a kind."""
-    return Store(fingerprint)
-
-
-# --- rankers ---------------------------------------------------------------------------------
-
-
-def analytic(problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine) -> list[float]:
-    """The ranker that is used where no other is asked for: the cost model of each algorithm."""
-    return [c.seconds if c.predicted is None else c.predicted for c in candidates]
-
-
-_rankers: dict[str, Ranker] = {"analytic": analytic}
-
-
-def register(name: str, ranker: Ranker) -> None:
-    """Make a ranker known by a name, for `selector=` of `plan` and `explain`, and for `select evaluate`.
-
-    Args:
-        ranker: called with (problem, candidates, machine), it returns the predicted seconds of a run of each
-            candidate, in their order. `candidate.predicted` is what the cost model says. One that has a
-            method `fit(tables)` is fitted to the tables of other networks before it is evaluated.
-
-    Raises:
-        ValueError: the name is not a word, or is the built-in one. TypeError: the ranker cannot be called.
-
-    Example:
-        >>> import convalgos as ca
-        >>> def shy(problem, candidates, machine):
-        ...     return [c.predicted * (2 if "winograd" in c.id else 1) for c in candidates]
-        >>> ca.select.register("shy", shy)
-        >>> problem = ca.ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3")
-        >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}
-        True
-    """
-    if not isinstance(name, str) or not name.isidentifier() or name == "analytic":
-        raise ValueError(f"name={name!r} must be a word, other than 'analytic'")
-    if not callable(ranker):
-        raise TypeError(f"ranker={ranker!r} must be callable with (problem, candidates, machine)")
-    _rankers[name] = ranker
-
-
-def rankers() -> tuple[str, ...]:
-    """The names of all rankers."""
-    return tuple(_rankers)
-
-
-def find_ranker(name: str) -> Ranker:
-    """A ranker by its name.
-
-    Raises:
-        ValueError: there is none; the message lists those there are.
-    """
-    if name not in _rankers:
-        raise ValueError(f"selector={name!r} must be one of {', '.join(sorted(_rankers))}")
-    return _rankers[name]
-
-
-def predict(
-    ranker: Ranker, problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine
-) -> list[float]:
-    """What a ranker says, checked."""
-    seconds = [float(s) for s in ranker(problem, candidates, machine)]
-    if len(seconds) != len(candidates) or not all(s >= 0 for s in seconds):
-        raise ValueError(f"a ranker must give a number of seconds for each of {len(candidates)} candidates")
-    return seconds
-
-
-# --- choosing --------------------------------------------------------------------------------
 
 
 def rank(
@@ -317,8 +41,10 @@ def rank(
             GPU VARIED_GPU times. Those that were measured are ranked in any case.
     """
     constraints = constraints or Constraints()
-    constraints.check_names(algorithms(), between_reorders(problem.direction) if device == "cpu" else ())
-    with working_on(device):
+    constraints.check_names(
+        registry.algorithms(), registry.between_reorders(problem.direction) if device == "cpu" else ()
+    )
+    with devices.working_on(device):
         return _ranked(problem, device, constraints, selector, measured_only, exhaustive)
 
 
@@ -330,25 +56,25 @@ def _ranked(
     measured_only: bool,
     exhaustive: bool,
 ) -> Ranking:
-    machine = figures(device)
+    machine = devices.figures(device)
     nominal = device == "cpu" and machine.is_nominal
     candidates, rejected = survey(problem, device, machine, constraints)
     if selector is not None:
-        predicted = predict(find_ranker(selector), problem, candidates, machine)
+        predicted = ranker.predict(ranker.find_ranker(selector), problem, candidates, machine)
         candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
-        return replace(order(problem, candidates, rejected, constraints), nominal=nominal)
-    entry, near = store(device).lookup(problem), None
+        return replace(estimate.order(problem, candidates, rejected, constraints), nominal=nominal)
+    entry, near = devices.store(device).lookup(problem), None
     known = any(m.failure is None for m in entry.values())
-    if not known and not measured_only and (found := store(device).near(problem)):
+    if not known and not measured_only and (found := devices.store(device).near(problem)):
         near, entry_near = found
-        candidates = scaled(candidates, near, entry_near, machine)
-    if exhaustive or entry.keys() - {a.id for a in ways(problem, device)}:
+        candidates = estimate.scaled(candidates, near, entry_near, machine)
+    if exhaustive or entry.keys() - {a.id for a in registry.ways(problem, device)}:
         reach = VARIED if device == "cpu" else VARIED_GPU
         limit = reach * min((c.seconds for c in candidates), default=0.0) if exhaustive else 0.0
         there = {c.id for c in candidates}
         more = [c for c in varied(problem, device, machine) if c.id not in there]
         candidates += [c for c in more if c.id in entry or c.seconds <= limit]
-    ranking = order(problem, candidates, rejected, constraints, entry, near, measured_only)
+    ranking = estimate.order(problem, candidates, rejected, constraints, entry, near, measured_only)
     return replace(ranking, nominal=nominal)
 
 
@@ -367,8 +93,8 @@ def survey(
     """
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
-    plain = len(algorithms_on(device, problem.direction))
-    for i, algorithm in enumerate(ways(problem, device)):
+    plain = len(registry.algorithms_on(device, problem.direction))
+    for i, algorithm in enumerate(registry.ways(problem, device)):
         if not wanted(algorithm):
             continue
         computed = algorithm.computed(problem)
@@ -393,16 +119,16 @@ def varied(
     Args:
         wanted: which of the algorithms are asked for theirs.
     """
-    found = [_candidate(v, problem, machine, device) for v in variants(problem, device, wanted)]
+    found = [_candidate(v, problem, machine, device) for v in registry.variants(problem, device, wanted)]
     return sorted(found, key=lambda c: (c.seconds, c.id))
 
 
 def _candidate(algorithm: Algorithm, problem: ConvProblem, machine: Machine, device: str) -> Candidate:
-    computed, seconds = algorithm.computed(problem), cost(algorithm, problem, machine)
+    computed, seconds = algorithm.computed(problem), estimate.cost(algorithm, problem, machine)
     prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
 
     def note() -> str:
-        with working_on(device):
+        with devices.working_on(device):
             return algorithm.note(computed)
 
     limits = needs(algorithm, problem)
@@ -447,11 +173,13 @@ def serve(
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: it runs on the CPU, not on {device}")
     direction = problem.direction
     if direction not in algorithm.directions:
-        others = ", ".join(a.id for a in algorithms_on(device, direction) if direction in a.directions)
+        others = ", ".join(
+            a.id for a in registry.algorithms_on(device, direction) if direction in a.directions
+        )
         raise Unsupported(
             f"{algorithm.id} cannot serve {problem}: it has no {direction}; these have: {others}"
         )
-    with working_on(device):
+    with devices.working_on(device):
         algorithm = within(algorithm, algorithm.computed(problem), constraints)
         plan = algorithm.serve(problem)
         broken = (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem))
@@ -463,7 +191,7 @@ def serve(
 
 def planned(algorithm: Algorithm, problem: ConvProblem, device: str) -> Plan:
     """The plan of an algorithm, made for a device."""
-    with working_on(device):
+    with devices.working_on(device):
         return algorithm.serve(problem)
 
 

@@ -16,8 +16,8 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.select.constraints import Constraints
+from convalgos.select.measured import Entry, Measured
 from convalgos.select.ranking import Candidate, Ranking, Rejection
-from convalgos.select.wisdom_file import Entry, Measured
 
 MOST_DRIFT = 3.0  # times that a whole machine is slower or faster than its figures say
 

@@ -17,8 +17,9 @@ from functools import lru_cache
 from convalgos.core.algorithm import HALF_DTYPES, Algorithm, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose as select_choose
+from convalgos.select import devices, estimate, registry
 from convalgos.select.constraints import Constraints
-from convalgos.select.wisdom_file import Family, family
+from convalgos.select.measured import Family, family
 
 EXACT = 4  # shapes of a layer that are ranked each by itself
 BATCHES, SIZES = 1 / 3, 1 / 2  # classes for each doubling of the batch, and of a size
@@ -54,7 +55,7 @@ def plan(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
     def ranking() -> str:
         return str(select_choose.rank(problem, device, constraints))
 
-    known = select_choose.store(device)
+    known = devices.store(device)
     near = None
     if known.entries():
         if known.lookup(problem):
@@ -90,10 +91,10 @@ def choose(
         fitted: compare the seconds for each output that is computed, in vain or not: by these the candidates
             of one shape are those of the shapes around it, whose tiles may fit better or worse.
     """
-    machine, share = select_choose.figures(device), constraints.prepare_share()
+    machine, share = devices.figures(device), constraints.prepare_share()
     stands_in = problem.dtype in HALF_DTYPES or problem.reread is not problem
     bounds = []
-    for i, algorithm in enumerate(select_choose.ways(problem, device)):
+    for i, algorithm in enumerate(registry.ways(problem, device)):
         computed = algorithm.computed(problem) if stands_in else problem
         least = algorithm.least(computed, machine)
         if least < math.inf:
@@ -113,7 +114,7 @@ def choose(
         kept = select_choose.keeps(algorithm, problem, constraints)
         if algorithm.why_not(computed) is not None or not kept:
             continue
-        seconds = select_choose.cost(algorithm, problem, machine)
+        seconds = estimate.cost(algorithm, problem, machine)
         if share:
             seconds += share * algorithm.prepare_cost(computed, machine)
         found.append(Option(algorithm, seconds / outputs, granule))
@@ -140,7 +141,7 @@ def like(
         place = (_grid(place[0], BATCHES), *(_grid(n, SIZES) for n in place[1:]))
     else:
         place = (near.N, *near.spatial)
-    found = _options(layer, place, device, constraints, select_choose.store(device).stamp)
+    found = _options(layer, place, device, constraints, devices.store(device).stamp)
     if found is None:
         return None
     other, options = found
@@ -184,7 +185,7 @@ def _options(
         return None
     if problem.is_empty:
         return None
-    if select_choose.store(device).lookup(problem):
+    if devices.store(device).lookup(problem):
         ranking = select_choose.rank(problem, device, constraints)
         options = [_fitted(problem, c.algorithm, c.seconds) for c in ranking.candidates]
     else:

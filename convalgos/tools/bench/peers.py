@@ -22,7 +22,7 @@ from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.measure.backends import site
 from convalgos.measure.timing import runner
-from convalgos.select import choose as select_choose
+from convalgos.select import registry
 
 TOO_LONG = 15.0  # seconds
 DENSE_RATE, THIN_RATE = 1e11, 2e10  # flop/s that peers reach at least, seen on 2 cores with AVX-512
@@ -340,7 +340,7 @@ def _cudnn(layout: str) -> Build:
         )
         y = here.empty(problem.array_shapes[2], x.dtype)
         calls = {}
-        usual = select_choose.find_algorithm("gpu.cudnn")
+        usual = registry.find_algorithm("gpu.cudnn")
         for algorithm in (usual, *usual.variants(problem)):
             with suppress(Unsupported):  # a plan that is known to be wrong, or takes too much workspace
                 call = runner(algorithm.serve(problem), first, second, y)
@@ -370,7 +370,7 @@ def _cudnn_backward(layout: str) -> Backward:
 
 
 def _cudnn_refuses(layout: str) -> Callable[[ConvProblem], str | None]:
-    return lambda problem: select_choose.find_algorithm("gpu.cudnn").why_not(problem.replace(layout=layout))
+    return lambda problem: registry.find_algorithm("gpu.cudnn").why_not(problem.replace(layout=layout))
 
 
 _REFUSES = {"channels_first": _no_uneven_gradients, "channels_last": _only_planes}  # of torch, by layout

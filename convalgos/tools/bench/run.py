@@ -30,7 +30,7 @@ from convalgos.measure import timing as measure_timing
 from convalgos.measure.accuracy import Judge
 from convalgos.measure.backends import Site, site
 from convalgos.measure.timing import Row, Table, Timing
-from convalgos.select import choose
+from convalgos.select import choose, devices
 from convalgos.select.ranking import Ranking
 from convalgos.tools.bench.onnx_model import read_model
 from convalgos.tools.bench.peers import Peer
@@ -305,7 +305,7 @@ def _try_peer(peer: Peer, judge: Judge) -> tuple[PeerResult, Callable[[], object
 
 def peer_threads(where: Site) -> int:
     """How many threads a peer may have."""
-    return choose.current_machine().threads if where.name == "cpu" else 1
+    return devices.current_machine().threads if where.name == "cpu" else 1
 
 
 def try_call(

@@ -19,7 +19,7 @@ from convalgos.gpu.device import calibrate as gpu_calibrate
 from convalgos.measure import accuracy, race, timing
 from convalgos.measure.backends import site
 from convalgos.measure.timing import Progress, silent
-from convalgos.select import choose
+from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 
 EFFORTS = ("measure", "exhaustive")
@@ -38,7 +38,7 @@ class Tuned:
 
 def is_known(problem: ConvProblem, effort: str, device: str = "cpu") -> bool:
     """Whether a problem was tuned before: with "exhaustive", whether that tried all that are not hopeless."""
-    known = choose.store(device).lookup(problem)
+    known = devices.store(device).lookup(problem)
     if not any(m.failure is None for m in known.values()):
         return False
     if effort == "measure":
@@ -115,7 +115,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     if disagreeing or doubts:
         found = replace(found, source=BUSY)
     machine.save(found)
-    choose.current_machine.cache_clear()
+    devices.current_machine.cache_clear()
     planning.forget_plans()
     return found, warnings + doubts
 

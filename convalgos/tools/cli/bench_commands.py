@@ -17,7 +17,7 @@ from convalgos.core.machine import write_atomic
 from convalgos.core.near_names import did_you_mean
 from convalgos.measure import timing
 from convalgos.measure.backends import site
-from convalgos.select import choose
+from convalgos.select import devices, registry
 from convalgos.tools.bench import peers, results_file, training
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import Layer, sampling
@@ -129,7 +129,7 @@ def bench_command(
     """
     layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     for algorithm in only:
-        choose.find_algorithm(algorithm)
+        registry.find_algorithm(algorithm)
     chosen = peers.choose(peer_names, device)
     if html_path is not None and (reason := missing("plotly")):
         raise Unsupported(f"--html {reason}")
@@ -260,7 +260,7 @@ def new_results(device: str, skipped: dict[str, str]) -> bench_run.Results[Any]:
     """With no layer yet."""
     return bench_run.Results(
         command=shlex.join(["convalgos", *sys.argv[1:]]),
-        machine=choose.measured_figures(device),
+        machine=devices.measured_figures(device),
         versions=bench_run.versions() | site(device).versions(),
         skipped=skipped,
     )

@@ -29,16 +29,16 @@ def targets(context: click.Context, parameter: click.Parameter, begun: str) -> l
 
 def ids(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Ids of algorithms."""
-    from convalgos.select import choose
+    from convalgos.select import registry
 
-    return _beginning((a.id for a in choose.algorithms()), begun)
+    return _beginning((a.id for a in registry.algorithms()), begun)
 
 
 def families(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Families of algorithms, and ids."""
-    from convalgos.select import choose
+    from convalgos.select import registry
 
-    return _beginning(sorted({n for a in choose.algorithms() for n in (a.family, a.id)}), begun)
+    return _beginning(sorted({n for a in registry.algorithms() for n in (a.family, a.id)}), begun)
 
 
 def peers(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -13,7 +13,7 @@ from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import site
-from convalgos.select import choose
+from convalgos.select import choose, devices
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import Layer, names
 from convalgos.tools.cli import completion
@@ -125,7 +125,7 @@ def find_command(
         measure_layers(target, layers, run, results, None, lambda: terminal.show(results, console()))
         sys.exit(FAILED if results.complaints() else None)
     problem = layers[0].problem
-    choose.measured_figures(device)
+    devices.measured_figures(device)
     with bar() as progress:
         task = progress.add_task("", total=1)
         ranking, judge = choose.rank(problem, device), accuracy.Judge(problem, site(device))

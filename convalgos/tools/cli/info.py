@@ -20,7 +20,7 @@ from convalgos.core.algorithm import Algorithm, Unsupported, missing
 from convalgos.core.machine import cache_folder, cache_sizes, cpu_count, cpu_flags, cpu_name, cpuinfo
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device.measured import LIMITS
-from convalgos.select import choose
+from convalgos.select import devices
 from convalgos.select.wisdom_file import folder as wisdom_folder
 from convalgos.tools.bench import run
 from convalgos.tools.history import asv
@@ -42,7 +42,7 @@ def facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> d
     """All of it, for `json.dumps`: sections of names and values."""
     from convalgos.cpu.runtime import jit  # imports llvmlite
 
-    machine = choose.current_machine()
+    machine = devices.current_machine()
     found: dict[str, Any] = {
         "versions": run.versions() | {"source": _source()},
         "system": _system(),
@@ -141,7 +141,7 @@ def _kept() -> dict[str, Any]:
     """The folders, what they take, and what is known."""
     folder = cache_folder()
     sizes = {f"{path.name}_bytes": _size(path) for path in sorted(folder.glob("*")) if path.is_dir()}
-    entries = choose.store().entries()
+    entries = devices.store().entries()
     return {
         "cache folder": str(folder),
         **sizes,

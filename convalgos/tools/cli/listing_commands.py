@@ -13,7 +13,7 @@ from convalgos.core.algorithm import Algorithm, missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.core.tabular import count
-from convalgos.select import choose
+from convalgos.select import registry
 from convalgos.tools.bench.suites import CONVBENCH, Layer, suite, suites
 from convalgos.tools.cli import completion
 from convalgos.tools.console.text_output import console
@@ -101,7 +101,7 @@ def _facts(algorithm: Algorithm) -> tuple[str, str, str, str]:
     """What it does, the directions, the element types, and whether it runs here."""
     module = sys.modules[type(algorithm).__module__]
     sentence = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
-    directions = [SHORT[d] for d in DIRECTIONS if d in choose.facing(algorithm, d).directions]
+    directions = [SHORT[d] for d in DIRECTIONS if d in registry.facing(algorithm, d).directions]
     return sentence, " ".join(directions), " ".join(algorithm.dtypes), _here(algorithm)
 
 

@@ -15,7 +15,7 @@ from convalgos import wisdom
 from convalgos.core.machine import write_atomic
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
 from convalgos.measure import capture
-from convalgos.select import choose
+from convalgos.select import devices, ranker
 from convalgos.tools.bench import run, tune
 from convalgos.tools.cli import completion
 from convalgos.tools.console.progress_bar import bar, teller
@@ -148,17 +148,17 @@ def evaluate_command(
     The fastest is chosen on one half of the samples and scored on the other; ties count as right. A selector
     that learns is judged on each network, or machine, by what it learned from the others.
     """
-    if "learned" not in choose.rankers():
-        choose.register("learned", learned.Learned())
-    before = set(choose.rankers())
+    if "learned" not in ranker.rankers():
+        ranker.register("learned", learned.Learned())
+    before = set(ranker.rankers())
     if load is not None:
         runpy.run_path(str(load))
-    new = [name for name in choose.rankers() if name not in before]
+    new = [name for name in ranker.rankers() if name not in before]
     chosen = list(dict.fromkeys(names or ("analytic", "learned", *new)))
     read = [recorded_tables.read(path) for path in tables]
     found = regret.cases(read)
     evaluations = [
-        regret.evaluate(name, choose.find_ranker(name), found, held_out=hold_out) for name in chosen
+        regret.evaluate(name, ranker.find_ranker(name), found, held_out=hold_out) for name in chosen
     ]
     single, errors = regret.single_best(found), regret.model_errors(found)
     evaluate_report.show(evaluations, single, errors, console())
@@ -255,7 +255,7 @@ def tune_command(
     open_ = [p for p in problems if again or not tune.is_known(p, effort, device)]
     done = []
     if open_:
-        choose.measured_figures(device)
+        devices.measured_figures(device)
     try:
         with bar() as progress:
             task = progress.add_task("", total=len(open_))

@@ -16,7 +16,7 @@ from convalgos.core.json_format import FORMATS, load, reading
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.select.wisdom_file import Measured
+from convalgos.select.measured import Measured
 from convalgos.tools.bench.recorded_machine import read_machine
 
 DIGITS = 4  # of a sample in the compact form

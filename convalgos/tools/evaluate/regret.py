@@ -21,8 +21,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device.offline import PaperDevice
 from convalgos.select import choose
+from convalgos.select.measured import Measured
+from convalgos.select.ranker import predict
 from convalgos.select.ranking import Candidate
-from convalgos.select.wisdom_file import Measured
 from convalgos.tools.evaluate import other_machine
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
 
@@ -181,7 +182,7 @@ def evaluate(name: str, ranker: Any, found: Sequence[Case], *, held_out: str = "
     fitted = {part: _fitted(ranker, found, parts, part) for part in dict.fromkeys(parts)}
     judged = []
     for case, part in zip(found, parts, strict=True):
-        seconds = choose.predict(fitted[part], case.layer.problem, case.candidates, case.machine)
+        seconds = predict(fitted[part], case.layer.problem, case.candidates, case.machine)
         ranked = sorted(zip(seconds, [c.id for c in case.candidates], strict=True))
         judged.append(_judge(case, ranked[0][1]))
     return Evaluation(name, tuple(judged))

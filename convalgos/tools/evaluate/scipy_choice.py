@@ -22,7 +22,7 @@ from rich.console import Console
 from convalgos import signal
 from convalgos.measure import capture, timing
 from convalgos.measure.timing import Progress, silent
-from convalgos.select import choose
+from convalgos.select import choose, registry
 from convalgos.tools.console.text_table import Column, print_table
 
 METHODS = ("direct", "fft")
@@ -64,7 +64,7 @@ class Judged:
     @property
     def ours_of_two(self) -> float:
         """Regret of our answer to SciPy's question, sums or transforms: the fastest of that kind counts."""
-        transforms = {a.id for a in choose.algorithms("cpu") if a.spreads_nan}
+        transforms = {a.id for a in registry.algorithms("cpu") if a.spreads_nan}
         kind = [
             t for name, t in self.algorithms_s.items() if (name in transforms) == (self.pick in transforms)
         ]

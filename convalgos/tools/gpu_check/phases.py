@@ -15,7 +15,7 @@ from typing import Any
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import DIRECTIONS
 from convalgos.gpu.launch.plan import GpuAlgorithm
-from convalgos.select import choose
+from convalgos.select import registry
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.gpu_check import cases, checks, compiling, probe, quick, sanitize, sweep, timing
 from convalgos.tools.gpu_check.reference_answers import Answers
@@ -213,7 +213,7 @@ class Sanitizing(Stage):
 
     def run(self, setting: Setting) -> Found:
         (phase,) = self.phases
-        kernels = [a.id for a in choose.algorithms("gpu") if isinstance(a, GpuAlgorithm) and [*a.builds()]]
+        kernels = [a.id for a in registry.algorithms("gpu") if isinstance(a, GpuAlgorithm) and [*a.builds()]]
         failed = [name for name in kernels if name in setting.failed]
         program = sanitize.tool()
         if failed and program is None:

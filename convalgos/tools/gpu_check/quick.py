@@ -16,7 +16,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu.device import Device
 from convalgos.measure.backends import GpuSite
-from convalgos.select import choose
+from convalgos.select import registry
 from convalgos.tools.gpu_check.baselines import torch_call
 from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
 from convalgos.tools.gpu_check.checks import check
@@ -43,7 +43,8 @@ LAST = "wgmma"  # in the ids of what is tried last
 
 def algorithms() -> dict[str, Algorithm]:
     """All algorithms by their ids: `gpu.direct` first, wgmma last, and behind it its forms that race."""
-    listed = sorted(choose.algorithms("gpu"), key=lambda a: (LAST in a.id, not a.id.startswith("gpu.direct")))
+    found = registry.algorithms("gpu")
+    listed = sorted(found, key=lambda a: (LAST in a.id, not a.id.startswith("gpu.direct")))
     forms = [form for a in listed if LAST in a.id for form in a.variants(ConvProblem.parse(REGULAR[0]))]
     return {a.id: a for a in (*listed, *forms)}
 
@@ -126,7 +127,7 @@ def _by_torch(device: Device, truth: Truth) -> np.ndarray:
 def _by_direct(device: Device, truth: Truth) -> np.ndarray:
     site, problem = GpuSite(device), truth.problem.replace(dtype="float64", compute_dtype=None)
     name = "gpu.direct.weights" if problem.direction == "backward_weights" else "gpu.direct"
-    plan = choose.find_algorithm(name, problem).serve(problem)
+    plan = registry.find_algorithm(name, problem).serve(problem)
     x, w = map(site.put, _wide(truth))
     return problem.logical(2, site.get(plan(x, plan.prepare(w))))
 

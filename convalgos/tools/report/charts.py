@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from convalgos.core.problem import ConvProblem
 from convalgos.measure.timing import Row, Timing
-from convalgos.select import choose
+from convalgos.select import registry
 from convalgos.tools.bench.run import LayerResult, Results, geometric_mean
 from convalgos.tools.report.html import NEUTRAL, STRONG, Figure, colors, label, layout
 from convalgos.tools.report.terminal import digits, layer_name, short, timed_peers
@@ -46,7 +46,7 @@ def family_colors(ids: Iterable[str]) -> dict[str, str]:
 
 
 def _families() -> set[str]:
-    return {family(a.id) for a in choose.algorithms()}
+    return {family(a.id) for a in registry.algorithms()}
 
 
 def marks(color: dict[str, str]) -> dict[str, Figure]:

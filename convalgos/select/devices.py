@@ -1,0 +1,99 @@
+"""What the selector knows of the devices: their figures, and what was measured on them."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from convalgos.core import machine as machine_figures
+from convalgos.core import profiles
+from convalgos.core.machine import Machine
+from convalgos.select.wisdom_file import Store
+
+
+@cache
+def current_machine() -> Machine:
+    """The figures of this machine: those that were measured, or nominal ones; nothing is timed here.
+
+    CONVALGOS_PROFILE names shipped ones to take instead.
+    """
+    from convalgos.cpu.runtime import calibrate  # imports llvmlite
+
+    threads = calibrate.thread_count()
+    return (
+        profiles.chosen(threads)
+        or machine_figures.load(threads)
+        or _unkept.get(threads)
+        or profiles.nominal(threads)
+    )
+
+
+_unkept: dict[int, Machine] = {}  # by threads, what this process measured, and may not be able to keep
+
+
+def measured_machine() -> Machine:
+    """`current_machine`, measured in two seconds where it never was: for what takes its time anyway.
+
+    Later choices go by what was measured.
+    """
+    from convalgos.cpu.runtime import calibrate
+
+    if not current_machine().is_nominal:
+        return current_machine()
+    threads = calibrate.thread_count()
+    found = calibrate.measure(threads)
+    if machine_figures.doubts(found):
+        found, _ = calibrate.repeated(threads)
+    if doubts := machine_figures.doubts(found):
+        found = replace(found, source="measured beside other programs")
+        told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
+        warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
+    machine_figures.save(found)
+    _unkept[threads] = found
+    current_machine.cache_clear()
+    return found
+
+
+def figures(device: str) -> Any:
+    """The figures of "cpu" (a `Machine`) or of "cuda:N" (a `GpuMachine`), as cost models read them."""
+    return current_machine() if device == "cpu" else _gpu().named(device).figures
+
+
+def measured_figures(device: str) -> Any:
+    """`figures`, which of the CPU are measured where they never were."""
+    return measured_machine() if device == "cpu" else figures(device)
+
+
+def working_on(device: str) -> AbstractContextManager[Any]:
+    """Within it, the GPU algorithms look at, compile for and run on this device."""
+    return nullcontext() if device == "cpu" else _gpu().use(_gpu().named(device))
+
+
+def _gpu() -> Any:
+    """What there is of GPUs, imported where one is asked for."""
+    from convalgos.gpu import device
+
+    return device
+
+
+def store(device: str = "cpu") -> Store:
+    """What was measured on this machine with as many threads as now, or on GPUs of one kind."""
+    if device != "cpu":
+        return store_of(figures(device).fingerprint)
+    from convalgos.cpu.runtime import calibrate  # imports llvmlite
+
+    return _cpu_store(calibrate.thread_count())
+
+
+@cache
+def _cpu_store(threads: int) -> Store:
+    return Store(machine_figures.fingerprint(threads))
+
+
+@cache
+def store_of(fingerprint: str) -> Store:
+    """What was measured on another machine, or on GPUs of a kind."""
+    return Store(fingerprint)

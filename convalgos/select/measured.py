@@ -1,0 +1,114 @@
+"""What is known of one candidate on one problem, and which problems are shapes of one layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+from typing import NamedTuple
+
+from convalgos.core.interference import LEAST
+from convalgos.core.problem import ConvProblem
+
+LEAST_NOISE, MOST_NOISE = 0.01, 0.05  # medians this close are the same, or are not, whatever their spread
+NEAR_BATCH = 2.0  # a batch within this factor,
+NEAR_SIZE = 1.25  # and sizes of the map within this one, are near enough to scale what was measured
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one candidate on one problem: its samples, or how it failed."""
+
+    samples_s: tuple[float, ...] = ()  # seconds of single calls
+    workspace_bytes: int = 0
+    error: float | None = None  # relative to max|y| of the float64 answer; None where it is not known
+    prepare_s: float | None = None  # seconds to prepare the filter
+    failure: str | None = None  # what it raised, or how wrong it was; then there are no samples
+    when: str = field(default_factory=lambda: now())  # UTC, ISO 8601
+    version: str = ""  # of convalgos
+
+    @property
+    def median_s(self) -> float:
+        return median(self.samples_s)
+
+    @property
+    def spread(self) -> float:
+        """(third quartile - first quartile) / median."""
+        return relative_spread(self.samples_s)
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the median, relative, of samples that are about normal; the most of too few."""
+        return (
+            MOST_NOISE if len(self.samples_s) < LEAST else 0.93 * self.spread / math.sqrt(len(self.samples_s))
+        )
+
+    def ties(self, other: Measured) -> bool:
+        """Whether this time cannot be told from another one."""
+        noise = math.hypot(self.noise, other.noise)
+        low, high = sorted((self.median_s, other.median_s))
+        return high <= low * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))
+
+
+class Family(NamedTuple):
+    """All of a problem but its batch and the size of its map."""
+
+    C: int
+    w_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    mode: str
+    layout: str
+    dtype: str
+    direction: str
+    compute_dtype: str | None
+
+    def problem(self, batch: int, sizes: tuple[int, ...]) -> ConvProblem:
+        """The problem of a shape; ValueError where the kernel does not fit it."""
+        return ConvProblem(
+            (batch, self.C, *sizes), self.w_shape, self.stride, self.padding, self.dilation, self.groups,
+            mode=self.mode, layout=self.layout, dtype=self.dtype, direction=self.direction,
+            compute_dtype=self.compute_dtype,
+        )  # fmt: skip
+
+
+Entry = dict[str, Measured]  # id -> what is known
+Entries = dict[str, Entry]  # text of a problem -> its candidates
+
+
+def relative_spread(samples: tuple[float, ...]) -> float:
+    """(third quartile - first quartile) / median."""
+    ordered = sorted(samples)
+
+    def quartile(number: int) -> float:
+        whole, quarters = divmod(number * (len(ordered) - 1), 4)
+        above = ordered[min(whole + 1, len(ordered) - 1)]
+        return ordered[whole] + quarters / 4 * (above - ordered[whole])
+
+    return (quartile(3) - quartile(1)) / median(ordered)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def family(p: ConvProblem) -> Family:
+    """The layer that a problem is a shape of."""
+    return Family(
+        p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype, p.direction,
+        p.compute_dtype,
+    )  # fmt: skip
+
+
+def distance(a: ConvProblem, b: ConvProblem) -> float | None:
+    """How far apart two problems of a family are, or None if too far for one to tell of the other."""
+    if a.is_empty or b.is_empty:
+        return None
+    batch = abs(math.log(a.N / b.N))
+    sizes = [abs(math.log(i / j)) for i, j in zip(a.spatial, b.spatial, strict=True)]
+    if batch > math.log(NEAR_BATCH) + 1e-9 or max(sizes) > math.log(NEAR_SIZE) + 1e-9:
+        return None
+    return batch / math.log(NEAR_BATCH) + sum(sizes) / math.log(NEAR_SIZE)

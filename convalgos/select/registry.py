@@ -1,0 +1,124 @@
+"""Which algorithms there are: the `ALGORITHMS` of every file in `convalgos.cpu` and `convalgos.gpu`.
+
+It is the one list that selector, tests and benchmarks read.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.arguments import DIRECTIONS
+from convalgos.core.near_names import did_you_mean
+from convalgos.core.problem import ConvProblem
+
+DEVICES = ("cpu", "gpu")
+
+
+@cache
+def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
+    """Every algorithm of the library, or of one device ("cpu", "gpu"), ordered by id."""
+    found: list[Algorithm] = []
+    for name in (device,) if device else DEVICES:
+        package = import_module(f"convalgos.{name}")
+        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+            module = import_module(f"{package.__name__}.{info.name}")
+            found += getattr(module, "ALGORITHMS", ())
+    ids = [a.id for a in found]
+    if twice := sorted({i for i in ids if ids.count(i) > 1}):
+        raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
+    return tuple(sorted(found, key=lambda a: a.id))
+
+
+def algorithms_on(device: str, direction: str = "forward") -> tuple[Algorithm, ...]:
+    """Those for "cpu" or for "cuda:N", in the form in which they compute a direction."""
+    found = algorithms("cpu" if device == "cpu" else "gpu")
+    return found if direction == "forward" else tuple(facing(a, direction) for a in found)
+
+
+@cache
+def facing(algorithm: Algorithm, direction: str) -> Algorithm:
+    """The algorithm itself, or what computes a gradient by it where it only knows the way forward."""
+    if direction in algorithm.directions or "forward" not in algorithm.directions:
+        return algorithm
+    if direction == "backward_weights" and not algorithm.exchanges:
+        return algorithm
+    package = import_module(f"convalgos.{algorithm.device}.{direction.replace('backward_', 'backward.')}")
+    name = {"backward_data": "BackwardData", "backward_weights": "BackwardWeights"}[direction]
+    return getattr(package, name)(algorithm)
+
+
+def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
+    """The algorithms in the form in which they compute a problem, and between reorders where that may pay."""
+    found = algorithms_on(device, problem.direction)
+    if device != "cpu" or problem.layout == "channels_first" or not _reordered().is_promising(problem):
+        return found
+    return found + _gaining(problem.direction)
+
+
+@cache
+def _gaining(direction: str) -> tuple[Algorithm, ...]:
+    """Those of `between_reorders` that one layout may suit better than the other."""
+    either = _reordered().EITHER
+    return tuple(a for a in between_reorders(direction) if a.family not in either)
+
+
+@cache
+def between_reorders(direction: str) -> tuple[Algorithm, ...]:
+    """The algorithms of the CPU that compute a direction, each in the other layout; but not the reference."""
+    found = (a for a in algorithms_on("cpu", direction) if direction in a.directions)
+    return tuple(_reordered().Reordered(a) for a in found if a.family != "cpu.reference")
+
+
+@cache
+def _reordered() -> Any:
+    """How an algorithm runs in the other layout, imported where one is asked for: it compiles kernels."""
+    return import_module("convalgos.cpu.layout.reordered")
+
+
+def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Algorithm:
+    """The algorithm of an id, or the variant of one that is worth a try on a problem.
+
+    Args:
+        problem: in the form in which it computes its direction; forward by default.
+
+    Raises:
+        ValueError: there is none; the message suggests the nearest.
+    """
+    for algorithm in algorithms():
+        if algorithm.id == algorithm_id:
+            return algorithm if problem is None else facing(algorithm, problem.direction)
+    for direction in DIRECTIONS if problem is None else (problem.direction,):
+        for algorithm in between_reorders(direction):
+            if algorithm.id == algorithm_id:
+                return algorithm
+    if problem is not None and isinstance(algorithm_id, str):
+        for algorithm in variants(problem, algorithm_id.partition(".")[0]):
+            if algorithm.id == algorithm_id:
+                return algorithm
+    known = [a.id for a in algorithms()]
+    raise ValueError(
+        f"algorithm={algorithm_id!r} must be 'auto' or one of the {len(known)} ids that "
+        f"`convalgos algorithms` and ca.algorithms() list{did_you_mean(algorithm_id, known)}"
+    )
+
+
+def variants(
+    problem: ConvProblem, device: str, wanted: Callable[[Algorithm], bool] = lambda algorithm: True
+) -> list[Algorithm]:
+    """Settings of the algorithms that are not listed, but worth a try on a problem, ordered by id.
+
+    Args:
+        wanted: which of the algorithms are asked for theirs.
+    """
+    listed = {a.id for a in ways(problem, device)}
+    found: dict[str, Algorithm] = {}
+    for algorithm in algorithms_on(device, problem.direction):
+        computed = algorithm.computed(problem)
+        if wanted(algorithm) and algorithm.why_not(computed) is None:
+            found |= {v.id: v for v in algorithm.variants(computed) if v.why_not(computed) is None}
+    return [found[i] for i in sorted(found.keys() - listed)]
