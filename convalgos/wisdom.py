@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from convalgos.api import planning
-from convalgos.core.machine import write_atomic
+from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import timing
 from convalgos.measure.backends import site

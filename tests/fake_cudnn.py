@@ -16,7 +16,7 @@ from types import ModuleType
 import ml_dtypes
 import numpy as np
 
-from convalgos.core.algorithm import finish
+from convalgos.core.plan import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights, reference
 from convalgos.gpu.vendor.plans import KNOWN

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from poison import forget_workspaces, poisoned
 
-from convalgos.core.algorithm import Algorithm, Plan, numpy_dtype
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.select import algorithms, find_algorithm

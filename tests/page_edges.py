@@ -17,7 +17,7 @@ import numpy as np
 from cuda_shim.device import ShimDevice
 from helpers import cpu_algorithms, table_problems
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.plan import VECTOR_BYTES
 from convalgos.measure.accuracy import random_arrays

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from convalgos.core import allocator
-from convalgos.core.algorithm import Plan
+from convalgos.core.plan import Plan
 
 
 def spoil(array: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from helpers import (
 )
 
 import convalgos as ca
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import Reference, ReferencePlan, reference
 from convalgos.select import current_machine

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.core.algorithm import numpy_dtype
 from convalgos.core.arrays import as_laid, is_laid, same_dtype
+from convalgos.core.plan import numpy_dtype
 
 STREAMED = (  # results of more than half of the assumed last cache, whose planes are whole vectors
     "n1 c4 h32 w32 k16 r1 s1",

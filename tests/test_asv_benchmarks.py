@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from convalgos import ConvProblem
-from convalgos.core.algorithm import Algorithm, Plan, Unsupported, missing
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import as_numpy
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.cpu.reference import Reference
 from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import Site

@@ -184,7 +184,7 @@ def test_figures_are_those_of_a_machine():
 
 def test_readers_never_see_half_a_file(tmp_path):
     path = tmp_path / "folder" / "file"
-    machine.write_atomic(path, "first")
-    machine.write_atomic(path, "second")
+    cache_files.write_atomic(path, "first")
+    cache_files.write_atomic(path, "second")
     assert path.read_text() == "second"
     assert list(path.parent.iterdir()) == [path]

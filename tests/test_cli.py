@@ -13,7 +13,7 @@ from command_line import run
 
 from convalgos import ConvProblem, Unsupported
 from convalgos.api import planning
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.cpu.reference import ALGORITHMS, Reference
 from convalgos.measure import timing
 from convalgos.select import devices, registry

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cuda_shim import device as shim
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS
 
 ROOT = Path(__file__).parents[1]

@@ -8,9 +8,9 @@ from cuda_shim.device import RecordingDevice, ShimDevice, missing
 
 import convalgos as ca
 from convalgos.core import epilogue
-from convalgos.core.algorithm import numpy_dtype
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import NAMES, activated, activation_of
+from convalgos.core.plan import numpy_dtype
 from convalgos.cpu.reference import answer, error_scale
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.output_step import Fused, OutputStep

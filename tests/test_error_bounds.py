@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.core.algorithm import missing, numpy_dtype
+from convalgos.core.errors import missing
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.measure.accuracy import Judge

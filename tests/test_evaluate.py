@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from command_line import run
 
 import convalgos as ca
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.select import choose, devices, ranker, registry
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.core import cache_files
-from convalgos.core.algorithm import missing
 from convalgos.core.allocator import aligned_zeros
+from convalgos.core.errors import missing
 from convalgos.cpu import fft
 from convalgos.cpu.fft import Fft
 from convalgos.cpu.runtime import jit

@@ -15,7 +15,7 @@ from command_line import run
 from test_cli import QUICK, TABLE, Broken, Wrong
 
 import convalgos as ca
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.cpu.reference import ALGORITHMS
 from convalgos.cpu.runtime import mkl

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.api import planning
-from convalgos.core.algorithm import Unsupported, numpy_dtype
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arrays import as_numpy
+from convalgos.core.errors import Unsupported
+from convalgos.core.plan import numpy_dtype
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.compile.module import ELEMENTS, Build

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cuda_shim import device as shim
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.compile.module import Build

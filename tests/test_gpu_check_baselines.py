@@ -11,7 +11,7 @@ import pytest
 from gpu_check_stand_in import Simulated
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import answer
 from convalgos.measure.race import cheap_arrays
 from convalgos.tools.bench.suites import suites

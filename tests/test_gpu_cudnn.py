@@ -13,9 +13,9 @@ from cudnn_on_the_shim import CUDNN, PROBLEM, Device, data, installing, needs_sh
 from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
-from convalgos.core import algorithm as contract
 from convalgos.core import cache_files
-from convalgos.core.algorithm import Unsupported, finish
+from convalgos.core.errors import Unsupported, missing
+from convalgos.core.plan import finish, numpy_dtype
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights
 from convalgos.gpu import cudnn as module
@@ -46,10 +46,10 @@ def trusting(monkeypatch):
 
 def test_where_it_is_missing_the_reason_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    contract.missing.cache_clear()
+    missing.cache_clear()
     with use(Device()):
         assert "pip install 'convalgos[gpu]'" in CUDNN.why_not(PROBLEM)
-    contract.missing.cache_clear()
+    missing.cache_clear()
 
 
 def test_a_device_without_streams_of_cuda_is_none_for_it(install):
@@ -85,7 +85,7 @@ def test_their_dims_strides_and_uids_are_enough_to_compute(install, trusting, te
 def test_16_bits(install, trusting, dtype):
     problem = PROBLEM.replace(dtype=dtype, layout="channels_last")
     front, (x, w, bias, y) = install(), data(problem)
-    kind = contract.numpy_dtype(dtype)
+    kind = numpy_dtype(dtype)
     found = CUDNN.serve(problem)(x.astype(kind), w.astype(kind), bias=bias.astype(kind), activation="relu")
     assert np.array_equal(found.astype(np.float32), right(problem, y, bias, "relu"))
     own = [graph for graph in front.graphs if graph.arrays[0].set["dim"] == [*problem.x_shape]]

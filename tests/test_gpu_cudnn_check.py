@@ -9,7 +9,7 @@ from cudnn_on_the_shim import CUDNN, PROBLEM, Device, data, installing, needs_sh
 from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import backward_data, backward_weights, reference
 from convalgos.gpu.vendor import plans, verify

@@ -7,7 +7,7 @@ import pytest
 from cuda_shim import device as shim
 from helpers import example
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import depthwise
 from convalgos.gpu.device import use

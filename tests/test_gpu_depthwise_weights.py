@@ -8,8 +8,9 @@ from cuda_shim import device as shim
 from helpers import KINDS, Guarded, check, example
 from page_edges import EdgeDevice
 
-from convalgos.core.algorithm import Unsupported, numpy_dtype
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.errors import Unsupported
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import depthwise_weights
 from convalgos.gpu.device import use

@@ -16,8 +16,8 @@ from cupy_devices import PROBLEM, launches, on, served, two_devices
 from helpers import example
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
-from convalgos.core.machine import cache_folder
+from convalgos.core.cache_files import cache_folder
+from convalgos.core.errors import Unsupported
 from convalgos.gpu import device
 from convalgos.gpu.compile.module import Build, CompileError
 from convalgos.gpu.device import cuda, cufft, tables, tma

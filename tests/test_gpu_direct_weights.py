@@ -8,8 +8,8 @@ from cuda_shim import device as shim
 from helpers import Guarded, check, check_filter_gradient, example, table_problems
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.device import use
 from convalgos.gpu.device.offline import PaperDevice

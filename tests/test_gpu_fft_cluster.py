@@ -8,7 +8,7 @@ from cuda_shim import device as shim
 from helpers import Guarded, check
 from test_gpu_fft_fused import CAUSAL_128K, through_spectra
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft_cluster
 from convalgos.gpu.device import use

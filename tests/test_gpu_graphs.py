@@ -8,7 +8,7 @@ from cupy_devices import PROBLEM, launches, on, served, two_devices
 from helpers import example
 
 import convalgos as ca
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 SPLIT = ca.ConvProblem.parse("n1 c64 h5 w5 k8 r3 s3 p1")  # whose sums Winograd splits, in a workspace

@@ -15,8 +15,8 @@ import pytest
 from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
+from convalgos.core.cache_files import cache_folder, write_atomic
 from convalgos.core.epilogue import KINDS, Activation, activation_of
-from convalgos.core.machine import cache_folder, write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.backward.data import BackwardData
 from convalgos.gpu.compile import nvrtc

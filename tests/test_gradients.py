@@ -214,7 +214,7 @@ def test_filters_may_be_prepared():
 
 def test_sixteen_bits():
     for dtype in ("float16", "bfloat16"):
-        x, w, dy = (a.astype(ca.core.algorithm.numpy_dtype(dtype)) for a in (X, W, DY))
+        x, w, dy = (a.astype(ca.core.plan.numpy_dtype(dtype)) for a in (X, W, DY))
         dx = ca.conv_backward_data(dy, w, x.shape, **SAME)
         dw, db = ca.conv_backward_weights(x, dy, w.shape, return_bias=True, **SAME)
         assert dx.dtype == dw.dtype == db.dtype == x.dtype

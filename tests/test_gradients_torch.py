@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.core.algorithm import flipped, numpy_dtype
+from convalgos.core.plan import flipped, numpy_dtype
 from convalgos.select import find_algorithm, needs
 
 torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it)")

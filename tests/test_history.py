@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from convalgos.core.algorithm import Unsupported, missing
+from convalgos.core.errors import Unsupported, missing
 from convalgos.measure.timing import Timing
 from convalgos.tools.cli.main import main
 from convalgos.tools.history import asv

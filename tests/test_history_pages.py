@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser import keep, show
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.tools.history import asv
 from convalgos.tools.history.offline import make_offline
 

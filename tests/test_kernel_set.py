@@ -21,7 +21,7 @@ PROGRAM = """
 import json, random, sys
 import numpy as np
 from convalgos import ConvProblem, select; from convalgos.api import planning as api
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.runtime import jit
 
 def note(function, result=None):

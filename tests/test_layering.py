@@ -232,7 +232,7 @@ print(json.dumps({
 
 
 BROKEN = """
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 try:
     ca.conv(x, w, algorithm="cpu.direct")
 except Unsupported as error:

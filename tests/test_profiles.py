@@ -8,7 +8,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.core import profiles
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine, doubts
 from convalgos.select import devices
 

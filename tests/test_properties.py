@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import find_algorithm
 

@@ -7,7 +7,7 @@ import fuzz
 import pytest
 from random_layers import SURROUNDINGS, run_batch
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS
 from convalgos.select import algorithms_on
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import convalgos as ca
-from convalgos.core.algorithm import watchers
+from convalgos.core.plan import watchers
 from convalgos.measure import capture as measure_capture
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.cli.main import main
@@ -201,7 +201,7 @@ def test_a_child_forked_while_another_thread_counts_goes_on(tmp_path):
     code = f"""
 import os, signal, threading
 import convalgos as ca
-from convalgos.core.algorithm import tell
+from convalgos.core.plan import tell
 problem = ca.ConvProblem.parse({str(PROBLEM)!r})
 with ca.capture():
     done = threading.Event()

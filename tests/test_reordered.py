@@ -5,7 +5,7 @@ import pytest
 from helpers import PROBLEMS, check, check_all, example
 
 import convalgos as ca
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.layout.reordered import Reordered, is_promising

@@ -14,7 +14,7 @@ import pytest
 from browser import keep, show
 from click.testing import CliRunner
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine

@@ -7,7 +7,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.api import planning
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import Reference
 from convalgos.measure import race, timing
 from convalgos.measure.accuracy import random_arrays

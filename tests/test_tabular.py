@@ -27,9 +27,7 @@ def shown(request):
 def test_repr_is_a_short_paragraph_with_the_gist(shown):
     text = repr(shown)
     assert str(PROBLEM) in text and "cpu." in text and len(text) < 300 and "\n" not in text
-    assert text.startswith(
-        f"<{'Plan' if isinstance(shown, ca.core.algorithm.Plan) else type(shown).__name__} of "
-    )
+    assert text.startswith(f"<{'Plan' if isinstance(shown, ca.core.plan.Plan) else type(shown).__name__} of ")
 
 
 def test_repr_tells_times_and_counts():

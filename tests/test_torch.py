@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
-from convalgos.core.algorithm import Unsupported  # noqa: E402
+from convalgos.core.errors import Unsupported  # noqa: E402
 from convalgos.torch import operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos as ca  # noqa: E402
 import convalgos.torch as ct  # noqa: E402
-from convalgos.core import algorithm  # noqa: E402
+from convalgos.core import plan  # noqa: E402
 from convalgos.torch import inference, operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +42,7 @@ def expected(module, x=X):
 def counted(monkeypatch):
     """How often an operator was called, and a filter prepared."""
     seen = {"operator": 0, "prepared": 0}
-    operator, own_form = operators.conv, algorithm.Plan._in_own_form
+    operator, own_form = operators.conv, plan.Plan._in_own_form
 
     class Counted:
         directly = staticmethod(operator.directly)
@@ -60,7 +60,7 @@ def counted(monkeypatch):
     )
     before = cell.cell_contents
     cell.cell_contents = Counted()
-    monkeypatch.setattr(algorithm.Plan, "_in_own_form", in_own_form)
+    monkeypatch.setattr(plan.Plan, "_in_own_form", in_own_form)
     yield seen
     cell.cell_contents = before
 

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
-from convalgos.core.algorithm import Unsupported  # noqa: E402
+from convalgos.core.errors import Unsupported  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 close = {"rtol": 1e-4, "atol": 1e-5}

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from convalgos import ConvProblem
 from convalgos.api import planning
-from convalgos.core.algorithm import Unsupported, missing
 from convalgos.core.arrays import host_array
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import ALGORITHMS, Reference

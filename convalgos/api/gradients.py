@@ -11,8 +11,8 @@ import numpy as np
 
 from convalgos.api import planning
 from convalgos.core import arguments
-from convalgos.core.algorithm import PreparedFilter
 from convalgos.core.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
+from convalgos.core.plan import PreparedFilter
 from convalgos.core.problem import LAYOUTS, Shape, transposed_rows, transposed_spatial
 
 Call = TypeVar("Call", bound=Callable[..., Any])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convalgos.core import allocator, arguments, plan_cache, profiles, workspaces
-from convalgos.core.algorithm import Algorithm, Plan, PreparedFilter, Unsupported
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import (
     Facts,
     as_cupy,
@@ -21,7 +21,9 @@ from convalgos.core.arrays import (
     same_dtype,
     writable_view,
 )
+from convalgos.core.errors import Unsupported
 from convalgos.core.machine import memory_bytes
+from convalgos.core.plan import Plan, PreparedFilter
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.select import choose, devices, registry, shape_buckets

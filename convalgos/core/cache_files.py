@@ -15,6 +15,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 MOST_LINKS = 40  # followed on the way to a folder, as the kernel does
 
 _told: dict[str, object] = {}  # by message, the call that gave it
@@ -25,6 +26,27 @@ def warn_once(message: str) -> None:
     call = object()
     if _told.setdefault(message, call) is call:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def cache_folder() -> Path:
+    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it.
+
+    Where a user has no home folder, as some services do, it is one that cannot be made: nothing is kept.
+    """
+    if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
+        return Path(chosen)
+    try:
+        folder = _user_cache()
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        folder = NOWHERE
+    if not folder.is_absolute():  # "~/.cache", as it stands
+        folder = NOWHERE
+    if folder == NOWHERE:
+        warn_once(
+            "this user has no home folder: kernels and figures are not kept, and come anew in every process "
+            "(set CONVALGOS_CACHE_DIR)"
+        )
+    return folder
 
 
 def private_folder(folder: Path) -> bool:
@@ -118,7 +140,48 @@ def unsealed(file: bytes) -> bytes:
     return content
 
 
+def keep(path: Path, text: str, what: str) -> None:
+    """Write a file of what this process found out; a folder that cannot be written costs only one warning."""
+    if NOWHERE in path.parents:
+        return  # `cache_folder` has said so
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        warn_once(f"{what} could not be kept: {error}")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write aside and rename, so that readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
+    try:
+        with open(aside, "x") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged file out of the way, and say so."""
+    kept = path.with_name(path.name + ".damaged")
+    try:
+        os.replace(path, kept)
+    except OSError:
+        kept = path
+    warnings.warn(f"{path} was damaged ({reason}); kept as {kept.name}", RuntimeWarning, stacklevel=3)
+
+
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _user_cache() -> Path:
+    try:
+        import platformdirs
+    except ImportError:  # a machine with NumPy and CuPy alone
+        return Path.home() / ".cache" / "convalgos"
+    return Path(platformdirs.user_cache_dir("convalgos", appauthor=False))
 
 
 def _make_private(folder: Path) -> None:

@@ -11,14 +11,13 @@ import importlib
 import json
 import os
 import platform
-import warnings
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from convalgos.core import strict_json
-from convalgos.core.cache_files import warn_once
+from convalgos.core.cache_files import cache_folder, keep, set_aside, warn_once
 
 FORMAT = 1  # of the stored file; raise it when a field changes its meaning
 LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
@@ -36,7 +35,6 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
 }
 LONGEST_NAME = 1000  # characters
 NOMINAL = "nominal"  # begins the source of figures that nobody measured
-NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 L3_OF_CORE = 16 << 20  # bytes: virtual machines of 2 cores were told of 480 MiB
 SLOWEST_LAUNCH = 2e-4  # seconds, of a parallel region whose threads all have a core
 
@@ -84,35 +82,6 @@ class Machine:
         """Seconds to move `nbytes`, read plus written, of arrays that take `footprint` bytes in all."""
         cached = (nbytes if footprint is None else footprint) < self.l3_bytes
         return nbytes / (self.cache_bandwidth if cached else self.bandwidth)
-
-
-def cache_folder() -> Path:
-    """Where convalgos keeps what it measured and compiled; CONVALGOS_CACHE_DIR overrides it.
-
-    Where a user has no home folder, as some services do, it is one that cannot be made: nothing is kept.
-    """
-    if chosen := os.environ.get("CONVALGOS_CACHE_DIR"):
-        return Path(chosen)
-    try:
-        folder = _user_cache()
-    except RuntimeError:  # neither HOME nor an entry in the list of users
-        folder = NOWHERE
-    if not folder.is_absolute():  # "~/.cache", as it stands
-        folder = NOWHERE
-    if folder == NOWHERE:
-        warn_once(
-            "this user has no home folder: kernels and figures are not kept, and come anew in every process "
-            "(set CONVALGOS_CACHE_DIR)"
-        )
-    return folder
-
-
-def _user_cache() -> Path:
-    try:
-        import platformdirs
-    except ImportError:  # a machine with NumPy and CuPy alone
-        return Path.home() / ".cache" / "convalgos"
-    return Path(platformdirs.user_cache_dir("convalgos", appauthor=False))
 
 
 _assumed: Machine | None = None
@@ -277,39 +246,6 @@ def save(machine: Machine) -> None:
     """Keep the figures for later processes."""
     text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
     keep(_path(machine.threads), text, "machine figures")
-
-
-def keep(path: Path, text: str, what: str) -> None:
-    """Write a file of what this process found out; a folder that cannot be written costs only one warning."""
-    if NOWHERE in path.parents:
-        return  # `cache_folder` has said so
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        warn_once(f"{what} could not be kept: {error}")
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write aside and rename, so that readers see the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
-    try:
-        with open(aside, "x") as file:
-            file.write(text)
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file out of the way, and say so."""
-    kept = path.with_name(path.name + ".damaged")
-    try:
-        os.replace(path, kept)
-    except OSError:
-        kept = path
-    warnings.warn(f"{path} was damaged ({reason}); kept as {kept.name}", RuntimeWarning, stacklevel=3)
 
 
 def _path(threads: int) -> Path:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from convalgos.core import workspaces
-from convalgos.core.algorithm import Plan
 from convalgos.core.forks import guarded
+from convalgos.core.plan import Plan
 
 COUNT = 256  # plans that are kept at most,
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take

@@ -18,9 +18,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Plan, error_of_sums
+from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.machine import cache_sizes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors

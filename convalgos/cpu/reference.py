@@ -15,7 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Plan, finish, flipped
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.plan import Plan, finish, flipped
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 
 CALL = 1e-4  # seconds of the NumPy calls for a kernel element of a group,

@@ -17,7 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from convalgos.core.algorithm import Unsupported, finish
+from convalgos.core.errors import Unsupported
+from convalgos.core.plan import finish
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.gpu.device import current
 from convalgos.gpu.launch.plan import GpuAlgorithm, GpuPlan

@@ -18,7 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import error_of_sums, finish
+from convalgos.core.algorithm import error_of_sums
+from convalgos.core.plan import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.measure.backends import CPU, Site

@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from glob import escape
 from pathlib import Path
 
-from convalgos.core import algorithm
+from convalgos.core import plan
+from convalgos.core.cache_files import set_aside, write_atomic
 from convalgos.core.file_lock import locked
-from convalgos.core.machine import set_aside, write_atomic
 from convalgos.core.problem import ConvProblem
 
 VARIABLE = "CONVALGOS_CAPTURE"
@@ -52,11 +52,11 @@ def capture() -> Iterator[Counter[ConvProblem]]:
         with _watching:
             found[problem] += 1
 
-    algorithm.watchers.append(watch)
+    plan.watchers.append(watch)
     try:
         yield found
     finally:
-        algorithm.watchers.remove(watch)
+        plan.watchers.remove(watch)
 
 
 def read(path: str | Path) -> Counter[ConvProblem]:
@@ -103,7 +103,7 @@ def gather(path: str | Path) -> Counter[ConvProblem]:
 def capture_program(path: str) -> None:
     """Count what this process runs until it ends, into a file. `import convalgos` calls it where asked to."""
     counts = _Counts(Path(path))
-    algorithm.watchers.append(counts)
+    plan.watchers.append(counts)
     atexit.register(counts.settle)
     os.register_at_fork(after_in_child=counts.start_anew)  # what the parent ran, the parent tells
 

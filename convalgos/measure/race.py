@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from convalgos.core.algorithm import numpy_dtype
 from convalgos.core.interference import LEAST, Samples
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.version import __version__
 from convalgos.measure import timing

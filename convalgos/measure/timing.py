@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Plan
 from convalgos.core.interference import LEAST, LONG, Samples
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.core.version import __version__

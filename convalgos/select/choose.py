@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from convalgos.core.algorithm import Algorithm, CastPlan, Plan, Unsupported
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine
+from convalgos.core.plan import CastPlan, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, estimate, ranker, registry
 from convalgos.select.constraints import Constraints

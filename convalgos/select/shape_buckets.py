@@ -14,7 +14,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 
-from convalgos.core.algorithm import HALF_DTYPES, Algorithm, Plan
+from convalgos.core.algorithm import HALF_DTYPES, Algorithm
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose as select_choose
 from convalgos.select import devices, estimate, registry

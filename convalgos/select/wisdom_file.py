@@ -26,8 +26,8 @@ from typing import Any
 
 from convalgos.core import strict_json
 from convalgos.core.arguments import TooLarge
+from convalgos.core.cache_files import cache_folder, set_aside, write_atomic
 from convalgos.core.file_lock import locked
-from convalgos.core.machine import cache_folder, set_aside, write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.select.measured import Entries, Entry, Family, Measured, distance, family
 

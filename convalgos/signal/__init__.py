@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.core.algorithm import Plan, Unsupported
+from convalgos.core.errors import Unsupported
+from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose

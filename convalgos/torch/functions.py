@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from convalgos.core import arguments
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DTYPES, transposed_rows, transposed_spatial
 from convalgos.torch import autograd
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from convalgos.api import planning
-from convalgos.core.algorithm import Plan, PreparedFilter
 from convalgos.core.arrays import as_numpy, facts, like
+from convalgos.core.plan import Plan, PreparedFilter
 from convalgos.torch import functions, operators, threads
 from convalgos.torch.eager import is_plain
 

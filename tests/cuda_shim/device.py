@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from convalgos.core.arrays import as_numpy
-from convalgos.core.machine import cache_folder
+from convalgos.core.cache_files import cache_folder
 from convalgos.gpu.compile.module import Build, CompileError, text
 from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.device.tma import encode

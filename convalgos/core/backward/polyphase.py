@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from convalgos.core.algorithm import flipped
+from convalgos.core.plan import flipped
 from convalgos.core.problem import ConvProblem, Shape
 
 

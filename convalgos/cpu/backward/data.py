@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Plan
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import StandIn
 from convalgos.core.backward.polyphase import is_whole
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave, per_thread
 from convalgos.cpu.backward.per_thread import SlicedPlan, Slicing, slicing

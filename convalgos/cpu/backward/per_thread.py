@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Plan
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Piece, filters_of, pieces

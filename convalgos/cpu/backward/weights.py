@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Plan
 from convalgos.core.backward.swapped_roles import ByExchange, exchanged
+from convalgos.core.plan import Plan
 
 COPIED = 2.0  # times the bytes of x and dy at the bandwidth of the memory: NumPy copies them on one thread
 

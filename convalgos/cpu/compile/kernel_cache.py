@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from convalgos.core import cache_files
-from convalgos.core.cache_files import warn_once
-from convalgos.core.machine import NOWHERE, cache_folder
+from convalgos.core.cache_files import NOWHERE, cache_folder, warn_once
 from convalgos.cpu.compile.code_generation import compiler, link
 
 MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Plan
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.vectors import simd

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from convalgos.core.algorithm import missing
 from convalgos.core.allocator import aligned_zeros
+from convalgos.core.errors import missing
 from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.jit import thread_count

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported, missing
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import cpu_count
 from convalgos.cpu.compile import code_generation, kernel_cache

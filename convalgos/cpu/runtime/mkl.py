@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convalgos.core.algorithm import EXTRAS
+from convalgos.core.errors import EXTRAS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, pointer
 

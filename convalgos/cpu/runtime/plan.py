@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Plan
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import worth_sharing

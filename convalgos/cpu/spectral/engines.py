@@ -27,19 +27,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from convalgos.core import machine
-from convalgos.core.algorithm import missing
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.cache_files import (
+    NOWHERE,
+    cache_folder,
     private_folder,
     read_trusted,
     sealed,
+    set_aside,
     unsealed,
     warn_once,
     write_private,
 )
+from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
-from convalgos.core.machine import cache_folder, fingerprint, set_aside
+from convalgos.core.machine import fingerprint
 from convalgos.cpu.runtime import mkl
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
@@ -252,7 +254,7 @@ def _accept(prefix: str, wisdom: bytes) -> bool:
 
 @functools.cache
 def _usable(folder: Path) -> bool:
-    return machine.NOWHERE not in folder.parents and private_folder(folder)
+    return NOWHERE not in folder.parents and private_folder(folder)
 
 
 # --- inside ----------------------------------------------------------------------------------

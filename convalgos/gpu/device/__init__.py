@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from functools import cache
 
 from convalgos.core import profiles
-from convalgos.core.algorithm import EXTRAS, Unsupported, missing
+from convalgos.core.errors import EXTRAS, Unsupported, missing
 from convalgos.gpu.device.cuda import CudaDevice, lacks
 from convalgos.gpu.device.machine import Device, GpuMachine
 from convalgos.gpu.device.measured import shipped

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core import machine, strict_json
-from convalgos.core.machine import cache_folder, set_aside
+from convalgos.core import cache_files, strict_json
+from convalgos.core.cache_files import cache_folder, set_aside
 from convalgos.gpu.device.machine import Device, GpuMachine
 
 FORMAT = 1  # of the file; raise it when a figure changes its meaning
@@ -54,7 +54,7 @@ def product_rate(device: Device, dtype: str) -> float:
 def keep(figures: GpuMachine) -> None:
     """For later processes."""
     text = json.dumps({"format": FORMAT, **{name: getattr(figures, name) for name in KEPT}}, indent=1)
-    machine.keep(_path(figures), text, "figures of the GPU")
+    cache_files.keep(_path(figures), text, "figures of the GPU")
 
 
 def kept(figures: GpuMachine) -> GpuMachine:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import EXTRAS
 from convalgos.core.arrays import as_cupy, torch_stream
+from convalgos.core.errors import EXTRAS
 from convalgos.gpu.compile.module import OPTIONS, Build, failure, text
 from convalgos.gpu.device import calibrate, measured, timer
 from convalgos.gpu.device.cufft import RealTransforms

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device.tma import Im2col

@@ -15,8 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from convalgos.core import machine, profiles, strict_json
-from convalgos.core.machine import cache_folder, set_aside
+from convalgos.core import cache_files, profiles, strict_json
+from convalgos.core.cache_files import cache_folder, set_aside
 from convalgos.gpu.device.calibrate import KEPT
 from convalgos.gpu.device.machine import GpuMachine
 
@@ -69,7 +69,7 @@ def text(figures: GpuMachine) -> str:
 def keep(figures: GpuMachine) -> Path:
     """For later processes; where."""
     path = _path(figures)
-    machine.keep(path, text(figures), "constants of the GPU")
+    cache_files.keep(path, text(figures), "constants of the GPU")
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.gpu.device.machine import Device, GpuMachine
 
 

@@ -6,7 +6,7 @@ import threading
 import warnings
 from typing import Any
 
-from convalgos.core.algorithm import PreparedFilter
+from convalgos.core.plan import PreparedFilter
 
 
 class GpuFilter(PreparedFilter):

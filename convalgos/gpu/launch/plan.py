@@ -11,19 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import (
-    Algorithm,
-    Plan,
-    PreparedFilter,
-    Unsupported,
-    finish,
-    flipped,
-    missing,
-    tell,
-    watchers,
-)
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import empty_like
 from convalgos.core.epilogue import RELU, Activation, activation_of
+from convalgos.core.errors import Unsupported, missing
+from convalgos.core.plan import Plan, PreparedFilter, finish, flipped, tell, watchers
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, GpuMachine, current, use, why_none

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device, use
 from convalgos.gpu.launch.plan import GpuAlgorithm

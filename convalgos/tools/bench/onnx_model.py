@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from convalgos.core.algorithm import Unsupported, missing
 from convalgos.core.arguments import Shape
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.problem import ConvProblem
 from convalgos.onnx.attributes import CONV, checked, conv_problem
 from convalgos.tools.bench.onnx_functions import bodies, check_functions

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported, flipped, missing
 from convalgos.core.arrays import like
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.near_names import did_you_mean
+from convalgos.core.plan import flipped
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.measure.backends import site

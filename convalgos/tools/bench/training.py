@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.measure import timing as measure_timing
 from convalgos.measure.accuracy import Judge, random_arrays

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from convalgos.core.algorithm import Unsupported, missing
-from convalgos.core.machine import write_atomic
+from convalgos.core.cache_files import write_atomic
+from convalgos.core.errors import Unsupported, missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.measure import timing
 from convalgos.measure.backends import site

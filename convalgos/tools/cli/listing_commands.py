@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import click
 
 from convalgos.api import planning
-from convalgos.core.algorithm import Algorithm, missing
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.errors import missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.core.tabular import count

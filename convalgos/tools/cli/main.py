@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from convalgos.api import planning
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.version import __version__
 from convalgos.tools.cli import (
     bench_commands,

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from convalgos import wisdom
-from convalgos.core.machine import write_atomic
+from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
 from convalgos.measure import capture
 from convalgos.select import devices, ranker

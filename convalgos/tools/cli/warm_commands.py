@@ -6,7 +6,7 @@ import time
 
 import click
 
-from convalgos.core.machine import cache_folder
+from convalgos.core.cache_files import cache_folder
 from convalgos.tools.console.progress_bar import bar
 
 

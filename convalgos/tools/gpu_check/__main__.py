@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.version import __version__
 from convalgos.gpu import device as gpu
 from convalgos.tools import gpu_check

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.vendor.recorded import DEVICE, recorded_seconds
 

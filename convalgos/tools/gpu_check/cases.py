@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import TypeVar
 
-from convalgos.core.algorithm import missing
+from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.tools.bench.suites import Layer
 

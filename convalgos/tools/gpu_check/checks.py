@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Unsupported
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.errors import Unsupported
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.measure.accuracy import random_arrays

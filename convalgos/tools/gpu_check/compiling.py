@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, timer

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import numpy as np
 
-from convalgos.core.algorithm import numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, answer_at
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from convalgos.core.cache_files import write_atomic
 from convalgos.core.json_format import head
-from convalgos.core.machine import write_atomic
 from convalgos.gpu.device import GpuMachine
 from convalgos.tools.gpu_check.probe import Answered
 from convalgos.tools.gpu_check.results import Cut, Result

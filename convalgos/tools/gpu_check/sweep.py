@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported
-from convalgos.core.machine import write_atomic
+from convalgos.core.cache_files import write_atomic
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft_four_step, fft_fused, wgmma
 from convalgos.gpu.cudnn import Cudnn

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from convalgos.core.algorithm import Unsupported
 from convalgos.core.cached_attribute import kept
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device
 from convalgos.gpu.device.calibrate import copy_bandwidth, product_rate

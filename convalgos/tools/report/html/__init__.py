@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from convalgos.core.algorithm import Unsupported, missing
+from convalgos.core.errors import Unsupported, missing
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 # Of middle lightness: they stand out from white and from black. They are apart from

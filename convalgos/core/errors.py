@@ -1,0 +1,48 @@
+"""What is raised where something cannot be served, and how to get what is missing for it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import cache
+
+EXTRAS = {  # module -> how to get it
+    "llvmlite": "pip install llvmlite",
+    "pyfftw": "pip install pyfftw",
+    "mkl": "pip install 'convalgos[mkl]'",
+    "cupy": "pip install 'convalgos[gpu]'",
+    "cudnn": "pip install 'convalgos[gpu]'",
+    "onnx": "pip install 'convalgos[bench]'",
+    "onnxruntime": "pip install 'convalgos[bench]'",
+    "scipy": "pip install scipy",
+    "ml_dtypes": "pip install ml_dtypes",
+    "torch": "pip install 'convalgos[torch]'",
+    "asv": "pip install 'convalgos[history]'",
+    "plotly": "pip install 'convalgos[report]'",
+}
+
+
+class Unsupported(RuntimeError):
+    """The problem is valid, but this algorithm, device or machine cannot serve it; the message says why."""
+
+
+@cache
+def missing(module: str) -> str | None:
+    """How to get an optional module that is not installed, or None if it is there.
+
+    llvmlite, which is imported anyhow, says what is wrong where it does not go with what else is installed.
+    """
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        return f"needs {module}, which is not installed ({EXTRAS[module]})"
+    if module == "llvmlite":
+        try:
+            importlib.import_module("llvmlite.binding")  # loads LLVM
+        except Exception as error:
+            told = (str(error).splitlines() or [""])[0][:200]
+            kind = type(error).__name__
+            return f"needs llvmlite, which is installed but cannot be imported ({kind}: {told})"
+    return None
