@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors import microkernel, simd, transpose
 
 SIZES = {"float32": 4, "float64": 8}
 
@@ -12,7 +12,7 @@ SIZES = {"float32": 4, "float64": 8}
 @jit.specialise
 def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON):
     def kernel(x, rows, offsets, w, taps, y, y_stride):
-        simd.conv_tile(
+        microkernel.conv_tile(
             SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, w
         )
 
@@ -54,9 +54,9 @@ def test_conv_tile_sums_over_the_offset_table(dtype):
     offsets = rng.integers(0, 200, taps)
     y = np.full((rows, vectors * lanes + 3), np.nan, dtype)
     expected = x[starts[:, None] + offsets] @ w
-    for accumulate, soon, factor in ((0, 0, 1), (1, simd.SOON, 2)):
+    for accumulate, soon, factor in ((0, 0, 1), (1, microkernel.SOON, 2)):
         kernel = conv_tile_kernel(SIZES[dtype], lanes, rows, vectors, accumulate, soon)
-        run(kernel, x, starts, simd.reaching(offsets), w, taps, y, y.shape[1])
+        run(kernel, x, starts, microkernel.reaching(offsets), w, taps, y, y.shape[1])
         assert np.array_equal(y[:, :-3], factor * expected)
     assert np.isnan(y[:, -3:]).all()
 

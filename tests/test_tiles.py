@@ -7,6 +7,7 @@ import pytest
 
 from convalgos import ConvProblem
 from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.tiled import geometry
 from convalgos.cpu.vectors import simd
 
 SIZES = {"float32": 4, "float64": 8}
@@ -90,7 +91,7 @@ def test_place_turns_gather_round(dtype, layout):
 @pytest.mark.parametrize("dilation", [1, 2, 3, 6])
 def test_an_axis_reads_what_the_convolution_reads(taps, stride, dilation):
     problem = ConvProblem((1, 1, 50), (1, 1, taps), stride, ((2, 1),), dilation)
-    axis = channel_vectors.axis(problem, 0, 4)
+    axis = geometry.axis(problem, 0, 4)
     covered = set()
     for output in range(axis.size_out):
         tile, lattice = output // axis.lattices // 4, output % axis.lattices

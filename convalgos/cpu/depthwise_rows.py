@@ -36,9 +36,9 @@ from convalgos.cpu.dwconv.row_kernels import (
     driver,
     filter_tiles,
     folded,
-    stream,
 )
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes, passes
+from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
 from convalgos.cpu.vectors import simd

@@ -28,7 +28,7 @@ from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_v
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
@@ -243,10 +243,10 @@ class DirectPlan(KernelPlan):
             "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels, "taps": p.gemm_k,
             "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
-            "offsets": simd.reaching(cut.tap_offsets(by_channel=not last)),
+            "offsets": microkernel.reaching(cut.tap_offsets(by_channel=not last)),
             "load_c": 1 if last else p.w_shape[1],
             "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams(p)),
-            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, simd.SOON),
+            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.SOON),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)

@@ -24,11 +24,12 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.row_blocking import blocking, offsets, streams, tables
-from convalgos.cpu.layout import strided_rows
+from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import Lone, thread_count
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel
+from convalgos.cpu.vectors.microkernel import pixel_tile
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
@@ -47,40 +48,6 @@ RECORD = arguments(
     "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_row flush sum_pixels"
 )
 PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "filters", "taps", "tiles", "groups", "tasks")])
-
-
-@simd.emitter
-def pixel_tile(v, ROWS, VECTORS, SOON, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts):
-    """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
-
-    For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables;
-    offsets goes on for SOON taps, whose pixels are asked for ahead.
-    """
-    inputs = [v.at(v.pointer(x), v.table64(starts, j)) for j in range(VECTORS)]
-    weights, target = v.pointer(w), v.pointer(y)
-    sums = [[v.register(v.broadcast(v.pointer(bias), i)) for _ in range(VECTORS)] for i in range(ROWS)]
-    with v.loop(taps) as t:
-        at = v.table64(offsets, t)
-        tap = v.at(weights, v.mul(t, ROWS))
-        for start in inputs if SOON else ():
-            v.prefetch(v.at(start, v.table64(offsets, v.plus(t, SOON))), near=True)
-        pixels = [v.load(start, at) for start in inputs]
-        for i, row in enumerate(sums):
-            weight = v.broadcast(tap, i)
-            for total, value in zip(row, pixels, strict=True):
-                total.set(v.fma(weight, value, total.value))
-    low = v.floor(relu)
-    for j in range(VECTORS):
-        count = v.table64(counts, j)
-        place = v.at(target, v.table64(places, j))
-        values = [v.at_least(row[j].value, low) for row in sums]
-        with v.choose(v.minus(count, v.lanes)) as (whole, part):
-            with whole:  # a mask would make the store slower
-                for i, value in enumerate(values):
-                    v.store(value, place, v.mul(y_k, i))
-            with part:
-                for i, value in enumerate(values):
-                    v.store_masked(value, place, v.mul(y_k, i), v.mask(count))
 
 
 @jit.specialise
@@ -132,7 +99,7 @@ def flush(SIZE, LANES):
         for i in range(rows):
             for j in range(runs):
                 from_ = source + (i * stride + j * run) * SIZE
-                strided_rows.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
+                streaming.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
 
     return flush
 
@@ -265,11 +232,12 @@ class DirectPixelsPlan(KernelPlan):
         vectors, starts, places, counts = tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
+        soon = microkernel.SOON if p.is_pointwise else 0
         values = {
             "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
             "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,
-            "tasks": tasks, "offsets": simd.reaching(offsets(cut)), "vectors": vectors, "starts": starts,
-            "places": places, "counts": counts, "table_length": starts.shape[1],
+            "tasks": tasks, "offsets": microkernel.reaching(offsets(cut)), "vectors": vectors,
+            "starts": starts, "places": places, "counts": counts, "table_length": starts.shape[1],
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
@@ -277,7 +245,7 @@ class DirectPixelsPlan(KernelPlan):
             "y_n": p.K * pixels_out, "y_k": pixels_out,
             "copy_row": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
             "flush": flush(size, lanes),
-            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors, simd.SOON if p.is_pointwise else 0),
+            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors, soon),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
@@ -311,7 +279,9 @@ def _waits(rows: int, vectors: int) -> float:
 @lru_cache(1024)
 def _least_waits(filters: int) -> float:
     """The same of the tile that suits a number of filters best."""
-    return min(_waits(min(filters, rows), vectors) for vectors, rows in simd.TILES[vector_bytes()].items())
+    return min(
+        _waits(min(filters, rows), vectors) for vectors, rows in microkernel.TILES[vector_bytes()].items()
+    )
 
 
 def _memory(p: ConvProblem, machine: Machine) -> float:

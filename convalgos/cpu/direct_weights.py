@@ -28,7 +28,7 @@ from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_view
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
-from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors import microkernel, simd, transpose
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
 PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
@@ -218,12 +218,12 @@ def add_panel(SIZE, LANES, ROWS, VECTORS):
             full = all_rows * (tile + 1) // tiles - first == ROWS
             table, target = rows + first * 8, sums + first * width * SIZE
             if full:
-                simd.conv_tile(
+                microkernel.conv_tile(
                     SIZE, LANES, ROWS, VECTORS, 1, 0,
                     x, table, offsets, packed, pixels, target, width, packed,
                 )  # fmt: skip
             else:
-                simd.conv_tile(
+                microkernel.conv_tile(
                     SIZE, LANES, FEWER, VECTORS, 1, 0,
                     x, table, offsets, packed, pixels, target, width, packed,
                 )  # fmt: skip

@@ -27,13 +27,13 @@ from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.layout.channel_vectors import plane_taps
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, search
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.tiled.cost import WAIT, Schedule
 from convalgos.cpu.tiled.driver import BoxPlan
 from convalgos.cpu.tiled.fft_transforms import filter_tiles, input_tiles, output_tiles
+from convalgos.cpu.tiled.geometry import plane_taps
 from convalgos.cpu.vectors import simd
 
 MORE = (10, 12, 30, 64)  # inputs of a tile that an exhaustive search tries, too

@@ -25,11 +25,11 @@ from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cook_toom import POINTS, amplification
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.layout.channel_vectors import plane_taps
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, filters, search
 from convalgos.cpu.tiled.cost import Schedule
 from convalgos.cpu.tiled.driver import BoxPlan
+from convalgos.cpu.tiled.geometry import plane_taps
 from convalgos.cpu.tiled.winograd_transforms import filter_tiles, input_tiles, output_tiles
 
 # --- shapes --------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cook_toom import amplification
 from convalgos.core.machine import whole_l3
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.layout.channel_vectors import plane_taps
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.tiled.geometry import plane_taps
 from convalgos.cpu.tiled.weights_blocking import WeightBoxes, ways, whole
 from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
 from convalgos.cpu.tiled.winograd_transforms import gradient_tiles, input_tiles, output_tiles

@@ -9,8 +9,8 @@ import numpy as np
 
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.dwconv.row_kernels import stream
 from convalgos.cpu.layout.channel_vectors import place_strided
+from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import RUN_FIELDS, arguments
 from convalgos.cpu.vectors import simd

@@ -42,6 +42,7 @@ TOOLKIT = (
     "cpu/compile/code_generation.py",
     "cpu/compile/kernel_cache.py",
     "cpu/vectors/simd.py",
+    "cpu/vectors/microkernel.py",
     "cpu/vectors/atomics.py",
     "cpu/vectors/transpose.py",
     "cpu/runtime/plan.py",
@@ -49,6 +50,7 @@ TOOLKIT = (
     "cpu/gemm/blocking.py",
     "cpu/tiled/driver.py",
     "cpu/layout/strided_rows.py",
+    "cpu/layout/streaming.py",
     "cpu/tiled/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

@@ -313,39 +313,6 @@ def folded(SIZE, LANES, ROWS, STRIDE):
     return folded
 
 
-# --- around the caches -----------------------------------------------------------------------
-
-
-@simd.emitter
-def stream_run(v, source, y, count):
-    """y[:count] = source[:count], whole aligned vectors of y around the caches; count is at least `lanes`."""
-    start, to = v.pointer(source), v.pointer(y)
-    elements = v.quotient(y, v.size)
-    before = v.minus(v.mul(v.quotient(v.plus(elements, v.lanes - 1), v.lanes), v.lanes), elements)
-    whole = v.quotient(v.minus(count, before), v.lanes)
-    behind = v.plus(before, v.mul(whole, v.lanes))
-    # the ends must not touch the lines between them: those would be fetched first
-    v.store_masked(v.load(start), to, 0, v.mask(before))
-    with v.loop(whole) as i:
-        at = v.plus(before, v.mul(i, v.lanes))
-        v.store_around_caches(v.load(start, at), to, at)
-    inside = v.mask(v.minus(count, behind))
-    v.store_masked(v.load_masked(start, behind, inside), to, behind, inside)
-
-
-@jit.specialise
-def stream(SIZE, LANES):
-    """`stream_run`."""
-
-    def stream(source, y, count):
-        if count < LANES:
-            simd.copy_bytes(y, source, count * SIZE)
-        else:
-            stream_run(SIZE, LANES, source, y, count)
-
-    return stream
-
-
 # --- the driver ------------------------------------------------------------------------------
 
 RECORD = arguments(

@@ -16,7 +16,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import simd, transpose
+from convalgos.cpu.vectors import microkernel, simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
@@ -35,7 +35,7 @@ def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
 
     A tile of few registers waits for its loads and sums: 8 registers give 0.8 of the speed of 24.
     """
-    table = simd.TILES[vector_bytes()]
+    table = microkernel.TILES[vector_bytes()]
     needed = -(-filters // simd.lanes(dtype_bytes))  # vectors
 
     def seconds(vectors: int) -> float:
@@ -131,8 +131,8 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
     """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
 
     The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
-    rows, for which the table and the sums have room. SOON is that of `simd.conv_tile`: for an x that is read
-    where it lies, whose channels are far apart.
+    rows, for which the table and the sums have room. SOON is that of `microkernel.conv_tile`: for an x that
+    is read where it lies, whose channels are far apart.
     """
     FEWER = max(ROWS - 1, 1)
 
@@ -152,22 +152,22 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
                 start = table + first * 8
                 target = sums + first * width * SIZE
                 if tap == 0 and full:
-                    simd.conv_tile(
+                    microkernel.conv_tile(
                         SIZE, LANES, ROWS, VECTORS, 0, SOON,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif tap == 0:
-                    simd.conv_tile(
+                    microkernel.conv_tile(
                         SIZE, LANES, FEWER, VECTORS, 0, SOON,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif full:
-                    simd.conv_tile(
+                    microkernel.conv_tile(
                         SIZE, LANES, ROWS, VECTORS, 1, SOON,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 else:
-                    simd.conv_tile(
+                    microkernel.conv_tile(
                         SIZE, LANES, FEWER, VECTORS, 1, SOON,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip

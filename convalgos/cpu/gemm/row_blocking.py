@@ -17,7 +17,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes, vector_bytes, whole_l3
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.threads import cut_once, thread_count
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
 STREAMED = 0.5  # of L3: a larger y is stored around the caches
@@ -105,7 +105,7 @@ class Blocking:
     @property
     def vectors(self) -> int:
         """Of the micro-kernel."""
-        most = max(simd.TILES[vector_bytes()])
+        most = max(microkernel.TILES[vector_bytes()])
         return -(-self.vectors_of // -(-self.vectors_of // most))
 
     @property
@@ -116,7 +116,7 @@ class Blocking:
     @property
     def tiles(self) -> int:
         """Of the filters of a group."""
-        return -(-self.problem.gemm_n // simd.TILES[vector_bytes()][self.vectors])
+        return -(-self.problem.gemm_n // microkernel.TILES[vector_bytes()][self.vectors])
 
     @property
     def streams(self) -> bool:

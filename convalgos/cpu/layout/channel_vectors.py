@@ -5,97 +5,16 @@ channels, one after the other. `gather` brings a run of pixels into that order a
 with bias and activation. The layout is only a pair of strides: channels_first has `pixel_stride` 1 and
 goes through square transposes, channels_last has `channel_stride` 1 and needs only copies.
 
-An `Axis` says how one dimension of the map is cut into tiles that overlap by the kernel; stride and
-dilation are only steps between the elements of a tile.
-
 Strides and offsets count elements; x, y, source and target are addresses.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from math import gcd
-
 import numpy as np
 
-from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One dimension of a map in tiles of `outputs` outputs, made from `outputs + taps - 1` inputs.
-
-    A stride splits kernel and input into `phases`, each a convolution of stride 1 with `taps` taps, to be
-    summed. A dilation splits the outputs into `lattices`, each with tiles of its own; where both share a
-    divisor it cancels. Tile t of a lattice l holds outputs (t * outputs + i) * lattices + l, and needs in
-    phase f the inputs (t * outputs + i) * step + l * stride + f * dilation - pad.
-    """
-
-    size: int  # inputs of the map
-    size_out: int
-    pad: int  # on the low side
-    stride: int
-    dilation: int
-    phases: int
-    lattices: int
-    taps: int  # of a phase
-    outputs: int  # of a tile
-
-    @property
-    def step(self) -> int:
-        """Inputs between neighbours in a tile."""
-        return self.stride * self.lattices
-
-    @property
-    def tiles(self) -> int:
-        """Of one lattice."""
-        return -(-self.size_out // (self.outputs * self.lattices))
-
-    @property
-    def tail(self) -> int:
-        """Inputs from the first to one behind the last that lattices and phases add to a tile."""
-        return (self.lattices - 1) * self.stride + (self.phases - 1) * self.dilation + 1
-
-    def span(self, tiles: int) -> int:
-        """Inputs from the first to one behind the last under some neighbouring tiles."""
-        return (tiles * self.outputs + self.taps - 2) * self.step + self.tail
-
-
-def axis(problem: ConvProblem, dimension: int, outputs: int) -> Axis:
-    """The cut of a spatial dimension of a problem into tiles of `outputs` outputs."""
-    taps, stride, dilation = (v[dimension] for v in (problem.kernel, problem.stride, problem.dilation))
-    if taps == 1:
-        dilation = stride  # there is no second tap that it could move
-    shared = gcd(stride, dilation)
-    phases = stride // shared
-    return Axis(
-        size=problem.spatial[dimension],
-        size_out=problem.spatial_out[dimension],
-        pad=problem.padding[dimension][0],
-        stride=stride,
-        dilation=dilation,
-        phases=phases,
-        lattices=dilation // shared,
-        taps=-(-taps // phases),
-        outputs=outputs,
-    )
-
-
-@lru_cache(512)
-def plane(problem: ConvProblem) -> tuple[Axis, Axis]:
-    """The rows and columns of the plane of a problem, in tiles of one output."""
-    p = problem.as_3d
-    return axis(p, 1, 1), axis(p, 2, 1)
-
-
-def plane_taps(problem: ConvProblem) -> tuple[int, int]:
-    """Taps of a phase along the rows and columns of the plane of a problem."""
-    rows, columns = plane(problem)
-    return rows.taps, columns.taps
 
 
 @jit.helper

@@ -114,24 +114,3 @@ def copy_row(SIZE, LANES, STRIDE, KEPT):
 def row_copier(size: int, lanes: int, stride: int, kept: int) -> int:
     """The `copy_row` for a stride."""
     return copy_row(size, lanes, stride, kept) if stride <= MOST_STRIDE else copy_row(size, lanes, 0, 0)
-
-
-@simd.emitter
-def copy_run(v, source, y, count, stream):
-    """y[:count] = source[:count]; with `stream`, whole vectors where y is aligned go around the caches."""
-    to, from_ = v.pointer(y), v.pointer(source)
-    elements = v.quotient(y, v.size)
-    over = v.minus(elements, v.mul(v.quotient(elements, v.lanes), v.lanes))
-    head = v.smaller(v.minus(v.mul(v.quotient(v.plus(over, v.lanes - 1), v.lanes), v.lanes), over), count)
-    v.store_masked(v.load_masked(from_, 0, v.mask(head)), to, 0, v.mask(head))
-    whole = v.quotient(v.minus(count, head), v.lanes)
-    with v.choose(v.minus(stream, 1)) as (around, through):
-        with around, v.loop(whole) as i:
-            at = v.plus(head, v.mul(i, v.lanes))
-            v.store_around_caches(v.load(from_, at), to, at)
-        with through, v.loop(whole) as i:
-            at = v.plus(head, v.mul(i, v.lanes))
-            v.store(v.load(from_, at), to, at)
-    done = v.plus(head, v.mul(whole, v.lanes))
-    tail = v.mask(v.minus(count, done))
-    v.store_masked(v.load_masked(from_, done, tail), to, done, tail)

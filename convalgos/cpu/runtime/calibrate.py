@@ -18,7 +18,7 @@ from convalgos.core.errors import missing
 from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.jit import thread_count
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.atomics import nanoseconds
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 
@@ -113,7 +113,7 @@ def product(SIZE, LANES, ROWS, VECTORS, TAPS):
         a = carray(pointer(args), 1, RECORD)[0]
         y = a.y + task * ROWS * VECTORS * LANES * SIZE
         for _ in range(a.repeats):
-            simd.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, a.x, TAPS, a.w, TAPS, y, VECTORS * LANES)
+            microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, a.x, TAPS, a.w, TAPS, y, VECTORS * LANES)
 
     return product
 
@@ -142,8 +142,8 @@ def busy():
 
 def _peak(size: int, threads: int) -> float:
     lanes = simd.lanes(size)
-    vectors = max(simd.TILES[vector_bytes()])
-    rows = simd.TILES[vector_bytes()][vectors]
+    vectors = max(microkernel.TILES[vector_bytes()])
+    rows = microkernel.TILES[vector_bytes()][vectors]
     dtype = np.float32 if size == 4 else np.float64
     x = aligned_zeros(rows * TAPS, dtype)
     w = aligned_zeros(TAPS * vectors * lanes, dtype)

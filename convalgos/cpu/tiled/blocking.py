@@ -19,8 +19,8 @@ from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.layout.channel_vectors import Axis
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.tiled.geometry import Axis
+from convalgos.cpu.vectors import microkernel, simd
 
 LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
 SPARE = 16  # entries of the row table behind the last one, for rows that a micro-kernel computes in vain
@@ -192,7 +192,7 @@ class BoxSizes:
     @property
     def most_rows(self) -> int:
         """Tiles that the micro-kernel can take at a time."""
-        return simd.TILES[simd.vector_bytes()][self.vectors]
+        return microkernel.TILES[simd.vector_bytes()][self.vectors]
 
     @property
     def product_rows(self) -> int:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.layout.channel_vectors import plane
 from convalgos.cpu.tiled.blocking import GEOMETRY
 from convalgos.cpu.tiled.cost import WAIT, Schedule
+from convalgos.cpu.tiled.geometry import plane
 
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries

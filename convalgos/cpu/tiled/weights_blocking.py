@@ -10,10 +10,10 @@ from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.layout.channel_vectors import Axis, axis
 from convalgos.cpu.tiled.blocking import LINE, BoxSizes
+from convalgos.cpu.tiled.geometry import Axis, axis
 from convalgos.cpu.tiled.search import cuts_of
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 
 CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
 TARGETS = (16, 32, 64, 128, 256)  # tiles of a box that are tried
@@ -60,7 +60,7 @@ class WeightBoxes:
     def product_rows(self) -> int:
         """Channels that the micro-kernel takes at a time: equal parts of all."""
         count = self.channels
-        return -(-count // -(-count // simd.TILES[simd.vector_bytes()][self.vectors]))
+        return -(-count // -(-count // microkernel.TILES[simd.vector_bytes()][self.vectors]))
 
     @kept
     def chunks(self) -> int:

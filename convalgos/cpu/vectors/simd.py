@@ -4,9 +4,7 @@
 function over a `Vec` into an operation that kernels (see `jit`) can call. Both sizes are parameters of
 every operation, so one definition serves float32 and float64, AVX-512, AVX2 and narrower machines.
 
-Addresses travel as integers in bytes; offsets inside operations count elements. The register-blocked
-micro-kernel, `conv_tile`, is the heart of the library: rows of outputs by vectors of filters, over a table
-of input offsets, so that kernel size, stride, dilation and number of dimensions are only table content.
+Addresses travel as integers in bytes; offsets inside operations count elements.
 
 Without llvmlite the module imports, and only compiling fails.
 """
@@ -18,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from convalgos.core.machine import vector_bytes
 
 try:
@@ -28,23 +24,7 @@ except Exception:  # of any kind, where it does not go with what else is install
     ir = None  # type: ignore[assignment]
 
 
-# Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
-# than 8 run out of address registers even where vector registers are left.
-TILES = {
-    64: {4: 6, 3: 8, 2: 8, 1: 8},  # 32 registers; measured on Zen 5
-    32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
-    16: {2: 4, 1: 6},
-}
 LINE = 64  # bytes of a cache line
-# Taps ahead of a product: channels of a map lie too far apart for a processor to foresee. With 4, 8, 16 and
-# 24 of them 1x1 layers took 0.90, 0.88, 0.91 and 0.91 of the time on a Xeon (Granite Rapids), down to 0.70.
-SOON = 8
-
-
-def reaching(offsets: np.ndarray) -> np.ndarray:
-    """A table of offsets (..., taps) with SOON more behind each row, which are only asked for."""
-    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, SOON)]
-    return np.pad(offsets, ends, mode="edge" if offsets.size else "constant")
 
 
 def lanes(dtype_bytes: int) -> int:
@@ -445,64 +425,3 @@ def fetch_bytes(v, WRITE, address, count):
     """Ask for bytes from memory into L2, to read or to write them soon; they need not exist."""
     with v.loop(v.quotient(v.plus(count, LINE - 1), LINE)) as i:
         v.prefetch(v.pointer(v.plus(address, v.mul(i, LINE))), 0, bool(WRITE))
-
-
-# --- the micro-kernel ------------------------------------------------------------------------
-
-
-@emitter
-def conv_tile(v, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, ahead):
-    """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
-
-    w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
-    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache, and with SOON
-    the row of x that is read so many taps later into the first: `offsets` goes on for those (see `reaching`).
-    """
-    base, later = v.pointer(x), v.pointer(ahead)
-    inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
-
-    def offset(t: Any) -> Any:
-        v.prefetch(later, v.mul(t, v.lanes))
-        if SOON:
-            v.prefetch(v.at(inputs[0], v.table64(offsets, v.plus(t, SOON))), near=True)
-        return v.table64(offsets, t)
-
-    _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)
-
-
-@emitter
-def gemm_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, taps, y, y_stride):
-    """y[i][:] (+)= sum_t a[i][t] * w[t][:], for i < ROWS: `conv_tile` without tables."""
-    base = v.pointer(a)
-    inputs = [v.at(base, v.mul(a_stride, i)) for i in range(ROWS)]
-    _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: t, w, taps, y, y_stride)
-
-
-def _tile(
-    v: Vec,
-    vectors: int,
-    accumulate: int,
-    inputs: list[Any],
-    offset: Callable[[Any], Any],
-    w: Any,
-    taps: Any,
-    y: Any,
-    y_stride: Any,
-) -> None:
-    wide = range(vectors)
-    filters = v.pointer(w)
-    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(len(inputs))]
-    sums = [
-        [v.register(v.load(row, j * v.lanes) if accumulate else v.zero()) for j in wide] for row in outputs
-    ]
-    with v.loop(taps) as t:
-        at = offset(t)
-        tap = v.at(filters, v.mul(t, vectors * v.lanes))
-        weights = [v.load(tap, j * v.lanes) for j in wide]
-        for row, input_ in zip(sums, inputs, strict=True):
-            value = v.broadcast(input_, at)
-            for total, weight in zip(row, weights, strict=True):
-                total.set(v.fma(value, weight, total.value))
-    for row, target in zip(sums, outputs, strict=True):
-        for j, total in enumerate(row):
-            v.store(total.value, target, j * v.lanes)

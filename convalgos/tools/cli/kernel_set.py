@@ -30,13 +30,13 @@ from convalgos.cpu import (
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
 from convalgos.cpu.dwconv import channel_kernels, padded_planes, row_kernels
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.layout import channel_vectors, reorder, strided_rows
+from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit, mkl
 from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
 from convalgos.cpu.tiled import filters as tiled_filters
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 
 BYTES = {"float32": 4, "float64": 8}
 
@@ -100,7 +100,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
-    row_kernels.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
+    streaming.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
     depthwise_weights.sum_lanes, direct_pixels.flush, direct_weights.pack_run, interleave.interleave_rows,
     panels.pack_panels, panels.store_run, spectral_kernels.forward, spectral_kernels.backward,
     spectral_kernels.pack, channel_vectors.gather, channel_vectors.place, channel_vectors.scatter,
@@ -128,10 +128,10 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(depthwise_weights.border_rows, size, lanes, stride)
     yield _kernel(strided_rows.copy_row, size, lanes, 0, 0)
     yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
-    for vectors, most in simd.TILES[wide].items():
+    for vectors, most in microkernel.TILES[wide].items():
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
-            for factory, soon in product((panels.sum_panel, direct_pixels.sum_pixels), (0, simd.SOON)):
+            for factory, soon in product((panels.sum_panel, direct_pixels.sum_pixels), (0, microkernel.SOON)):
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.outer, size, lanes, rows, vectors, accumulate)
