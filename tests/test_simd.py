@@ -10,10 +10,10 @@ SIZES = {"float32": 4, "float64": 8}
 
 
 @jit.specialise
-def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON):
+def conv_tile_kernel(SIZE, LANES, ROWS, VECTORS, ACCUMULATE, PREFETCH_TAPS):
     def kernel(x, rows, offsets, w, taps, y, y_stride):
         microkernel.conv_tile(
-            SIZE, LANES, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, w
+            SIZE, LANES, ROWS, VECTORS, ACCUMULATE, PREFETCH_TAPS, x, rows, offsets, w, taps, y, y_stride, w
         )
 
     return kernel
@@ -54,9 +54,9 @@ def test_conv_tile_sums_over_the_offset_table(dtype):
     offsets = rng.integers(0, 200, taps)
     y = np.full((rows, vectors * lanes + 3), np.nan, dtype)
     expected = x[starts[:, None] + offsets] @ w
-    for accumulate, soon, factor in ((0, 0, 1), (1, microkernel.SOON, 2)):
+    for accumulate, soon, factor in ((0, 0, 1), (1, microkernel.PREFETCH_TAPS, 2)):
         kernel = conv_tile_kernel(SIZES[dtype], lanes, rows, vectors, accumulate, soon)
-        run(kernel, x, starts, microkernel.reaching(offsets), w, taps, y, y.shape[1])
+        run(kernel, x, starts, microkernel.padded_for_prefetch(offsets), w, taps, y, y.shape[1])
         assert np.array_equal(y[:, :-3], factor * expected)
     assert np.isnan(y[:, -3:]).all()
 

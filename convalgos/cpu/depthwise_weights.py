@@ -56,15 +56,15 @@ def correlate_tile(
     read, base, to = v.pointer(dy), v.pointer(x), v.pointer(sums)
     starts = [v.at(base, v.table64(down, r)) for r in range(ROWS)]
     columns = [v.table64(across, s) for s in range(COLUMNS)]
-    entries = [v.plus(v.mul(sums_row, r), s * v.lanes) for r in range(ROWS) for s in range(COLUMNS)]
+    entries = [v.iadd(v.imul(sums_row, r), s * v.lanes) for r in range(ROWS) for s in range(COLUMNS)]
     totals = [v.register(v.load(to, entry)) for entry in entries]
     with v.loop(rows) as i:
-        with v.loop(v.quotient(v.plus(fetch, LINE - 1), LINE)) as line:
-            v.prefetch(v.pointer(v.plus(ahead, v.plus(v.mul(i, fetch), v.mul(line, LINE)))))
+        with v.loop(v.idiv(v.iadd(fetch, LINE - 1), LINE)) as line:
+            v.prefetch(v.pointer(v.iadd(ahead, v.iadd(v.imul(i, fetch), v.imul(line, LINE)))))
 
         def add(j, load):
-            value = load(v.plus(v.mul(i, dy_row), v.mul(j, dy_step)))
-            at = v.plus(v.mul(i, x_row), v.mul(j, v.lanes))
+            value = load(v.iadd(v.imul(i, dy_row), v.imul(j, dy_step)))
+            at = v.iadd(v.imul(i, x_row), v.imul(j, v.lanes))
             steps = [v.step(start, at) for start in starts]
             for (row, column), total in zip(product(steps, columns), totals, strict=True):
                 total.set(v.fma(value, v.load(row, column), total.value))
@@ -72,7 +72,7 @@ def correlate_tile(
         with v.loop(whole) as j:
             add(j, lambda at: v.load(read, at))
         with v.loop(part) as j:
-            add(v.plus(whole, j), lambda at: v.load_masked(read, at, mask))
+            add(v.iadd(whole, j), lambda at: v.load_masked(read, at, mask))
     for entry, total in zip(entries, totals, strict=True):
         v.store(total.value, to, entry)
 
@@ -80,13 +80,13 @@ def correlate_tile(
 @simd.emitter
 def add_lanes(v, sums, count, y):
     """y[t] = the sum of sums[t][:], in the order of its lanes, for t < count; reads whole squares."""
-    with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
-        first = v.mul(i, v.lanes)
-        read = v.at(v.pointer(sums), v.mul(first, v.lanes))
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        first = v.imul(i, v.lanes)
+        read = v.at(v.pointer(sums), v.imul(first, v.lanes))
         total, *others = transpose(v, [v.load(read, t * v.lanes) for t in range(v.lanes)])
         for other in others:
-            total = v.add(total, other)
-        v.store_masked(total, v.pointer(y), first, v.mask(v.minus(count, first)))
+            total = v.fadd(total, other)
+        v.store_masked(total, v.pointer(y), first, v.mask(v.isub(count, first)))
 
 
 @jit.specialise
@@ -179,10 +179,10 @@ def border_square(v, WHOLE, x, x_stride, channels, columns, places, target):
             row = v.step(row, x_stride) if i else row
             read.append(v.load(row))
         else:
-            read.append(v.load_masked(row, v.mul(v.smaller(i, v.minus(channels, 1)), x_stride), inside))
+            read.append(v.load_masked(row, v.imul(v.imin(i, v.isub(channels, 1)), x_stride), inside))
     pixels = transpose(v, read)
     for j in reversed(range(v.lanes)):  # those beyond the last go to its place first, and it goes there last
-        entry = j if WHOLE else v.smaller(j, v.minus(columns, 1))
+        entry = j if WHOLE else v.imin(j, v.isub(columns, 1))
         v.store(pixels[j], to, v.table64(places, entry))
 
 

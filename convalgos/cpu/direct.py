@@ -243,10 +243,10 @@ class DirectPlan(KernelPlan):
             "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels, "taps": p.gemm_k,
             "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
-            "offsets": microkernel.reaching(cut.tap_offsets(by_channel=not last)),
+            "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
             "load_c": 1 if last else p.w_shape[1],
             "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams(p)),
-            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.SOON),
+            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.PREFETCH_TAPS),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)

@@ -51,7 +51,7 @@ PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "filters", "taps", "tile
 
 
 @jit.specialise
-def sum_pixels(SIZE, LANES, ROWS, VECTORS, SOON):
+def sum_pixels(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
     """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
 
     The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
@@ -69,23 +69,23 @@ def sum_pixels(SIZE, LANES, ROWS, VECTORS, SOON):
             if total * (tile + 1) // tiles - first == VECTORS:
                 if rows == ROWS:
                     pixel_tile(
-                        SIZE, LANES, ROWS, VECTORS, SOON, x, starts + at, offsets, taps, w, bias, relu,
-                        y, y_k, places + at, counts + at,
+                        SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                        relu, y, y_k, places + at, counts + at,
                     )  # fmt: skip
                 else:
                     pixel_tile(
-                        SIZE, LANES, LESS, VECTORS, SOON, x, starts + at, offsets, taps, w, bias, relu,
-                        y, y_k, places + at, counts + at,
+                        SIZE, LANES, LESS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                        relu, y, y_k, places + at, counts + at,
                     )  # fmt: skip
             elif rows == ROWS:
                 pixel_tile(
-                    SIZE, LANES, ROWS, FEWER, SOON, x, starts + at, offsets, taps, w, bias, relu,
-                    y, y_k, places + at, counts + at,
+                    SIZE, LANES, ROWS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                    relu, y, y_k, places + at, counts + at,
                 )  # fmt: skip
             else:
                 pixel_tile(
-                    SIZE, LANES, LESS, FEWER, SOON, x, starts + at, offsets, taps, w, bias, relu,
-                    y, y_k, places + at, counts + at,
+                    SIZE, LANES, LESS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                    relu, y, y_k, places + at, counts + at,
                 )  # fmt: skip
 
     return sum_pixels
@@ -232,11 +232,11 @@ class DirectPixelsPlan(KernelPlan):
         vectors, starts, places, counts = tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
-        soon = microkernel.SOON if p.is_pointwise else 0
+        soon = microkernel.PREFETCH_TAPS if p.is_pointwise else 0
         values = {
             "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
             "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,
-            "tasks": tasks, "offsets": microkernel.reaching(offsets(cut)), "vectors": vectors,
+            "tasks": tasks, "offsets": microkernel.padded_for_prefetch(offsets(cut)), "vectors": vectors,
             "starts": starts, "places": places, "counts": counts, "table_length": starts.shape[1],
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
@@ -280,7 +280,8 @@ def _waits(rows: int, vectors: int) -> float:
 def _least_waits(filters: int) -> float:
     """The same of the tile that suits a number of filters best."""
     return min(
-        _waits(min(filters, rows), vectors) for vectors, rows in microkernel.TILES[vector_bytes()].items()
+        _waits(min(filters, rows), vectors)
+        for vectors, rows in microkernel.REGISTER_TILES[vector_bytes()].items()
     )
 
 

@@ -171,21 +171,21 @@ def complex_tile(v, ROWS, x, rows, offsets, u, taps, ahead, accumulate, y, y_str
     sums = [[v.register(v.zero()) for _ in "pqr"] for _ in range(ROWS)]
     with v.loop(taps) as t:
         at = v.table64(offsets, t)
-        tap = v.mul(t, 2 * v.lanes)
+        tap = v.imul(t, 2 * v.lanes)
         for line in range(0, 2 * v.lanes, simd.LINE // v.size):
-            v.prefetch(later, v.plus(tap, line))
-        c, d = v.load(weights, tap), v.load(weights, v.plus(tap, v.lanes))
-        factors = c, v.add(c, d), v.sub(c, d)
+            v.prefetch(later, v.iadd(tap, line))
+        c, d = v.load(weights, tap), v.load(weights, v.iadd(tap, v.lanes))
+        factors = c, v.fadd(c, d), v.fsub(c, d)
         for row, input_ in zip(sums, inputs, strict=True):
             a, b = v.broadcast(input_, at), v.broadcast(v.at(input_, v.lanes), at)
-            for total, left, right in zip(row, (v.add(a, b), a, b), factors, strict=True):
+            for total, left, right in zip(row, (v.fadd(a, b), a, b), factors, strict=True):
                 total.set(v.fma(left, right, total.value))
-    kept = v.mask(v.mul(accumulate, v.lanes))
+    kept = v.mask(v.imul(accumulate, v.lanes))
     for i, row in enumerate(sums):
         p, q, r = (total.value for total in row)
-        for part, value in ((0, v.sub(p, r)), (v.lanes, v.sub(p, q))):
-            place = v.at(target, v.plus(v.mul(y_stride, i), part))
-            v.store(v.add(v.load_masked(place, 0, kept), value), place)
+        for part, value in ((0, v.fsub(p, r)), (v.lanes, v.fsub(p, q))):
+            place = v.at(target, v.iadd(v.imul(y_stride, i), part))
+            v.store(v.fadd(v.load_masked(place, 0, kept), value), place)
 
 
 @jit.specialise

@@ -232,7 +232,7 @@ class Im2colPlan(Plan):
         # where the next tap and the next group lie, in the patches or in x itself
         ahead = cut.row if cut.needed else out
         tap_step = 1 if self._last else ahead
-        self._tap_table = microkernel.reaching(np.arange(p.gemm_k, dtype=np.int64) * tap_step)
+        self._tap_table = microkernel.padded_for_prefetch(np.arange(p.gemm_k, dtype=np.int64) * tap_step)
         self._record = np.zeros(1, RECORD)
         values = {
             "size": size, "tasks": tasks, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
@@ -250,7 +250,7 @@ class Im2colPlan(Plan):
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
         values |= dict(zip("opq", p.spatial_out, strict=True))
         if self._gemm == "own":
-            values["sum_panel"] = panels.sum_panel(size, lanes, rows, vectors, microkernel.SOON)
+            values["sum_panel"] = panels.sum_panel(size, lanes, rows, vectors, microkernel.PREFETCH_TAPS)
             values["store_run"] = panels.store_run(size, lanes)
         for name, value in values.items():
             self._record[name] = value

@@ -54,12 +54,12 @@ def reverse_run(v, source, target, count):
     """target[count - 1 - i] = source[i] for i < count; count is at least 1."""
     from_, end = v.pointer(source), v.at(v.pointer(target), count)
     backwards = list(reversed(range(v.lanes)))
-    with v.loop(v.quotient(v.plus(count, v.lanes - 1), v.lanes)) as i:
-        done = v.mul(i, v.lanes)
-        left = v.minus(count, done)
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        done = v.imul(i, v.lanes)
+        left = v.isub(count, done)
         row = v.load_masked(from_, done, v.mask(left))
-        to = v.minus(0, v.plus(done, v.lanes))
-        v.store_masked(v.shuffle(row, row, backwards), end, to, v.window(v.minus(v.lanes, left), v.lanes))
+        to = v.isub(0, v.iadd(done, v.lanes))
+        v.store_masked(v.shuffle(row, row, backwards), end, to, v.window(v.isub(v.lanes, left), v.lanes))
 
 
 @jit.specialise

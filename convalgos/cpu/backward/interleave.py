@@ -145,18 +145,18 @@ def _order(v):
 def pair_vectors(v, even, odd, pairs, y):
     """y[2 i] = even[i], y[2 i + 1] = odd[i], for i < pairs; at least lanes. The last vectors may overlap."""
     first, second, to = v.pointer(even), v.pointer(odd), v.pointer(y)
-    last = v.minus(pairs, v.lanes)
-    with v.loop(v.quotient(v.plus(pairs, v.lanes - 1), v.lanes)) as i:
-        at = v.smaller(v.mul(i, v.lanes), last)
+    last = v.isub(pairs, v.lanes)
+    with v.loop(v.idiv(v.iadd(pairs, v.lanes - 1), v.lanes)) as i:
+        at = v.imin(v.imul(i, v.lanes), last)
         a, b = v.load(first, at), v.load(second, at)
         for half, order in enumerate(_order(v)):
-            v.store(v.shuffle(a, b, order), to, v.plus(v.mul(at, 2), half * v.lanes))
+            v.store(v.shuffle(a, b, order), to, v.iadd(v.imul(at, 2), half * v.lanes))
 
 
 @simd.emitter
 def pair_few(v, even, odd, pairs, y, room):
     """The same for fewer pairs than lanes. Where there is room, at least 0, what lies behind is destroyed."""
-    inside, elements, to = v.mask(pairs), v.mul(pairs, 2), v.pointer(y)
+    inside, elements, to = v.mask(pairs), v.imul(pairs, 2), v.pointer(y)
     a, b = v.load_masked(v.pointer(even), 0, inside), v.load_masked(v.pointer(odd), 0, inside)
     halves = [v.shuffle(a, b, order) for order in _order(v)]
     with v.choose(room) as (whole, part):  # masked stores are slower
@@ -165,7 +165,7 @@ def pair_few(v, even, odd, pairs, y, room):
                 v.store(value, to, half * v.lanes)
         with part:
             for half, value in enumerate(halves):
-                v.store_masked(value, to, half * v.lanes, v.mask(v.minus(elements, half * v.lanes)))
+                v.store_masked(value, to, half * v.lanes, v.mask(v.isub(elements, half * v.lanes)))
 
 
 @jit.specialise

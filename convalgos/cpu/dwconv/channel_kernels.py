@@ -63,32 +63,34 @@ def filter_columns(
     """
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
-    low = v.floor(relu)
+    low = v.lower_bound(relu)
     channels = _Channels(v, IN, OUT, TAPS or taps)
-    between, across = v.mul(x_pixel, stride), v.mul(x_pixel, dilation)
+    between, across = v.imul(x_pixel, stride), v.imul(x_pixel, dilation)
 
     def filtered(add):
         with v.loop(run_count) as n:
-            run = {name: v.table64(runs, v.plus(v.mul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
+            run = {name: v.table64(runs, v.iadd(v.imul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
             with v.loop(run["rows"]) as i:
-                source = v.at(v.pointer(x), v.plus(run["x"], v.mul(i, x_next)))
-                target = v.at(v.pointer(y), v.plus(run["y"], v.mul(i, y_next)))
+                source = v.at(v.pointer(x), v.iadd(run["x"], v.imul(i, x_next)))
+                target = v.at(v.pointer(y), v.iadd(run["y"], v.imul(i, y_next)))
                 sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
                 with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
-                    line = v.at(source, v.plus(v.mul(t, x_slice), v.mul(r, x_row)))
-                    of_row = v.at(v.pointer(w), v.plus(run["w"], v.plus(v.mul(t, w_slice), v.mul(r, w_row))))
+                    line = v.at(source, v.iadd(v.imul(t, x_slice), v.imul(r, x_row)))
+                    of_row = v.at(
+                        v.pointer(w), v.iadd(run["w"], v.iadd(v.imul(t, w_slice), v.imul(r, w_row)))
+                    )
                     for j, pixels in enumerate(sums):
-                        add(pixels, v.at(line, v.mul(x_vector, j)), v.at(of_row, v.mul(w_vector, j)))
+                        add(pixels, v.at(line, v.imul(x_vector, j)), v.at(of_row, v.imul(w_vector, j)))
                 finish(target, sums)
 
     def finish(target, sums):
         for j, pixels in enumerate(sums):
-            to = v.at(target, v.mul(y_vector, j))
+            to = v.at(target, v.imul(y_vector, j))
             for q, total in enumerate(pixels):
                 to = v.step(to, y_pixel if q else 0)
-                v.store(v.at_least(total.value, low), to)
+                v.store(v.fmax(total.value, low), to)
             with v.loop(fetch):
-                to = v.at(target, v.mul(y_vector, j))
+                to = v.at(target, v.imul(y_vector, j))
                 for q in range(PIXELS):
                     to = v.step(to, y_pixel if q else 0)
                     v.prefetch(to, ahead)
@@ -106,7 +108,7 @@ def filter_columns(
     if not STRIDE:
         filtered(add_any)
         return
-    with v.choose(v.minus(0, v.plus(left, right))) as (inside, at_border):  # most blocks need no checks
+    with v.choose(v.isub(0, v.iadd(left, right))) as (inside, at_border):  # most blocks need no checks
         with inside:
             filtered(add_inside)
         with at_border:
@@ -125,10 +127,10 @@ class _Channels:
         v = self._v
         if self._groups == 1 and self.number > 1:
             with v.loop(self.number) as channel:
-                add(v.at(x, channel), v.at(w, v.mul(channel, v.mul(self._taps, v.lanes))), v.broadcast)
+                add(v.at(x, channel), v.at(w, v.imul(channel, v.imul(self._taps, v.lanes))), v.broadcast)
             return
         for channel in range(self.number):
-            add(x, v.at(w, v.mul(self._taps, channel * v.lanes)), self._loads(channel))
+            add(x, v.at(w, v.imul(self._taps, channel * v.lanes)), self._loads(channel))
 
     def _loads(self, channel):
         v, last = self._v, self._groups - 1
@@ -146,9 +148,9 @@ class _Channels:
 def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, padding=None):
     """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
     `taps` columns, chunk by chunk. padding: columns of x at both ends that are passed over, if any."""
-    reach = v.plus((len(pixels) - 1) * STRIDE + 1, v.mul(v.minus(TAPS or taps, 1), DILATION))
+    reach = v.iadd((len(pixels) - 1) * STRIDE + 1, v.imul(v.isub(TAPS or taps, 1), DILATION))
     if padding:
-        padding = padding[0], v.minus(reach, padding[1])
+        padding = padding[0], v.isub(reach, padding[1])
     if TAPS:
         steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
         # only the first and the last columns may be padding
@@ -158,21 +160,21 @@ def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w,
     for chunk in CHUNKS:
         steps = meetings(len(pixels), chunk, STRIDE, 1)
         last = max(steps)
-        count = v.quotient(v.minus(taps, first), chunk)
+        count = v.idiv(v.isub(taps, first), chunk)
         with v.loop(count) as c:
-            s = v.plus(first, v.mul(c, chunk))
-            x_s, w_s = v.at(x, v.mul(x_pixel, s)), v.at(w, v.mul(s, v.lanes))
+            s = v.iadd(first, v.imul(c, chunk))
+            x_s, w_s = v.at(x, v.imul(x_pixel, s)), v.at(w, v.imul(s, v.lanes))
             if padding:
-                left, end = (v.minus(n, s) for n in padding)
-                missing = v.larger(left, v.minus(last + 1, end))  # columns at one end
-                with v.choose(v.minus(0, missing)) as (whole, part):
+                left, end = (v.isub(n, s) for n in padding)
+                missing = v.imax(left, v.isub(last + 1, end))  # columns at one end
+                with v.choose(v.isub(0, missing)) as (whole, part):
                     with whole:
                         _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
-                    with part, v.unless_negative(v.minus(last, missing)):
+                    with part, v.unless_negative(v.isub(last, missing)):
                         _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s, last + 1, (left, end))
             else:
                 _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
-        first = v.plus(first, v.mul(count, chunk))
+        first = v.iadd(first, v.imul(count, chunk))
 
 
 def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=None):
@@ -195,7 +197,7 @@ def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=Non
         def add_channel(x, w, load):
             at = columns[0]
             for column in columns:
-                x = v.step(x, v.mul(x_pixel, column - at))
+                x = v.step(x, v.imul(x_pixel, column - at))
                 at = column
                 value = load(x)
                 for pixel, tap in steps[column]:
@@ -206,11 +208,11 @@ def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=Non
 
     at = 0
     for columns in parts:
-        x = v.step(x, v.mul(x_pixel, columns[0] - at))
+        x = v.step(x, v.imul(x_pixel, columns[0] - at))
         at = columns[0]
         with ExitStack() as where:
             if inside and columns is not middle:
-                where.enter_context(v.within(v.minus(at, inside[0]), v.minus(inside[1], inside[0])))
+                where.enter_context(v.within(v.isub(at, inside[0]), v.isub(inside[1], inside[0])))
             channels.each(x, w, add(columns))
 
 
@@ -220,11 +222,11 @@ def _add_any(v, channels, pixels, taps, ranges, x, between, across, w):
 
     def add_channel(x, w, load):
         with v.loop(taps) as s:
-            weight = v.load(w, v.mul(s, v.lanes))
-            start, end = (v.table64(ranges, v.plus(v.mul(s, 2), i)) for i in (0, 1))
-            at = v.at(x, v.mul(across, s))
-            missing = v.plus(start, v.minus(len(pixels), end))
-            with v.choose(v.minus(0, missing)) as (whole, part):
+            weight = v.load(w, v.imul(s, v.lanes))
+            start, end = (v.table64(ranges, v.iadd(v.imul(s, 2), i)) for i in (0, 1))
+            at = v.at(x, v.imul(across, s))
+            missing = v.iadd(start, v.isub(len(pixels), end))
+            with v.choose(v.isub(0, missing)) as (whole, part):
                 with whole:
                     here = at
                     for pixel, total in enumerate(pixels):
@@ -235,8 +237,8 @@ def _add_any(v, channels, pixels, taps, ranges, x, between, across, w):
                     for pixel, total in enumerate(pixels):
                         here = v.step(here, between if pixel else 0)
                         with (
-                            v.unless_negative(v.minus(pixel, start)),
-                            v.unless_negative(v.minus(v.minus(end, 1), pixel)),
+                            v.unless_negative(v.isub(pixel, start)),
+                            v.unless_negative(v.isub(v.isub(end, 1), pixel)),
                         ):
                             total.set(v.fma(load(here), weight, total.value))
 

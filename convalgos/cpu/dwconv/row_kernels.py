@@ -64,28 +64,28 @@ def _sum(v, sums, taps, step, lines_of, starts, masks):
     lines_of(row, count): so many rows of x from tap row `row` on; starts: where the vectors begin in a line.
     masks: a table of lanes for each column and `_masked` part of a vector, or None.
     """
-    begin = v.plus(taps.passes, 8 * len(taps.sizes))
+    begin = v.iadd(taps.passes, 8 * len(taps.sizes))
     for i, size in enumerate(taps.sizes):
         number = v.table64(taps.passes, i)
         with v.loop(number) as c:
-            at = v.plus(begin, v.mul(c, 8 * len(PASS)))
+            at = v.iadd(begin, v.imul(c, 8 * len(PASS)))
             row, column, pairs, columns = (v.table64(at, n) for n in range(len(PASS)))
             lines = lines_of(row, (len(sums) - 1) * step + size)
-            near = v.at(taps.w, v.mul(row, taps.w_row))
+            near = v.at(taps.w, v.imul(row, taps.w_row))
             for together, count in ((2, pairs), (1, columns)):
                 if together > taps.stride:
                     continue
                 with v.loop(count) as n:
-                    s = v.plus(column, v.mul(n, together))
+                    s = v.iadd(column, v.imul(n, together))
                     weights = [
-                        _weight(v, taps._replace(w=near), v.plus(s, v.mul(taps.w_row, r)), together)
+                        _weight(v, taps._replace(w=near), v.iadd(s, v.imul(taps.w_row, r)), together)
                         for r in range(size)
                     ]
                     lanes = _lanes(v, masks, s, len(starts), taps.stride)
                     shift = v.table64(taps.offsets, s)
                     _add_column(v, sums, step, lines, shift, starts, weights, together < taps.stride, lanes)
-                column = v.plus(column, v.mul(pairs, 2))
-        begin = v.plus(begin, v.mul(number, 8 * len(PASS)))
+                column = v.iadd(column, v.imul(pairs, 2))
+        begin = v.iadd(begin, v.imul(number, 8 * len(PASS)))
 
 
 def _lanes(v, masks, s, vectors, stride):
@@ -101,7 +101,7 @@ def _lanes(v, masks, s, vectors, stride):
     chosen = {LEFT: ends[:1], RIGHT: ends[1:], BOTH: ends if vectors > 1 else parts}[side]
     entries = parts if vectors == 1 else ends
     return {
-        part: v.lanes_of(v.table64(table, v.plus(v.mul(s, len(entries)), i)))
+        part: v.lanes_of(v.table64(table, v.iadd(v.imul(s, len(entries)), i)))
         for i, part in enumerate(entries)
         if part in chosen
     }
@@ -122,7 +122,9 @@ def _add_column(v, sums, step, lines, shift, starts, weights, alone, lanes):
     halves = len(sums[0]) // len(starts)
     shifts = {0: shift}  # of vectors that do not lie side by side: by their place
     shifts |= {
-        k: v.plus(shift, v.mul(start, halves)) for k, start in enumerate(starts) if not isinstance(start, int)
+        k: v.iadd(shift, v.imul(start, halves))
+        for k, start in enumerate(starts)
+        if not isinstance(start, int)
     }
     meets: list[tuple[int, int]] = []  # (output row, tap row) that the row of x before meets
     for i, line in enumerate(lines):
@@ -157,7 +159,7 @@ def _sets(v, starts, size, stride, masks):
         elif masks and not together:
             masked = last if i else [0]
         lanes = {n: v.lanes_of(v.table64(table, i * count + n)) for n in masked}
-        sets.append((vectors, v.plus(v.mul(start, stride), before(size, stride)), lanes))
+        sets.append((vectors, v.iadd(v.imul(start, stride), before(size, stride)), lanes))
     return sets
 
 
@@ -175,7 +177,7 @@ def _outputs(v, sums, stride):
         [v.shuffle(a, b, range(n, 2 * v.lanes, 2)) for n in (0, 1)]
         for a, b in zip(values[::2], values[1::2], strict=True)
     ]
-    return [v.add(even, odd) for even, odd in halves]
+    return [v.fadd(even, odd) for even, odd in halves]
 
 
 @simd.emitter
@@ -193,30 +195,30 @@ def filter_strips(
     side from output `plain_q` on, and tables of others (see `STRIP`) of two vectors, by the ends that they
     reach over, and of one, whose masks tell for each offset which lanes lie in the row.
     """
-    base, first, low = v.pointer(x), v.broadcast(v.pointer(bias)), v.floor(relu)
-    between = v.mul(row_step, 1 if STEP else step)
-    pitch = v.mul(between, width)
+    base, first, low = v.pointer(x), v.broadcast(v.pointer(bias)), v.lower_bound(relu)
+    between = v.imul(row_step, 1 if STEP else step)
+    pitch = v.imul(between, width)
     split = 1 if TAPS else STRIDE  # sums of a vector of outputs
     with v.loop(tile_count) as n:
-        tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
+        tile = {name: v.table64(tiles, v.iadd(v.imul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
 
         def filtered(q, starts, masks=None, tile=tile):
-            plane = v.at(base, v.plus(tile["x"], v.mul(q, STRIDE)))
+            plane = v.at(base, v.iadd(tile["x"], v.imul(q, STRIDE)))
             sets = _sets(v, starts, TAPS, STRIDE, masks) if TAPS else []
             sums = [_registers(v, first, len(starts), split) for _ in range(ROWS)]
             with v.loop(tile["slices"]) as t:
-                slice_ = v.at(plane, v.mul(t, slice_step))
+                slice_ = v.at(plane, v.imul(t, slice_step))
 
                 def lines_of(row, count):
-                    row_h = v.plus(tile["h"], v.mul(row, row_step))
-                    line = v.at(slice_, v.mul(row_h, width))
+                    row_h = v.iadd(tile["h"], v.imul(row, row_step))
+                    line = v.at(slice_, v.imul(row_h, width))
                     lines = []
                     for _ in range(count):
                         lines.append(v.inside(row_h, height, line, v.pointer(zeros)))
-                        row_h, line = v.after(v.plus(row_h, between)), v.step(line, pitch)
+                        row_h, line = v.after(v.iadd(row_h, between)), v.step(line, pitch)
                     return lines
 
-                near = v.at(v.pointer(w), v.mul(v.plus(tile["w"], t), w_slice))
+                near = v.at(v.pointer(w), v.imul(v.iadd(tile["w"], t), w_slice))
                 if TAPS:
                     lines = lines_of(v.integer(0), (ROWS - 1) * STEP + TAPS)
                     add_kernel(v, sums, STEP, TAPS, STRIDE, lines, near, sets)
@@ -226,14 +228,14 @@ def filter_strips(
             return sums
 
         def store(q, starts, sums, put=v.store, tile=tile):
-            line = v.at(v.pointer(y), v.plus(tile["y"], q))
+            line = v.at(v.pointer(y), v.iadd(tile["y"], q))
             for row in sums:
                 for start, value in zip(starts, _outputs(v, row, split), strict=True):
-                    put(v.at_least(value, low), line, start)
+                    put(v.fmax(value, low), line, start)
                 line = v.at(line, y_row)
 
         def strip(table, i):
-            return [v.table64(table, v.plus(v.mul(i, len(STRIP)), k)) for k in range(len(STRIP))]
+            return [v.table64(table, v.iadd(v.imul(i, len(STRIP)), k)) for k in range(len(STRIP))]
 
         for side, count, table in ((LEFT, left, lefts), (RIGHT, right, rights), (BOTH, double, doubles)):
             if side == BOTH or TAPS or STRIDE == 1:
@@ -242,12 +244,12 @@ def filter_strips(
                     starts = [0, second if side == BOTH else v.lanes]
                     store(q, starts, filtered(q, starts, (masks, side)))
         with v.loop(plain) as i:
-            q = v.plus(plain_q, v.mul(i, 2 * v.lanes))
+            q = v.iadd(plain_q, v.imul(i, 2 * v.lanes))
             store(q, [0, v.lanes], filtered(q, [0, v.lanes]))
         with v.loop(single) as i:
             q, _, masks, columns = strip(singles, i)
             sums, inside = filtered(q, [0], (masks, BOTH)), v.mask(columns)
-            with v.choose(v.minus(columns, v.lanes)) as (whole, part):  # masked stores are slower
+            with v.choose(v.isub(columns, v.lanes)) as (whole, part):  # masked stores are slower
                 with whole:
                     store(q, [0], sums)
                 with part:
@@ -263,21 +265,21 @@ def filter_folded(
     y[q] = sum_s x[q*STRIDE + offsets[s]] * w[s], as in `filter_strips`, for filters of one row. Taps that are
     `w_row` apart meet neighbouring vectors, so that they stand for rows of the filter.
     """
-    first, low = v.broadcast(v.pointer(bias)), v.floor(relu)
+    first, low = v.broadcast(v.pointer(bias)), v.lower_bound(relu)
     with v.loop(tile_count) as n:
-        tile = {name: v.table64(tiles, v.plus(v.mul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
+        tile = {name: v.table64(tiles, v.iadd(v.imul(n, len(TILE)), i)) for i, name in enumerate(TILE.names)}
         sums = [[total] for total in _registers(v, first, ROWS, STRIDE)]
         with v.loop(tile["slices"]):
             base = v.at(v.pointer(x), tile["x"])
 
             def lines_of(row, count, base=base):
-                return [v.at(base, v.mul(v.plus(row, i), v.lanes)) for i in range(count)]
+                return [v.at(base, v.imul(v.iadd(row, i), v.lanes)) for i in range(count)]
 
-            near = v.at(v.pointer(w), v.mul(tile["w"], w_slice))
+            near = v.at(v.pointer(w), v.imul(tile["w"], w_slice))
             _sum(v, sums, _Taps(offsets, passes, PASSES[1], STRIDE, near, w_row), 1, lines_of, [0], None)
         source, target = v.at(v.pointer(x), tile["x"]), v.at(v.pointer(y), tile["y"])
         for i, value in enumerate(_outputs(v, [total for (total,) in sums], STRIDE)):
-            v.store(v.at_least(value, low), target, i * v.lanes)
+            v.store(v.fmax(value, low), target, i * v.lanes)
             v.prefetch(source, (i + AHEAD) * v.lanes)
             v.prefetch(target, (i + AHEAD) * v.lanes, write=True)
 

@@ -35,7 +35,7 @@ def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
 
     A tile of few registers waits for its loads and sums: 8 registers give 0.8 of the speed of 24.
     """
-    table = microkernel.TILES[vector_bytes()]
+    table = microkernel.REGISTER_TILES[vector_bytes()]
     needed = -(-filters // simd.lanes(dtype_bytes))  # vectors
 
     def seconds(vectors: int) -> float:
@@ -127,12 +127,12 @@ def crowding(problem: ConvProblem) -> float:
 
 
 @jit.specialise
-def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
+def sum_panel(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
     """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
 
     The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
-    rows, for which the table and the sums have room. SOON is that of `microkernel.conv_tile`: for an x that
-    is read where it lies, whose channels are far apart.
+    rows, for which the table and the sums have room. PREFETCH_TAPS is that of `microkernel.conv_tile`: for an
+    x that is read where it lies, whose channels are far apart.
     """
     FEWER = max(ROWS - 1, 1)
 
@@ -153,22 +153,22 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, SOON):
                 target = sums + first * width * SIZE
                 if tap == 0 and full:
                     microkernel.conv_tile(
-                        SIZE, LANES, ROWS, VECTORS, 0, SOON,
+                        SIZE, LANES, ROWS, VECTORS, 0, PREFETCH_TAPS,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif tap == 0:
                     microkernel.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 0, SOON,
+                        SIZE, LANES, FEWER, VECTORS, 0, PREFETCH_TAPS,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 elif full:
                     microkernel.conv_tile(
-                        SIZE, LANES, ROWS, VECTORS, 1, SOON,
+                        SIZE, LANES, ROWS, VECTORS, 1, PREFETCH_TAPS,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 else:
                     microkernel.conv_tile(
-                        SIZE, LANES, FEWER, VECTORS, 1, SOON,
+                        SIZE, LANES, FEWER, VECTORS, 1, PREFETCH_TAPS,
                         x, start, at, weights, count, target, width, ahead,
                     )  # fmt: skip
                 if tile < VECTORS - 1:
@@ -188,8 +188,8 @@ def streams(problem: ConvProblem) -> bool:
 @simd.emitter
 def store_row(v, x, bias, relu, columns, y):
     """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
-    value = v.add(v.load(v.pointer(x)), v.load(v.pointer(bias)))
-    v.store_masked(v.at_least(value, v.floor(relu)), v.pointer(y), 0, v.mask(columns))
+    value = v.fadd(v.load(v.pointer(x)), v.load(v.pointer(bias)))
+    v.store_masked(v.fmax(value, v.lower_bound(relu)), v.pointer(y), 0, v.mask(columns))
 
 
 @jit.specialise

@@ -105,7 +105,7 @@ class Blocking:
     @property
     def vectors(self) -> int:
         """Of the micro-kernel."""
-        most = max(microkernel.TILES[vector_bytes()])
+        most = max(microkernel.REGISTER_TILES[vector_bytes()])
         return -(-self.vectors_of // -(-self.vectors_of // most))
 
     @property
@@ -116,7 +116,7 @@ class Blocking:
     @property
     def tiles(self) -> int:
         """Of the filters of a group."""
-        return -(-self.problem.gemm_n // microkernel.TILES[vector_bytes()][self.vectors])
+        return -(-self.problem.gemm_n // microkernel.REGISTER_TILES[vector_bytes()][self.vectors])
 
     @property
     def streams(self) -> bool:

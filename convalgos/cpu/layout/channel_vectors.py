@@ -52,11 +52,11 @@ def copy_pixels(v, x, x_stride, channels, pixels, target):
     """target[j][i] = x[j * x_stride + i] for i < channels <= lanes, j < pixels; lanes beyond become 0."""
     source, to = v.pointer(x), v.pointer(target)
     inside = v.mask(channels)
-    with v.choose(v.minus(channels, v.lanes)) as (whole, part):  # masks are slow where x is beyond L2
+    with v.choose(v.isub(channels, v.lanes)) as (whole, part):  # masks are slow where x is beyond L2
         with whole, v.loop(pixels) as j:
-            v.store(v.load(source, v.mul(j, x_stride)), to, v.mul(j, v.lanes))
+            v.store(v.load(source, v.imul(j, x_stride)), to, v.imul(j, v.lanes))
         with part, v.loop(pixels) as j:
-            v.store(v.load_masked(source, v.mul(j, x_stride), inside), to, v.mul(j, v.lanes))
+            v.store(v.load_masked(source, v.imul(j, x_stride), inside), to, v.imul(j, v.lanes))
 
 
 @simd.emitter
@@ -65,7 +65,7 @@ def place_pixels(v, source, channels, pixels, y, y_stride):
     read, to = v.pointer(source), v.pointer(y)
     inside = v.mask(channels)
     with v.loop(pixels) as j:
-        v.store_masked(v.load(read, v.mul(j, v.lanes)), to, v.mul(j, y_stride), inside)
+        v.store_masked(v.load(read, v.imul(j, v.lanes)), to, v.imul(j, y_stride), inside)
 
 
 @simd.emitter
@@ -73,17 +73,17 @@ def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
     """y[j * y_stride + i] = source[j][i] + bias[i] for i < channels <= lanes, at least 0 with relu."""
     read, to = v.pointer(source), v.pointer(y)
     add = v.load_masked(v.pointer(bias), 0, v.mask(channels))
-    low = v.floor(relu)
+    low = v.lower_bound(relu)
     inside = v.mask(channels)
 
     def finished(j):
-        return v.at_least(v.add(v.load(read, v.mul(j, v.lanes)), add), low)
+        return v.fmax(v.fadd(v.load(read, v.imul(j, v.lanes)), add), low)
 
-    with v.choose(v.minus(channels, v.lanes)) as (whole, part):  # masks are slow where y is beyond L2
+    with v.choose(v.isub(channels, v.lanes)) as (whole, part):  # masks are slow where y is beyond L2
         with whole, v.loop(pixels) as j:
-            v.store(finished(j), to, v.mul(j, y_stride))
+            v.store(finished(j), to, v.imul(j, y_stride))
         with part, v.loop(pixels) as j:
-            v.store_masked(finished(j), to, v.mul(j, y_stride), inside)
+            v.store_masked(finished(j), to, v.imul(j, y_stride), inside)
 
 
 @jit.specialise

@@ -104,40 +104,40 @@ def _picked(v, vectors, places):
 def split_pixels(v, CHANNELS, x, pixels, y, y_stride):
     """y[c][j] = x[j][c], for c < CHANNELS, of which there are at least two, and j < pixels."""
     source, to = v.pointer(x), v.pointer(y)
-    whole = v.quotient(pixels, v.lanes)
+    whole = v.idiv(pixels, v.lanes)
     with v.loop(whole) as i:
-        at = v.mul(i, v.lanes)
-        read = v.at(source, v.mul(at, CHANNELS))
+        at = v.imul(i, v.lanes)
+        read = v.at(source, v.imul(at, CHANNELS))
         vectors = [v.load(read, k * v.lanes) for k in range(CHANNELS)]
         for c in range(CHANNELS):
             places = [divmod(lane * CHANNELS + c, v.lanes) for lane in range(v.lanes)]
-            v.store(_picked(v, vectors, places), to, v.plus(v.mul(y_stride, c), at))
-    done = v.mul(whole, v.lanes)
-    with v.loop(v.minus(pixels, done)) as i:
-        at = v.plus(done, i)
+            v.store(_picked(v, vectors, places), to, v.iadd(v.imul(y_stride, c), at))
+    done = v.imul(whole, v.lanes)
+    with v.loop(v.isub(pixels, done)) as i:
+        at = v.iadd(done, i)
         for c in range(CHANNELS):
-            element = v.b.load(v.at(source, v.plus(v.mul(at, CHANNELS), c)), typ=v.element)
-            v.b.store(element, v.at(to, v.plus(v.mul(y_stride, c), at)))
+            element = v.b.load(v.at(source, v.iadd(v.imul(at, CHANNELS), c)), typ=v.element)
+            v.b.store(element, v.at(to, v.iadd(v.imul(y_stride, c), at)))
 
 
 @simd.emitter
 def join_pixels(v, CHANNELS, x, x_stride, pixels, y):
     """y[j][c] = x[c][j], for c < CHANNELS, of which there are at least two, and j < pixels."""
     source, to = v.pointer(x), v.pointer(y)
-    whole = v.quotient(pixels, v.lanes)
+    whole = v.idiv(pixels, v.lanes)
     with v.loop(whole) as i:
-        at = v.mul(i, v.lanes)
-        write = v.at(to, v.mul(at, CHANNELS))
-        vectors = [v.load(source, v.plus(v.mul(x_stride, c), at)) for c in range(CHANNELS)]
+        at = v.imul(i, v.lanes)
+        write = v.at(to, v.imul(at, CHANNELS))
+        vectors = [v.load(source, v.iadd(v.imul(x_stride, c), at)) for c in range(CHANNELS)]
         for k in range(CHANNELS):
             elements = [divmod(k * v.lanes + lane, CHANNELS) for lane in range(v.lanes)]
             v.store(_picked(v, vectors, [(c, pixel) for pixel, c in elements]), write, k * v.lanes)
-    done = v.mul(whole, v.lanes)
-    with v.loop(v.minus(pixels, done)) as i:
-        at = v.plus(done, i)
+    done = v.imul(whole, v.lanes)
+    with v.loop(v.isub(pixels, done)) as i:
+        at = v.iadd(done, i)
         for c in range(CHANNELS):
-            element = v.b.load(v.at(source, v.plus(v.mul(x_stride, c), at)), typ=v.element)
-            v.b.store(element, v.at(to, v.plus(v.mul(at, CHANNELS), c)))
+            element = v.b.load(v.at(source, v.iadd(v.imul(x_stride, c), at)), typ=v.element)
+            v.b.store(element, v.at(to, v.iadd(v.imul(at, CHANNELS), c)))
 
 
 @simd.emitter
@@ -145,11 +145,11 @@ def turn_square(v, x, x_stride, rows, columns, y, y_stride):
     """y[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; nothing else is read or written."""
     source, to = v.pointer(x), v.pointer(y)
     across, down = v.mask(columns), v.mask(rows)
-    last_row, last_column = v.minus(rows, 1), v.minus(columns, 1)
-    read = [v.load_masked(source, v.mul(v.smaller(i, last_row), x_stride), across) for i in range(v.lanes)]
+    last_row, last_column = v.isub(rows, 1), v.isub(columns, 1)
+    read = [v.load_masked(source, v.imul(v.imin(i, last_row), x_stride), across) for i in range(v.lanes)]
     turned = transpose.transpose(v, read)
     for j in reversed(range(v.lanes)):  # those beyond the last write to it first, and it writes last itself
-        v.store_masked(turned[j], to, v.mul(v.smaller(j, last_column), y_stride), down)
+        v.store_masked(turned[j], to, v.imul(v.imin(j, last_column), y_stride), down)
 
 
 @jit.helper

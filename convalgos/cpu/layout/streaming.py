@@ -10,16 +10,16 @@ from convalgos.cpu.vectors import simd
 def stream_run(v, source, y, count):
     """y[:count] = source[:count], whole aligned vectors of y around the caches; count is at least `lanes`."""
     start, to = v.pointer(source), v.pointer(y)
-    elements = v.quotient(y, v.size)
-    before = v.minus(v.mul(v.quotient(v.plus(elements, v.lanes - 1), v.lanes), v.lanes), elements)
-    whole = v.quotient(v.minus(count, before), v.lanes)
-    behind = v.plus(before, v.mul(whole, v.lanes))
+    elements = v.idiv(y, v.size)
+    before = v.isub(v.imul(v.idiv(v.iadd(elements, v.lanes - 1), v.lanes), v.lanes), elements)
+    whole = v.idiv(v.isub(count, before), v.lanes)
+    behind = v.iadd(before, v.imul(whole, v.lanes))
     # the ends must not touch the lines between them: those would be fetched first
     v.store_masked(v.load(start), to, 0, v.mask(before))
     with v.loop(whole) as i:
-        at = v.plus(before, v.mul(i, v.lanes))
-        v.store_around_caches(v.load(start, at), to, at)
-    inside = v.mask(v.minus(count, behind))
+        at = v.iadd(before, v.imul(i, v.lanes))
+        v.store_nontemporal(v.load(start, at), to, at)
+    inside = v.mask(v.isub(count, behind))
     v.store_masked(v.load_masked(start, behind, inside), to, behind, inside)
 
 
@@ -40,18 +40,18 @@ def stream(SIZE, LANES):
 def copy_run(v, source, y, count, stream):
     """y[:count] = source[:count]; with `stream`, whole vectors where y is aligned go around the caches."""
     to, from_ = v.pointer(y), v.pointer(source)
-    elements = v.quotient(y, v.size)
-    over = v.minus(elements, v.mul(v.quotient(elements, v.lanes), v.lanes))
-    head = v.smaller(v.minus(v.mul(v.quotient(v.plus(over, v.lanes - 1), v.lanes), v.lanes), over), count)
+    elements = v.idiv(y, v.size)
+    over = v.isub(elements, v.imul(v.idiv(elements, v.lanes), v.lanes))
+    head = v.imin(v.isub(v.imul(v.idiv(v.iadd(over, v.lanes - 1), v.lanes), v.lanes), over), count)
     v.store_masked(v.load_masked(from_, 0, v.mask(head)), to, 0, v.mask(head))
-    whole = v.quotient(v.minus(count, head), v.lanes)
-    with v.choose(v.minus(stream, 1)) as (around, through):
+    whole = v.idiv(v.isub(count, head), v.lanes)
+    with v.choose(v.isub(stream, 1)) as (around, through):
         with around, v.loop(whole) as i:
-            at = v.plus(head, v.mul(i, v.lanes))
-            v.store_around_caches(v.load(from_, at), to, at)
+            at = v.iadd(head, v.imul(i, v.lanes))
+            v.store_nontemporal(v.load(from_, at), to, at)
         with through, v.loop(whole) as i:
-            at = v.plus(head, v.mul(i, v.lanes))
+            at = v.iadd(head, v.imul(i, v.lanes))
             v.store(v.load(from_, at), to, at)
-    done = v.plus(head, v.mul(whole, v.lanes))
-    tail = v.mask(v.minus(count, done))
+    done = v.iadd(head, v.imul(whole, v.lanes))
+    tail = v.mask(v.isub(count, done))
     v.store_masked(v.load_masked(from_, done, tail), to, done, tail)

@@ -24,26 +24,26 @@ def split_row(v, STRIDE, KEPT, x, before, inside, target, count, step):
     Inside is at least 1.
     """
     width = STRIDE * v.lanes
-    first = v.quotient(before, width)
-    last = v.quotient(v.plus(before, v.minus(inside, 1)), width)
-    second, behind = v.plus(first, 1), v.plus(last, 1)
-    source, end = v.pointer(v.minus(x, v.mul(before, v.size))), v.plus(before, inside)
+    first = v.idiv(before, width)
+    last = v.idiv(v.iadd(before, v.isub(inside, 1)), width)
+    second, behind = v.iadd(first, 1), v.iadd(last, 1)
+    source, end = v.pointer(v.isub(x, v.imul(before, v.size))), v.iadd(before, inside)
 
     def masked(at):
-        return v.load_masked(source, at, v.window(v.minus(before, at), v.minus(end, at)))
+        return v.load_masked(source, at, v.window(v.isub(before, at), v.isub(end, at)))
 
     for start, stop, load in (
         (0, first, lambda at: v.zero()),
         (first, second, masked),
         (second, last, lambda at: v.load(source, at)),  # masks would double the time of these
-        (v.larger(second, last), behind, masked),
-        (behind, v.quotient(count, v.lanes), lambda at: v.zero()),
+        (v.imax(second, last), behind, masked),
+        (behind, v.idiv(count, v.lanes), lambda at: v.zero()),
     ):
-        with v.loop(v.minus(stop, start)) as i:
-            at = v.plus(start, i)
-            row = [load(v.plus(v.mul(at, width), j * v.lanes)) for j in range(STRIDE)]
+        with v.loop(v.isub(stop, start)) as i:
+            at = v.iadd(start, i)
+            row = [load(v.iadd(v.imul(at, width), j * v.lanes)) for j in range(STRIDE)]
             for j in range(KEPT):
-                place = v.plus(v.mul(at, v.lanes), v.mul(step, j))
+                place = v.iadd(v.imul(at, v.lanes), v.imul(step, j))
                 v.store(_phase(v, row, j), v.pointer(target), place)
 
 
@@ -70,8 +70,8 @@ def _phase(v, row, phase):
 @simd.emitter
 def zero_row(v, target, count):
     """target[:count] = 0; count is a multiple of lanes."""
-    with v.loop(v.quotient(count, v.lanes)) as i:
-        v.store(v.zero(), v.pointer(target), v.mul(i, v.lanes))
+    with v.loop(v.idiv(count, v.lanes)) as i:
+        v.store(v.zero(), v.pointer(target), v.imul(i, v.lanes))
 
 
 @jit.helper

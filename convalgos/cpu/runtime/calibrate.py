@@ -142,8 +142,8 @@ def busy():
 
 def _peak(size: int, threads: int) -> float:
     lanes = simd.lanes(size)
-    vectors = max(microkernel.TILES[vector_bytes()])
-    rows = microkernel.TILES[vector_bytes()][vectors]
+    vectors = max(microkernel.REGISTER_TILES[vector_bytes()])
+    rows = microkernel.REGISTER_TILES[vector_bytes()][vectors]
     dtype = np.float32 if size == 4 else np.float64
     x = aligned_zeros(rows * TAPS, dtype)
     w = aligned_zeros(TAPS * vectors * lanes, dtype)

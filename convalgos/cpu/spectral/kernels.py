@@ -60,26 +60,26 @@ def multiply_spectra(
     evens, odds = [2 * i for i in range(n)], [2 * i + 1 for i in range(n)]
     halves = [[half * n // 2 + i // 2 + i % 2 * n for i in range(n)] for half in (0, 1)]
     with v.loop(vectors) as f:
-        at = v.mul(f, 2 * n)
+        at = v.imul(f, 2 * n)
         sums = [[(v.register(v.zero()), v.register(v.zero())) for _ in range(BLOCKS)] for _ in range(FILTERS)]
-        row = v.at(v.pointer(w), v.mul(v.mul(f, v.mul(phases, channels)), FILTERS * 2 * n))
+        row = v.at(v.pointer(w), v.imul(v.imul(f, v.imul(phases, channels)), FILTERS * 2 * n))
         with v.loop(phases) as p, v.loop(channels) as c:
-            plane = v.at(v.pointer(x), v.plus(at, v.plus(v.mul(p, x_phase), v.mul(c, x_channel))))
-            weights = v.at(row, v.mul(v.plus(v.mul(p, channels), c), FILTERS * 2 * n))
+            plane = v.at(v.pointer(x), v.iadd(at, v.iadd(v.imul(p, x_phase), v.imul(c, x_channel))))
+            weights = v.at(row, v.imul(v.iadd(v.imul(p, channels), c), FILTERS * 2 * n))
             inputs = []
             for b in range(BLOCKS):
-                source = v.at(plane, v.mul(x_block, b))
+                source = v.at(plane, v.imul(x_block, b))
                 pairs = v.load(source), v.load(source, n)
                 inputs.append((v.shuffle(*pairs, evens), v.shuffle(*pairs, odds)))
             for k, totals in enumerate(sums):
                 w_re, w_im = v.load(weights, k * 2 * n), v.load(weights, (k * 2 + 1) * n)
-                minus = v.sub(v.zero(), w_im)
+                minus = v.fsub(v.zero(), w_im)
                 for (x_re, x_im), (re, im) in zip(inputs, totals, strict=True):
                     re.set(v.fma(x_im, minus, v.fma(x_re, w_re, re.value)))
                     im.set(v.fma(x_re, w_im, v.fma(x_im, w_re, im.value)))
         for k, totals in enumerate(sums):
             for b, (re, im) in enumerate(totals):
-                target = v.at(v.pointer(y), v.plus(at, v.plus(v.mul(y_filter, k), v.mul(y_block, b))))
+                target = v.at(v.pointer(y), v.iadd(at, v.iadd(v.imul(y_filter, k), v.imul(y_block, b))))
                 for half, order in enumerate(halves):
                     v.store(v.shuffle(re.value, im.value, order), target, half * n)
 
@@ -204,14 +204,14 @@ def multiply_chunk(
 def store_row(v, x, bias, relu, count, y):
     """y[i] = x[i] + bias[0] for i < count, at least 0 with relu."""
     source, to = v.pointer(x), v.pointer(y)
-    add, low = v.broadcast(v.pointer(bias)), v.floor(relu)
+    add, low = v.broadcast(v.pointer(bias)), v.lower_bound(relu)
     whole = v.b.sdiv(count, v.integer(v.lanes))
     with v.loop(whole) as i:
-        at = v.mul(i, v.lanes)
-        v.store(v.at_least(v.add(v.load(source, at), add), low), to, at)
-    at = v.mul(whole, v.lanes)
+        at = v.imul(i, v.lanes)
+        v.store(v.fmax(v.fadd(v.load(source, at), add), low), to, at)
+    at = v.imul(whole, v.lanes)
     inside = v.mask(v.b.sub(count, at))
-    v.store_masked(v.at_least(v.add(v.load_masked(source, at, inside), add), low), to, at, inside)
+    v.store_masked(v.fmax(v.fadd(v.load_masked(source, at, inside), add), low), to, at, inside)
 
 
 @jit.specialise
@@ -275,12 +275,12 @@ def split_plane(v, x, scale, vectors, y, y_stride):
     n = v.lanes
     source, to, factor = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
     with v.loop(vectors) as f:
-        at = v.at(source, v.mul(f, 2 * n))
+        at = v.at(source, v.imul(f, 2 * n))
         pairs = v.load(at), v.load(at, n)
         re, im = v.shuffle(*pairs, range(0, 2 * n, 2)), v.shuffle(*pairs, range(1, 2 * n, 2))
-        target = v.at(to, v.mul(f, y_stride))
-        v.store(v.times(re, factor), target)
-        v.store(v.times(v.sub(v.zero(), im), factor), target, n)
+        target = v.at(to, v.imul(f, y_stride))
+        v.store(v.fmul(re, factor), target)
+        v.store(v.fmul(v.fsub(v.zero(), im), factor), target, n)
 
 
 @jit.specialise

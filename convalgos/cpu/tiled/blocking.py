@@ -192,7 +192,7 @@ class BoxSizes:
     @property
     def most_rows(self) -> int:
         """Tiles that the micro-kernel can take at a time."""
-        return microkernel.TILES[simd.vector_bytes()][self.vectors]
+        return microkernel.REGISTER_TILES[simd.vector_bytes()][self.vectors]
 
     @property
     def product_rows(self) -> int:

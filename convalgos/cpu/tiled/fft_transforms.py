@@ -41,7 +41,7 @@ def _load_points(v, count: int, source: Any, point_step: Any) -> list[fft_codele
 
 def _clamped(v, count: int, end: Any, stride: Any) -> list[tuple[int, Any]]:
     """(i, offset) for i < count, from behind: those from `end` on share the place of the last one before."""
-    return [(i, v.mul(v.smaller(i, v.minus(end, 1)), stride)) for i in reversed(range(count))]
+    return [(i, v.imul(v.imin(i, v.isub(end, 1)), stride)) for i in reversed(range(count))]
 
 
 class _Spectrum:
@@ -56,11 +56,11 @@ class _Spectrum:
 
     def at(self, row: Any, column: Any) -> Any:
         v = self.v
-        return v.at(self.values, v.plus(v.mul(row, self.row), v.mul(column, 2 * v.lanes)))
+        return v.at(self.values, v.iadd(v.imul(row, self.row), v.imul(column, 2 * v.lanes)))
 
     def clear(self) -> None:
         with self.v.loop(self.t * self.half * 2) as i:
-            self.v.store(self.v.zero(), self.values, self.v.mul(i, self.v.lanes))
+            self.v.store(self.v.zero(), self.values, self.v.imul(i, self.v.lanes))
 
     def put_row(self, i: Any, pixels: list[Any]) -> None:
         for j, value in enumerate(fft_codelets.rfft(self.v.axpy, pixels)):
@@ -74,31 +74,31 @@ class _Spectrum:
         """The first and the last column are real before their transform, and half redundant behind it."""
         v, t, half = self.v, self.t, self.half
         with v.loop(2) as end:
-            column = v.mul(end, half - 1)
+            column = v.imul(end, half - 1)
             values = fft_codelets.rfft(v.axpy, [v.load(self.at(i, column)) for i in range(t)])
-            _store_points(v, values, v.at(target, v.mul(point_step, v.mul(end, half))), point_step)
+            _store_points(v, values, v.at(target, v.imul(point_step, v.imul(end, half))), point_step)
         with v.loop(half - 2) as j:
-            column = v.plus(j, 1)
+            column = v.iadd(j, 1)
             values = fft_codelets.fft(
                 v.axpy, [_load(v, self.at(i, column)) for i in range(t)], fft_codelets.FORWARD
             )
-            first = v.mul(point_step, v.plus(v.mul(j, t), 2 * half))
+            first = v.imul(point_step, v.iadd(v.imul(j, t), 2 * half))
             _store_points(v, values, v.at(target, first), point_step)
 
     def points_to_columns(self, source: Any, point_step: Any, rows: Any) -> None:
         """`columns_to_points` run backwards, for the first `rows` rows."""
         v, t, half = self.v, self.t, self.half
         with v.loop(2) as end:
-            points = _load_points(v, half, v.at(source, v.mul(point_step, v.mul(end, half))), point_step)
+            points = _load_points(v, half, v.at(source, v.imul(point_step, v.imul(end, half))), point_step)
             real = fft_codelets.irfft(v.axpy, _real_ends(points), t)
             for i, offset in _clamped(v, t, rows, self.row):
-                v.store(real[i], self.at(0, v.mul(end, half - 1)), offset)
+                v.store(real[i], self.at(0, v.imul(end, half - 1)), offset)
         with v.loop(half - 2) as j:
-            first = v.mul(point_step, v.plus(v.mul(j, t), 2 * half))
+            first = v.imul(point_step, v.iadd(v.imul(j, t), 2 * half))
             points = _load_points(v, t, v.at(source, first), point_step)
             values = fft_codelets.fft(v.axpy, points, fft_codelets.INVERSE)
             for i, offset in _clamped(v, t, rows, self.row):
-                _store(v, values[i], v.at(self.at(0, v.plus(j, 1)), offset))
+                _store(v, values[i], v.at(self.at(0, v.iadd(j, 1)), offset))
 
 
 def _real_ends(values: list[fft_codelets.Complex]) -> list[fft_codelets.Complex]:
@@ -113,14 +113,14 @@ def input_tile(v, T, DIMS, source, row_step, column_step, target, point_step):
     pixels, points = v.pointer(source), v.pointer(target)
 
     def row(start):
-        return [v.load(start, v.mul(column_step, j)) for j in range(T)]
+        return [v.load(start, v.imul(column_step, j)) for j in range(T)]
 
     if DIMS == 1:
         _store_points(v, fft_codelets.rfft(v.axpy, row(pixels)), points, point_step)
         return
     spectrum = _Spectrum(v, T)
     with v.loop(T) as i:
-        spectrum.put_row(i, row(v.at(pixels, v.mul(row_step, i))))
+        spectrum.put_row(i, row(v.at(pixels, v.imul(row_step, i))))
     spectrum.columns_to_points(points, point_step)
 
 
@@ -134,8 +134,8 @@ def filter_tile(v, T, DIMS, source, row_step, column_step, target, point_step, r
 
     def row(start):
         with v.loop(columns) as j:
-            tap = v.scale(T**-DIMS, v.load(start, v.mul(column_step, j)))
-            v.store(tap, padded, v.mul(j, v.lanes))
+            tap = v.scale(T**-DIMS, v.load(start, v.imul(column_step, j)))
+            v.store(tap, padded, v.imul(j, v.lanes))
         return [v.load(padded, j * v.lanes) for j in range(T)]
 
     if DIMS == 1:
@@ -144,7 +144,7 @@ def filter_tile(v, T, DIMS, source, row_step, column_step, target, point_step, r
     spectrum = _Spectrum(v, T)
     spectrum.clear()
     with v.loop(rows) as i:
-        spectrum.put_row(i, row(v.at(taps, v.mul(row_step, i))))
+        spectrum.put_row(i, row(v.at(taps, v.imul(row_step, i))))
     spectrum.columns_to_points(points, point_step)
 
 
@@ -164,7 +164,7 @@ def output_tile(v, T, DIMS, source, point_step, target, row_step, column_step, r
     spectrum = _Spectrum(v, T)
     spectrum.points_to_columns(points, point_step, rows)
     with v.loop(rows) as i:
-        store(spectrum.get_row(i), v.at(pixels, v.mul(row_step, i)))
+        store(spectrum.get_row(i), v.at(pixels, v.imul(row_step, i)))
 
 
 @jit.specialise

@@ -60,7 +60,7 @@ class WeightBoxes:
     def product_rows(self) -> int:
         """Channels that the micro-kernel takes at a time: equal parts of all."""
         count = self.channels
-        return -(-count // -(-count // microkernel.TILES[simd.vector_bytes()][self.vectors]))
+        return -(-count // -(-count // microkernel.REGISTER_TILES[simd.vector_bytes()][self.vectors]))
 
     @kept
     def chunks(self) -> int:

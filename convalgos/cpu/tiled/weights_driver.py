@@ -53,12 +53,12 @@ def outer_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, w_stride, taps, y, 
     """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
     wide = range(VECTORS)
     left, right = v.pointer(a), v.pointer(w)
-    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(ROWS)]
+    outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(ROWS)]
     sums = [
         [v.register(v.load(row, j * v.lanes) if ACCUMULATE else v.zero()) for j in wide] for row in outputs
     ]
     with v.loop(taps) as t:
-        row, tap = v.at(left, v.mul(t, a_stride)), v.at(right, v.mul(t, w_stride))
+        row, tap = v.at(left, v.imul(t, a_stride)), v.at(right, v.imul(t, w_stride))
         weights = [v.load(tap, j * v.lanes) for j in wide]
         for i, totals in enumerate(sums):
             value = v.broadcast(row, i)

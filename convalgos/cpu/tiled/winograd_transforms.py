@@ -23,10 +23,10 @@ def _spread(v, matrix, dims, source, row_step, column_step, target, point_step):
     read, to = v.pointer(source), v.pointer(target)
 
     def load(i, j):
-        return v.load(read, v.plus(v.mul(row_step, i), v.mul(column_step, j)))
+        return v.load(read, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
 
     def store(i, j, value):
-        v.store(value, to, v.mul(point_step, i * len(matrix) + j))
+        v.store(value, to, v.imul(point_step, i * len(matrix) + j))
 
     multiply_2d(v.axpy, *_matrices(matrix, dims), load, store)
 
@@ -50,10 +50,10 @@ def output_tile(v, M, R, DIMS, source, point_step, target, row_step, column_step
     matrix = cook_toom(M, R).AT
 
     def load(i, j):
-        return v.load(read, v.mul(point_step, i * len(matrix[0]) + j))
+        return v.load(read, v.imul(point_step, i * len(matrix[0]) + j))
 
     def store(i, j, value):
-        v.store(value, to, v.plus(v.mul(row_step, i), v.mul(column_step, j)))
+        v.store(value, to, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
 
     multiply_2d(v.axpy, *_matrices(matrix, DIMS), load, store)
 

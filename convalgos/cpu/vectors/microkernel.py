@@ -16,37 +16,38 @@ from convalgos.cpu.vectors.simd import Vec, emitter
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
 # than 8 run out of address registers even where vector registers are left.
-TILES = {
+REGISTER_TILES = {
     64: {4: 6, 3: 8, 2: 8, 1: 8},  # 32 registers; measured on Zen 5
     32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
     16: {2: 4, 1: 6},
 }
 # Taps ahead of a product: channels of a map lie too far apart for a processor to foresee. With 4, 8, 16 and
 # 24 of them 1x1 layers took 0.90, 0.88, 0.91 and 0.91 of the time on a Xeon (Granite Rapids), down to 0.70.
-SOON = 8
+PREFETCH_TAPS = 8
 
 
-def reaching(offsets: np.ndarray) -> np.ndarray:
-    """A table of offsets (..., taps) with SOON more behind each row, which are only asked for."""
-    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, SOON)]
+def padded_for_prefetch(offsets: np.ndarray) -> np.ndarray:
+    """A table of offsets (..., taps) with PREFETCH_TAPS more behind each row, which are only asked for."""
+    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, PREFETCH_TAPS)]
     return np.pad(offsets, ends, mode="edge" if offsets.size else "constant")
 
 
 @emitter
-def conv_tile(v, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, y_stride, ahead):
+def conv_tile(v, ROWS, VECTORS, ACCUMULATE, PREFETCH_TAPS, x, rows, offsets, w, taps, y, y_stride, ahead):
     """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
 
     w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
-    each tap one vector from `ahead` on, which may be any address, is asked into the L2 cache, and with SOON
-    the row of x that is read so many taps later into the first: `offsets` goes on for those (see `reaching`).
+    each tap one vector from `ahead` on, which may be any address, is prefetched into L2, and with
+    PREFETCH_TAPS the row of x that is read so many taps later into L1: `offsets` goes on for those (see
+    `padded_for_prefetch`).
     """
     base, later = v.pointer(x), v.pointer(ahead)
     inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
 
     def offset(t: Any) -> Any:
-        v.prefetch(later, v.mul(t, v.lanes))
-        if SOON:
-            v.prefetch(v.at(inputs[0], v.table64(offsets, v.plus(t, SOON))), near=True)
+        v.prefetch(later, v.imul(t, v.lanes))
+        if PREFETCH_TAPS:
+            v.prefetch(v.at(inputs[0], v.table64(offsets, v.iadd(t, PREFETCH_TAPS))), near=True)
         return v.table64(offsets, t)
 
     _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)
@@ -56,7 +57,7 @@ def conv_tile(v, ROWS, VECTORS, ACCUMULATE, SOON, x, rows, offsets, w, taps, y, 
 def gemm_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, taps, y, y_stride):
     """y[i][:] (+)= sum_t a[i][t] * w[t][:], for i < ROWS: `conv_tile` without tables."""
     base = v.pointer(a)
-    inputs = [v.at(base, v.mul(a_stride, i)) for i in range(ROWS)]
+    inputs = [v.at(base, v.imul(a_stride, i)) for i in range(ROWS)]
     _tile(v, VECTORS, ACCUMULATE, inputs, lambda t: t, w, taps, y, y_stride)
 
 
@@ -73,13 +74,13 @@ def _tile(
 ) -> None:
     wide = range(vectors)
     filters = v.pointer(w)
-    outputs = [v.at(v.pointer(y), v.mul(y_stride, i)) for i in range(len(inputs))]
+    outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(len(inputs))]
     sums = [
         [v.register(v.load(row, j * v.lanes) if accumulate else v.zero()) for j in wide] for row in outputs
     ]
     with v.loop(taps) as t:
         at = offset(t)
-        tap = v.at(filters, v.mul(t, vectors * v.lanes))
+        tap = v.at(filters, v.imul(t, vectors * v.lanes))
         weights = [v.load(tap, j * v.lanes) for j in wide]
         for row, input_ in zip(sums, inputs, strict=True):
             value = v.broadcast(input_, at)
@@ -91,34 +92,36 @@ def _tile(
 
 
 @emitter
-def pixel_tile(v, ROWS, VECTORS, SOON, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts):
+def pixel_tile(
+    v, ROWS, VECTORS, PREFETCH_TAPS, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts
+):
     """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
 
     For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables;
-    offsets goes on for SOON taps, whose pixels are asked for ahead.
+    offsets goes on for PREFETCH_TAPS taps, whose pixels are prefetched.
     """
     inputs = [v.at(v.pointer(x), v.table64(starts, j)) for j in range(VECTORS)]
     weights, target = v.pointer(w), v.pointer(y)
     sums = [[v.register(v.broadcast(v.pointer(bias), i)) for _ in range(VECTORS)] for i in range(ROWS)]
     with v.loop(taps) as t:
         at = v.table64(offsets, t)
-        tap = v.at(weights, v.mul(t, ROWS))
-        for start in inputs if SOON else ():
-            v.prefetch(v.at(start, v.table64(offsets, v.plus(t, SOON))), near=True)
+        tap = v.at(weights, v.imul(t, ROWS))
+        for start in inputs if PREFETCH_TAPS else ():
+            v.prefetch(v.at(start, v.table64(offsets, v.iadd(t, PREFETCH_TAPS))), near=True)
         pixels = [v.load(start, at) for start in inputs]
         for i, row in enumerate(sums):
             weight = v.broadcast(tap, i)
             for total, value in zip(row, pixels, strict=True):
                 total.set(v.fma(weight, value, total.value))
-    low = v.floor(relu)
+    low = v.lower_bound(relu)
     for j in range(VECTORS):
         count = v.table64(counts, j)
         place = v.at(target, v.table64(places, j))
-        values = [v.at_least(row[j].value, low) for row in sums]
-        with v.choose(v.minus(count, v.lanes)) as (whole, part):
+        values = [v.fmax(row[j].value, low) for row in sums]
+        with v.choose(v.isub(count, v.lanes)) as (whole, part):
             with whole:  # a mask would make the store slower
                 for i, value in enumerate(values):
-                    v.store(value, place, v.mul(y_k, i))
+                    v.store(value, place, v.imul(y_k, i))
             with part:
                 for i, value in enumerate(values):
-                    v.store_masked(value, place, v.mul(y_k, i), v.mask(count))
+                    v.store_masked(value, place, v.imul(y_k, i), v.mask(count))

@@ -68,28 +68,28 @@ class Vec:
     def integer(self, value: Any) -> Any:
         return ir.Constant(ir.IntType(64), value) if isinstance(value, int) else value
 
-    def mul(self, a: Any, b: Any) -> Any:
+    def imul(self, a: Any, b: Any) -> Any:
         """Product of integers."""
         return self.b.mul(self.integer(a), self.integer(b))
 
-    def plus(self, a: Any, b: Any) -> Any:
+    def iadd(self, a: Any, b: Any) -> Any:
         """Sum of integers."""
         return self.b.add(self.integer(a), self.integer(b))
 
-    def minus(self, a: Any, b: Any) -> Any:
+    def isub(self, a: Any, b: Any) -> Any:
         """Difference of integers."""
         return self.b.sub(self.integer(a), self.integer(b))
 
-    def quotient(self, a: Any, b: Any) -> Any:
+    def idiv(self, a: Any, b: Any) -> Any:
         """Quotient of integers of at least 0, rounded down."""
         return self.b.sdiv(self.integer(a), self.integer(b))
 
-    def smaller(self, a: Any, b: Any) -> Any:
+    def imin(self, a: Any, b: Any) -> Any:
         """The smaller of two integers."""
         a, b = self.integer(a), self.integer(b)
         return self.b.select(self.b.icmp_signed("<", a, b), a, b)
 
-    def larger(self, a: Any, b: Any) -> Any:
+    def imax(self, a: Any, b: Any) -> Any:
         """The larger of two integers."""
         a, b = self.integer(a), self.integer(b)
         return self.b.select(self.b.icmp_signed(">", a, b), a, b)
@@ -162,7 +162,7 @@ class Vec:
     def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         self.b.store(value, self.at(pointer, offset)).align = self.size
 
-    def store_around_caches(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+    def store_nontemporal(self, value: Any, pointer: Any, offset: Any = 0) -> None:
         """A store to a whole aligned vector that leaves the caches alone, for data too large for them."""
         store = self.b.store(value, self.at(pointer, offset))
         store.align = self.lanes * self.size
@@ -212,9 +212,9 @@ class Vec:
     def window(self, first: Any, end: Any) -> Any:
         """Lanes from first up to end, both of which may be any integers, end at least first."""
         below_first, below_end = (
-            self.b.shl(self.integer(1), self.larger(self.smaller(n, self.lanes), 0)) for n in (first, end)
+            self.b.shl(self.integer(1), self.imax(self.imin(n, self.lanes), 0)) for n in (first, end)
         )
-        return self.lanes_of(self.minus(below_end, below_first))
+        return self.lanes_of(self.isub(below_end, below_first))
 
     def broadcast(self, pointer: Any, offset: Any = 0) -> Any:
         """One element in all lanes."""
@@ -246,13 +246,13 @@ class Vec:
     def zero(self) -> Any:
         return ir.Constant(self.type, None)
 
-    def add(self, a: Any, b: Any) -> Any:
+    def fadd(self, a: Any, b: Any) -> Any:
         return self.b.fadd(a, b)
 
-    def sub(self, a: Any, b: Any) -> Any:
+    def fsub(self, a: Any, b: Any) -> Any:
         return self.b.fsub(a, b)
 
-    def times(self, a: Any, b: Any) -> Any:
+    def fmul(self, a: Any, b: Any) -> Any:
         return self.b.fmul(a, b)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -261,24 +261,24 @@ class Vec:
         return self.b.call(function_of(self.b, kind, f"llvm.fma.{self.suffix}"), [a, b, c])
 
     def scale(self, a: float, x: Any) -> Any:
-        return x if a == 1 else self.times(self.const(a), x)
+        return x if a == 1 else self.fmul(self.const(a), x)
 
     def axpy(self, a: float, x: Any, y: Any) -> Any:
         """a * x + y; y may be None for zero."""
         if y is None:
             return self.scale(a, x)
         if a == 1:
-            return self.add(y, x)
+            return self.fadd(y, x)
         if a == -1:
-            return self.sub(y, x)
+            return self.fsub(y, x)
         return self.fma(self.const(a), x, y)
 
-    def floor(self, relu: Any) -> Any:
-        """What `at_least` takes for an activation: 0 in all lanes where `relu` is not zero, else -inf."""
+    def lower_bound(self, relu: Any) -> Any:
+        """What `fmax` takes for an activation: 0 in all lanes where `relu` is not zero, else -inf."""
         wanted = self.b.icmp_signed("!=", relu, self.integer(0))
         return self.b.select(wanted, self.zero(), self.const(float("-inf")))
 
-    def at_least(self, x: Any, low: Any) -> Any:
+    def fmax(self, x: Any, low: Any) -> Any:
         """max(x, low), where a NaN in x stays."""
         return self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
 
@@ -423,5 +423,5 @@ def zero_bytes(builder, target, count):
 @emitter
 def fetch_bytes(v, WRITE, address, count):
     """Ask for bytes from memory into L2, to read or to write them soon; they need not exist."""
-    with v.loop(v.quotient(v.plus(count, LINE - 1), LINE)) as i:
-        v.prefetch(v.pointer(v.plus(address, v.mul(i, LINE))), 0, bool(WRITE))
+    with v.loop(v.idiv(v.iadd(count, LINE - 1), LINE)) as i:
+        v.prefetch(v.pointer(v.iadd(address, v.imul(i, LINE))), 0, bool(WRITE))

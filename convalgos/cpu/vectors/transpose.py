@@ -68,15 +68,15 @@ def load_square(v, x, x_stride, rows, columns, target, target_stride):
     """
     source, to = v.pointer(x), v.pointer(target)
     inside = v.mask(columns)
-    last = v.minus(rows, 1)
+    last = v.isub(rows, 1)
     read = []
     for i in range(v.lanes):
         valid = v.b.icmp_signed("<", v.integer(i), rows)
         row = v.b.select(valid, v.integer(i), last)
-        value = v.load_masked(source, v.mul(row, x_stride), inside)
+        value = v.load_masked(source, v.imul(row, x_stride), inside)
         read.append(v.b.select(valid, value, v.zero()))
     for j, value in enumerate(transpose(v, read)):
-        v.store(value, to, v.mul(target_stride, j))
+        v.store(value, to, v.imul(target_stride, j))
 
 
 @emitter
@@ -88,7 +88,7 @@ def load_whole_square(v, x, x_stride, target, target_stride):
         row = v.step(row, x_stride) if i else row
         read.append(v.load(row))
     for j, value in enumerate(transpose(v, read)):
-        v.store(value, to, v.mul(target_stride, j))
+        v.store(value, to, v.imul(target_stride, j))
 
 
 @emitter
@@ -130,29 +130,29 @@ def stream_square(v, x, x_stride, bias, relu, y, y_stride):
     """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
     to = v.pointer(y)
     for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):
-        v.store_around_caches(row, to, v.mul(y_stride, i))
+        v.store_nontemporal(row, to, v.imul(y_stride, i))
 
 
 def _store_rows(v: Vec, values: Sequence[Any], rows: Any, columns: Any, y: Any, y_stride: Any) -> None:
     """The first `rows` of `lanes` rows, and their first `columns`."""
     to = v.pointer(y)
     inside = v.mask(columns)
-    last = v.minus(rows, 1)
+    last = v.isub(rows, 1)
     for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
-        v.store_masked(values[i], to, v.mul(v.smaller(i, last), y_stride), inside)
+        v.store_masked(values[i], to, v.imul(v.imin(i, last), y_stride), inside)
 
 
 def _turned(v: Vec, x: Any, x_stride: Any) -> list[Any]:
     """`lanes` pixels turned into rows."""
     source = v.pointer(x)
-    return transpose(v, [v.load(source, v.mul(x_stride, j)) for j in range(v.lanes)])
+    return transpose(v, [v.load(source, v.imul(x_stride, j)) for j in range(v.lanes)])
 
 
 def _finished_square(v: Vec, x: Any, x_stride: Any, bias: Any, relu: Any) -> list[Any]:
     """`lanes` pixels with bias and activation, turned into rows."""
     source = v.pointer(x)
     add = v.load(v.pointer(bias))
-    low = v.floor(relu)
+    low = v.lower_bound(relu)
     return transpose(
-        v, [v.at_least(v.add(v.load(source, v.mul(x_stride, j)), add), low) for j in range(v.lanes)]
+        v, [v.fmax(v.fadd(v.load(source, v.imul(x_stride, j)), add), low) for j in range(v.lanes)]
     )

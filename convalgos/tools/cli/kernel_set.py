@@ -128,10 +128,12 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(depthwise_weights.border_rows, size, lanes, stride)
     yield _kernel(strided_rows.copy_row, size, lanes, 0, 0)
     yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
-    for vectors, most in microkernel.TILES[wide].items():
+    for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
-            for factory, soon in product((panels.sum_panel, direct_pixels.sum_pixels), (0, microkernel.SOON)):
+            for factory, soon in product(
+                (panels.sum_panel, direct_pixels.sum_pixels), (0, microkernel.PREFETCH_TAPS)
+            ):
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.outer, size, lanes, rows, vectors, accumulate)
