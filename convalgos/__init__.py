@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from convalgos import select
+from convalgos.api.extensions import register, unregister
 from convalgos.api.gradients import conv_backward_data, conv_backward_weights, conv_transpose
 from convalgos.api.planning import algorithms, conv, explain, find, forget_plans, plan
 from convalgos.core.errors import Unsupported
@@ -30,8 +31,10 @@ __all__ = [
     "find",
     "forget_plans",
     "plan",
+    "register",
     "select",
     "signal",
+    "unregister",
     "wisdom",
 ]
 

@@ -1,7 +1,7 @@
-"""Random layers, drawn as networks have them and as they do not, and every candidate on them.
+"""Random layers (`convalgos.testing.random_layers`), and every candidate on them.
 
-`draw` makes a problem. `check_problem` runs each algorithm that serves it, and what auto picks, in one
-direction, by `helpers.check`: against the float64 reference, in poisoned memory, between guard bands. Which
+`check_problem` runs each algorithm that serves a problem, and what auto picks, in one direction, by
+`convalgos.testing.check`: against the float64 reference, in poisoned memory, between guard bands. Which
 schedule an algorithm takes follows from threads and caches: in a process that assumes small ones, as most of
 `SURROUNDINGS` are, layers of a megaflop are cut into many boxes, blocks and parts. A batch is such a process,
 drawn from a seed:
@@ -13,7 +13,6 @@ writes a line of JSON before each check, and one of results after each problem. 
 
 import argparse
 import json
-import math
 import os
 import random
 import subprocess
@@ -23,9 +22,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-DTYPES = ("float32", "float32", "float32", "float32", "float64", "float64", "float16", "bfloat16")
-FLOPS = 1e4, 6e7  # of a problem, as many in each decade
-MOST_ELEMENTS = 3_000_000  # of an array
 POOL = 60  # problems that are drawn for each that is taken
 SURROUNDINGS = (  # threads, and bytes of the caches; None: those that there are
     (1, (16 << 10, 64 << 10, 512 << 10)),
@@ -38,83 +34,6 @@ SURROUNDINGS = (  # threads, and bytes of the caches; None: those that there are
 
 
 # --- drawing ---------------------------------------------------------------------------------
-
-
-def draw(rng: random.Random, most_flops: float = FLOPS[1]):
-    """A problem of the forward direction, of a random size, that is valid and not empty."""
-    from convalgos import ConvProblem
-
-    while True:
-        flops = math.exp(rng.uniform(math.log(FLOPS[0]), math.log(most_flops)))
-        sizes = of_networks(rng) if rng.random() < 0.6 else of_nobody(rng)
-        try:
-            problem = ConvProblem(
-                **sizes,
-                layout=rng.choice(("channels_first", "channels_first", "channels_last")),
-                dtype=rng.choice(DTYPES),
-                mode="convolution" if rng.random() < 0.1 else "cross_correlation",
-            )
-        except ValueError:  # the kernel is larger than the map
-            continue
-        arrays = (math.prod(shape) for shape in (problem.x_shape, problem.w_shape, problem.y_shape))
-        if not problem.is_empty and problem.flops <= flops and max(arrays) <= MOST_ELEMENTS:
-            return problem
-
-
-def of_networks(rng: random.Random) -> dict:
-    """Square kernels, steps and groups of networks, on maps of any size."""
-    ndim = rng.choice((1, 2, 2, 2, 2, 2, 2, 3))
-    r = rng.choice((1, 1, 3, 3, 3, 3, 3, 3, 5, 7, 2, 4, 11))
-    stride, dilation = rng.choice((1, 1, 1, 1, 2, 2, 3, 4)), rng.choice((1, 1, 1, 1, 1, 2, 3))
-    channels, filters = (rng.choice((1, 3, 8, 16, 24, 32, 40, 64, 96, 128, 256)) for _ in range(2))
-    groups = rng.choice((1, 1, 1, 1, 1, channels, channels, 2, 4))
-    channels, filters = (-(-n // groups) * groups for n in (channels, filters))
-    if groups == channels and rng.random() < 0.7:
-        filters = channels
-    most = {1: 600, 2: 75, 3: 14}[ndim]
-    return {
-        "x_shape": (
-            rng.choice((1, 2, 2, 3, 3, 5, 8)),
-            channels,
-            *(rng.randint(1, most) for _ in range(ndim)),
-        ),
-        "w_shape": (filters, channels // groups, *(r,) * ndim),
-        "stride": stride,
-        "padding": rng.choice((r // 2 * dilation, r // 2 * dilation, 0)),
-        "dilation": dilation,
-        "groups": groups,
-    }
-
-
-def of_nobody(rng: random.Random) -> dict:
-    """Everything differs by dimension; any number of groups, uneven padding, long kernels."""
-    ndim = rng.choice((1, 2, 2, 2, 3))
-
-    def each(*choices: int) -> tuple[int, ...]:
-        return tuple(rng.choice(choices) for _ in range(ndim))
-
-    groups = rng.choice((1, 1, 2, 3, 3, 5, 5, 17))
-    inputs, outputs = (rng.choice((1, 1, 2, 3, 4, 5, 7, 9, 16, 17, 18, 31, 33, 54, 65)) for _ in range(2))
-    kernel, dilation = each(1, 2, 3, 3, 4, 5, 6, 7), each(1, 1, 1, 2, 3)
-    if rng.random() < 0.15:
-        kernel = (*(1,) * (ndim - 1), rng.randint(8, 33))
-    reach = [d * (r - 1) + 1 for r, d in zip(kernel, dilation, strict=True)]
-    padding = tuple((rng.randint(0, 3 + e // 2), rng.randint(0, 3 + e // 2)) for e in reach)
-    if rng.random() < 0.3:
-        padding = ((0, 0),) * ndim
-    most = {1: 300, 2: 45, 3: 14}[ndim]
-    return {
-        "x_shape": (
-            rng.choice((1, 2, 3, 4, 7)),
-            groups * inputs,
-            *(rng.randint(1, most) for _ in range(ndim)),
-        ),
-        "w_shape": (groups * outputs, inputs, *kernel),
-        "stride": each(1, 1, 1, 2, 2, 3, 4, 5),
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-    }
 
 
 def various(drawn: list, count: int) -> list:
@@ -163,10 +82,9 @@ def check_problem(
 
     at: called with the name before each check.
     """
-    from helpers import check
-
     import convalgos as ca
     from convalgos.select import algorithms_on, find_algorithm
+    from convalgos.testing import check
 
     steps = [(False, None), (rng.random() < 0.5, rng.choice((None, "relu")))]
     for algorithm in (*algorithms_on("cpu", problem.direction), "auto"):
@@ -192,6 +110,7 @@ def check_problem(
 def problems_of(seed: int, batch: int, count: int) -> Iterator[tuple]:
     """(problem in a direction, kind of data, generator for what else is drawn) of a batch."""
     from convalgos.core.problem import DIRECTIONS
+    from convalgos.testing.random_layers import draw
 
     rng = random.Random(f"{seed} {batch}")
     for problem in various([draw(rng) for _ in range(POOL * count)], count):

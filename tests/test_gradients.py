@@ -16,6 +16,7 @@ from convalgos.cpu import direct_weights
 from convalgos.cpu import reference as judge
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on
+from convalgos.testing import GRADIENT_PROBLEMS
 
 try:
     import torch
@@ -29,15 +30,6 @@ DATA = [a for a in algorithms_on("cpu", "backward_data") if a.id in ("cpu.refere
 WEIGHTS = [a for a in algorithms_on("cpu", "backward_weights") if "backward_weights" in a.directions]
 OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, StandIn)]
 CUTS = (direct_weights.cutting,)  # kept choices that depend on the number of threads
-SHORT = (  # for the algorithms beside these: with and without a stride, in all dimensions
-    "n2 c6 h9 w8 k4 r3 s3 p1",
-    "n1 c4 h11 w12 k6 r3 s3 p0:1,1:0 stride2",
-    "n1 c4 h12 w13 k8 r5 s5 p2 groups2",
-    "n2 c8 h10 w9 k8 r3 s3 p1 groups8",
-    "n1 c3 w40 k5 s4 p3:0 stride2",
-    "n1 c2 d5 h6 w7 k3 t3 r3 s3 p1",
-    "n1 c4 h5 w1 k6 r2 s1 p1,4:0 stride2,5",  # outputs that see nothing but padding
-)
 
 
 def logical(rng, problem, *names):
@@ -72,7 +64,7 @@ def test_answers(algorithm, direction, dtype):
 def test_every_algorithm_computes_gradients(direction, algorithm):
     problems = [
         ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
-        for text, layout in product(SHORT, ("channels_first", "channels_last"))
+        for text, layout in product(GRADIENT_PROBLEMS, ("channels_first", "channels_last"))
     ]
     if not check_all(algorithm, problems):
         pytest.skip(str(algorithm.why_not(problems[0])))

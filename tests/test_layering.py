@@ -29,7 +29,7 @@ FLOORS = (
     {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
     {"cpu", "gpu"},
     {"select"},
-    {"measure", "signal"},
+    {"measure", "signal", "testing"},
     {"api"},
     {"torch", "onnx", "wisdom", "__init__"},
     {"tools.console"},
@@ -63,6 +63,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Absolute names of everything that a file imports, inside functions too."""
     names = set()

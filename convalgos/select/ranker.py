@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
+from convalgos.select import extensions
 from convalgos.select.ranking import Candidate
 
 # (problem, candidates, machine) -> predicted seconds of a run of each candidate, in their order
@@ -40,15 +41,32 @@ def register(name: str, ranker: Ranker) -> None:
         >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}
         True
     """
+    check(name, ranker)
+    _rankers[name] = ranker
+
+
+def check(name: str, ranker: Ranker) -> None:
+    """What `register` refuses."""
     if not isinstance(name, str) or not name.isidentifier() or name == "analytic":
         raise ValueError(f"name={name!r} must be a word, other than 'analytic'")
     if not callable(ranker):
         raise TypeError(f"ranker={ranker!r} must be callable with (problem, candidates, machine)")
-    _rankers[name] = ranker
+
+
+def unregister(name: str) -> None:
+    """Take a ranker away again.
+
+    Raises:
+        ValueError: there is none of that name, or it is the built-in one.
+    """
+    if name not in _rankers or name == "analytic":
+        raise ValueError(f"name={name!r} must be that of a registered ranker: {', '.join(rankers()[1:])}")
+    del _rankers[name]
 
 
 def rankers() -> tuple[str, ...]:
-    """The names of all rankers."""
+    """The names of all rankers, those of installed packages among them."""
+    extensions.load("convalgos.rankers", register)
     return tuple(_rankers)
 
 
@@ -58,7 +76,7 @@ def find_ranker(name: str) -> Ranker:
     Raises:
         ValueError: there is none; the message lists those there are.
     """
-    if name not in _rankers:
+    if name not in rankers():
         raise ValueError(f"selector={name!r} must be one of {', '.join(sorted(_rankers))}")
     return _rankers[name]
 

@@ -1,6 +1,7 @@
-"""Which algorithms there are: the `ALGORITHMS` of every file in `convalgos.cpu` and `convalgos.gpu`.
+"""Which algorithms there are: one list, which selector, tests and benchmarks read.
 
-It is the one list that selector, tests and benchmarks read.
+They are the `ALGORITHMS` of every file in `convalgos.cpu` and `convalgos.gpu`, those of installed packages,
+and those that the program registers.
 """
 
 from __future__ import annotations
@@ -15,15 +16,54 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import ConvProblem
+from convalgos.select import extensions
+from convalgos.select.extensions import DEVICES
 
-DEVICES = ("cpu", "gpu")
+_added: dict[str, Algorithm] = {}  # by id, those from outside
 
 
 @cache
 def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
-    """Every algorithm of the library, or of one device ("cpu", "gpu"), ordered by id."""
+    """Every algorithm that there is, or of one device ("cpu", "gpu"), ordered by id."""
+    extensions.load("convalgos.algorithms", lambda name, found: add(*extensions.each(found)))
+    found = [a for a in (*_own(), *_added.values()) if device in (None, a.device)]
+    return tuple(sorted(found, key=lambda a: a.id))
+
+
+def add(*algorithms: Algorithm) -> None:
+    """Add algorithms from outside; one whose id another from outside has takes its place.
+
+    Raises:
+        TypeError, ValueError: one may not be added; then none is.
+    """
+    taken = {a.id for a in _own()}
+    _added.update({a.id: a for a in [extensions.checked(a, taken) for a in algorithms]})
+    _forget()
+
+
+def remove(algorithm_id: str) -> None:
+    """Take an algorithm from outside away again.
+
+    Raises:
+        ValueError: there is none of that id.
+    """
+    if algorithm_id not in _added:
+        known = ", ".join(sorted(_added)) or "there are none"
+        raise ValueError(f"id={algorithm_id!r} must be that of a registered algorithm: {known}")
+    del _added[algorithm_id]
+    _forget()
+
+
+def _forget() -> None:
+    for kept in (algorithms, between_reorders, _gaining):
+        kept.cache_clear()
+
+
+@cache
+def _own() -> tuple[Algorithm, ...]:
+    """The algorithms of the library."""
     found: list[Algorithm] = []
-    for name in (device,) if device else DEVICES:
+    for name in DEVICES:
         package = import_module(f"convalgos.{name}")
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
             module = import_module(f"{package.__name__}.{info.name}")
@@ -31,7 +71,7 @@ def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
     ids = [a.id for a in found]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
-    return tuple(sorted(found, key=lambda a: a.id))
+    return tuple(found)
 
 
 def algorithms_on(device: str, direction: str = "forward") -> tuple[Algorithm, ...]:

@@ -1,0 +1,154 @@
+"""An algorithm on one problem, the hard way, against the float64 reference.
+
+`check` runs it with arrays off every alignment between bands of NaN, y and all fresh memory full of NaN, the
+caller's filter destroyed once it is prepared, and each output step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm, Plan
+from convalgos.core.plan import numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.reference import answer, deviation, error_scale
+from convalgos.testing.memory import Guarded, forget_workspaces, poisoned
+
+Array = np.ndarray[Any, Any]
+KINDS = ("integers", "reals")
+
+
+@lru_cache(512)
+def example(problem: ConvProblem, kind: str) -> tuple[Array, Array, Array, Array]:
+    """What a channels-first problem reads first and second, a bias, and its float64 answer without that.
+
+    Integers are so small that float32 holds every partial sum; reals are scaled so that y is of order 1.
+    """
+    rng = np.random.default_rng(len(str(problem)))
+
+    def draw(*shape: int) -> Array:
+        return rng.integers(-4, 5, shape) if kind == "integers" else rng.standard_normal(shape)
+
+    scale = 1 if kind == "integers" else 1 / np.sqrt(max(1, problem.reduction))
+    first, second, _ = problem.array_shapes
+    x, w, bias = (
+        (draw(*shape) * factor).astype(numpy_dtype(problem.dtype))
+        for shape, factor in ((first, 1), (second, scale), ((problem.bias_size,), 1))
+    )
+    y = answer(problem, x, w)
+    for array in (x, w, bias, y):
+        array.flags.writeable = False
+    return x, w, bias, y
+
+
+Step = tuple[bool, str | None]  # whether with a bias, and the activation
+STEPS: tuple[Step, ...] = tuple(product((False, True), (None, "relu")))
+
+
+def check(
+    algorithm: Algorithm,
+    problem: ConvProblem,
+    kind: str = "reals",
+    steps: Iterable[Step] = STEPS,
+    plan: Plan | None = None,
+) -> float:
+    """Run an algorithm that serves a problem in every way, and compare it with the reference.
+
+    Fresh memory is full of NaN. The first run and each other one after it make a workspace of it; those
+    between use the one of the run before, as it was left.
+
+    Args:
+        steps: the output steps to take; gradients of filters have none, and run twice.
+        plan: the plan to run; by default the algorithm's own.
+
+    Returns:
+        the largest error over its bound.
+    """
+
+    def moved(array: Array, name: str) -> Array:
+        """A logical array in the order of memory; filters and their gradients have one order."""
+        return np.moveaxis(array, 1, -1) if last and name[-1] != "w" else array
+
+    last, filters_read = problem.layout == "channels_last", problem.direction != "backward_weights"
+    x, w, bias, y = example(problem.replace(layout="channels_first"), kind)
+    x_name, w_name, y_name = problem.arrays
+    x, w, y = moved(x, x_name), moved(w, w_name), moved(y, y_name)
+    exact = kind == "integers" and not algorithm.spreads_nan  # sums of plain products, which fit
+    computed = algorithm.computed(problem)
+    bound = algorithm.error_bound(computed)
+    assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
+
+    with poisoned():
+        plan = plan or algorithm.serve(problem)
+        assert plan.algorithm == algorithm.id
+        assert plan.workspace_bytes >= 0
+        guarded_x, guarded_w = Guarded.copy_of(x), Guarded.copy_of(w)
+        before = guarded_x.array.copy()
+        prepared = plan.prepare(guarded_w.array)
+        assert np.array_equal(guarded_w.array, w), "prepare wrote the filter"
+        assert guarded_w.intact(), "prepare wrote outside the filter"
+        if filters_read:
+            guarded_w.array.fill(np.nan)  # a prepared filter stands on its own
+
+    worst = 0.0
+    for i, (with_bias, activation) in enumerate(steps if filters_read else [(False, None)] * 2):
+        step = f"bias {with_bias}, activation {activation}"
+        out = Guarded(problem.array_shapes[2], numpy_dtype(problem.dtype))
+        given = bias.copy() if with_bias else None
+        if i % 2 == 0:
+            forget_workspaces(plan)
+        with poisoned():
+            got = plan(guarded_x.array, prepared, bias=given, out=out.array, activation=activation)
+        assert got is out.array
+        assert out.intact(), f"wrote outside y ({step})"
+        assert guarded_x.intact() and np.array_equal(guarded_x.array, before), f"wrote x ({step})"
+        assert given is None or np.array_equal(given, bias), "wrote the bias"
+
+        added = bias.astype(np.float64).reshape(-1 if last else (-1, *(1,) * problem.ndim))
+        expected = y + added if with_bias else y
+        scale = error_scale(problem, x, w, expected)  # before relu: of the sums that were rounded
+        expected = np.maximum(expected, 0) if activation else expected
+        unwritten = int(np.isnan(got).sum())
+        assert not unwritten, f"{unwritten} of {got.size} outputs are NaN ({step})"
+        if exact:
+            with np.errstate(over="ignore"):
+                wrong = int((got != expected.astype(got.dtype)).sum())
+            assert not wrong, f"{wrong} of {got.size} outputs of integers are not exact ({step})"
+        off = deviation(problem.dtype, got, expected)
+        if computed is not problem:  # float32 rounded to 16 bits
+            off = np.maximum(0, off - rounding(problem, expected))
+        found = float(off.max(initial=0)) / (scale or 1)
+        assert found <= bound, f"error {found:.2e} is over the bound {bound:.2e} ({step})"
+        worst = max(worst, found / bound)
+    return worst
+
+
+def rounding(problem: ConvProblem, exact: Array) -> Array:
+    """Half a unit in the last place of values as the problem's type of 16 bits holds them."""
+    smallest = 2.0**-24 if problem.dtype == "float16" else 0.0  # below the normal ones these lie evenly
+    return np.maximum(np.abs(exact) * problem.eps, smallest) / 2 * (1 + problem.eps)
+
+
+def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
+    """`check` those problems that an algorithm serves, on integers and on reals, and tell of all failures.
+
+    Returns:
+        how many runs there were.
+    """
+    failures, served = [], 0
+    for problem in problems:
+        if algorithm.why_not(algorithm.computed(problem)) is not None:
+            continue
+        for kind in KINDS:
+            served += 1
+            try:
+                check(algorithm, problem, kind)
+            except Exception as failure:
+                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
+    assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
+    return served

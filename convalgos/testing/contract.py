@@ -1,0 +1,271 @@
+"""What every algorithm is held to, one function for each promise of the contract.
+
+Each takes an algorithm, runs what it serves, raises AssertionError where a promise is broken, and returns how
+many runs there were. `CHECKS` lists them in the order in which they tell most.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm, Unsupported
+from convalgos.core.arguments import DIRECTIONS
+from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.reference import reference
+from convalgos.select import current_machine, facing
+from convalgos.testing import random_layers
+from convalgos.testing.answers import Array, check_all, example
+from convalgos.testing.problems import GRADIENT_PROBLEMS, table_problems
+
+WIDE = ("float32", "float64")
+LAYOUTS = ("channels_first", "channels_last")
+RANDOM_PROBLEMS, RANDOM_FLOPS = 25, 3e6
+CALLERS, CALLS = 4, 3  # threads that call one plan at once, and how often each
+SIXTEEN_BITS = (
+    "n2 c3 h9 w8 k5 r3 s3 p1",
+    "n1 c4 h9 w8 k4 r5 s5 p2 groups4",
+    "n1 c8 w30 k6 s4 p1",
+    "n1 c8 w30 k6 s2",
+)
+WITH_NAN = (
+    "n2 c3 h16 w17 k5 r3 s3 p1",
+    "n1 c4 h16 w17 k4 r3 s3 p1 groups4",
+    "n1 c3 w40 k5 s3 p1",
+    "n1 c3 h16 w17 k5 r5 s5 p2",
+    "n1 c3 h16 w17 k5 r4 s4 p2",
+    "n1 c3 h16 w17 k5 r2 s2 p1",
+)
+LAID = ("n2 c4 h12 w13 k6 r3 s3 p1", "n2 c6 h12 w13 k6 r3 s3 p1 groups6", "n1 c3 w50 k4 s5 p2", *WITH_NAN[3:])
+
+
+def served(algorithm: Algorithm, problem: ConvProblem) -> bool:
+    return algorithm.why_not(algorithm.computed(problem)) is None
+
+
+def answers(algorithm: Algorithm) -> int:
+    """Right on the awkward table, in both layouts and its types, on integers (exact) and on reals."""
+    return sum(check_all(algorithm, (p for p, _ in table_problems(algorithm, dtype))) for dtype in WIDE)
+
+
+def gradients(algorithm: Algorithm) -> int:
+    """Right in the other directions, by itself or by what computes gradients by it."""
+    runs = 0
+    for direction in DIRECTIONS:
+        faced = facing(algorithm, direction)
+        if direction != algorithm.directions[0] and direction in faced.directions:
+            runs += check_all(
+                faced,
+                (
+                    ConvProblem.parse(text).replace(layout=layout, direction=direction)
+                    for text, layout in product(GRADIENT_PROBLEMS, LAYOUTS)
+                ),
+            )
+    return runs
+
+
+def random_problems(algorithm: Algorithm) -> int:
+    """Right on random layers; the seed is fixed, so that a failure repeats."""
+    rng, problems = random.Random(algorithm.id), []
+    for _ in range(40 * RANDOM_PROBLEMS):
+        problem = random_layers.draw(rng, RANDOM_FLOPS).replace(direction=algorithm.directions[0])
+        if served(algorithm, problem):
+            problems.append(problem)
+        if len(problems) == RANDOM_PROBLEMS:
+            break
+    return check_all(algorithm, problems)
+
+
+def refusals(algorithm: Algorithm) -> int:
+    """`why_not` is one sentence, which `Unsupported` hands on with the id."""
+    asked = 0
+    for problem, reason in (found for dtype in WIDE for found in table_problems(algorithm, dtype)):
+        if reason is None:
+            continue
+        asked += 1
+        assert reason == reason.strip() and "\n" not in reason, f"{problem}: {reason!r} is not one sentence"
+        assert len(reason.split()) > 2, f"{problem}: {reason!r} is not a sentence"
+        refusal = _refusal(algorithm, problem)
+        assert reason in refusal, f"{problem}: the refusal {refusal!r} does not say {reason!r}"
+        assert algorithm.id in refusal, f"{problem}: the refusal {refusal!r} does not name the algorithm"
+    return asked
+
+
+def _refusal(algorithm: Algorithm, problem: ConvProblem) -> str:
+    try:
+        algorithm.serve(problem)
+    except Unsupported as refusal:
+        return str(refusal)
+    raise AssertionError(f"{problem} was served, though `why_not` has a reason")
+
+
+def others_refused(algorithm: Algorithm) -> int:
+    """Directions and precisions that it does not compute are refused."""
+    problem = ConvProblem((1, 4, 8, 8), (4, 4, 3, 3))
+    changes: list[dict[str, str]] = [
+        *({"direction": direction} for direction in DIRECTIONS if direction not in algorithm.directions),
+        {"compute_dtype": "tf32"},
+        {"dtype": "float64", "compute_dtype": "float32"},
+        {"dtype": "float16", "compute_dtype": "float16"},
+    ]
+    for change in changes:
+        assert "cannot serve" in _refusal(algorithm, problem.replace(**change))
+    return len(changes)
+
+
+def figures(algorithm: Algorithm) -> int:
+    """What the selector reads: a cost above 0 that `least` does not exceed, a workspace, an error bound."""
+    machine, asked = current_machine(), 0
+    for problem, reason in (found for dtype in WIDE for found in table_problems(algorithm, dtype)):
+        if reason is not None:
+            continue
+        asked += 1
+        computed = algorithm.computed(problem)
+        workspace, bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
+        assert type(workspace) is int and workspace >= 0, f"{problem}: workspace {workspace!r}"
+        assert 0 < bound < 0.1, f"{problem}: error bound {bound}"
+        if not problem.is_empty:
+            cost, least = algorithm.cost(computed, machine), algorithm.least(computed, machine)
+            assert math.isfinite(cost) and cost > 0, f"{problem}: cost {cost}"
+            assert least <= cost * (1 + 1e-9), f"{problem}: cost {cost}, least {least}"
+            prepare = algorithm.prepare_cost(computed, machine)
+            assert math.isfinite(prepare) and prepare >= 0, f"{problem}: prepare_cost {prepare}"
+    return asked
+
+
+def sixteen_bits(algorithm: Algorithm) -> int:
+    """Data of 16 bits are computed in float32: an output is off by its own rounding and that error only."""
+    runs = 0
+    for text, layout, dtype in product(SIXTEEN_BITS, LAYOUTS, ("float16", "bfloat16")):
+        problem = ConvProblem.parse(text).replace(dtype=dtype, layout=layout)
+        wide = problem.replace(dtype="float32", layout="channels_first")
+        if not (served(algorithm, wide.replace(layout=layout)) and served(algorithm, problem)):
+            continue
+        runs += 1
+        x, w, bias, _ = (array.astype(numpy_dtype(dtype)) for array in example(wide, "reals"))
+        y = reference(wide, *(array.astype(np.float64) for array in (x, w, bias)))
+        last = layout == "channels_last"
+        found = algorithm.serve(problem)(np.moveaxis(x, 1, -1) if last else x, w, bias=bias)
+        assert found.dtype == x.dtype, f"{problem}: the result is {found.dtype}"
+        found = (np.moveaxis(found, -1, 1) if last else found).astype(np.float64)
+        allowed = np.abs(y) * problem.eps / 2 + algorithm.error_bound(wide) * np.abs(y).max()
+        assert (np.abs(found - y) <= allowed * 1.01).all(), f"{problem}: off by {np.abs(found - y).max()}"
+    return runs
+
+
+def not_a_number(algorithm: Algorithm) -> int:
+    """An output that reads a NaN is NaN, after ReLU too; one that reads an infinity is not finite.
+
+    Where `spreads_nan` is False, no other output changes.
+    """
+    runs = 0
+    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, WITH_NAN)):
+        runs += 1
+        plan = algorithm.serve(problem)
+        w = np.ones(problem.w_shape, np.float32)
+        for value in (np.nan, np.inf, -np.inf):
+            x = np.ones(problem.x_shape, np.float32)
+            clean = plan(x, w)
+            x[0, 1, ..., 7] = value
+            y = plan(x, w)
+            touched = _readers(problem, channel=1, column=7)
+            assert not np.isfinite(y[touched]).any(), f"{problem}: {value} was lost"
+            if np.isnan(value):
+                rectified = plan(x, w, activation="relu")
+                assert np.isnan(rectified[touched]).all(), f"{problem}: ReLU lost NaN"
+            if not algorithm.spreads_nan:
+                assert np.array_equal(y[~touched], clean[~touched]), f"{problem}: {value} spread"
+    return runs
+
+
+def _readers(problem: ConvProblem, channel: int, column: int) -> Array:
+    """Which outputs of the first image read a column of a channel, with stride 1 and dilation 1."""
+    last = column + problem.padding[-1][0]
+    group = slice(None) if problem.groups == 1 else slice(channel, channel + 1)
+    touched = np.zeros(problem.y_shape, bool)
+    touched[0, group, ..., last - problem.kernel[-1] + 1 : last + 1] = True
+    return touched
+
+
+def arrays_as_they_come(algorithm: Algorithm) -> int:
+    """The same answer from arrays with gaps, turned round, or amid an element, and into such."""
+    runs = 0
+    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, LAID)):
+        runs += 1
+        x, w, bias, _ = example(problem, "reals")
+        plan = algorithm.serve(problem)
+        expected = plan(x, w, bias=bias)
+        for laid in (_with_gaps, _turned_round, _amid_an_element):
+            out = laid(np.full(problem.y_shape, np.nan, x.dtype))
+            got = plan(laid(x), laid(w), bias=laid(bias), out=out)
+            assert got is out, f"{problem}: `out` is not what is returned ({laid.__name__})"
+            near = np.allclose(
+                out, expected, rtol=0, atol=2 * algorithm.error_bound(problem) * abs(expected).max()
+            )
+            assert near, f"{problem}: another answer with arrays {laid.__name__.strip('_')}"
+    return runs
+
+
+def _with_gaps(array: Array) -> Array:
+    wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+def _turned_round(array: Array) -> Array:
+    return np.ascontiguousarray(array[..., ::-1])[..., ::-1]
+
+
+def _amid_an_element(array: Array) -> Array:
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    moved: Array = raw[1:].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+def repeats(algorithm: Algorithm) -> int:
+    """The same bits again after other data, by other plans, and by several threads at once."""
+    if not algorithm.deterministic:
+        return 0
+    runs = 0
+    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, LAID)):
+        runs += 1
+        x, w, bias, _ = example(problem, "reals")
+        plan = algorithm.serve(problem)
+        filters = plan.prepare(w)
+        first = plan(x, filters, bias=bias)
+        plan(np.full_like(x, 1e3), w)
+
+        again = partial(_same_bits, plan, x, filters, bias, first)
+        with ThreadPoolExecutor(CALLERS) as threads:
+            assert all(threads.map(again, range(CALLERS))), f"{problem}: another run gave other bits"
+        assert np.array_equal(algorithm.serve(problem)(x, w, bias=bias), first), (
+            f"{problem}: another plan did"
+        )
+    return runs
+
+
+def _same_bits(plan: Plan, x: Array, filters: Any, bias: Array, first: Array, _: int) -> bool:
+    return all(np.array_equal(plan(x, filters, bias=bias), first) for _ in range(CALLS))
+
+
+CHECKS: tuple[Callable[[Algorithm], int], ...] = (
+    answers,
+    refusals,
+    figures,
+    others_refused,
+    not_a_number,
+    sixteen_bits,
+    arrays_as_they_come,
+    repeats,
+    random_problems,
+    gradients,
+)
