@@ -18,6 +18,7 @@ from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.dwconv.channel_kernels import meetings
 from convalgos.cpu.dwconv.row_kernels import BAND, STRIP, TILE, USUAL
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 
@@ -201,7 +202,7 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
     monkeypatch.setattr(depthwise_rows, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
-    monkeypatch.setattr(depthwise_rows, "whole_l3", lambda: 16)
+    monkeypatch.setattr(streaming, "STREAMED_PLANES", 0)
     depthwise_rows.cut.cache_clear()
     problem = ConvProblem.parse(text).replace(dtype=dtype)
     assert depthwise_rows.cut(problem).streams

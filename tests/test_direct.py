@@ -11,6 +11,7 @@ from convalgos import ConvProblem
 from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
 from convalgos.cpu.gemm import row_blocking
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 
 
@@ -46,7 +47,7 @@ def test_blocking_of_long_rows_is_quick_to_find():
     ],
 )
 def test_stores_around_the_caches_are_right(text, dtype, monkeypatch):
-    monkeypatch.setattr(row_blocking, "STREAMED", 0.0)
+    monkeypatch.setattr(streaming, "STREAMED_PIXELS", 0.0)
     row_blocking.blocking.cache_clear()
     check(DirectPixels(), ConvProblem.parse(f"{text} {dtype}"))
     row_blocking.blocking.cache_clear()

@@ -10,6 +10,7 @@ import convalgos as ca
 from convalgos.core.backward.polyphase import phases
 from convalgos.cpu.backward import interleave, per_thread
 from convalgos.cpu.backward.subproblems import pieces
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import Lone
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on, current_machine, find_algorithm
@@ -39,7 +40,7 @@ def stored(request, monkeypatch):
     """Each way in which dx is stored, in slices of one image or few groups."""
     monkeypatch.setattr(per_thread, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
     monkeypatch.setattr(interleave, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
-    monkeypatch.setattr(per_thread, "STREAMED", 0 if request.param == "around the caches" else 1)
+    monkeypatch.setattr(streaming, "STREAMED_SLICES", 0 if request.param == "around the caches" else 1)
     per_thread.cut_for.cache_clear()
     yield
     per_thread.cut_for.cache_clear()

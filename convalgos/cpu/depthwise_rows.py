@@ -23,7 +23,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import kept
-from convalgos.core.machine import cache_sizes, vector_bytes, whole_l3
+from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import (
     BAND,
@@ -38,7 +38,7 @@ from convalgos.cpu.dwconv.row_kernels import (
     folded,
 )
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes, passes
-from convalgos.cpu.layout.streaming import stream
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
 from convalgos.cpu.vectors import simd
@@ -142,7 +142,8 @@ class Cut:
     def streams(self) -> bool:
         """Whether a y too large for the caches is stored around them, from scratch; bands are runs in it."""
         runs = self.column_bands == 1 or self.band_rows == 1
-        return self.problem.y_bytes > whole_l3() and runs
+        large = streaming.outgrows_caches(self.problem.y_bytes, streaming.STREAMED_PLANES)
+        return large and runs
 
     @property
     def scratch_bytes(self) -> int:
@@ -283,7 +284,8 @@ class RowsPlan(KernelPlan):
             "folded_passes": _folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
             "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
             "filter_tiles": filter_tiles(p.itemsize, c.lanes, c.rows, c.step, p.stride[2], c.square),
-            "stream": stream(p.itemsize, c.lanes) if c.streams else 0, "scratch_bytes": c.scratch_bytes,
+            "stream": streaming.stream(p.itemsize, c.lanes) if c.streams else 0,
+            "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
         super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * c.scratch_bytes)
 

@@ -368,9 +368,9 @@ class DirectWeightsPlan(KernelPlan):
         if parts > 1:
             part_bytes = workspace.scratch[self._parts_at : self._parts_at + self._cut.part_bytes]
             target = part_bytes.view(self._dtype).reshape(parts, *y.shape)
-        fields = workspace.fields
-        fields[0], fields[1] = (second, first) if self._cut.exchanged else (first, second)
-        fields[2], fields[3], fields[4] = target.ctypes.data, self._zeros.ctypes.data, 0
+        given = workspace.arguments
+        given.x, given.w = (second, first) if self._cut.exchanged else (first, second)
+        given.y, given.bias, given.relu = target.ctypes.data, self._zeros.ctypes.data, 0
         self.launch_steps(workspace)
         if parts > 1:
             np.add.reduce(target, axis=0, out=y)  # in their order

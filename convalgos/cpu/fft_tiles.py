@@ -229,7 +229,7 @@ class FftTilesPlan(BoxPlan):
         self._filter_tiles = filter_tiles(*kernel)
 
     def pack_filter(self, w):
-        return tiled_filters.transform(w, self.cut, self._record, self._filter_tiles)
+        return tiled_filters.transform(w, self.cut, self.record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class WinogradPlan(BoxPlan):
         self._filter_tiles = filter_tiles(*kernel)
 
     def pack_filter(self, w):
-        return filters.transform(w, self.cut, self._record, self._filter_tiles)
+        return filters.transform(w, self.cut, self.record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Piece, filters_of, pieces
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, Packed, arguments, fields
 from convalgos.cpu.runtime.threads import Lone, alone, thread_count, worth_sharing
@@ -33,7 +34,6 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 SHARE = 0.8  # of the time of all threads, at least, that slices must fill; else all compute together
-STREAMED = 1  # of L3: a larger dx is stored around the caches
 SHOWN = 0.5  # of the time in which dy and dx are moved, which the sums do not hide
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ class Slicing:
     @property
     def stage(self) -> tuple[int, int]:
         """`interleave.stage`, where dx is so large that it is stored around the caches."""
-        l3 = cache_sizes()[2]
-        return interleave.stage(self.problem) if self.problem.x_bytes > STREAMED * l3 else (0, 0)
+        large = streaming.outgrows_caches(self.problem.x_bytes, streaming.STREAMED_SLICES, own=True)
+        return interleave.stage(self.problem) if large else (0, 0)
 
     def share(self, threads: int) -> float:
         """Of the time of all threads the part in which they compute what they must, and once."""
@@ -292,8 +292,8 @@ class Workspace:
             for piece, inner, part_bytes in zip(plan.pieces, plan.plans, cut.part_bytes, strict=True):
                 places += [part + start * size if inner else 0 for start in piece.starts(p.layout)]
                 if inner and piece.forward:
-                    record, x = self._address(inner._record.copy()), _between(piece.forward.x_shape, p)
-                    steps += [(k, record, 0, *x, 0, part, 0, 0, *biases, work) for k, _ in inner._steps]
+                    record, x = self._address(inner.record.copy()), _between(piece.forward.x_shape, p)
+                    steps += [(k, record, 0, *x, 0, part, 0, 0, *biases, work) for k, _ in inner.steps]
                 part += part_bytes
             record = self._address(interleave.record(cut.slice, 1, plan.tables, plan.together, cut.stage[0]))
             table = self._address(interleave.places(cut.slice, places))
@@ -301,7 +301,7 @@ class Workspace:
             steps.append((interleave.kernel(p), record, table, 0, 0, 0, 0, *y, *fill, work))
         self._steps = np.array(steps, STEP).reshape(plan.tasks, -1)
         self.of_dx = self._steps[:, -1]
-        ends = list(accumulate(len(inner._steps) for inner in plan.plans if inner))
+        ends = list(accumulate(len(inner.steps) for inner in plan.plans if inner))
         self.of_pieces = [self._steps[:, a:b] for a, b in pairwise([0, *ends])]
         starts = [np.array(s, np.int64) for s in cut.starts]
         self.record = np.zeros(1, RECORD)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import copy_bytes, zero_bytes
@@ -57,10 +59,7 @@ class Blocks:
         p = self.problem
         sizes = self.spans if self.copied else p.spatial
         channels = p.C if p.layout == "channels_last" or not self.copied else p.w_shape[1]
-        d, h, w = sizes
-        if p.layout == "channels_last":
-            return (d * h * w * channels, 1, h * w * channels, w * channels, channels)
-        return (channels * d * h * w, d * h * w, h * w, w, 1)
+        return map_strides(p.layout, channels, (sizes[0], sizes[1], sizes[2]))
 
     @property
     def input_elements(self) -> int:
@@ -73,7 +72,7 @@ class Blocks:
         last = p.layout == "channels_last"
         d, h, w = p.spatial
         outputs = math.prod(p.spatial_out)
-        x_strides = (p.C * d * h * w, *((1, h * w * p.C, w * p.C, p.C) if last else (d * h * w, h * w, w, 1)))
+        x_strides = map_strides(p.layout, p.C, (d, h, w))
         values = {
             "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
             "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": p.C if last else 1,
@@ -166,6 +165,69 @@ class PanelBlocks(Blocks):
     def panels(self) -> int:
         """Of one group."""
         return -(-self.problem.gemm_n // self.panel)
+
+
+class BlockExtent(NamedTuple):
+    """Where a block of outputs begins, and how many it holds along each dimension: fewer at the ends."""
+
+    n: Any
+    o: Any
+    p: Any
+    q: Any
+    images: Any
+    slices: Any
+    rows: Any
+    columns: Any
+
+
+@jit.helper
+def first_output(a: Any, block: int) -> tuple[int, int, int, int]:
+    """(block of images, slice, row, column) of the first output of a block."""
+    q = block % a.blocks_q * a.block_q
+    p = block // a.blocks_q % a.blocks_p * a.block_p
+    o = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
+    return block // (a.blocks_q * a.blocks_p * a.blocks_o), o, p, q
+
+
+@jit.helper
+def block_extent(a: Any, block: int) -> BlockExtent:
+    """What a block holds; blocks at the ends of a map are cut short."""
+    n, o, p, q = first_output(a, block)
+    return BlockExtent(
+        n * a.images, o, p, q,
+        min(a.images, a.n - n * a.images), min(a.block_o, a.o - o), min(a.block_p, a.p - p),
+        min(a.block_q, a.q - q),
+    )  # fmt: skip
+
+
+@jit.helper
+def table_number(a: Any, b: BlockExtent) -> int:
+    """Which of the 16 tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
+    short = (b.images < a.images) * 8 + (b.slices < a.block_o) * 4
+    return short + (b.rows < a.block_p) * 2 + (b.columns < a.block_q)
+
+
+@jit.helper
+def run_pixels(a: Any, b: BlockExtent) -> int:
+    """Pixels of a block that are neighbours in y: whole rows and slices of the map join."""
+    run = b.columns
+    if b.columns == a.q:
+        run *= b.rows
+        if b.rows == a.p:
+            run *= b.slices
+    return run
+
+
+@jit.helper
+def copy_block_images(a: Any, b: BlockExtent, x: int, scratch: int, channels: int) -> None:
+    """The input under a block, image by image, with its border: `copy_block`. x: of the first image."""
+    d, h, w = b.o * a.stride_d - a.pad_d, b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    count_d = (b.slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d
+    count_h = (b.rows - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h
+    count_w = (b.columns - 1) * a.stride_w + a.span_w
+    for i in range(b.images):
+        from_, to = x + i * a.x_n * a.size, scratch + i * a.s_n * a.size
+        copy_block(a, from_, to, channels, d, h, w, count_d, count_h, count_w)
 
 
 @jit.helper

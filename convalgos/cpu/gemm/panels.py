@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import microkernel, simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
@@ -182,7 +183,12 @@ def streams(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and its planes are aligned alike, to be stored around them."""
     plane = math.prod(problem.spatial_out) * problem.itemsize
     last = problem.layout == "channels_last"
-    return not last and plane % vector_bytes() == 0 and problem.y_bytes > cache_sizes()[2] // 2
+    aligned = plane % vector_bytes() == 0
+    return (
+        not last
+        and aligned
+        and streaming.outgrows_caches(problem.y_bytes, streaming.STREAMED_PANELS, own=True)
+    )
 
 
 @simd.emitter

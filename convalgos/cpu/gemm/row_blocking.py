@@ -14,13 +14,13 @@ from itertools import product
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.machine import cache_sizes, vector_bytes, whole_l3
+from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import cut_once, thread_count
 from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
-STREAMED = 0.5  # of L3: a larger y is stored around the caches
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Blocking:
 
 def streams(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and stored around them."""
-    return problem.y_bytes > whole_l3() * STREAMED
+    return streaming.outgrows_caches(problem.y_bytes, streaming.STREAMED_PIXELS)
 
 
 @cut_once(256)

@@ -14,7 +14,7 @@ import numpy as np
 from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.runtime.plan import arguments, by_name
 from convalgos.cpu.runtime.threads import thread_count
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
@@ -76,13 +76,13 @@ class Reorder:
         values = (images, channels, math.prod(sizes), self._tasks)
         for name, value in zip(("images", "channels", "pixels", "tasks"), values, strict=True):
             self._record[name] = value
-        self._fields, self._address = self._record.view(np.int64), self._record.ctypes.data
+        self._arguments, self._address = by_name(self._record), self._record.ctypes.data
         few = channels if channels <= FEW else 0
         self._kernel = (last if to_last else first)(itemsize, simd.lanes(itemsize), few)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, (N, C, *spatial) and (N, *spatial, C) or the other way round."""
-        self._fields[0], self._fields[2] = x.ctypes.data, y.ctypes.data  # as in `RUN_FIELDS`
+        self._arguments.x, self._arguments.y = x.ctypes.data, y.ctypes.data
         jit.launch(self._kernel, self._address, self._tasks)
 
 

@@ -1,44 +1,38 @@
-"""Non-temporal stores: copies of finished runs that leave the caches alone."""
+"""Non-temporal stores: when an output goes around the caches, and copies of finished runs that do.
+
+A store through the caches reads its line first. Where an output is so large that nobody will find it in a
+cache, non-temporal stores save that, and leave in the caches what is there.
+"""
 
 from __future__ import annotations
 
+from convalgos.core.machine import cache_sizes, whole_l3
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 
-
-@simd.emitter
-def stream_run(v, source, y, count):
-    """y[:count] = source[:count], whole aligned vectors of y around the caches; count is at least `lanes`."""
-    start, to = v.pointer(source), v.pointer(y)
-    elements = v.idiv(y, v.size)
-    before = v.isub(v.imul(v.idiv(v.iadd(elements, v.lanes - 1), v.lanes), v.lanes), elements)
-    whole = v.idiv(v.isub(count, before), v.lanes)
-    behind = v.iadd(before, v.imul(whole, v.lanes))
-    # the ends must not touch the lines between them: those would be fetched first
-    v.store_masked(v.load(start), to, 0, v.mask(before))
-    with v.loop(whole) as i:
-        at = v.iadd(before, v.imul(i, v.lanes))
-        v.store_nontemporal(v.load(start, at), to, at)
-    inside = v.mask(v.isub(count, behind))
-    v.store_masked(v.load_masked(start, behind, inside), to, behind, inside)
+# Outputs of more than these shares of L3 go around the caches; each was measured.
+STREAMED_PANELS = 0.5  # what panels of filters compute, in the planes of channels_first
+STREAMED_PIXELS = 0.5  # what `cpu.direct.pixels` computes
+STREAMED_PLANES = 1.0  # of depthwise filters,
+STREAMED_SLICES = 1.0  # and of gradients that threads compute slice by slice
 
 
-@jit.specialise
-def stream(SIZE, LANES):
-    """`stream_run`."""
+def outgrows_caches(nbytes: int, share: float, own: bool = False) -> bool:
+    """Whether an output of so many bytes is stored around the caches: it takes more than a share of L3.
 
-    def stream(source, y, count):
-        if count < LANES:
-            simd.copy_bytes(y, source, count * SIZE)
-        else:
-            stream_run(SIZE, LANES, source, y, count)
-
-    return stream
+    Args:
+        share: of L3.
+        own: of the part of L3 that belongs to the cores of this machine, not of all that the system tells of.
+    """
+    return nbytes > share * (cache_sizes()[2] if own else whole_l3())
 
 
 @simd.emitter
 def copy_run(v, source, y, count, stream):
-    """y[:count] = source[:count]; with `stream`, whole vectors where y is aligned go around the caches."""
+    """y[:count] = source[:count]; with `stream`, whole vectors where y is aligned go around the caches.
+
+    The ends are masked: to touch the lines between them would fetch these first.
+    """
     to, from_ = v.pointer(y), v.pointer(source)
     elements = v.idiv(y, v.size)
     over = v.isub(elements, v.imul(v.idiv(elements, v.lanes), v.lanes))
@@ -55,3 +49,13 @@ def copy_run(v, source, y, count, stream):
     done = v.iadd(head, v.imul(whole, v.lanes))
     tail = v.mask(v.isub(count, done))
     v.store_masked(v.load_masked(from_, done, tail), to, done, tail)
+
+
+@jit.specialise
+def stream(SIZE, LANES):
+    """`copy_run` of whole vectors around the caches."""
+
+    def stream(source, y, count):
+        copy_run(SIZE, LANES, source, y, count, 1)
+
+    return stream

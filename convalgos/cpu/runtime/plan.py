@@ -7,9 +7,11 @@ tables and of inner kernels). Each run has a copy of the record and a scratch of
 
 from __future__ import annotations
 
+import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +41,23 @@ def arguments(names: str) -> np.dtype:
     return fields(f"{RUN_FIELDS} {names}")
 
 
+@cache
+def _structure(record: np.dtype) -> type[ctypes.Structure]:
+    """A record for ctypes."""
+    kinds = {name: record[name] for name in record.names or ()}
+    members = [(n, _structure(kind) if kind.names else ctypes.c_int64) for n, kind in kinds.items()]
+    return type("Structure", (ctypes.Structure,), {"_fields_": members})
+
+
+def by_name(record: np.ndarray) -> Any:
+    """The fields of a record as attributes of an object, set in a third of the time that NumPy takes.
+
+    Args:
+        record: (1,), of int64 fields and of records of these; it must outlive the object.
+    """
+    return _structure(record.dtype).from_address(record.ctypes.data)
+
+
 class Packed(NamedTuple):
     """A filter in the form of a kernel."""
 
@@ -47,14 +66,14 @@ class Packed(NamedTuple):
 
 
 class Workspace:
-    """Record, scratch and padded bias of one run at a time."""
+    """Record, scratch and padded bias of one run at a time; `arguments` sets fields of the record by name."""
 
     def __init__(self, record: np.ndarray, scratch_bytes: int, bias: np.ndarray):
         self.record = record.copy()
         self.address = self.record.ctypes.data
-        self.fields = self.record.view(np.int64)
+        self.arguments = by_name(self.record)
         self.scratch = aligned_empty(scratch_bytes, np.uint8)
-        self.fields[5] = self.scratch.ctypes.data
+        self.arguments.scratch = self.scratch.ctypes.data
         self.bias = bias.copy()
         self.bias_address = self.bias.ctypes.data
 
@@ -77,13 +96,13 @@ class KernelPlan(Plan):
     ):
         super().__init__(problem, algorithm, scratch_bytes)
         self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
-        self._record = np.zeros(1, record)
+        self.record = np.zeros(1, record)
         for name, value in values.items():
-            self._record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+            self.record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
         missing = set(record.names or ()) - set(RUN_FIELDS.split()) - set(values)
         if missing:
             raise ValueError(f"{algorithm.id}: the record has no value for {sorted(missing)}")
-        self._steps = tuple(steps)
+        self.steps = tuple(steps)
         self._address = jit.data_address()
         self._parallel = worth_sharing(problem)
         self._scratch_bytes = scratch_bytes
@@ -103,22 +122,22 @@ class KernelPlan(Plan):
         half.convert(source, target)
 
     def new_workspace(self) -> Workspace:
-        return Workspace(self._record, self._scratch_bytes, self._no_bias)
+        return Workspace(self.record, self._scratch_bytes, self._no_bias)
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
-        fields = workspace.fields
-        fields[0] = self._address(x)
-        fields[1] = w.address
-        fields[2] = self._address(y)
+        arguments = workspace.arguments
+        arguments.x = self._address(x)
+        arguments.w = w.address
+        arguments.y = self._address(y)
         if bias is None:
-            fields[3] = self._no_bias_address
+            arguments.bias = self._no_bias_address
         else:
             workspace.bias[: self.problem.K] = bias
-            fields[3] = workspace.bias_address
-        fields[4] = activation is not None
+            arguments.bias = workspace.bias_address
+        arguments.relu = activation is not None
         self.launch_steps(workspace)
 
     def launch_steps(self, workspace: Workspace) -> None:
         """Run all steps on a workspace whose record is complete."""
-        for kernel, tasks in self._steps:
+        for kernel, tasks in self.steps:
             jit.launch(kernel, workspace.address, tasks, self._parallel)

@@ -49,7 +49,6 @@ SIZES = arguments(
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
 RECORD = np.dtype([*SIZES.descr, ("depth", AXIS), ("rows", AXIS), ("columns", AXIS)])
-BOX, PHASE = (SIZES.names.index(name) for name in ("box", "phase"))  # type: ignore[union-attr]
 
 
 class Box(NamedTuple):
@@ -363,7 +362,7 @@ class BoxPlan(KernelPlan):
             return super().launch_steps(workspace)
         for box in range(self.cut.boxes):
             for phase in range(3):
-                workspace.fields[BOX], workspace.fields[PHASE] = box, phase
+                workspace.arguments.box, workspace.arguments.phase = box, phase
                 super().launch_steps(workspace)
         return None
 

@@ -36,13 +36,7 @@ FIELDS = arguments(
     "kernel_d kernel_h kernel_w outer place_tile output_tiles dw_filter"
 )
 WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
-BOX, PHASE, X, DY = (  # places of fields that change from launch to launch, and from run to run
-    FIELDS.names.index("box"),  # type: ignore[union-attr]
-    FIELDS.names.index("phase"),  # type: ignore[union-attr]
-    WEIGHTS.fields["inputs"][1] // 8,  # type: ignore[index]
-    WEIGHTS.fields["gradients"][1] // 8,  # type: ignore[index]
-)
-INPUTS_AT, GRADIENTS_AT = 8 * X, 8 * DY  # bytes
+INPUTS_AT, GRADIENTS_AT = (WEIGHTS.fields[name][1] for name in ("inputs", "gradients"))  # type: ignore[index]
 CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # phases; where there is one box SUM stands for the last two
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -266,15 +260,15 @@ class WeightBoxPlan(KernelPlan):
         return w
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
-        fields = workspace.fields
-        fields[X], fields[DY], fields[2] = x.ctypes.data, w.address, y.ctypes.data
+        given = workspace.arguments
+        given.inputs.x, given.gradients.x, given.y = x.ctypes.data, w.address, y.ctypes.data
         self.launch_steps(workspace)
 
     def launch_steps(self, workspace: Workspace) -> None:
         groups, boxes = self.problem.groups, self.cut.inputs.boxes
 
         def launch(phase: int, box: int) -> None:
-            workspace.fields[BOX], workspace.fields[PHASE] = box, phase
+            workspace.arguments.box, workspace.arguments.phase = box, phase
             super(WeightBoxPlan, self).launch_steps(workspace)
 
         each = boxes // groups  # groups are outermost
