@@ -16,7 +16,7 @@ from convalgos.core.arrays import as_numpy
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
-from convalgos.cpu.reference import Reference
+from convalgos.cpu.reference import Reference, answer
 from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import Site
 from convalgos.measure.timing import Row, Timing
@@ -202,7 +202,7 @@ def test_geometric_mean():
 
 def test_a_layer_is_run_with_its_peers():
     def build(problem, x, w, threads):
-        return lambda: timing.answer(problem, x, w)
+        return lambda: answer(problem, x, w)
 
     def broken(problem, x, w, threads):
         raise RuntimeError("no such kernel")
@@ -242,7 +242,7 @@ def test_a_peer_that_takes_very_long_is_called_once(monkeypatch):
     def build(problem, x, w, threads):
         def call():
             order.append(1)
-            return timing.answer(problem, x, w)
+            return answer(problem, x, w)
 
         return call
 

@@ -15,6 +15,7 @@ import convalgos as ca
 from convalgos.api import planning
 from convalgos.core import algorithm
 from convalgos.core.arrays import host_array
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.gpu import device
 from convalgos.gpu.compile import nvrtc
@@ -117,7 +118,7 @@ def test_a_sample_is_the_mean_of_a_burst(on_the_shim, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_is_unwritten_is_not_a_number(on_the_shim, dtype):
-    dtype = timing.numpy_dtype(dtype)
+    dtype = numpy_dtype(dtype)
     for here in (site("cpu"), site("cuda")):
         y = here.unwritten((2, 3, 4), dtype)
         assert y.dtype == dtype and np.isnan(y.astype(np.float32)).all()

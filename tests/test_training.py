@@ -14,7 +14,7 @@ from convalgos.core.arrays import host_array
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import DIRECTIONS
-from convalgos.cpu.reference import ALGORITHMS, Reference
+from convalgos.cpu.reference import ALGORITHMS, Reference, answer
 from convalgos.measure import accuracy, timing
 from convalgos.measure.timing import Timing
 from convalgos.select import choose, registry
@@ -53,13 +53,13 @@ def untimed(monkeypatch):
 def gradients_of(problem, x, w, dy, threads):
     """A peer's call of both gradients, by the reference."""
     data, weights = (problem.replace(direction=d) for d in DIRECTIONS[1:])
-    return lambda: (timing.answer(data, dy, w), timing.answer(weights, x, dy))
+    return lambda: (answer(data, dy, w), answer(weights, x, dy))
 
 
 @pytest.mark.parametrize("text", ["", "channels_last", "groups2", "channels_last convolution", "float64"])
 def test_three_passes_and_a_peer_are_checked_and_timed_together(untimed, text):
     problem = ConvProblem.parse(f"{SMALL} {text}")
-    peer = Peer("them", lambda p, x, w, threads: lambda: timing.answer(p, x, w), backward=gradients_of)
+    peer = Peer("them", lambda p, x, w, threads: lambda: answer(p, x, w), backward=gradients_of)
     found = training.run_step(Layer("net", "one", problem, 2), [peer], rounds=2)
     assert untimed == [*DIRECTIONS, *(() if "convolution" in text else ("them forward", "them backward"))]
     assert [p.direction for p in found.passes] == list(DIRECTIONS)
@@ -157,7 +157,7 @@ def test_a_peer_may_fail_or_be_off(untimed):
         return lambda: (np.zeros(problem.x_shape), np.zeros(problem.w_shape))
 
     def forward(problem, x, w, threads):
-        return lambda: timing.answer(problem, x, w)
+        return lambda: answer(problem, x, w)
 
     others = [Peer("broken", broken, backward=gradients_of), Peer("off", forward, backward=off)]
     found = training.run_step(Layer("", "one", SMALL), others)
@@ -168,7 +168,7 @@ def test_a_peer_may_fail_or_be_off(untimed):
 
 
 def test_the_json_has_what_it_says(untimed):
-    peer = Peer("them", lambda p, x, w, threads: lambda: timing.answer(p, x, w), backward=gradients_of)
+    peer = Peer("them", lambda p, x, w, threads: lambda: answer(p, x, w), backward=gradients_of)
     found = training.run_step(Layer("net", "one", SMALL, 3), [peer], rounds=2)
     results = bench_run.Results("convalgos training", MACHINE, {"python": "3"}, {"up": "no"}, [found])
     (layer,) = json.loads(json.dumps(bench_run.as_json(results), allow_nan=False))["layers"]
