@@ -16,7 +16,7 @@ from convalgos.api import planning
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import timing
-from convalgos.measure.backends import site
+from convalgos.measure.backends import backend
 from convalgos.measure.race import cheap_arrays
 from convalgos.select import devices, registry, wisdom_file
 from convalgos.select.measured import Entries, Entry, Measured
@@ -178,7 +178,7 @@ def verify(
     """
     if sample < 0 or rounds < 1:
         raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
-    here, entries = site(device), devices.store(device).entries()
+    here, entries = backend(device), devices.store(device).entries()
     with here.working():
         usable = {t: _usable(t, entry, device) for t, entry in sorted(entries.items())}
     fastest = {t: name for t, name in usable.items() if name is not None}
@@ -195,7 +195,7 @@ def verify(
             plan = registry.find_algorithm(name, problem).serve(problem)
         call = timing.runner(plan, x, w, y)
         here.ready(call)
-        samples = timing.interleave({name: call}, rounds=rounds, site=here)[name].samples
+        samples = timing.interleave({name: call}, rounds=rounds, backend=here)[name].samples
         drifts.append(Drift(text, name, entries[text][name].median_s, median(samples)))
     return Verification(tuple(drifts))
 

@@ -18,7 +18,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.cpu.reference import Reference, answer
 from convalgos.measure import accuracy, timing
-from convalgos.measure.backends import Site
+from convalgos.measure.backends import Backend
 from convalgos.measure.timing import Row, Timing
 from convalgos.select import Candidate, Ranking, Rejection
 from convalgos.tools.bench import peers
@@ -89,7 +89,7 @@ def row(algorithm, seconds, error=1e-7, bound=1e-6):
 # --- timing ----------------------------------------------------------------------------------
 
 
-class Hasty(Site):
+class Hasty(Backend):
     """Neither pauses nor warms up."""
 
     idle = warm_up = 0.0
@@ -102,7 +102,7 @@ def calls_of(order):
 def test_rounds_are_interleaved_and_every_second_one_runs_backwards():
     order, told = [], []
     timings = timing.interleave(
-        calls_of(order), rounds=2, burst=2, site=Hasty(), progress=lambda *what: told.append(what)
+        calls_of(order), rounds=2, burst=2, backend=Hasty(), progress=lambda *what: told.append(what)
     )
     assert "".join(order) == "aaabbbbbbaaa"  # each burst after one call to warm up
     assert {name: len(t.samples) for name, t in timings.items()} == {"a": 4, "b": 4}
@@ -112,11 +112,11 @@ def test_rounds_are_interleaved_and_every_second_one_runs_backwards():
 def test_a_long_call_is_its_own_warm_up_and_a_very_long_one_is_timed_once(monkeypatch):
     order = []
     monkeypatch.setattr(timing, "LONG_CALL", -1.0)
-    timing.interleave(calls_of(order), rounds=3, site=Hasty())
+    timing.interleave(calls_of(order), rounds=3, backend=Hasty())
     assert "".join(order) == "abbaab"
     order.clear()
     monkeypatch.setattr(timing, "SINGLE_CALL", -1.0)
-    timings = timing.interleave(calls_of(order), rounds=3, site=Hasty())
+    timings = timing.interleave(calls_of(order), rounds=3, backend=Hasty())
     assert "".join(order) == "ab"
     assert len(timings["a"].samples) == 1
 
@@ -329,12 +329,12 @@ def test_peers_compute_the_same_problem(peer, text):
         result = bench_run.run_layer(Layer("", "one", problem), [peer], only=["cpu.reference"], rounds=1)
         assert "NOT_IMPLEMENTED" in result.peers[0].why_not
         return
-    judge = accuracy.Judge(problem)
-    y = as_numpy("y", peer.call(problem, judge.x, judge.w, 2)())
+    check = accuracy.AccuracyCheck(problem)
+    y = as_numpy("y", peer.call(problem, check.x, check.w, 2)())
     assert y.shape == problem.y_shape
     if problem.layout == "channels_last":
         y = np.moveaxis(y, 1, -1)
-    assert judge.error(y) < 1e-5
+    assert check.error(y) < 1e-5
 
 
 @pytest.mark.parametrize(

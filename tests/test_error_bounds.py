@@ -10,7 +10,7 @@ from convalgos.core.errors import missing
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import answer, deviation, error_scale
-from convalgos.measure.accuracy import Judge
+from convalgos.measure.accuracy import AccuracyCheck
 from convalgos.select import algorithms_on, find_algorithm
 
 CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]
@@ -42,7 +42,7 @@ def test_a_sum_that_cancels_errs_by_the_size_of_its_products(direction, algorith
         x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (first, second))
         w.flat[1] = -x.flat[0] * w.flat[0] / x.flat[1]  # rounded: a little is left of the sum
         y = answer(problem, x, w)
-        assert Judge(problem, arrays=(x, w)).error(plan(x, w)) <= algorithm.error_bound(problem)
+        assert AccuracyCheck(problem, arrays=(x, w)).error(plan(x, w)) <= algorithm.error_bound(problem)
         if direction != "backward_weights":
             bias = np.float32(-y).reshape(1) + np.float32(1e-6)  # cancels once more, below and above zero
             expected = np.maximum(y + bias, 0)
@@ -65,7 +65,7 @@ def test_what_is_beyond_float16_is_infinite_without_a_word(direction, algorithm)
         found = algorithm.serve(problem)(x, w)
     assert np.array_equal(found[beyond], np.sign(exact[beyond]) * np.inf)
     assert np.isfinite(found[np.abs(exact) < 65400]).all()
-    assert Judge(problem, arrays=(x, w)).error(found) < problem.eps
+    assert AccuracyCheck(problem, arrays=(x, w)).error(found) < problem.eps
 
 
 def test_the_gradient_of_the_bias_beyond_float16():

@@ -14,7 +14,7 @@ from test_gpu_check import needs_shim
 import convalgos as ca
 from convalgos.gpu import wgmma
 from convalgos.gpu.device import tma, use
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.select import algorithms
 from convalgos.tools.gpu_check import checks, compiling, phases, probe, quick, reference_answers, summary
 from convalgos.tools.gpu_check.cases import Case
@@ -175,8 +175,8 @@ def test_where_wide_boxes_are_refused_channels_are_filled_up(layout):
                 assert half.why_not(problem) is None
                 plan = half.plan(problem)
                 assert plan.workspace_bytes == half.workspace_bytes(problem)
-                site, here = GpuSite(device), reference_answers.Truth(problem)
-                y = site.unwritten(problem.array_shapes[2], here.first.dtype)
+                backend, here = GpuBackend(device), reference_answers.Truth(problem)
+                y = backend.unwritten(problem.array_shapes[2], here.first.dtype)
                 plan(here.first, plan.prepare(here.second), out=y)
                 error = np.abs(problem.logical(2, y).astype(np.float64) - here.y).max() / here.scale
                 assert error <= half.error_bound(problem)

@@ -23,7 +23,7 @@ from convalgos.gpu.device import calibrate, timer
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu.vendor import plans, runner, verify
 from convalgos.measure import accuracy, race, timing
-from convalgos.measure.backends import GpuSite, site
+from convalgos.measure.backends import GpuBackend, backend
 from convalgos.select import choose, devices, registry
 from convalgos.tools.bench import peers, training
 from convalgos.tools.evaluate import recorded_tables
@@ -102,7 +102,7 @@ def test_the_kernel_that_waits_compiles(arch):
     assert kernel.kernel == "wait_cycles" and kernel.spill_bytes == 0
 
 
-# --- the site ----------------------------------------------------------------------------------
+# --- the backend ----------------------------------------------------------------------------------
 
 
 def test_a_sample_is_the_mean_of_a_burst(on_the_shim, monkeypatch):
@@ -110,7 +110,7 @@ def test_a_sample_is_the_mean_of_a_burst(on_the_shim, monkeypatch):
     monkeypatch.setattr(
         on_the_shim, "elapsed", lambda work: (n := len(calls), work(), (len(calls) - n) * 1e-4)[2]
     )
-    here = GpuSite(on_the_shim)
+    here = GpuBackend(on_the_shim)
     assert here.seconds(lambda: calls.append(1)) == pytest.approx(1e-4)
     assert len(calls) == 1 + 5
     assert here.host_seconds(lambda: calls.append(1)) < 1e-2 and len(calls) == 26
@@ -119,7 +119,7 @@ def test_a_sample_is_the_mean_of_a_burst(on_the_shim, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_is_unwritten_is_not_a_number(on_the_shim, dtype):
     dtype = numpy_dtype(dtype)
-    for here in (site("cpu"), site("cuda")):
+    for here in (backend("cpu"), backend("cuda")):
         y = here.unwritten((2, 3, 4), dtype)
         assert y.dtype == dtype and np.isnan(y.astype(np.float32)).all()
         y[1, 2, 3] = 5
@@ -172,10 +172,10 @@ def test_large_results_are_sampled_where_they_lie(on_the_shim, monkeypatch):
     monkeypatch.setattr(accuracy, "WHOLE_REFERENCE_FLOPS", 0)
     for layout in ("channels_first", "channels_last"):
         problem = PROBLEM.replace(layout=layout)
-        judge = accuracy.Judge(problem, GpuSite(on_the_shim))
+        check = accuracy.AccuracyCheck(problem, GpuBackend(on_the_shim))
         plan = ca.plan(problem, device="cuda", algorithm="gpu.direct")
-        assert judge.error(plan(judge.x, judge.w)) < 1e-5
-        assert judge.error(plan(judge.x, judge.w) + np.float32(1)) > 0.01
+        assert check.error(plan(check.x, check.w)) < 1e-5
+        assert check.error(plan(check.x, check.w) + np.float32(1)) > 0.01
 
 
 @needs_shim
@@ -186,7 +186,7 @@ def test_one_that_fails_is_told_and_the_others_are_timed(on_the_shim, wisdom, mo
 
         monkeypatch.setattr(Direct, "plan", plan)
         candidates = choose.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
-        return race.race(PROBLEM, candidates, within=1e9, site=site("cuda"))
+        return race.race(PROBLEM, candidates, within=1e9, backend=backend("cuda"))
 
     found = fails(RuntimeError("cudaErrorInvalidConfiguration"))
     assert found["gpu.direct"].failure == "RuntimeError: cudaErrorInvalidConfiguration"
@@ -218,8 +218,8 @@ def test_where_the_device_is_lost_the_others_are_not_blamed(on_the_shim, wisdom,
     monkeypatch.setattr(on_the_shim, "synchronize", lambda: None)
     candidates = choose.rank(PROBLEM, "cuda", ca.select.Constraints(allow=ALLOWED)).candidates
     ordered = sorted(candidates, key=lambda c: c.id)
-    monkeypatch.setattr(GpuSite, "lost", lambda self: True)
-    found = race.race(PROBLEM, ordered, within=1e9, site=site("cuda"))
+    monkeypatch.setattr(GpuBackend, "lost", lambda self: True)
+    found = race.race(PROBLEM, ordered, within=1e9, backend=backend("cuda"))
     assert found.keys() == {"gpu.direct"}
 
 
@@ -330,7 +330,7 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
     x, w = accuracy.random_arrays(PROBLEM)
     y = peer.call(PROBLEM, x, w, 1)()
     assert tried == ["gpu.cudnn", *names]
-    assert accuracy.Judge(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
+    assert accuracy.AccuracyCheck(PROBLEM).error(np.ascontiguousarray(y)) < 1e-5
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -342,9 +342,9 @@ def test_torch_rounds_to_tf32_only_where_it_is_asked_to(monkeypatch, channels_la
     try:
         for compute in ("tf32", "float32"):
             problem = PROBLEM.replace(compute_dtype=compute)
-            judge_ = accuracy.Judge(problem)
-            y = host_array(peer.call(problem, judge_.x, judge_.w, 1)())
-            assert judge_.error(y) < 1e-5
+            check = accuracy.AccuracyCheck(problem)
+            y = host_array(peer.call(problem, check.x, check.w, 1)())
+            assert check.error(y) < 1e-5
             assert torch.backends.cudnn.allow_tf32 == (compute == "tf32") and torch.backends.cudnn.benchmark
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = settings

@@ -13,7 +13,7 @@ from convalgos.core import interference
 from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
 from convalgos.measure import accuracy, race, timing
-from convalgos.measure.backends import Site
+from convalgos.measure.backends import Backend
 from convalgos.select import devices
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate, Ranking
@@ -54,7 +54,7 @@ class Called:
         self.run(x, w, out)
 
 
-class Place(Site):
+class Place(Backend):
     """Gives each call the seconds that a script says; a complex number is a disturbed sample."""
 
     idle = warm_up = 0.0
@@ -90,7 +90,7 @@ def candidates(place, wrong=(), predicted=1e-5):
 
 
 def run_race(place, wrong=(), predicted=1e-5, **options):
-    return race.race(PROBLEM, candidates(place, wrong, predicted), site=place, **options)
+    return race.race(PROBLEM, candidates(place, wrong, predicted), backend=place, **options)
 
 
 SLOWED = 8e-3 + 1j  # 10 us of which 8 ms were those of others
@@ -142,7 +142,7 @@ def test_a_short_one_is_not_abandoned_by_one_sample(hurried):
 
 def table(place, wrong=(), **options):
     ranking = Ranking(PROBLEM, tuple(candidates(place, wrong)), ())
-    return timing.table(ranking, judge=accuracy.Judge(PROBLEM, place), **options)
+    return timing.table(ranking, check=accuracy.AccuracyCheck(PROBLEM, place), **options)
 
 
 def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
@@ -204,14 +204,14 @@ def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
 def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
     monkeypatch.setattr(accuracy, "BRIEF_FLOPS", 0)
     problem = ca.ConvProblem.parse(text)
-    judge = accuracy.Judge(problem, arrays=race.cheap_arrays(problem), brief=True)
-    y = ca.plan(problem, algorithm="cpu.reference")(judge.x, judge.w)
-    assert judge.error(y) < 1e-3
+    check = accuracy.AccuracyCheck(problem, arrays=race.cheap_arrays(problem), brief=True)
+    y = ca.plan(problem, algorithm="cpu.reference")(check.x, check.w)
+    assert check.error(y) < 1e-3
     for axis in range(y.ndim):
         for end in (0, -1):
             wrong = y.copy()
             np.moveaxis(wrong, axis, 0)[end] = 0
-            assert judge.error(wrong) > 1e-2
+            assert check.error(wrong) > 1e-2
 
 
 # --- how it is told --------------------------------------------------------------------------
@@ -280,9 +280,9 @@ def test_measuring_holds_one_result_at_a_time_and_nothing_afterwards(wisdom):
     try:
         began = tracemalloc.get_traced_memory()[0]
         for measured in (
-            lambda: race.race(problem, candidates(place), site=place),
+            lambda: race.race(problem, candidates(place), backend=place),
             lambda: timing.table(
-                Ranking(problem, tuple(candidates(place)), ()), judge=accuracy.Judge(problem, place)
+                Ranking(problem, tuple(candidates(place)), ()), check=accuracy.AccuracyCheck(problem, place)
             ),
         ):
             tracemalloc.reset_peak()

@@ -242,7 +242,7 @@ def find(
         True
     """
     from convalgos.measure import accuracy, race, timing
-    from convalgos.measure.backends import site
+    from convalgos.measure.backends import backend
 
     device = _check(problem, device)
     if effort not in EFFORTS[1:]:
@@ -251,11 +251,11 @@ def find(
         devices.measured_figures(device)
     ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
-        judge = accuracy.Judge(problem, site(device))
-        table = timing.table(ranking, time_budget=time_budget, judge=judge)
+        check = accuracy.AccuracyCheck(problem, backend(device))
+        table = timing.table(ranking, time_budget=time_budget, check=check)
         remember(problem, timing.entry(table), device)
         return table
-    found = race.race(problem, ranking.candidates, time_budget=time_budget, site=site(device))
+    found = race.race(problem, ranking.candidates, time_budget=time_budget, backend=backend(device))
     remember(problem, found, device)
     return timing.known_table(ranking, found)
 
@@ -356,13 +356,13 @@ def _measured(
 ) -> Plan:
     """The plan of what is measured fastest, measuring what is not known yet."""
     from convalgos.measure import accuracy, race, timing
-    from convalgos.measure.backends import site
+    from convalgos.measure.backends import backend
 
     exhaustive = _tries_variants(effort, device) and selector is None
     ranking = choose.rank(problem, device, constraints, selector=selector, exhaustive=exhaustive)
     if effort == "exhaustive":
-        judge = accuracy.Judge(problem, site(device))
-        table = timing.table(ranking, within=float("inf"), time_budget=time_budget, judge=judge)
+        check = accuracy.AccuracyCheck(problem, backend(device))
+        table = timing.table(ranking, within=float("inf"), time_budget=time_budget, check=check)
         found = timing.entry(table)
     else:
         best = ranking.candidates[0].seconds if ranking.candidates else 0.0
@@ -372,7 +372,7 @@ def _measured(
             race.open_questions(ranking.candidates),
             time_budget=time_budget,
             runs_budget=None if calls is None else calls * best,
-            site=site(device),
+            backend=backend(device),
         )
     remember(problem, found, device)
     decided = choose.rank(problem, device, constraints, measured_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
-from convalgos.measure.backends import CPU, Site
+from convalgos.measure.backends import CPU, Backend
 
 WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
 WHOLE_REFERENCE_TAPS = 2048
@@ -19,11 +19,11 @@ SAMPLED_OUTPUTS = 512
 BRIEF_PRODUCTS, BRIEF_OUTPUTS = 4e6, 256  # of a brief check of samples: products in all, and outputs at least
 
 
-class Judge:
+class AccuracyCheck:
     """Knows the float64 answer of a problem on given arrays, whole or at sampled outputs.
 
     Args:
-        site: where the candidates run.
+        backend: where the candidates run.
         arrays: what they read first and second; the problem's `random_arrays` by default.
         brief: take no longer than some runs do: sample sooner, and fewer outputs of long sums.
     """
@@ -31,12 +31,12 @@ class Judge:
     def __init__(
         self,
         problem: ConvProblem,
-        site: Site = CPU,
+        backend: Backend = CPU,
         arrays: tuple[np.ndarray, np.ndarray] | None = None,
         *,
         brief: bool = False,
     ):
-        self.problem, self.site = problem, site
+        self.problem, self.backend = problem, backend
         self.x, self.w = arrays or random_arrays(problem)
         first, second = problem.logical(0, self.x), problem.logical(1, self.w)
         taps = problem.gemm_k // max(1, problem.w_shape[1])
@@ -58,12 +58,12 @@ class Judge:
     def error(self, y: Any) -> float:
         """max|y - answer| over their `error_scale` of a y in the problem's layout; infinite where it is NaN.
 
-        y: an array of the host, or of the judge's site.
+        y: an array of the host, or of the backend of the check.
         """
         if not self._answer.size:
             return 0.0
         y = self.problem.logical(2, y)
-        found = self.site.get(y) if self._where is None else self.site.at(y, self._where)
+        found = self.backend.get(y) if self._where is None else self.backend.at(y, self._where)
         worst = float(np.max(deviation(self.problem.dtype, found, self._answer)))
         return worst / self._scale if np.isfinite(worst) else float("inf")
 

@@ -23,7 +23,7 @@ BURST = 5e-4  # seconds of a sample on a GPU, at least: its events tell half a m
 MOST_CALLS = 20  # of a sample
 
 
-class Site:
+class Backend:
     """The CPU: arrays as they are, and the wall clock."""
 
     name = "cpu"
@@ -32,7 +32,7 @@ class Site:
     least = 2e-3  # seconds that a race may take, however short its runs are
 
     def working(self) -> AbstractContextManager[Any]:
-        """Within it, plans are made for the device of this site."""
+        """Within it, plans are made for the device of this backend."""
         return nullcontext()
 
     def put(self, array: np.ndarray) -> Any:
@@ -93,7 +93,7 @@ class Site:
         return False
 
 
-class GpuSite(Site):
+class GpuBackend(Backend):
     """A GPU: its arrays, and the clock of its stream."""
 
     idle = 0.0
@@ -164,12 +164,12 @@ class GpuSite(Site):
         return False
 
 
-CPU = Site()
+CPU = Backend()
 
 
-def site(device: str) -> Site:
-    """The site of "cpu", "cuda" or "cuda:N"."""
-    return CPU if device == "cpu" else GpuSite(gpu.named(device))
+def backend(device: str) -> Backend:
+    """The backend of "cpu", "cuda" or "cuda:N"."""
+    return CPU if device == "cpu" else GpuBackend(gpu.named(device))
 
 
 def _repeat(call: Call, times: int) -> None:

@@ -21,8 +21,8 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.version import __version__
 from convalgos.measure import timing
-from convalgos.measure.accuracy import Judge
-from convalgos.measure.backends import CPU, Site
+from convalgos.measure.accuracy import AccuracyCheck
+from convalgos.measure.backends import CPU, Backend
 from convalgos.measure.timing import Progress, silent
 from convalgos.select.measured import Entry, Measured
 from convalgos.select.ranking import Candidate
@@ -31,7 +31,8 @@ WITHIN = 1.5  # times the best prediction; slower ones cannot win unless a model
 ABANDON = 2.0  # times the incumbent, after which a candidate is not run again
 COLD = 2.0  # a first call may take this much longer than the next ones
 CLEAR = 1.2  # times the best, behind which a candidate leaves a later round
-RUNS = 14  # of the best candidate, or `Site.least`: no turn begins after that, so that it makes about twenty
+RUNS = 14  # of the best candidate, or `Backend.least`: no turn begins after that; that makes about twenty
+
 FIRST = 3  # candidates that are run in any case, where no budget is given
 ROUNDS = 5
 BURST = 3  # samples of a turn, after a call that brings its data into the caches: one may be disturbed
@@ -63,7 +64,7 @@ def race(
     within: float = WITHIN,
     time_budget: float | None = None,
     runs_budget: float | None = None,
-    site: Site = CPU,
+    backend: Backend = CPU,
     progress: Progress = silent,
 ) -> Entry:
     """Time candidates, the most promising first.
@@ -74,7 +75,7 @@ def race(
         time_budget: seconds of all that is done here, compiling too; by default RUNS runs of the best,
             preparing filters included but not compiling. The first candidate is always timed.
         runs_budget: seconds of runs, at most.
-        site: where they run.
+        backend: where they run.
         progress: called before every step.
 
     Returns:
@@ -82,9 +83,9 @@ def race(
     """
     start, spent, lost = time.perf_counter(), 0.0, 0.0
     host = cheap_arrays(problem)
-    x, w = map(site.put, host)
-    y = site.empty(problem.array_shapes[2], x.dtype)
-    judge: Judge | None = None  # made when there is something to judge
+    x, w = map(backend.put, host)
+    y = backend.empty(problem.array_shapes[2], x.dtype)
+    check: AccuracyCheck | None = None  # made when there is something to check
     field_, found = _starters(candidates, within), {}
     runners: list[_Runner] = []
 
@@ -95,7 +96,7 @@ def race(
         nonlocal spent, lost
         began, before = time.perf_counter(), len(samples.disturbed)
         assert runner.call is not None
-        took = site.sample(runner.call, samples)
+        took = backend.sample(runner.call, samples)
         passed = time.perf_counter() - began
         if len(samples.disturbed) > before:
             lost += passed
@@ -143,7 +144,7 @@ def race(
         if runs_budget is not None and spent >= runs_budget:
             return False
         best = min((r.best for r in runners), default=float("inf"))
-        limit = max(site.least, RUNS * best)
+        limit = max(backend.least, RUNS * best)
         return time_budget is not None or spent + more < limit or (len(runners) < FIRST and more < limit)
 
     for turn, candidate in enumerate(field_):
@@ -151,20 +152,20 @@ def race(
             continue
         progress(candidate.id, turn / len(field_) / 2)
         try:
-            with site.working():
+            with backend.working():
                 plan = candidate.algorithm.serve(problem)
             began = time.perf_counter()
             prepared = plan.prepare(w)
-            site.wait()
+            backend.wait()
             call = lambda plan=plan, prepared=prepared: plan(x, prepared, out=y)  # noqa: E731
             runner = _Runner(candidate, call, time.perf_counter() - began)
             spent += runner.prepare
-            site.ready(call)
-            site.spoil(y)
+            backend.ready(call)
+            backend.spoil(y)
             incumbent = min((r.best for r in runners), default=float("inf"))
             first = run(runner, cold := Samples())
-            judge = judge or Judge(problem, site, host, brief=True)
-            runner.error = judge.error(y)
+            check = check or AccuracyCheck(problem, backend, host, brief=True)
+            runner.error = check.error(y)
             if not runner.error <= candidate.error_bound:
                 found[candidate.id] = timing.wrong_result(
                     problem, candidate.id, runner.error, candidate.error_bound
@@ -180,11 +181,11 @@ def race(
             continue  # that there was no room now says nothing of the next time
         except Exception as error:  # one that is broken must not keep the others from being known
             found[candidate.id] = timing.failure(f"{type(error).__name__}: {error}")
-            if site.lost():
+            if backend.lost():
                 break
             continue
         runners.append(runner)
-    _rounds(runners, burst, leave, left, progress, idle=site.idle if time_budget is not None else 0.0)
+    _rounds(runners, burst, leave, left, progress, idle=backend.idle if time_budget is not None else 0.0)
     kept = {r.candidate.id for r in runners if _tells(r)}
     for r in runners:
         if r.candidate.id in kept:

@@ -22,8 +22,8 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.core.version import __version__
-from convalgos.measure.accuracy import Judge
-from convalgos.measure.backends import CPU, Site
+from convalgos.measure.accuracy import AccuracyCheck
+from convalgos.measure.backends import CPU, Backend
 from convalgos.select.measured import Entry, Measured, relative_spread
 from convalgos.select.ranking import Candidate, Ranking, Rejection, worth_telling
 
@@ -70,16 +70,16 @@ def interleave(
     *,
     rounds: int = 3,
     burst: int = 3,
-    site: Site = CPU,
+    backend: Backend = CPU,
     deadline: float = math.inf,
     progress: Progress = silent,
 ) -> dict[str, Timing]:
     """Time every call `rounds` times in turn, `burst` samples each, and again as often where others disturb.
 
     Args:
-        site: of the calls. It says for how long to sleep before a burst, and then to repeat the call untimed
-            (at least once). A call longer than LONG_CALL is its own warm-up: it is timed, once, and one
-            longer than SINGLE_CALL in the first round only.
+        backend: of the calls. It says for how long to sleep before a burst, and then to repeat the call
+            untimed (at least once). A call longer than LONG_CALL is its own warm-up: it is timed, once, and
+            one longer than SINGLE_CALL in the first round only.
         deadline: of `time.perf_counter`, after which nothing is timed once more.
         progress: called before every burst.
     """
@@ -87,16 +87,16 @@ def interleave(
 
     def time_once(name: str, call: Callable[[], object]) -> None:
         known = samples[name]
-        time.sleep(site.idle)
-        until = time.perf_counter() + site.warm_up
-        first = site.sample(call, trial := Samples())
+        time.sleep(backend.idle)
+        until = time.perf_counter() + backend.warm_up
+        first = backend.sample(call, trial := Samples())
         if first > LONG_CALL:
             known.add(first, bool(trial.disturbed))
             return
         while time.perf_counter() < until:
-            site.seconds(call)
+            backend.seconds(call)
         for _ in range(burst):
-            site.sample(call, known)
+            backend.sample(call, known)
 
     for turn, (name, call) in enumerate(_turns(calls, rounds)):
         progress(name, turn / (rounds * len(calls)))
@@ -219,7 +219,7 @@ def table(
     harmless: float = HARMLESS,
     time_budget: float | None = None,
     rounds: int = 3,
-    judge: Judge | None = None,
+    check: AccuracyCheck | None = None,
     others: Mapping[str, Callable[[], object]] = MappingProxyType({}),
     progress: Progress = silent,
 ) -> Table:
@@ -232,21 +232,21 @@ def table(
             first is always timed.
         rounds: of interleaved timing; a candidate that is SLOW when first run is not timed again, except
             the first of the ranking.
-        judge: of this problem, where the caller has one already. The candidates run on its site.
+        check: of this problem, where the caller has one already. The candidates run on its backend.
         others: calls of other libraries, warmed up, to be timed in the same rounds.
         progress: called before every step.
     """
-    judge = judge or Judge(ranking.problem)
+    check = check or AccuracyCheck(ranking.problem)
     deadline = time.perf_counter() + (float("inf") if time_budget is None else time_budget)
     predicted = _predicted(ranking)
     least = min(predicted.values(), default=0.0)
     tolerable = worth_timing(ranking, within, harmless)
-    site = judge.site
-    x, w = site.put(judge.x), site.put(judge.w)
-    y = site.empty(judge.problem.array_shapes[2], judge.x.dtype)  # of all, one after the other
+    backend = check.backend
+    x, w = backend.put(check.x), backend.put(check.w)
+    y = backend.empty(check.problem.array_shapes[2], check.x.dtype)  # of all, one after the other
     trials: list[_Trial] = []
     rejected, failed = list(ranking.rejected), []
-    time.sleep(site.idle)
+    time.sleep(backend.idle)
     for turn, candidate in enumerate(ranking.candidates):
         progress(candidate.id, turn / len(ranking.candidates) / 2)
         if trials and time.perf_counter() > deadline:
@@ -257,12 +257,12 @@ def table(
             rejected.append(Rejection(candidate.id, reason))
         else:
             try:
-                trials.append(_try(candidate, judge, x, w, y))
+                trials.append(_try(candidate, check, x, w, y))
             except MemoryError as error:  # that there is no room now says nothing of the next time
                 rejected.append(Rejection(candidate.id, f"not timed: no memory ({error})"))
             except Exception as error:  # one that is broken must not hide what is known of the others
                 failed.append(Rejection(candidate.id, f"{type(error).__name__}: {error}"))
-                if site.lost():
+                if backend.lost():
                     break
         slow = SLOW * min((t.first for t in trials), default=0.0)
         trials = [
@@ -272,17 +272,17 @@ def table(
     calls = {t.candidate.id: t.call for t in trials if t.call is not None}
     trials = [replace(t, call=None) for t in trials]
     if time_budget is not None:
-        pause = site.idle + site.warm_up
+        pause = backend.idle + backend.warm_up
         per_round = sum(4 * t.first + pause for t in trials if t.candidate.id in calls) or 1.0
         rounds = max(1, min(rounds, int((deadline - time.perf_counter()) / per_round)))
     timings = interleave(
         calls | dict(others),
         rounds=rounds,
-        site=site,
+        backend=backend,
         deadline=deadline,
         progress=lambda what, done: progress(what, 0.5 + done / 2),
     )
-    hosts = {name: site.host_seconds(call) for name, call in calls.items()}
+    hosts = {name: backend.host_seconds(call) for name, call in calls.items()}
     rows = [replace(t.row(timings.get(t.candidate.id)), host_s=hosts.get(t.candidate.id)) for t in trials]
     rows.sort(key=lambda r: (r.median_s, r.algorithm))
     other_timings = {name: timings[name] for name in others}
@@ -329,28 +329,28 @@ class _Trial:
         )
 
 
-def _try(candidate: Candidate, judge: Judge, x: Any, w: Any, y: Any) -> _Trial:
-    """Run a candidate for the first time, on arrays of the judge's site."""
-    site, problem = judge.site, judge.problem
-    with site.working():
+def _try(candidate: Candidate, check: AccuracyCheck, x: Any, w: Any, y: Any) -> _Trial:
+    """Run a candidate for the first time, on arrays of the backend of the check."""
+    backend, problem = check.backend, check.problem
+    with backend.working():
         plan = candidate.algorithm.serve(problem)
-    prepare = min(_prepare_seconds(plan, w, site) for _ in range(2))
+    prepare = min(_prepare_seconds(plan, w, backend) for _ in range(2))
     call = runner(plan, x, w, y)
-    site.spoil(y)
+    backend.spoil(y)
     call()
-    error = judge.error(y)
+    error = check.error(y)
     samples = Samples()
     for _ in range(2 * LEAST):
-        site.sample(call, samples)
+        backend.sample(call, samples)
         if samples.enough or samples.best >= LONG:
             break
     return _Trial(candidate, call, samples, error, prepare)
 
 
-def _prepare_seconds(plan: Plan, w: Any, site: Site) -> float:
+def _prepare_seconds(plan: Plan, w: Any, backend: Backend) -> float:
     start = time.perf_counter()
     plan.prepare(w)
-    site.wait()
+    backend.wait()
     return time.perf_counter() - start
 
 

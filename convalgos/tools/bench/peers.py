@@ -21,7 +21,7 @@ from convalgos.core.near_names import did_you_mean
 from convalgos.core.plan import flipped
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu import device as gpu
-from convalgos.measure.backends import site
+from convalgos.measure.backends import backend
 from convalgos.measure.timing import runner
 from convalgos.select import registry
 
@@ -332,7 +332,7 @@ def _cudnn(layout: str) -> Build:
     """The fastest of all its plans in one sample of each, the result allocated once."""
 
     def build(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int) -> Call:
-        here = site(gpu.current().name)
+        here = backend(gpu.current().name)
         problem = problem.replace(layout=layout, mode="cross_correlation")
         last = layout == "channels_last"
         first, second = (

@@ -27,8 +27,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.measure import capture
 from convalgos.measure import timing as measure_timing
-from convalgos.measure.accuracy import Judge
-from convalgos.measure.backends import Site, site
+from convalgos.measure.accuracy import AccuracyCheck
+from convalgos.measure.backends import Backend, backend
 from convalgos.measure.timing import Row, Table, Timing
 from convalgos.select import choose, devices
 from convalgos.select.ranking import Ranking
@@ -280,44 +280,44 @@ def run_layer(
             tuple(c for c in ranking.candidates if c.id in only),
             tuple(r for r in ranking.rejected if r.id in only),
         )
-    judge = Judge(problem, site(device))
+    check = AccuracyCheck(problem, backend(device))
     calls: dict[str, Callable[[], object]] = {}
     found: dict[str, PeerResult] = {}
     for peer in peers if ranking.candidates else ():
         progress(peer.name, 0.0)
-        found[peer.name], call = _try_peer(peer, judge)
+        found[peer.name], call = _try_peer(peer, check)
         if call:
             calls[peer.name] = call
-    table = measure_timing.table(ranking, rounds=rounds, judge=judge, others=calls, progress=progress)
+    table = measure_timing.table(ranking, rounds=rounds, check=check, others=calls, progress=progress)
     for name, timing in table.others.items():
         found[name] = PeerResult(name, timing, found[name].error)
     pick = ranking.candidates[0].id if ranking.candidates else None
     return LayerResult(layer, pick, table, tuple(found.values()))
 
 
-def _try_peer(peer: Peer, judge: Judge) -> tuple[PeerResult, Callable[[], object] | None]:
+def _try_peer(peer: Peer, check: AccuracyCheck) -> tuple[PeerResult, Callable[[], object] | None]:
     """What a first call tells of a peer, with the call to time; see `try_call`."""
-    if reason := peer.why_not(judge.problem):
+    if reason := peer.why_not(check.problem):
         return PeerResult(peer.name, None, None, reason), None
-    threads = peer_threads(judge.site)
-    return try_call(peer.name, lambda: peer.call(judge.problem, judge.x, judge.w, threads), judge)
+    threads = peer_threads(check.backend)
+    return try_call(peer.name, lambda: peer.call(check.problem, check.x, check.w, threads), check)
 
 
-def peer_threads(where: Site) -> int:
+def peer_threads(where: Backend) -> int:
     """How many threads a peer may have."""
     return devices.current_machine().threads if where.name == "cpu" else 1
 
 
 def try_call(
-    name: str, build: Callable[[], Callable[[], Any]], *judges: Judge
+    name: str, build: Callable[[], Callable[[], Any]], *checks: AccuracyCheck
 ) -> tuple[PeerResult, Callable[[], object] | None]:
     """What a first call of a peer tells, with the call to time where it was not so long that it will do.
 
     Args:
-        build: makes the call, which returns a result for each judge, channels first; of several a tuple.
+        build: makes the call, which returns a result for each check, channels first; of several a tuple.
     """
     try:
-        with judges[0].site.working():
+        with checks[0].backend.working():
             call = build()
         start = time.perf_counter()
         given = call()
@@ -325,7 +325,7 @@ def try_call(
         took = time.perf_counter() - start
     except Exception as failure:  # of another library: whatever it raises, our bench goes on
         return PeerResult(name, None, None, f"{type(failure).__name__}: {failure}"), None
-    errors = [_error_of_peer(judge, result) for judge, result in zip(judges, results, strict=True)]
+    errors = [_error_of_peer(check, result) for check, result in zip(checks, results, strict=True)]
     error = max(errors)
     if not error <= PEER_ERROR:
         return PeerResult(name, None, None, f"its result is {error:.1e} off"), None
@@ -334,11 +334,11 @@ def try_call(
     return PeerResult(name, None, error), call
 
 
-def _error_of_peer(judge: Judge, result: np.ndarray) -> float:
-    """`Judge.error` of an array that has its channels first."""
-    if judge.problem.layout == "channels_last" and judge.problem.arrays[2] != "dw":
+def _error_of_peer(check: AccuracyCheck, result: np.ndarray) -> float:
+    """`AccuracyCheck.error` of an array that has its channels first."""
+    if check.problem.layout == "channels_last" and check.problem.arrays[2] != "dw":
         result = np.moveaxis(result, 1, -1)
-    return judge.error(result)
+    return check.error(result)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

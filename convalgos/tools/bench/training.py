@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.measure import timing as measure_timing
-from convalgos.measure.accuracy import Judge, random_arrays
-from convalgos.measure.backends import Call, site
+from convalgos.measure.accuracy import AccuracyCheck, random_arrays
+from convalgos.measure.backends import Call, backend
 from convalgos.measure.timing import Timing
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
@@ -177,25 +177,25 @@ def run_step(
         rounds: of interleaved timing; see `measure.interleave`.
         progress: called before every step.
     """
-    problem, here = layer.problem, site(device)
+    problem, here = layer.problem, backend(device)
     x, w = random_arrays(problem)
     _, dy = random_arrays(problem.replace(direction="backward_weights"))  # x is the same again
     given = {"forward": (x, w), "backward_data": (dy, w), "backward_weights": (x, dy)}
-    judges = {d: Judge(problem.replace(direction=d), here, given[d]) for d in DIRECTIONS}
+    checks = {d: AccuracyCheck(problem.replace(direction=d), here, given[d]) for d in DIRECTIONS}
     calls: dict[str, Call] = {}
     passes, steps = [], []
-    for direction, judge in judges.items():
+    for direction, check in checks.items():
         progress(direction, 0.0)
-        tried, call = _try_pass(judge)
+        tried, call = _try_pass(check)
         passes.append(tried)
         if call is not None:
             calls[direction] = call
     for peer in others if calls else ():
         progress(peer.name, 0.0)
-        step, theirs = _try_peer(peer, judges)
+        step, theirs = _try_peer(peer, checks)
         steps.append(step)
         calls |= theirs
-    timings = measure_timing.interleave(calls, rounds=rounds, site=here, progress=progress)
+    timings = measure_timing.interleave(calls, rounds=rounds, backend=here, progress=progress)
 
     def timed(result: PeerResult) -> PeerResult:
         return replace(result, timing=timings.get(result.name, result.timing))
@@ -216,18 +216,18 @@ def total(timings: Iterable[Timing | None]) -> float | None:
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _try_pass(judge: Judge) -> tuple[Pass, Call | None]:
+def _try_pass(check: AccuracyCheck) -> tuple[Pass, Call | None]:
     """What a first run of the pick tells, and the call to time, which prepares the filter, too."""
-    problem, here = judge.problem, judge.site
+    problem, here = check.problem, check.backend
     ranking = choose.rank(problem, here.name, CHANGING)
     pick = ranking.candidates[0].id if ranking.candidates else None
     try:
         plan = choose.explained(ranking, here.name)
-        first, second = here.put(judge.x), here.put(judge.w)
-        result = here.unwritten(problem.array_shapes[2], judge.x.dtype)
+        first, second = here.put(check.x), here.put(check.w)
+        result = here.unwritten(problem.array_shapes[2], check.x.dtype)
         call = partial(plan, first, second, out=result)
         call()
-        error = judge.error(result)
+        error = check.error(result)
     except Unsupported as reason:
         return Pass(problem.direction, why_not=str(reason)), None
     except Exception as failure:  # one that is broken must not hide what is known of the others
@@ -238,14 +238,14 @@ def _try_pass(judge: Judge) -> tuple[Pass, Call | None]:
     return Pass(problem.direction, plan.algorithm, None, *limits), call
 
 
-def _try_peer(peer: Peer, judges: dict[str, Judge]) -> tuple[PeerStep, dict[str, Call]]:
+def _try_peer(peer: Peer, checks: dict[str, AccuracyCheck]) -> tuple[PeerStep, dict[str, Call]]:
     """What first calls of a peer tell, and those to time, by name."""
-    forward, data, weights = (judges[direction] for direction in DIRECTIONS)
+    forward, data, weights = (checks[direction] for direction in DIRECTIONS)
     problem, x, w, dy = forward.problem, forward.x, forward.w, data.x
     names = f"{peer.name} forward", f"{peer.name} backward"
     if reason := peer.why_not_trained(problem):
         return PeerStep(peer.name, *(PeerResult(name, None, None, reason) for name in names)), {}
-    threads = peer_threads(forward.site)
+    threads = peer_threads(forward.backend)
     found = (
         try_call(names[0], lambda: peer.call(problem, x, w, threads), forward),
         try_call(names[1], lambda: peer.call_backward(problem, x, w, dy, threads), data, weights),

@@ -17,7 +17,7 @@ from convalgos.gpu import device as gpu
 from convalgos.gpu.device import GpuMachine, measured
 from convalgos.gpu.device import calibrate as gpu_calibrate
 from convalgos.measure import accuracy, race, timing
-from convalgos.measure.backends import site
+from convalgos.measure.backends import backend
 from convalgos.measure.timing import Progress, silent
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
@@ -65,12 +65,12 @@ def tune(
     if not ranking.candidates or problem.is_empty:
         return Tuned(problem, None, None, None)
     if effort == "exhaustive":
-        judge = accuracy.Judge(problem, site(device))
-        table = timing.table(ranking, time_budget=time_budget, judge=judge, progress=progress)
+        check = accuracy.AccuracyCheck(problem, backend(device))
+        table = timing.table(ranking, time_budget=time_budget, check=check, progress=progress)
         found = timing.entry(table)
     else:
-        candidates, here = ranking.candidates, site(device)
-        found = race.race(problem, candidates, time_budget=time_budget, site=here, progress=progress)
+        candidates, here = ranking.candidates, backend(device)
+        found = race.race(problem, candidates, time_budget=time_budget, backend=here, progress=progress)
     planning.remember(problem, found, device)
     before = ranking.candidates[0].id
     decided = choose.rank(problem, device, Constraints(), measured_only=True)

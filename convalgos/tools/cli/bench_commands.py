@@ -16,7 +16,7 @@ from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.measure import timing
-from convalgos.measure.backends import site
+from convalgos.measure.backends import backend
 from convalgos.select import devices, registry
 from convalgos.tools.bench import peers, results_file, training
 from convalgos.tools.bench import run as bench_run
@@ -261,7 +261,7 @@ def new_results(device: str, skipped: dict[str, str]) -> bench_run.Results[Any]:
     return bench_run.Results(
         command=shlex.join(["convalgos", *sys.argv[1:]]),
         machine=devices.measured_figures(device),
-        versions=bench_run.versions() | site(device).versions(),
+        versions=bench_run.versions() | backend(device).versions(),
         skipped=skipped,
     )
 

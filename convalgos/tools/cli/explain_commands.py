@@ -12,7 +12,7 @@ from convalgos.api import planning
 from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import accuracy, timing
-from convalgos.measure.backends import site
+from convalgos.measure.backends import backend
 from convalgos.select import choose, devices
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import Layer, names
@@ -128,9 +128,9 @@ def find_command(
     devices.measured_figures(device)
     with bar() as progress:
         task = progress.add_task("", total=1)
-        ranking, judge = choose.rank(problem, device), accuracy.Judge(problem, site(device))
+        ranking, check = choose.rank(problem, device), accuracy.AccuracyCheck(problem, backend(device))
         table = timing.table(
-            ranking, rounds=rounds, judge=judge, progress=teller(progress, task, 0, "problem")
+            ranking, rounds=rounds, check=check, progress=teller(progress, task, 0, "problem")
         )
     report_ranking.show_table(table, console())
     if table.failed or not table.rows or any(not r.error <= r.error_bound for r in table.rows):

@@ -17,7 +17,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.measure.accuracy import random_arrays
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.select import choose
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.cases import Case
@@ -103,13 +103,13 @@ class _Checker:
 
     def __init__(self, device: Device, case: Case, truth: Truth, answers: Answers | None):
         self._device, self._case, self._truth = device, case, truth
-        self._site = GpuSite(device)
-        self._x, self._w, self._bias = map(self._site.put, (truth.first, truth.second, truth.bias))
+        self._backend = GpuBackend(device)
+        self._x, self._w, self._bias = map(self._backend.put, (truth.first, truth.second, truth.bias))
         self._right: tuple[Result, Any] | None = None
         known = answers.known(case.problem) if answers else None
         if known is not None and truth.places is not None:
             judge = Result(case.title, str(case.problem), known.judge, "y", bound=known.bound)
-            self._right = judge, self._site.put(known.y)
+            self._right = judge, self._backend.put(known.y)
 
     def check(self, candidate: Candidate, thorough: bool) -> Iterator[Begun | Result]:
         case, problem = self._case, str(self._case.problem)
@@ -119,7 +119,7 @@ class _Checker:
             yield Begun(case, candidate.id, PLANNING)
             plan = candidate.algorithm.serve(case.problem)
             w = plan.prepare(self._w)
-            self._site.wait()
+            self._backend.wait()
             yield Begun(case, candidate.id, RUNNING)
             y = self._run(plan, w)
             plain = replace(result, **self._judged(y))
@@ -138,9 +138,9 @@ class _Checker:
 
     def _run(self, plan: Any, w: Any, **more: Any) -> Any:
         """The result, logical."""
-        y = self._site.unwritten(self._case.problem.array_shapes[2], self._truth.first.dtype)
+        y = self._backend.unwritten(self._case.problem.array_shapes[2], self._truth.first.dtype)
         plan(self._x, w, out=y, **more)
-        self._site.wait()  # errors of the kernels come to light here
+        self._backend.wait()  # errors of the kernels come to light here
         return self._case.problem.logical(2, y)
 
     def _judged(self, y: Any, finished: bool = False) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class _Checker:
         if not math.prod(y.shape):
             return {"error": 0.0}
         if truth.places is None:
-            y, xp = self._site.get(y), np  # what is small, the host looks at
+            y, xp = self._backend.get(y), np  # what is small, the host looks at
         written = ~xp.isnan(_wide(y))
         nans = y.size - int(written.sum())
         if nans:
@@ -159,7 +159,7 @@ class _Checker:
             errors = np.abs(y - right)
             where = _place(int(np.argmax(errors)), errors)
         else:
-            errors = np.abs(self._site.at(y, truth.places) - right)
+            errors = np.abs(self._backend.at(y, truth.places) - right)
             where = tuple(truth.places[int(np.argmax(errors))].tolist())
         return {"error": float(errors.max()) / truth.scale, "where": where}
 
@@ -178,7 +178,7 @@ class _Checker:
             return result, []
         exact, place = self._truth.at(where), np.array([where])
         ours, theirs = (
-            abs(float(self._site.at(array, place)[0]) - exact) / self._truth.scale for array in (y, right)
+            abs(float(self._backend.at(array, place)[0]) - exact) / self._truth.scale for array in (y, right)
         )
         worse = replace(result, error=ours, where=where) if ours > (result.error or 0.0) else result
         if theirs <= (first.bound or 0.0):
@@ -228,16 +228,16 @@ def behave(
 
 
 def _behaviours(device: Device, case: Case, candidate: Candidate) -> Iterator[Begun | Result]:
-    site = GpuSite(device)
+    backend = GpuBackend(device)
     scale = 4.0  # that of the outputs of `random_arrays`
     try:
         yield Begun(case, candidate.id, PLANNING)
         plan = candidate.algorithm.serve(case.problem)
-        numbers = map(site.put, random_arrays(case.problem))
+        numbers = map(backend.put, random_arrays(case.problem))
         x, w = next(numbers), plan.prepare(next(numbers))
-        site.wait()
+        backend.wait()
         yield Begun(case, candidate.id, RUNNING)
-        right = site.get(plan(x, w))
+        right = backend.get(plan(x, w))
     except Exception:  # which `check` tells of
         return
     exact = candidate.algorithm.deterministic
@@ -247,7 +247,7 @@ def _behaviours(device: Device, case: Case, candidate: Candidate) -> Iterator[Be
         yield Begun(case, candidate.id, RUNNING)
         try:
             for y in run(device, plan, x, w):
-                found = site.get(y)
+                found = backend.get(y)
                 if found.tobytes() == right.tobytes():
                     continue
                 with np.errstate(invalid="ignore"):  # what was not written may be anything

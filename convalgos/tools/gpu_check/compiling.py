@@ -14,7 +14,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, timer
 from convalgos.gpu.launch.plan import GpuAlgorithm
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import quick
 from convalgos.tools.gpu_check.cases import TYPES, Case, types
 from convalgos.tools.gpu_check.results import Cut, Result, told
@@ -63,11 +63,11 @@ def warm(device: Device, dtype: str) -> None:
 
     CuPy keeps them on disk, so that other processes need not wait for them in a step of a check.
     """
-    xp, site = device.xp, GpuSite(device)
+    xp, backend = device.xp, GpuBackend(device)
     with device.active():
-        y = site.put(np.ones((2, 3, 4), numpy_dtype(dtype)))
-        site.spoil(site.empty(y.shape, y.dtype))
-        site.at(y, np.zeros((1, 3), np.int64))
+        y = backend.put(np.ones((2, 3, 4), numpy_dtype(dtype)))
+        backend.spoil(backend.empty(y.shape, y.dtype))
+        backend.at(y, np.zeros((1, 3), np.int64))
         spread = xp.zeros((2, 3, 8), y.dtype)
         spread[..., ::2] = y
         xp.ascontiguousarray(y.transpose(0, 2, 1))
@@ -76,4 +76,4 @@ def warm(device: Device, dtype: str) -> None:
         int(written.sum()), int(xp.argmin(written))
         for right in (wide, wide.astype(np.float64)):
             int(xp.argmax(xp.abs(wide - right)))
-    site.wait()
+    backend.wait()

@@ -22,7 +22,7 @@ from typing import Any
 
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import Device, GpuMachine
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.results import Result, told
 
 SERVE = (sys.executable, "-c", "from convalgos.tools.gpu_check.process import main; main()")
@@ -150,7 +150,7 @@ def _send(pipe: Any, found: Any) -> None:
 
 
 def _answer(pipe: Any, device: Device) -> None:
-    site = GpuSite(device)
+    backend = GpuBackend(device)
     while True:
         try:
             job = pipe.recv()
@@ -159,7 +159,7 @@ def _answer(pipe: Any, device: Device) -> None:
         try:
             for found in job(device):
                 _send(pipe, found)
-                if isinstance(found, Result) and found.failure is not None and site.lost():
+                if isinstance(found, Result) and found.failure is not None and backend.lost():
                     _send(pipe, Lost("an error left the device of no use to its process"))
                     return
         except _Gone:

@@ -15,7 +15,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu.device import Device
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.select import registry
 from convalgos.tools.gpu_check.baselines import torch_call
 from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
@@ -108,7 +108,7 @@ def judge(
                 continue
             except Exception as failure:  # the next one is asked, if the device is still of use
                 reason = told(failure)
-                lost = GpuSite(device).lost()
+                lost = GpuBackend(device).lost()
                 yield Result(*titles, f"judge: {reason}", failure=reason if lost else None)
                 continue
             error = float(np.abs(y[tuple(truth.places.T)] - truth.y).max()) / truth.scale
@@ -125,11 +125,11 @@ def _by_torch(device: Device, truth: Truth) -> np.ndarray:
 
 
 def _by_direct(device: Device, truth: Truth) -> np.ndarray:
-    site, problem = GpuSite(device), truth.problem.replace(dtype="float64", compute_dtype=None)
+    backend, problem = GpuBackend(device), truth.problem.replace(dtype="float64", compute_dtype=None)
     name = "gpu.direct.weights" if problem.direction == "backward_weights" else "gpu.direct"
     plan = registry.find_algorithm(name, problem).serve(problem)
-    x, w = map(site.put, _wide(truth))
-    return problem.logical(2, site.get(plan(x, plan.prepare(w))))
+    x, w = map(backend.put, _wide(truth))
+    return problem.logical(2, backend.get(plan(x, plan.prepare(w))))
 
 
 def _wide(truth: Truth) -> tuple[np.ndarray, np.ndarray]:

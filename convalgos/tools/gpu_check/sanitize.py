@@ -21,7 +21,7 @@ from dataclasses import replace
 from convalgos.core.problem import DIRECTIONS
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
-from convalgos.measure.backends import GpuSite
+from convalgos.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import cases
 from convalgos.tools.gpu_check.checks import candidates
 from convalgos.tools.gpu_check.reference_answers import Truth
@@ -80,7 +80,7 @@ def one(device: Device, algorithm: str) -> Collection[str]:
     cuda = getattr(device.xp, "cuda", None)
     if cuda is not None:
         cuda.set_allocator(None)  # no pool
-    site = GpuSite(device)
+    backend = GpuBackend(device)
     seen: set[tuple[str, str]] = set()
     every = cases.of_texts("one", cases.AWKWARD, DIRECTIONS)
     for case in sorted(every, key=lambda case: case.problem.flops):
@@ -97,7 +97,7 @@ def one(device: Device, algorithm: str) -> Collection[str]:
             seen |= kernels or {(algorithm, algorithm)}
             truth = Truth(case.problem)
             forward = case.problem.direction == "forward"
-            bias, activation = (site.put(truth.bias), "relu") if forward else (None, None)
-            plan(site.put(truth.first), site.put(truth.second), bias=bias, activation=activation)
-            site.wait()
+            bias, activation = (backend.put(truth.bias), "relu") if forward else (None, None)
+            plan(backend.put(truth.first), backend.put(truth.second), bias=bias, activation=activation)
+            backend.wait()
     return sorted(name for _, name in seen)

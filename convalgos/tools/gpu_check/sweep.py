@@ -28,7 +28,7 @@ from convalgos.gpu.direct import Direct
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.spectral import block_fft, transposed_io
 from convalgos.gpu.vendor import cost
-from convalgos.measure.backends import Call, GpuSite
+from convalgos.measure.backends import Call, GpuBackend
 from convalgos.measure.race import cheap_arrays
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.fit import Fit, fit
@@ -122,7 +122,7 @@ def sweep(
                 continue
             except Exception as failure:
                 yield Result(SUITE, str(trial.problem), trial.algorithm, group.name, failure=told(failure))
-                if GpuSite(device).lost():
+                if GpuBackend(device).lost():
                     return
         if samples:
             found = solved(group, samples, device.figures)
@@ -250,17 +250,17 @@ GROUPS = (
 
 def _seconds(device: Device, trial: Trial) -> float:
     """The median of some samples."""
-    site = GpuSite(device)
-    call = _call(site, trial.problem, trial.plan())
-    return float(np.median([site.seconds(call) for _ in range(TRIES)]))
+    backend = GpuBackend(device)
+    call = _call(backend, trial.problem, trial.plan())
+    return float(np.median([backend.seconds(call) for _ in range(TRIES)]))
 
 
-def _call(site: GpuSite, problem: ConvProblem, plan: GpuPlan) -> Call:
+def _call(backend: GpuBackend, problem: ConvProblem, plan: GpuPlan) -> Call:
     """A run of a plan, after a first one."""
-    first, second = map(site.put, cheap_arrays(problem))
-    y = site.empty(problem.array_shapes[2], first.dtype)
+    first, second = map(backend.put, cheap_arrays(problem))
+    y = backend.empty(problem.array_shapes[2], first.dtype)
     prepared = plan.prepare(second)
-    site.ready(lambda: plan(first, prepared, out=y))
+    backend.ready(lambda: plan(first, prepared, out=y))
     return lambda: plan(first, prepared, out=y)
 
 
@@ -272,7 +272,7 @@ def _launches(
     if (str(problem), algorithm.id) in skip:
         return
     yield Begun(_case(problem), algorithm.id, PLANNING)
-    call = _call(GpuSite(device), problem, algorithm.serve(problem))
+    call = _call(GpuBackend(device), problem, algorithm.serve(problem))
     few, more = (lambda count=count: [call() for _ in range(count)] for count in LAUNCHES)
     apart = [(device.elapsed(more) - device.elapsed(few)) / (LAUNCHES[1] - LAUNCHES[0]) for _ in range(ROWS)]
     found = fit(

@@ -21,7 +21,7 @@ from convalgos.gpu.device import Device
 from convalgos.gpu.device.calibrate import copy_bandwidth, product_rate
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost
-from convalgos.measure.backends import Call, GpuSite
+from convalgos.measure.backends import Call, GpuBackend
 from convalgos.measure.race import cheap_arrays
 from convalgos.measure.timing import interleave
 from convalgos.select import choose
@@ -166,26 +166,26 @@ def _layer(
     others: dict[str, Call],
     arrays: tuple[np.ndarray, np.ndarray],
 ) -> Iterator[Begun | Result | LayerTimes]:
-    site, problem = GpuSite(device), case.problem
-    x, w = map(site.put, arrays)
-    y = site.empty(problem.array_shapes[2], x.dtype)
+    backend, problem = GpuBackend(device), case.problem
+    x, w = map(backend.put, arrays)
+    y = backend.empty(problem.array_shapes[2], x.dtype)
     calls, firsts, known = dict(others), {}, {}
     for candidate in chosen:
         yield Begun(case, candidate.id, PLANNING)
         try:
             plan = candidate.algorithm.serve(problem)
             prepared = plan.prepare(w)
-            site.wait()
+            backend.wait()
             call = lambda plan=plan, prepared=prepared: plan(x, prepared, out=y)  # noqa: E731
             yield Begun(case, candidate.id, RUNNING)
-            site.ready(call)
-            firsts[candidate.id] = site.seconds(call)
+            backend.ready(call)
+            firsts[candidate.id] = backend.seconds(call)
         except (Unsupported, MemoryError) as reason:  # as of a plan of cuDNN that was found to be wrong
             yield Result(case.title, str(problem), candidate.id, f"not timed: {told(reason)}")
             continue
         except Exception as failure:
             yield Result(case.title, str(problem), candidate.id, "timing", failure=told(failure))
-            if site.lost():
+            if backend.lost():
                 return
             continue
         calls[candidate.id], known[candidate.id] = call, candidate
@@ -195,11 +195,11 @@ def _layer(
         for name in (n for n, s in of_kind.items() if s > limit and n != pick):
             del calls[name]
     yield Begun(case, patience=DATA)
-    timings = interleave(calls, rounds=ROUNDS, burst=BURST, site=site)
+    timings = interleave(calls, rounds=ROUNDS, burst=BURST, backend=backend)
     rows = []
     for name, candidate in known.items():
         samples = timings[name].samples if name in timings else (firsts[name],)
-        host = site.host_seconds(calls[name]) if name in calls else None
+        host = backend.host_seconds(calls[name]) if name in calls else None
         rows.append(
             Timed(name, samples, candidate.seconds, candidate.workspace_bytes, candidate.error_bound, host)
         )
@@ -216,7 +216,7 @@ def _torch_peer(
         return {}
     with suppress(Exception):
         call = torch_call(device.name, problem, first, second)
-        GpuSite(device).ready(call)
+        GpuBackend(device).ready(call)
         return {TORCH: call}
     return {}
 
@@ -227,7 +227,7 @@ def _spectral_peers(device: Device, problem: ConvProblem) -> dict[str, Call]:
     for name, build in {"cupy.fft": _spectral, "torch.fft": _spectral_torch}.items():
         with suppress(Exception):
             call = build(device, problem)
-            GpuSite(device).ready(call)
+            GpuBackend(device).ready(call)
             found[name] = call
     return found
 
@@ -256,7 +256,7 @@ def _spectral_torch(device: Device, problem: ConvProblem) -> Call:
 
 def calls(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | HostTime | Cut]:
     """The host's time of every algorithm on small problems."""
-    site = GpuSite(device)
+    backend = GpuBackend(device)
     for done, text in enumerate(CALLS):
         if time.monotonic() > until:
             yield Cut(len(CALLS) - done)
@@ -272,27 +272,27 @@ def calls(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun 
                     continue
                 yield Begun(case, candidate.id, PLANNING)
                 try:
-                    yield _host_time(site, candidate, problem)
+                    yield _host_time(backend, candidate, problem)
                 except (Unsupported, MemoryError) as reason:
                     yield Result(text, str(problem), candidate.id, f"not timed: {told(reason)}")
                 except Exception as failure:
                     yield Result(text, str(problem), candidate.id, "calls", failure=told(failure))
 
 
-def _host_time(site: GpuSite, candidate: Candidate, problem: ConvProblem) -> HostTime:
+def _host_time(backend: GpuBackend, candidate: Candidate, problem: ConvProblem) -> HostTime:
     plan = candidate.algorithm.serve(problem)
     assert isinstance(plan, GpuPlan)
-    x, w = map(site.put, cheap_arrays(problem))
-    y = site.empty(problem.array_shape(problem.y_shape), x.dtype)
+    x, w = map(backend.put, cheap_arrays(problem))
+    y = backend.empty(problem.array_shape(problem.y_shape), x.dtype)
     prepared = plan.prepare(w)
     call = lambda: plan(x, prepared, out=y)  # noqa: E731
-    site.ready(call)
-    took = min(site.host_seconds(call) for _ in range(HOST_TRIES))
+    backend.ready(call)
+    took = min(backend.host_seconds(call) for _ in range(HOST_TRIES))
     try:
         replay = plan.capture(x, prepared, out=y)
     except Unsupported:  # not every library can be captured
         return HostTime(str(problem), candidate.id, took, None)
-    captured = min(site.host_seconds(replay) for _ in range(HOST_TRIES))
+    captured = min(backend.host_seconds(replay) for _ in range(HOST_TRIES))
     return HostTime(str(problem), candidate.id, took, captured)
 
 

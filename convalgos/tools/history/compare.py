@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from convalgos.measure import timing as measure_timing
-from convalgos.measure.backends import Site
+from convalgos.measure.backends import Backend
 from convalgos.measure.timing import Timing
 from convalgos.tools.history.asv import commit_of, in_tree, snapshot, source_tree
 
@@ -127,7 +127,7 @@ def _compare(name: str, problem: str, before: Ask, now: Ask) -> Compared:
     for turn in range(ROUNDS):
         for i in (0, 1) if turn % 2 == 0 else (1, 0):
             if "pick" in found[i]:
-                time.sleep(Site.idle)
+                time.sleep(Backend.idle)
                 samples[i] += sides[i]({"burst": BURST})["seconds"]
     return Compared(
         name,
