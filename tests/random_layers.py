@@ -110,10 +110,10 @@ def check_problem(
 def problems_of(seed: int, batch: int, count: int) -> Iterator[tuple]:
     """(problem in a direction, kind of data, generator for what else is drawn) of a batch."""
     from convalgos.core.problem import DIRECTIONS
-    from convalgos.testing.random_layers import draw
+    from convalgos.testing.random_layers import random_layer
 
     rng = random.Random(f"{seed} {batch}")
-    for problem in various([draw(rng) for _ in range(POOL * count)], count):
+    for problem in various([random_layer(rng) for _ in range(POOL * count)], count):
         kind = rng.choice(("reals", "reals", "integers"))
         for direction in DIRECTIONS:
             yield problem.replace(direction=direction), kind, rng

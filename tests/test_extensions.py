@@ -110,19 +110,19 @@ def test_a_package_that_cannot_be_loaded_is_left_out(monkeypatch):
     taken = []
 
     def take(name, found):
-        taken.extend(a.id for a in extensions.each(found))
+        taken.extend(a.id for a in extensions.algorithms_of(found))
 
     with pytest.warns(RuntimeWarning) as told:
-        extensions.load("convalgos.algorithms", take)
+        extensions.load_entry_points("convalgos.algorithms", take)
     assert taken == ["cpu.mine"]
     assert [str(w.message).rpartition("left out: ")[2] for w in told] == [
         "ImportError: no module",
         "AttributeError: 'object' object has no attribute 'id'",
     ]
-    extensions.load("convalgos.algorithms", lambda name, found: pytest.fail("it is loaded once"))
+    extensions.load_entry_points("convalgos.algorithms", lambda name, found: pytest.fail("it is loaded once"))
     monkeypatch.setattr(extensions, "_loaded", set())
     monkeypatch.setenv(extensions.VARIABLE, "0")
-    extensions.load("convalgos.algorithms", lambda name, found: pytest.fail("it is left out"))
+    extensions.load_entry_points("convalgos.algorithms", lambda name, found: pytest.fail("it is left out"))
 
 
 @pytest.fixture(scope="module")

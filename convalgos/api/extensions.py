@@ -37,8 +37,8 @@ def register(*algorithms: Algorithm, **rankers: Ranker) -> None:
         >>> ca.unregister("shy")
     """
     for name, ranker in rankers.items():
-        selectors.check(name, ranker)
-    registry.add(*algorithms)
+        selectors.check_ranker(name, ranker)
+    registry.add_algorithms(*algorithms)
     for name, ranker in rankers.items():
         selectors.register(name, ranker)
     forget_plans()
@@ -51,5 +51,5 @@ def unregister(*names: str) -> None:
         ValueError: nothing of that id or name was registered.
     """
     for name in names:
-        (registry.remove if "." in name else selectors.unregister)(name)
+        (registry.remove_algorithm if "." in name else selectors.unregister)(name)
     forget_plans()

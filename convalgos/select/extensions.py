@@ -31,7 +31,7 @@ _lock = guarded(threading.RLock())
 _loaded: set[str] = set()  # groups
 
 
-def load(group: str, take: Callable[[str, Any], None]) -> None:
+def load_entry_points(group: str, take: Callable[[str, Any], None]) -> None:
     """Hand what packages name in a group to `take`, with the name of the entry point; once.
 
     Args:
@@ -53,12 +53,12 @@ def load(group: str, take: Callable[[str, Any], None]) -> None:
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
 
 
-def each(found: Any) -> tuple[Algorithm, ...]:
+def algorithms_of(found: Any) -> tuple[Algorithm, ...]:
     """The algorithm or algorithms of an entry point."""
     return tuple(found) if isinstance(found, Iterable) else (found,)
 
 
-def checked(algorithm: Any, taken: Iterable[str]) -> Algorithm:
+def allowed(algorithm: Any, taken: Iterable[str]) -> Algorithm:
     """An algorithm that may be added.
 
     Args:

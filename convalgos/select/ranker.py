@@ -41,11 +41,11 @@ def register(name: str, ranker: Ranker) -> None:
         >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}
         True
     """
-    check(name, ranker)
+    check_ranker(name, ranker)
     _rankers[name] = ranker
 
 
-def check(name: str, ranker: Ranker) -> None:
+def check_ranker(name: str, ranker: Ranker) -> None:
     """What `register` refuses."""
     if not isinstance(name, str) or not name.isidentifier() or name == "analytic":
         raise ValueError(f"name={name!r} must be a word, other than 'analytic'")
@@ -66,7 +66,7 @@ def unregister(name: str) -> None:
 
 def rankers() -> tuple[str, ...]:
     """The names of all rankers, those of installed packages among them."""
-    extensions.load("convalgos.rankers", register)
+    extensions.load_entry_points("convalgos.rankers", register)
     return tuple(_rankers)
 
 

@@ -25,23 +25,25 @@ _added: dict[str, Algorithm] = {}  # by id, those from outside
 @cache
 def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
     """Every algorithm that there is, or of one device ("cpu", "gpu"), ordered by id."""
-    extensions.load("convalgos.algorithms", lambda name, found: add(*extensions.each(found)))
+    extensions.load_entry_points(
+        "convalgos.algorithms", lambda name, found: add_algorithms(*extensions.algorithms_of(found))
+    )
     found = [a for a in (*_own(), *_added.values()) if device in (None, a.device)]
     return tuple(sorted(found, key=lambda a: a.id))
 
 
-def add(*algorithms: Algorithm) -> None:
+def add_algorithms(*algorithms: Algorithm) -> None:
     """Add algorithms from outside; one whose id another from outside has takes its place.
 
     Raises:
         TypeError, ValueError: one may not be added; then none is.
     """
     taken = {a.id for a in _own()}
-    _added.update({a.id: a for a in [extensions.checked(a, taken) for a in algorithms]})
+    _added.update({a.id: a for a in [extensions.allowed(a, taken) for a in algorithms]})
     _forget()
 
 
-def remove(algorithm_id: str) -> None:
+def remove_algorithm(algorithm_id: str) -> None:
     """Take an algorithm from outside away again.
 
     Raises:

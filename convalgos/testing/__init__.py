@@ -67,14 +67,13 @@ def check_algorithm(algorithm: Algorithm, *, only: Sequence[str] | None = None) 
     if algorithm.device != "cpu":
         how = f"`python -m convalgos.tools.gpu_check --one {algorithm.id}` checks it on a machine with one"
         raise Unsupported(f"{algorithm.id} runs on a GPU: {how}")
-    checks = {check.__name__: check for check in CHECKS}
-    if unknown := [name for name in only or () if name not in checks]:
-        raise ValueError(f"only={unknown[0]!r} must be among {', '.join(checks)}")
+    if unknown := [name for name in only or () if name not in CHECKS]:
+        raise ValueError(f"only={unknown[0]!r} must be among {', '.join(CHECKS)}")
     runs: dict[str, int] = {}
     failures: list[str] = []
-    for name in only or checks:
+    for name in only or CHECKS:
         try:
-            runs[name] = checks[name](algorithm)
+            runs[name] = CHECKS[name](algorithm)
         except Exception as failure:
             failures.append(f"{name}: {type(failure).__name__}: {failure}")
     if failures:

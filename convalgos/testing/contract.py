@@ -1,7 +1,7 @@
 """What every algorithm is held to, one function for each promise of the contract.
 
 Each takes an algorithm, runs what it serves, raises AssertionError where a promise is broken, and returns how
-many runs there were. `CHECKS` lists them in the order in which they tell most.
+many runs there were. `CHECKS` lists them by name, in the order in which they tell most.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def served(algorithm: Algorithm, problem: ConvProblem) -> bool:
     return algorithm.why_not(algorithm.computed(problem)) is None
 
 
-def answers(algorithm: Algorithm) -> int:
+def check_answers(algorithm: Algorithm) -> int:
     """Right on the awkward table, in both layouts and its types, on integers (exact) and on reals."""
     return sum(check_all(algorithm, (p for p, _ in table_problems(algorithm, dtype))) for dtype in WIDE)
 
 
-def gradients(algorithm: Algorithm) -> int:
+def check_gradients(algorithm: Algorithm) -> int:
     """Right in the other directions, by itself or by what computes gradients by it."""
     runs = 0
     for direction in DIRECTIONS:
@@ -72,11 +72,11 @@ def gradients(algorithm: Algorithm) -> int:
     return runs
 
 
-def random_problems(algorithm: Algorithm) -> int:
+def check_random_problems(algorithm: Algorithm) -> int:
     """Right on random layers; the seed is fixed, so that a failure repeats."""
     rng, problems = random.Random(algorithm.id), []
     for _ in range(40 * RANDOM_PROBLEMS):
-        problem = random_layers.draw(rng, RANDOM_FLOPS).replace(direction=algorithm.directions[0])
+        problem = random_layers.random_layer(rng, RANDOM_FLOPS).replace(direction=algorithm.directions[0])
         if served(algorithm, problem):
             problems.append(problem)
         if len(problems) == RANDOM_PROBLEMS:
@@ -84,7 +84,7 @@ def random_problems(algorithm: Algorithm) -> int:
     return check_all(algorithm, problems)
 
 
-def refusals(algorithm: Algorithm) -> int:
+def check_refusals(algorithm: Algorithm) -> int:
     """`why_not` is one sentence, which `Unsupported` hands on with the id."""
     asked = 0
     for problem, reason in (found for dtype in WIDE for found in table_problems(algorithm, dtype)):
@@ -107,7 +107,7 @@ def _refusal(algorithm: Algorithm, problem: ConvProblem) -> str:
     raise AssertionError(f"{problem} was served, though `why_not` has a reason")
 
 
-def others_refused(algorithm: Algorithm) -> int:
+def check_others_refused(algorithm: Algorithm) -> int:
     """Directions and precisions that it does not compute are refused."""
     problem = ConvProblem((1, 4, 8, 8), (4, 4, 3, 3))
     changes: list[dict[str, str]] = [
@@ -121,7 +121,7 @@ def others_refused(algorithm: Algorithm) -> int:
     return len(changes)
 
 
-def figures(algorithm: Algorithm) -> int:
+def check_figures(algorithm: Algorithm) -> int:
     """What the selector reads: a cost above 0 that `least` does not exceed, a workspace, an error bound."""
     machine, asked = current_machine(), 0
     for problem, reason in (found for dtype in WIDE for found in table_problems(algorithm, dtype)):
@@ -141,7 +141,7 @@ def figures(algorithm: Algorithm) -> int:
     return asked
 
 
-def sixteen_bits(algorithm: Algorithm) -> int:
+def check_sixteen_bits(algorithm: Algorithm) -> int:
     """Data of 16 bits are computed in float32: an output is off by its own rounding and that error only."""
     runs = 0
     for text, layout, dtype in product(SIXTEEN_BITS, LAYOUTS, ("float16", "bfloat16")):
@@ -161,7 +161,7 @@ def sixteen_bits(algorithm: Algorithm) -> int:
     return runs
 
 
-def not_a_number(algorithm: Algorithm) -> int:
+def check_not_a_number(algorithm: Algorithm) -> int:
     """An output that reads a NaN is NaN, after ReLU too; one that reads an infinity is not finite.
 
     Where `spreads_nan` is False, no other output changes.
@@ -195,7 +195,7 @@ def _readers(problem: ConvProblem, channel: int, column: int) -> Array:
     return touched
 
 
-def arrays_as_they_come(algorithm: Algorithm) -> int:
+def check_arrays_as_they_come(algorithm: Algorithm) -> int:
     """The same answer from arrays with gaps, turned round, or amid an element, and into such."""
     runs = 0
     for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, LAID)):
@@ -231,7 +231,7 @@ def _amid_an_element(array: Array) -> Array:
     return moved
 
 
-def repeats(algorithm: Algorithm) -> int:
+def check_repeats(algorithm: Algorithm) -> int:
     """The same bits again after other data, by other plans, and by several threads at once."""
     if not algorithm.deterministic:
         return 0
@@ -257,15 +257,15 @@ def _same_bits(plan: Plan, x: Array, filters: Any, bias: Array, first: Array, _:
     return all(np.array_equal(plan(x, filters, bias=bias), first) for _ in range(CALLS))
 
 
-CHECKS: tuple[Callable[[Algorithm], int], ...] = (
-    answers,
-    refusals,
-    figures,
-    others_refused,
-    not_a_number,
-    sixteen_bits,
-    arrays_as_they_come,
-    repeats,
-    random_problems,
-    gradients,
-)
+CHECKS: dict[str, Callable[[Algorithm], int]] = {
+    "answers": check_answers,
+    "refusals": check_refusals,
+    "figures": check_figures,
+    "others_refused": check_others_refused,
+    "not_a_number": check_not_a_number,
+    "sixteen_bits": check_sixteen_bits,
+    "arrays_as_they_come": check_arrays_as_they_come,
+    "repeats": check_repeats,
+    "random_problems": check_random_problems,
+    "gradients": check_gradients,
+}

@@ -13,7 +13,7 @@ FLOPS = 1e4, 6e7  # of a problem, as many in each decade
 MOST_ELEMENTS = 3_000_000  # of an array
 
 
-def draw(rng: random.Random, most_flops: float = FLOPS[1]) -> ConvProblem:
+def random_layer(rng: random.Random, most_flops: float = FLOPS[1]) -> ConvProblem:
     """A problem of the forward direction, of a random size, that is valid and not empty."""
     while True:
         flops = math.exp(rng.uniform(math.log(FLOPS[0]), math.log(most_flops)))
