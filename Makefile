@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SUITE ?= resnet50
 
-.PHONY: bench test gpu-check clean
+.PHONY: bench test docs gpu-check clean
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.bench
@@ -16,13 +16,22 @@ test: $(VENV)/.test
 	$(BIN)/mypy
 	OMP_WAIT_POLICY=passive $(BIN)/pytest -n auto --maxprocesses 4
 
+# The pages, in docs/_build/html: any warning fails, and every example in them and in the docstrings is run.
+# CONVALGOS_LINKCHECK=1 looks at the links to other sites, too.
+SPHINX = $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees
+docs: $(VENV)/.docs
+	$(SPHINX) -b html docs docs/_build/html
+	OMP_WAIT_POLICY=passive $(SPHINX) -b doctest docs docs/_build/doctest
+	$(if $(CONVALGOS_LINKCHECK),$(SPHINX) -b linkcheck docs docs/_build/linkcheck)
+	@echo "the pages are in docs/_build/html/index.html"
+
 # On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed. Less than eight minutes, with
 # QUICK=1 less than three.
 gpu-check:
 	$(PYTHON) -m convalgos.tools.gpu_check --out $(or $(OUT),docs/results) $(if $(QUICK),--quick)
 
 # The stamp of an extra is as new as its last installation; a changed pyproject.toml installs it again.
-$(VENV)/.bench $(VENV)/.test: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.bench $(VENV)/.test $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	touch $@
 
@@ -30,4 +39,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache ci-artifacts asv_bench/html
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache ci-artifacts asv_bench/html docs/_build

@@ -1,0 +1,101 @@
+"""How the pages are built: `make docs`.
+
+Docstrings are in Google's style ("Args:", "Returns:"), which napoleon reads; numpydoc reads another one.
+Nothing here needs torch, onnx or a GPU: of the first two what is missing is imitated while docstrings are
+read.
+"""
+
+import doctest
+import os
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
+_wisdom = tempfile.TemporaryDirectory(prefix="convalgos-docs-")
+os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # what examples measure decides nothing later
+
+import imitated  # noqa: E402, F401
+
+from convalgos import __version__  # noqa: E402
+
+project = "convalgos"
+author = "convalgos contributors"
+copyright = "the convalgos contributors, under the MIT license"
+version = release = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.doctest",
+    "sphinx_copybutton",
+    "plain_docstrings",
+    "python_examples",
+    "glossary_list",
+    "curves",
+]
+exclude_patterns = ["_build", "_data", "_tools", "examples", "results"]
+
+# Markdown
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+# Docstrings
+autodoc_mock_imports = [name for name in ("torch", "onnx") if find_spec(name) is None]
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+python_maximum_signature_line_length = 88
+smartquotes = False  # docstrings quote code
+default_role = "py:obj"  # `name` in a docstring is a link where there is such a page
+
+# References: a name in a docstring, or a type in a signature, may be one that has no page. Links in the pages
+# themselves are all checked.
+nitpicky = True
+nitpick_ignore_regex = [("py:obj", ".*"), ("py:class", ".*"), ("py:exc", ".*")]
+linkcheck_timeout = 20
+
+# Examples
+doctest_test_doctest_blocks = "default"
+doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
+doctest_global_setup = """
+import os, tempfile
+import numpy as np
+import convalgos as ca
+from convalgos import ConvProblem
+try:
+    import torch
+    from convalgos.torch import forget_filters, replace
+except ImportError:
+    torch = None
+_home, _folder = os.getcwd(), tempfile.TemporaryDirectory(prefix="convalgos-example-")
+os.chdir(_folder.name)
+rng = np.random.default_rng(0)
+"""
+doctest_global_cleanup = "os.chdir(_home); _folder.cleanup()"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# Pages
+html_theme = "furo"
+html_title = f"convalgos {release}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+
+def setup(app: object) -> None:
+    """Chapters that are being written enter the table of contents when they are there."""
+    coming = [
+        name for name in ("selector", "algorithms/index", "walks") if not (DOCS / f"{name}.md").exists()
+    ]
+
+    def leave_out(app: object, docname: str, source: list[str]) -> None:
+        if docname == "index":
+            source[0] = "\n".join(line for line in source[0].splitlines() if line not in coming)
+
+    app.connect("source-read", leave_out)  # type: ignore[attr-defined]

@@ -1,0 +1,159 @@
+"""The pages in docs/, not built: can they be reached, do their commands exist, is the glossary true?
+
+`make docs` builds them, runs every example and checks every link within them.
+"""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from convalgos.cli import main
+from convalgos.version import __version__
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LEFT_OUT = ("_build", "_data", "_tools", "examples", "results")  # as in conf.py
+PAGES = {
+    path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text()
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.relative_to(DOCS).parts[0] not in LEFT_OUT
+}
+GLOSSARY = tomllib.loads((DOCS / "glossary.toml").read_text())
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def commands(text):
+    """(words of each command in the blocks of shell commands)"""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)
+    return [words for b in blocks for line in b.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+def listed(page):
+    """The pages that the tables of contents of a page name."""
+    folder = (DOCS / page).parent
+    for block in re.findall(r"^```\{toctree\}\n(.*?)^```", PAGES[page], re.S | re.M):
+        for line in filter(None, block.splitlines()):
+            if not line.startswith(":"):
+                yield (folder / line).resolve().relative_to(DOCS).as_posix()
+
+
+def defined():
+    """Every name that a module of the package gives to something."""
+    names = set()
+    for path in (ROOT / "convalgos").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.arg):
+                names.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
+
+
+def test_every_page_is_in_a_table_of_contents():
+    reached, open_pages = set(), ["index"]
+    while open_pages:
+        page = open_pages.pop()
+        if page in PAGES and page not in reached:
+            reached.add(page)
+            open_pages += listed(page)
+    assert reached == set(PAGES)
+
+
+def test_words_of_the_glossary_are_those_of_the_code():
+    there = defined()
+    named = [(term, name) for term, told in GLOSSARY.items() for name in told.get("code", ())]
+    assert len(named) > 60
+    assert [(term, name) for term, name in named if name not in there] == []
+
+
+def test_the_glossary_is_sorted_and_complete():
+    folded = [term.casefold() for term in GLOSSARY]
+    assert folded == sorted(set(folded))
+    assert all(told.keys() <= {"means", "code"} and told["means"].endswith(".") for told in GLOSSARY.values())
+    for term in ("tile", "micro-kernel", "packed panel", "epilogue", "non-temporal store", "regret", "wisdom",
+                 "workspace", "prepared filter", "cost model", "ranker", "candidate"):  # fmt: skip
+        assert term in GLOSSARY
+    assert "docs/glossary.toml" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def parsed(words):
+    """Read a command line as `convalgos` does, and do nothing."""
+    command, rest = main, words
+    while isinstance(command, click.Group):
+        assert rest[0] in command.commands, f"convalgos has no {' '.join(words)}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    with command.make_context(words[0], list(rest)):
+        pass
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if commands(text)])
+def test_commands_exist(page, tmp_path, monkeypatch):
+    makefile = (ROOT / "Makefile").read_text()
+    monkeypatch.chdir(tmp_path)
+    for program, *words in commands(PAGES[page]):
+        if program == "make":
+            assert all(re.search(rf"^{target}:", makefile, re.M) for target in words), words
+        elif program == "pip":
+            assert words[0] == "install" and set(re.findall(r"\w+", " ".join(words[1:]))) <= {"e", *EXTRAS}
+        elif program == "python":
+            assert (ROOT / words[0]).exists(), words
+        else:
+            assert program == "convalgos", program
+            for word in words:  # files that a command reads must be there
+                if word.endswith((".json", ".txt")):
+                    (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+                    (tmp_path / word).touch()
+            parsed(words)
+    for path in re.findall(r"asv_bench/tables/\w+\.json", PAGES[page]):
+        assert (ROOT / path).exists(), path
+
+
+def test_every_example_is_run():
+    """Blocks of Python begin with a prompt, by which they are found; what cannot run is marked `py`."""
+    blocks = [b for text in PAGES.values() for b in re.findall(r"^```python\n(.*)$", text, re.M)]
+    assert len(blocks) > 20
+    assert [b for b in blocks if not b.startswith(">>> ")] == []
+
+
+def test_the_citation_and_the_changelog_are_of_this_version():
+    yaml = pytest.importorskip("yaml")
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors", "version", "license", "type"} <= cited.keys()
+    assert cited["version"] == __version__ and cited["license"] == "MIT"
+    (first, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert first.rstrip(",") == __version__
+
+
+def test_every_public_call_is_in_the_reference():
+    import convalgos as ca
+    from convalgos import signal, wisdom
+
+    reference = "\n".join(text for page, text in PAGES.items() if page.startswith("api/"))
+    told = set(re.findall(r"\.\. auto\w+:: ([\w.]+)", reference))
+    modules = {"select", "signal", "wisdom"}  # which have sections of their own
+    assert set(ca.__all__) - {"__version__"} - modules <= told
+    assert set(signal.__all__) <= told
+    assert {"export", "merge", "show", "forget", "verify"} <= told & set(vars(wisdom))
+
+
+def test_torch_s_docstrings_are_read_without_torch():
+    """On a machine that has none, `make docs` imitates it; here it is passed over."""
+    pytest.importorskip("sphinx", reason="needs sphinx (pip install 'convalgos[docs]')")
+    code = (
+        "import imitated; from sphinx.ext.autodoc.mock import mock\n"
+        "with mock(['torch', 'onnx']):\n    import convalgos.torch as ct; print(ct.replace.__doc__)"
+    )
+    path = f"{DOCS / '_ext'}:{ROOT}"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
+                          capture_output=True, text=True)  # fmt: skip
+    assert "convolutions of a model" in done.stdout, done.stderr
