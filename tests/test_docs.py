@@ -10,13 +10,21 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import click
 import pytest
 
+import convalgos as ca
+from convalgos.bench import LayerResult
 from convalgos.cli import main
-from convalgos.version import __version__
+from convalgos.json_format import FORMATS
+from convalgos.measure import Table
+from convalgos.suites import Layer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -129,21 +137,59 @@ def test_the_citation_and_the_changelog_are_of_this_version():
     yaml = pytest.importorskip("yaml")
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors", "version", "license", "type"} <= cited.keys()
-    assert cited["version"] == __version__ and cited["license"] == "MIT"
+    assert cited["version"] == ca.__version__ and cited["license"] == "MIT"
     (first, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert first.rstrip(",") == __version__
+    assert first.rstrip(",") == ca.__version__
 
 
 def test_every_public_call_is_in_the_reference():
-    import convalgos as ca
-    from convalgos import signal, wisdom
-
     reference = "\n".join(text for page, text in PAGES.items() if page.startswith("api/"))
     told = set(re.findall(r"\.\. auto\w+:: ([\w.]+)", reference))
     modules = {"select", "signal", "wisdom"}  # which have sections of their own
     assert set(ca.__all__) - {"__version__"} - modules <= told
-    assert set(signal.__all__) <= told
-    assert {"export", "merge", "show", "forget", "verify"} <= told & set(vars(wisdom))
+    assert set(ca.signal.__all__) <= told
+    assert {"export", "merge", "show", "forget", "verify"} <= told & set(vars(ca.wisdom))
+
+
+def documented():
+    """(module, name) of everything that the reference takes a docstring from."""
+    for page, text in PAGES.items():
+        module = None
+        for kind, name in re.findall(r"^ *\.\. (currentmodule|auto\w+):: ([\w.]+)", text, re.M):
+            if kind == "currentmodule":
+                module = name
+            else:
+                yield page, module, name
+
+
+def test_what_the_reference_documents_is_there():
+    for page, module, name in documented():
+        needed = re.match(r"convalgos\.(torch|onnx)", module)
+        if needed is None or find_spec(needed[1]):
+            assert attrgetter(name)(import_module(module)) is not None, page
+
+
+def test_the_example_of_a_wisdom_file_is_one(tmp_path, wisdom):
+    (example,) = re.findall(r"```json\n(.*?)```", PAGES["files"], re.S)
+    (tmp_path / "wisdom.json").write_text(example)
+    merged = ca.wisdom.merge(tmp_path / "wisdom.json")
+    assert (merged.problems, merged.candidates, merged.machine) == (1, 2, "amd_epyc-2t-v64-linux")
+
+
+def test_files_are_described_as_they_are_written():
+    told = set(re.findall(r"`(\w+)`", PAGES["files"]))
+    figures = {field.name for field in fields(ca.select.current_machine())}
+    layer = LayerResult(Layer("a", "b", ca.ConvProblem.parse("c1 w1 k1 s1")), None, Table(None, (), ()), ())
+    assert figures | set(layer.as_json()) <= told
+    for kind, number in FORMATS.items():
+        assert re.search(rf"^\| `{kind}` \|.*\| {number} \|$", PAGES["files"], re.M), kind
+
+
+def test_variables_of_the_environment_are_told():
+    code = "\n".join(path.read_text() for path in (ROOT / "convalgos").rglob("*.py"))
+    read = set(re.findall(r"[\"'](CONVALGOS_[A-Z_]+)[\"']", code))
+    private = {name for name in read if name.startswith("CONVALGOS_HISTORY_")}  # to asv's processes
+    assert read - private == set(re.findall(r"^\| `(CONVALGOS_[A-Z_]+)`", PAGES["api/choosing"], re.M))
 
 
 def test_torch_s_docstrings_are_read_without_torch():

@@ -9,7 +9,9 @@ import pytest
 from browser import keep, show
 
 SITE = Path(__file__).parents[1] / "docs" / "_build" / "html"
-PAGES = [p for p in ("index", "api/calls", "algorithms/cpu-winograd") if (SITE / f"{p}.html").exists()]
+PAGES = [
+    p for p in ("index", "api/calls", "results", "algorithms/cpu-winograd") if (SITE / f"{p}.html").exists()
+]
 pytestmark = pytest.mark.skipif(not SITE.exists(), reason="needs docs/_build/html, which `make docs` builds")
 
 
@@ -28,7 +30,7 @@ def test_a_page_reads_on_a_phone_in_the_dark_and_in_print(browser, page):
         colours[scheme] = sum(map(int, colour.strip("rgb()").split(",")))
     assert colours["dark"] < 150 < 600 < colours["light"]
 
-    show(browser, path, width=800)
+    show(browser, path, width=720)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     keep(browser, f"{name}_print")
     shown = browser.execute_script(
@@ -36,6 +38,8 @@ def test_a_page_reads_on_a_phone_in_the_dark_and_in_print(browser, page):
         ".filter(e => getComputedStyle(e).display !== 'none').length"
     )
     assert shown == 0, "navigation is printed"
+    ends = "return [...document.querySelectorAll('table')].map(e => e.getBoundingClientRect().right)"
+    assert all(end <= 720 for end in browser.execute_script(ends)), "a table is wider than paper"
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
