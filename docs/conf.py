@@ -49,7 +49,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 88
-smartquotes = False  # docstrings quote code
+smartquotes_action = "D"  # dashes only: docstrings quote code
 default_role = "py:obj"  # `name` in a docstring is a link where there is such a page
 
 # References: a name in a docstring, or a type in a signature, may be one that has no page. Links in the pages
