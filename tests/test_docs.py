@@ -20,11 +20,11 @@ import click
 import pytest
 
 import convalgos as ca
-from convalgos.bench import LayerResult
-from convalgos.cli import main
-from convalgos.json_format import FORMATS
-from convalgos.measure import Table
-from convalgos.suites import Layer
+from convalgos.core.json_format import FORMATS
+from convalgos.measure.timing import Table
+from convalgos.tools.bench.run import LayerResult
+from convalgos.tools.bench.suites import Layer
+from convalgos.tools.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
