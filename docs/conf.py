@@ -90,9 +90,7 @@ html_show_sphinx = False
 
 def setup(app: object) -> None:
     """Chapters that are being written enter the table of contents when they are there."""
-    coming = [
-        name for name in ("selector", "algorithms/index", "walks") if not (DOCS / f"{name}.md").exists()
-    ]
+    coming = [name for name in ("selector", "algorithms/index") if not (DOCS / f"{name}.md").exists()]
 
     def leave_out(app: object, docname: str, source: list[str]) -> None:
         if docname == "index":

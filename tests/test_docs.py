@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 import convalgos as ca
@@ -131,6 +132,56 @@ def test_every_example_is_run():
     blocks = [b for text in PAGES.values() for b in re.findall(r"^```python\n(.*)$", text, re.M)]
     assert len(blocks) > 20
     assert [b for b in blocks if not b.startswith(">>> ")] == []
+
+
+def steps(walk):
+    """[(file, names of functions)] of a walk, in order."""
+    (text,) = re.findall(rf"^## {walk}: .*?$(.*?)(?=^## |\Z)", PAGES["walks"], re.S | re.M)
+    items = re.findall(r"^\d+\. `convalgos/([\w/]+\.py)`(.*?)(?=^\d+\. |\Z)", text, re.S | re.M)
+    return [(path, re.findall(r"`(?:\w+\.)*(\w+)\(\)`", told)) for path, told in items]
+
+
+def calls_of(run):
+    """[(file, function)] of the package in the order in which they are called while this runs."""
+    package, found = Path(ca.__file__).parent, []
+
+    def note(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(package):
+            found.append((path.relative_to(package).as_posix(), frame.f_code.co_name))
+
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("walk", ["plan", "conv"])
+def test_a_walk_is_the_way_that_calls_go(walk):
+    """Its functions are in their files, and those that Python runs are called, file by file in its order."""
+    x, w = np.ones((1, 64, 56, 56), "f4"), np.ones((64, 64, 3, 3), "f4")
+    text = "n1 c64 h56 w56 k64 r3 s3 p1"
+    assert text in PAGES["walks"]
+    ways = {
+        "plan": lambda: ca.plan(ca.ConvProblem.parse(text), allow="cpu.winograd"),
+        "conv": lambda: ca.conv(x, w, padding=1, algorithm="cpu.winograd.f4x3"),
+    }
+    ca.forget_plans()
+    if walk == "conv":
+        ways[walk]()  # the second call is told
+    calls, passed = calls_of(ways[walk]), 0
+    assert 5 <= len(steps(walk)) <= 8
+    for path, names in steps(walk):
+        tree = ast.parse((ROOT / "convalgos" / path).read_text())
+        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert names and set(names) <= there, f"{path} has no {sorted(set(names) - there)}"
+        step = {(path, name) for name in names}
+        if step & set(calls):  # else it is compiled
+            assert step & set(calls[passed:]), f"{path} is not called after the file before it"
+            passed = next(i for i in range(passed, len(calls)) if calls[i] in step) + 1
+    assert passed > 0
 
 
 def test_the_citation_and_the_changelog_are_of_this_version():
