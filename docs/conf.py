@@ -86,14 +86,3 @@ html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sphinx = False
-
-
-def setup(app: object) -> None:
-    """Chapters that are being written enter the table of contents when they are there."""
-    coming = [name for name in ("selector", "algorithms/index") if not (DOCS / f"{name}.md").exists()]
-
-    def leave_out(app: object, docname: str, source: list[str]) -> None:
-        if docname == "index":
-            source[0] = "\n".join(line for line in source[0].splitlines() if line not in coming)
-
-    app.connect("source-read", leave_out)  # type: ignore[attr-defined]
