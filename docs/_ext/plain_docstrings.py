@@ -21,7 +21,7 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
         if returns and text:
             line = f"{line[: -len(text)]}: {text}"  # an empty type, then the description
         returns = text == "Returns:"
-        if text.startswith(">>>") and imitated:
+        if text.startswith(">>>") and imitated and "# doctest:" not in text:
             line += "  # doctest: +SKIP"
         lines[i] = line if example else line.translate(SPECIAL)
 
