@@ -115,7 +115,7 @@ def test_commands_exist(page, tmp_path, monkeypatch):
         elif program == "pip":
             assert words[0] == "install" and set(re.findall(r"\w+", " ".join(words[1:]))) <= {"e", *EXTRAS}
         elif program == "python":
-            assert (ROOT / words[0]).exists(), words
+            assert find_spec(words[1]) if words[0] == "-m" else (ROOT / words[0]).exists(), words
         else:
             assert program == "convalgos", program
             for word in words:  # files that a command reads must be there
