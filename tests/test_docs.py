@@ -159,7 +159,7 @@ def calls_of(run):
 
 
 @pytest.mark.parametrize("walk", ["plan", "conv"])
-def test_a_walk_is_the_way_that_calls_go(walk):
+def test_a_walk_is_the_way_that_calls_go(walk, wisdom):
     """Its functions are in their files, and those that Python runs are called, file by file in its order."""
     x, w = np.ones((1, 64, 56, 56), "f4"), np.ones((64, 64, 3, 3), "f4")
     text = "n1 c64 h56 w56 k64 r3 s3 p1"
