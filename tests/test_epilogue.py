@@ -70,7 +70,7 @@ def test_values_slopes_and_limits(form):
     steepest = epilogue.steepest(activation_of(form))
     assert 0.99 * steepest <= slopes.max() <= steepest * (1 + 1e-9)
     edge = np.array([[np.nan, np.inf, -np.inf]], np.float32).astype(np.float16)
-    epilogue.finish(edge, None, activation_of(form))
+    epilogue.add_and_activate(edge, None, activation_of(form))
     far = np.array([by_definition(700.0, form), by_definition(-700.0, form)])
     far[np.abs(far) > 6.5] *= np.inf
     assert np.isnan(edge[0, 0]) and np.allclose(edge[0, 1:].astype(float), far, rtol=1e-3)

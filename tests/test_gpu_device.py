@@ -18,6 +18,7 @@ from helpers import example
 import convalgos as ca
 from convalgos.core.cache_files import cache_folder
 from convalgos.core.errors import Unsupported
+from convalgos.core.plan import Choice
 from convalgos.gpu import device
 from convalgos.gpu.compile.module import Build, CompileError
 from convalgos.gpu.device import cuda, cufft, tables, tma
@@ -349,7 +350,7 @@ def test_another_plan_takes_over_where_memory_is_short(monkeypatch, mode):
     made = served(problem, algorithm="gpu.winograd.f2x3")
     if not made.workspace_bytes:
         pytest.skip("the sums of the problem are not split")
-    made.next_plan = lambda: served(problem)
+    made.chosen(Choice(next_plan=lambda: served(problem)))
     x, w, bias = on(0, x, bare, bias)
     prepared, wanted = made.prepare(w), y + bias.array[:, None, None]
     w.array[...] = np.nan  # the caller's, which may be overwritten
@@ -373,7 +374,7 @@ def test_another_plan_takes_over_where_memory_is_short(monkeypatch, mode):
 def test_no_memory_for_anything_else_is_no_reason_for_another_plan():
     x, w, _, y = example(SPLIT, "integers")
     plan = served(SPLIT, algorithm="gpu.winograd.f2x3")
-    plan.next_plan = lambda: pytest.fail("there is memory for the workspace")
+    plan.chosen(Choice(next_plan=lambda: pytest.fail("there is memory for the workspace")))
     x, w = on(0, x, w)
     prepared = plan.prepare(w)
     stand_in.default_pool.free_all_blocks()
@@ -391,7 +392,7 @@ def test_filters_are_kept_only_for_plans_that_may_need_them():
     (w,) = on(0, w)
     plan = served(SPLIT, algorithm="gpu.winograd.f2x3")
     assert plan.prepare(w).original is None
-    plan.next_plan = lambda: served(SPLIT)
+    plan.chosen(Choice(next_plan=lambda: served(SPLIT)))
     assert plan.prepare(w).original is not None
 
 

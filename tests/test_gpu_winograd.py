@@ -6,6 +6,7 @@ from cuda_shim import device as shim
 from helpers import check, example
 
 from convalgos.core.cook_toom import cook_toom
+from convalgos.core.plan import Choice
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import direct as direct_file
 from convalgos.gpu import winograd
@@ -86,7 +87,7 @@ def test_where_there_is_no_memory_the_next_candidate_runs():
         (direct,) = direct_file.ALGORITHMS
         with pytest.raises(MemoryError):
             plan(x, plan.prepare(w))
-        plan.next_plan = lambda: direct.serve(problem)
+        plan.chosen(Choice(next_plan=lambda: direct.serve(problem)))
         prepared = plan.prepare(w)
         with pytest.warns(RuntimeWarning, match=r"f2x3_gemm found no memory .* gpu\.direct runs") as caught:
             first = plan(x, prepared, bias=bias)

@@ -125,7 +125,7 @@ def test_threads_share_one_cache():
     threads = [threading.Thread(target=use) for _ in range(4)]
     [t.start() for t in threads]
     [t.join() for t in threads]
-    assert not failed and len(cache) <= 8 and cache.nbytes == sum(cache._weights.values())
+    assert not failed and len(cache) <= 8 and cache.nbytes == sum(k.nbytes for k in cache.kept.values())
 
 
 # --- workspaces ------------------------------------------------------------------------------

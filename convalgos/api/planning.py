@@ -35,7 +35,6 @@ from convalgos.select.ranking import Ranking
 if TYPE_CHECKING:
     from convalgos.measure.timing import Table
 
-forgotten = 0  # how often `forget_plans` was called: what others keep of plans is then out of date
 MOST_MEMORIES = 4  # times the memory of the machine that the arrays of a plan may take
 EFFORTS = ("estimate", "measure", "exhaustive")
 ON_MISS = ("estimate", "error")
@@ -99,9 +98,9 @@ def conv(
     x = _array("x", x, device)
     of_x = facts("x", x)
     if isinstance(w, PreparedFilter):
-        w_shape = w.key[1].w_shape
+        w_shape = w.key.problem.w_shape
         if algorithm == "auto":
-            algorithm = w.key[0]  # the choice was made when the filter was prepared
+            algorithm = w.key.algorithm  # the choice was made when the filter was prepared
     else:
         w = _array("w", w, device)
         w_shape, _, w_dtype = facts("w", w)
@@ -207,7 +206,6 @@ def plan(
         made = shape_buckets.plan(problem, device, constraints)
     else:
         made = choose.explained(choose.rank(problem, device, constraints, selector=selector), device)
-    made.watched = True
     return made
 
 
@@ -404,8 +402,6 @@ def forget_plans() -> None:
         >>> import convalgos as ca
         >>> ca.forget_plans()
     """
-    global forgotten
-    forgotten += 1
     plan_cache.forget()
     shape_buckets.forget()
     workspaces.forget()
@@ -423,19 +419,19 @@ def plan_for(
         kinds = repr((stride, padding, dilation, groups))
     key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
     try:
-        found = _held.get(key)
+        kept = _kept.get(key)
     except TypeError:  # a list among the arguments
         return plan_for(*map(_hashable, (*key[:6], *others)))
-    if found is None:
-        found = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
-        _plans.add(key, found)
-    else:
-        found.used = next(_clock)
-    return found
+    if kept is None:
+        made = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
+        _plans.add(key, made)
+        return made
+    kept.used = next(_clock)
+    return kept.plan
 
 
 _plans = PlanCache()
-_held, _clock = _plans.plans, _plans.clock
+_kept, _clock = _plans.kept, _plans.clock
 
 
 def _made(

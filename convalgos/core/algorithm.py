@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.plan import CastPlan, EmptyPlan, Plan, RereadPlan
+from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
 
 if TYPE_CHECKING:
     from convalgos.core.machine import Machine
@@ -153,17 +154,23 @@ class Algorithm(ABC):
             return problem
         return problem if self.why_not(reread) else reread
 
-    def serve(self, problem: ConvProblem) -> Plan:
-        """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed."""
+    def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
+        """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed.
+
+        Args:
+            choice: what the planner has to tell of it.
+        """
         computed = self.computed(problem)
         if reason := self.why_not(computed):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
         if problem.is_empty:
-            return EmptyPlan(problem, self)
+            return EmptyPlan(problem, self).chosen(choice)
         plan = self.plan(computed)
         if computed.layout != problem.layout:
             plan = RereadPlan(computed.relaid, self, plan)
-        return plan if computed.dtype == problem.dtype else CastPlan(problem, self, plan)
+        if computed.dtype != problem.dtype:
+            plan = CastPlan(problem, self, plan)
+        return plan.chosen(choice)
 
 
 def error_of_sums(problem: ConvProblem) -> float:

@@ -36,6 +36,8 @@ class Activation(NamedTuple):
 
 
 class Kind(NamedTuple):
+    """An activation that kernels know."""
+
     code: int  # ACTIVATION in common.cuh
     numbers: int = 0  # that it takes
     steepest: float = 1.0  # largest slope: errors of the sums grow by no more
@@ -56,10 +58,11 @@ NAMED = {  # by name alone
     "leaky_relu": Activation("leaky_relu", 0.01),
 }
 RELU = Activation("relu")
+ActivationLike = str | Sequence[str | float] | Activation | None  # what plans take
 NAMES = tuple(dict.fromkeys((*KINDS, *NAMED)))
 
 
-def activation_of(given: Any) -> Activation | None:
+def activation_of(given: ActivationLike) -> Activation | None:
     """What was given as an activation.
 
     Raises:
@@ -67,7 +70,8 @@ def activation_of(given: Any) -> Activation | None:
     """
     if given is None or isinstance(given, Activation):
         return given
-    name, numbers = given, []
+    name: object = given
+    numbers: list[Any] = []
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         name, *numbers = given
     if not isinstance(name, str) or name not in NAMES:
@@ -93,7 +97,7 @@ def steepest(activation: Activation | None) -> float:
     return max(KINDS[activation.name].steepest, abs(activation.a) if activation.name == "leaky_relu" else 0)
 
 
-def finish(y: np.ndarray, residual: np.ndarray | None, activation: Activation | None) -> None:
+def add_and_activate(y: np.ndarray, residual: np.ndarray | None, activation: Activation | None) -> None:
     """y = activation(y + residual) in place; both contiguous and of one type."""
     flat, added = y.reshape(-1), None if residual is None else residual.reshape(-1)
     wide = np.promote_types(y.dtype, np.float32) if y.dtype.kind == "f" else np.dtype(np.float32)

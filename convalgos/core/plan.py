@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue, workspaces
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
+from convalgos.core.epilogue import ActivationLike
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular
 
@@ -34,13 +36,35 @@ class Named(Protocol):
     def id(self) -> str: ...
 
 
+class Choice(NamedTuple):
+    """How the planner came to a plan; `Algorithm.serve` hands it on to the plan that it makes."""
+
+    explanation: str | Callable[[], str] = ""  # why this algorithm, or what tells it when asked
+    next_plan: Callable[[], Plan] | None = None  # makes a plan of less workspace, where there is one
+    watched: bool = True  # whether its runs are those of a program, which `convalgos.measure.capture` counts
+
+
+NOT_CHOSEN = Choice(watched=False)  # of plans that no planner chose, such as those that are timed
+
+
+class FilterKey(NamedTuple):
+    """What a filter was prepared for: it serves plans of the same key."""
+
+    algorithm: str
+    problem: ConvProblem
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} on {self.problem}" + ("" if self.device == "cpu" else f" on {self.device}")
+
+
 class PreparedFilter:
     """A filter in the form that one plan runs on; `Plan.prepare` makes it. For backward_weights it is dy."""
 
     __slots__ = ("data", "key")
 
-    def __init__(self, key: tuple[Any, ...], data: Any):
-        self.key = key  # (algorithm id, problem), and on a GPU its name
+    def __init__(self, key: FilterKey, data: Any):
+        self.key = key
         self.data = data
 
 
@@ -50,28 +74,34 @@ class Plan(Tabular, ABC):
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
     """
 
-    explanation: str | Callable[[], str] = ""  # set by the selector: why this algorithm
-    next_plan: Callable[[], Plan] | None = None  # of less workspace, where there is one; set by the selector
-    watched = False  # whether its runs are those of a program, which `convalgos.measure.capture` counts
-    used = 0  # when a cache of plans last gave it out, in its own count
+    choice: Choice = NOT_CHOSEN
 
-    def __init__(self, problem: ConvProblem, algorithm: Named, workspace_bytes: int = 0):
+    def __init__(
+        self, problem: ConvProblem, algorithm: Named, workspace_bytes: int = 0, *, device: str = "cpu"
+    ):
         self.problem = problem
         self.algorithm = algorithm.id
         self.workspace_bytes = workspace_bytes
-        self._key: tuple[Any, ...] = (algorithm.id, problem)
+        self._key = FilterKey(algorithm.id, problem, device)
         self._dtype = numpy_dtype(problem.dtype)
         self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
         self._x_name, self._w_name, _ = problem.arrays
+        self._y_count = math.prod(self._y_shape)
+        self._aligns = self._y_count * problem.itemsize >= ALIGNED
         # The caller's filter lies flipped: so it is read, and so its gradient is written.
         self._flips = problem.mode == "convolution"
         self._flips_result = self._flips and problem.direction == "backward_weights"
         self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
         self._counted = workspace_bytes >= workspaces.LARGE
 
+    def chosen(self, choice: Choice) -> Self:
+        """This plan, as the one that a planner chose."""
+        self.choice = choice
+        return self
+
     # --- for the caller ----------------------------------------------------------------------
 
-    def prepare(self, w: Any) -> PreparedFilter:
+    def prepare(self, w: ArrayLike) -> PreparedFilter:
         """Bring a filter (K, C/groups, *kernel) into the plan's own form, which is a copy.
 
         For backward_weights dy, which may be read again by each run: it must keep its values until then.
@@ -83,13 +113,13 @@ class Plan(Tabular, ABC):
 
     def __call__(
         self,
-        x: Any,
-        w: Any,
+        x: ArrayLike,
+        w: ArrayLike | PreparedFilter,
         *,
-        bias: Any = None,
-        out: Any = None,
-        activation: Any = None,
-        residual: Any = None,
+        bias: ArrayLike | None = None,
+        out: ArrayLike | None = None,
+        activation: ActivationLike = None,
+        residual: ArrayLike | None = None,
     ) -> Any:
         """y = activation(conv(x, w) + bias + residual); likewise dx of (dy, w), and dw of (x, dy) by itself.
 
@@ -109,53 +139,14 @@ class Plan(Tabular, ABC):
         Returns:
             y (N, K, *spatial_out) or dx (N, C, *spatial) in the problem's layout, or dw (K, C/groups,
             *kernel), of x's kind of array; `out` if it was given.
+
+        Raises:
+            ValueError: a shape or an activation is wrong, w was prepared for another plan, or out is
+                read-only. TypeError: a dtype is wrong, or an array of a kind that this plan does not take.
         """
-        if type(x) is not np.ndarray:
-            if out is not None:
-                target = writable_view("out", out)
-                self(as_numpy("x", x), w, bias=bias, out=target, activation=activation, residual=residual)
-                return out
-            return like(self(as_numpy("x", x), w, bias=bias, activation=activation, residual=residual), x)
-        if watchers and self.watched:
+        if watchers and self.choice.watched:
             tell(self.problem)
-        if x.shape != self._x_shape or x.dtype != self._dtype or not is_laid(x.flags):
-            x = as_laid(self._checked(self._x_name, x, self._x_shape))
-        given = None  # the filter, or dy, where it comes as it is
-        if type(w) is not PreparedFilter:
-            given = self._checked(self._w_name, w, self._w_shape)
-            w = self._in_own_form(given)
-        elif w.key is not self._key and w.key != self._key:
-            raise ValueError(
-                f"w was prepared for {w.key[0]} on {w.key[1]}, not for {self.algorithm} on {self.problem}"
-            )
-        wanted, in_kernels = None, True
-        if bias is not None or activation is not None or residual is not None:
-            self._check_output_step(bias, activation, residual)
-            wanted = epilogue.activation_of(activation)
-            in_kernels = residual is None and wanted in (None, epilogue.RELU)
-        if bias is not None:
-            bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
-        if residual is not None:
-            residual = as_laid(self._checked("residual", residual, self._y_shape))
-        target = self._new_target() if out is None else self._target(out, (x, given, bias, residual))
-        try:
-            workspace = self._free.pop()
-        except IndexError:
-            workspace = self.new_workspace()
-        try:
-            self.run(x, w.data, bias, "relu" if wanted and in_kernels else None, target, workspace)
-        finally:
-            self._free.append(workspace)
-            if self._counted:
-                workspaces.returned(self)
-        if not in_kernels:
-            epilogue.finish(target, residual, wanted)
-        if self._flips_result:
-            target = np.ascontiguousarray(flipped(target))
-        if out is None or target is out:
-            return target
-        out[...] = target
-        return out
+        return self._call(x, w, bias, out, activation, residual)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.problem}: {self.algorithm}, workspace {self.workspace_bytes / 1e6:.2f} MB>"
@@ -170,26 +161,21 @@ class Plan(Tabular, ABC):
 
     def explain(self) -> str:
         """Why this algorithm was picked, and why not the others."""
-        told = self.explanation() if callable(self.explanation) else self.explanation
-        return told or f"{self.algorithm} on {self.problem}"
+        told = self.choice.explanation
+        return (told() if callable(told) else told) or f"{self.algorithm} on {self.problem}"
 
     # --- for the implementor -----------------------------------------------------------------
 
     @abstractmethod
-    def prepare_filter(self, w: np.ndarray) -> Any:
+    def prepare_filter(self, w: Any) -> Any:
         """w: (K, C/groups, *kernel) `as_laid`, already flipped for mode="convolution"; or dy."""
 
     @abstractmethod
-    def run(
-        self,
-        x: np.ndarray,
-        w: Any,
-        bias: np.ndarray | None,
-        activation: str | None,
-        y: np.ndarray,
-        workspace: Any,
-    ) -> None:
-        """Write all of y. x, y: `as_laid`, in the problem's layout; w: from `prepare_filter`."""
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
+        """Write all of y, with the bias (K,) and None or "relu" as the activation.
+
+        x, y: `as_laid`, in the problem's layout; w: from `prepare_filter`; workspace: from `new_workspace`.
+        """
 
     def new_workspace(self) -> Any:
         """Scratch for one run at a time; made when the pool is empty, then reused."""
@@ -200,9 +186,84 @@ class Plan(Tabular, ABC):
         with np.errstate(over="ignore"):  # what is too large becomes infinity without a word, as in kernels
             target[...] = source
 
-    # --- inside ------------------------------------------------------------------------------
+    # --- a call ------------------------------------------------------------------------------
 
-    def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> np.ndarray:
+    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: ActivationLike, residual: Any) -> Any:
+        """`__call__`, in these steps.
+
+        1. Views of arrays of other libraries, and the answer as one of theirs.
+        2. x and the filter, checked, as kernels read them.
+        3. The output step: what of it the kernels do (bias and ReLU), and what is left.
+        4. An array to compute into: `out` itself where that is safe.
+        5. The run, in a workspace of its own.
+        6. The rest of the output step; a gradient of a flipped filter is flipped; a copy into `out`.
+        """
+        if type(x) is not np.ndarray:
+            return self._call_on_views(x, w, bias, out, activation, residual)
+        if x.shape != self._x_shape or x.dtype is not self._dtype or not is_laid(x.flags):
+            x = as_laid(self._checked(self._x_name, x, self._x_shape))
+        given = None  # the filter, or dy, where it comes as it is
+        if type(w) is not PreparedFilter:
+            given = self._checked(self._w_name, w, self._w_shape)
+            w = self._in_own_form(given)
+        elif w.key is not self._key and w.key != self._key:
+            raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
+        fused, rest = None, None
+        if bias is not None or activation is not None or residual is not None:
+            bias, fused, residual, rest = self._output_step(bias, activation, residual)
+        target = self._new_target() if out is None else self._target(out, (x, given, bias, residual))
+        try:
+            workspace = self._free.pop()
+        except IndexError:
+            workspace = self.new_workspace()
+        try:
+            self.run(x, w.data, bias, fused, target, workspace)
+        finally:
+            self._free.append(workspace)
+            if self._counted:
+                workspaces.returned(self)
+        if rest is not None or residual is not None:
+            epilogue.add_and_activate(target, residual, rest)
+        if self._flips_result:
+            target = np.ascontiguousarray(flipped(target))
+        if out is None or target is out:
+            return target
+        out[...] = target
+        return out
+
+    def _call_on_views(
+        self, x: Any, w: Any, bias: Any, out: Any, activation: ActivationLike, residual: Any
+    ) -> Any:
+        """A call with x of another library, such as a tensor, through a NumPy view of it."""
+        if out is None:
+            return like(self._call(as_numpy("x", x), w, bias, None, activation, residual), x)
+        target = writable_view("out", out)
+        self._call(as_numpy("x", x), w, bias, target, activation, residual)
+        return out
+
+    def _output_step(
+        self, bias: Any, activation: ActivationLike, residual: Any
+    ) -> tuple[np.ndarray | None, str | None, np.ndarray | None, epilogue.Activation | None]:
+        """(bias, activation of the kernels, residual, activation that is left), checked."""
+        self._check_output_step(bias, activation, residual)
+        wanted = epilogue.activation_of(activation)
+        if bias is not None:
+            bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
+        if residual is not None:
+            residual = as_laid(self._checked("residual", residual, self._y_shape))
+        if residual is None and wanted == epilogue.RELU:
+            return bias, "relu", None, None
+        return bias, None, residual, wanted
+
+    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
+        if self.problem.direction == "backward_weights":
+            given = f"activation={shown(activation)}"
+            for name, array in (("residual", residual), ("bias", bias)):
+                given = given if array is None else f"{name}={type(array).__name__}"
+            raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
+
+    def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
+        """A NumPy view of an argument, of this shape and the problem's dtype."""
         array = as_numpy(name, array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
@@ -215,11 +276,11 @@ class Plan(Tabular, ABC):
             w = flipped(w)
         return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
 
-    def _target(self, out: Any, read: tuple[np.ndarray | None, ...]) -> np.ndarray:
+    def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
         """The array to compute into: `out` itself where that is safe."""
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
-        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype != self._dtype:
+        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype is not self._dtype:
+            if not isinstance(out, np.ndarray):
+                raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
             self._checked("out", out, self._y_shape)
         flags = out.flags
         if not flags.writeable:
@@ -231,84 +292,11 @@ class Plan(Tabular, ABC):
                 return self._new_target()
         return out
 
-    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
-        if self.problem.direction == "backward_weights":
-            given = f"activation={shown(activation)}"
-            for name, array in (("residual", residual), ("bias", bias)):
-                given = given if array is None else f"{name}={type(array).__name__}"
-            raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
-
     def _new_target(self) -> np.ndarray:
         """An uninitialised y; a large one starts on a cache line, which stores of whole vectors like."""
-        count = math.prod(self._y_shape)
-        if count * self.problem.itemsize < ALIGNED:
-            return np.empty(self._y_shape, self._dtype)
-        return aligned_empty(count, self._dtype).reshape(self._y_shape)
-
-
-class EmptyPlan(Plan):
-    """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
-
-    def prepare_filter(self, w: np.ndarray) -> None:
-        return None
-
-    def run(self, x, w, bias, activation, y, workspace) -> None:
-        y.fill(0)
-        finish(y, bias, activation, self.problem)
-
-
-class CastPlan(Plan):
-    """Data of 16 bits around a plan that computes float32; only the answer is rounded."""
-
-    def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
-        super().__init__(problem, algorithm, inner.workspace_bytes + self.converted_bytes(problem))
-        self._inner = inner
-
-    @staticmethod
-    def converted_bytes(problem: ConvProblem) -> int:
-        """What is read first and what is written, in float32."""
-        first, _, result = problem.array_shapes
-        return 4 * (math.prod(first) + math.prod(result))
-
-    def prepare_filter(self, w: np.ndarray) -> Any:
-        return self._inner.prepare_filter(self._wide(w, np.empty(w.shape, np.float32)))
-
-    def new_workspace(self) -> Any:
-        """(workspace of the plan, x or dy in float32, y or its gradient in float32)."""
-        wide = (
-            aligned_empty(math.prod(shape), np.float32).reshape(shape)
-            for shape in (self._x_shape, self._y_shape)
-        )
-        return self._inner.new_workspace(), *wide
-
-    def run(self, x, w, bias, activation, y, workspace) -> None:
-        inner_workspace, wide_x, wide_y = workspace
-        bias = None if bias is None else bias.astype(np.float32)
-        self._inner.run(self._wide(x, wide_x), w, bias, activation, wide_y, inner_workspace)
-        self._inner.convert(wide_y, y)
-
-    def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
-        self._inner.convert(array, wide)
-        return wide
-
-
-class RereadPlan(Plan):
-    """A plan for the other layout, where that is the same memory: other shapes are given to the same data."""
-
-    def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
-        super().__init__(problem, algorithm, inner.workspace_bytes)
-        self._inner = inner
-        self._shapes = inner.problem.array_shapes
-
-    def prepare_filter(self, w: np.ndarray) -> Any:
-        return self._inner.prepare_filter(w.reshape(self._shapes[1]))
-
-    def new_workspace(self) -> Any:
-        return self._inner.new_workspace()
-
-    def run(self, x, w, bias, activation, y, workspace) -> None:
-        first, _, result = self._shapes
-        self._inner.run(x.reshape(first), w, bias, activation, y.reshape(result), workspace)
+        if self._aligns:
+            return aligned_empty(self._y_count, self._dtype).reshape(self._y_shape)
+        return np.empty(self._y_shape, self._dtype)
 
 
 def flipped(w: Any) -> Any:

@@ -18,8 +18,21 @@ COUNT = 256  # plans that are kept at most,
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
 
+forgotten = 0  # how often `forget` was called: what others keep of plans is then out of date
+
 _lock = guarded(threading.Lock())
 _caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
+
+
+class Kept:
+    """A plan that is kept."""
+
+    __slots__ = ("nbytes", "plan", "used")
+
+    def __init__(self, plan: Plan, used: int):
+        self.plan = plan
+        self.nbytes = weight(plan)
+        self.used = used  # when it was last given out, by the clock of the cache
 
 
 class PlanCache:
@@ -36,52 +49,52 @@ class PlanCache:
     def __init__(self, count: int = COUNT, nbytes: int | None = None):
         self.nbytes = 0  # of all plans, as `weight` counts them
         self._count, self._most = count, nbytes
-        self.plans: dict[Hashable, Plan] = {}
-        self._weights: dict[Hashable, int] = {}
+        self.kept: dict[Hashable, Kept] = {}
         self.clock = itertools.count(1)
         _caches.add(self)
 
     def __len__(self) -> int:
-        return len(self.plans)
+        return len(self.kept)
 
     def find(self, key: Hashable) -> Plan | None:
         """The plan of a key. TypeError: it has no hash."""
-        plan = self.plans.get(key)
-        if plan is not None:
-            plan.used = next(self.clock)
-        return plan
+        kept = self.kept.get(key)
+        if kept is None:
+            return None
+        kept.used = next(self.clock)
+        return kept.plan
 
     def add(self, key: Hashable, plan: Plan) -> None:
         """Keep a plan, and let go of those that are then too many; the new one stays in any case."""
-        plan.used = next(self.clock)
+        kept = Kept(plan, next(self.clock))
         most = int(SHARE * workspaces.most()) if self._most is None else self._most
         with _lock:
             self._drop(key)
-            self.plans[key] = plan
-            self._weights[key] = nbytes = weight(plan)
-            self.nbytes += nbytes
-            if self.nbytes <= most and len(self.plans) <= self._count:
+            self.kept[key] = kept
+            self.nbytes += kept.nbytes
+            if self.nbytes <= most and len(self.kept) <= self._count:
                 return
-            count = self._count - (self._count // BATCH if len(self.plans) > self._count else 0)
-            for old in sorted(self.plans, key=lambda k: self.plans[k].used)[:-1]:
-                if self.nbytes <= most and len(self.plans) <= count:
+            count = self._count - (self._count // BATCH if len(self.kept) > self._count else 0)
+            for old in sorted(self.kept, key=lambda k: self.kept[k].used)[:-1]:
+                if self.nbytes <= most and len(self.kept) <= count:
                     break
                 self._drop(old)
 
     def clear(self) -> None:
         """Let go of all plans."""
         with _lock:
-            self.plans.clear()
-            self._weights.clear()
+            self.kept.clear()
             self.nbytes = 0
 
     def _drop(self, key: Hashable) -> None:
-        self.plans.pop(key, None)
-        self.nbytes -= self._weights.pop(key, 0)
+        kept = self.kept.pop(key, None)
+        self.nbytes -= kept.nbytes if kept else 0
 
 
 def forget() -> None:
     """Let go of the plans of all caches."""
+    global forgotten
+    forgotten += 1
     for cache in list(_caches):
         cache.clear()
 

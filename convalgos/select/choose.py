@@ -13,8 +13,9 @@ from typing import Any
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine
-from convalgos.core.plan import CastPlan, Plan
+from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.core.wrapped_plans import CastPlan
 from convalgos.select import devices, estimate, ranker, registry
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate, Ranking, Rejection
@@ -153,18 +154,16 @@ def explained(ranking: Ranking, device: str = "cpu") -> Plan:
         reasons = "; ".join(f"{r.id}: {r.why_not}" for r in ranking.rejected)
         raise Unsupported(f"no algorithm can serve {problem}: {reasons or 'there is none'}")
     first, *others = ranking.candidates
+    smaller = tuple(c for c in others if c.workspace_bytes < first.workspace_bytes)
+    choice = Choice(
+        explanation=lambda: str(ranking),
+        next_plan=(lambda: explained(replace(ranking, candidates=smaller), device)) if smaller else None,
+    )
     try:
-        plan = planned(first.algorithm, problem, device)
+        return planned(first.algorithm, problem, device, choice)
     except Unsupported as error:  # found only now, as that the kernel of a library is wrong
         reason = Rejection(first.id, str(error))
-        rest = replace(ranking, candidates=tuple(others), rejected=(*ranking.rejected, reason))
-        return explained(rest, device)
-    plan.explanation = lambda: str(ranking)
-    smaller = tuple(c for c in others if c.workspace_bytes < first.workspace_bytes)
-    if smaller:
-        rest = replace(ranking, candidates=smaller)
-        plan.next_plan = lambda: explained(rest, device)
-    return plan
+    return explained(replace(ranking, candidates=tuple(others), rejected=(*ranking.rejected, reason)), device)
 
 
 def serve(
@@ -183,18 +182,17 @@ def serve(
         )
     with devices.working_on(device):
         algorithm = within(algorithm, algorithm.computed(problem), constraints)
-        plan = algorithm.serve(problem)
+        plan = algorithm.serve(problem, Choice(f"{algorithm.id} was asked for by name\n{problem}"))
         broken = (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem))
     if broken:
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {'; '.join(broken.values())}")
-    plan.explanation = f"{algorithm.id} was asked for by name\n{problem}"
     return plan
 
 
-def planned(algorithm: Algorithm, problem: ConvProblem, device: str) -> Plan:
+def planned(algorithm: Algorithm, problem: ConvProblem, device: str, choice: Choice = NOT_CHOSEN) -> Plan:
     """The plan of an algorithm, made for a device."""
     with devices.working_on(device):
-        return algorithm.serve(problem)
+        return algorithm.serve(problem, choice)
 
 
 def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from convalgos.core.algorithm import HALF_DTYPES, Algorithm
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Choice, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose as select_choose
 from convalgos.select import devices, estimate, registry
@@ -70,16 +70,12 @@ def plan(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
         if algorithm.why_not(algorithm.computed(problem)) is None and select_choose.keeps(
             algorithm, problem, constraints
         ):
-            made = select_choose.planned(algorithm, problem, device)
             scaled = "" if other == problem else f"{algorithm.id} by what suits {other}, scaled\n"
-            made.explanation = lambda: scaled + ranking()
-            return made
+            return select_choose.planned(algorithm, problem, device, Choice(lambda: scaled + ranking()))
     options = choose(problem, device, constraints)
     if not options:
         return select_choose.pick(problem, device, constraints)  # which says why not
-    made = select_choose.planned(options[0].algorithm, problem, device)
-    made.explanation = ranking
-    return made
+    return select_choose.planned(options[0].algorithm, problem, device, Choice(ranking))
 
 
 def choose(

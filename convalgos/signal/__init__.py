@@ -329,11 +329,9 @@ def _made(
     if method == "auto" and not finite:
         method = "direct"
     try:
-        plan = choose.pick(problem, "cpu", limits(method))
+        return choose.pick(problem, "cpu", limits(method))
     except Unsupported:
         return None
-    plan.watched = True
-    return plan
 
 
 @cache

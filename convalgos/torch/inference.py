@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from convalgos.api import planning
+from convalgos.core import plan_cache
 from convalgos.core.arrays import as_numpy, facts, like
 from convalgos.core.plan import Plan, PreparedFilter
 from convalgos.torch import functions, operators, threads
@@ -46,7 +47,7 @@ class Held(NamedTuple):
     weight: Tensor
     version: int
     address: int
-    forgotten: int  # `api.forgotten`
+    forgotten: int  # `plan_cache.forgotten`
     how: tuple  # stride, padding, dilation and groups of the module
     sample: np.ndarray  # a view, which keeps the memory, and so its address, taken
     sampled: bytes
@@ -57,7 +58,7 @@ class Held(NamedTuple):
             weight is self.weight
             and weight._version == self.version
             and weight.data_ptr() == self.address
-            and self.forgotten == planning.forgotten
+            and self.forgotten == plan_cache.forgotten
             and self.how == (module.stride, module.padding, module.dilation, module.groups)
             and self.sample.tobytes() == self.sampled
         )
@@ -86,7 +87,7 @@ class Filters:
         if held is None or not held.is_of(module, weight):
             sample = values.reshape(-1)[:: max(1, values.size // SAMPLES)]
             how = module.stride, module.padding, module.dilation, module.groups
-            told = weight._version, weight.data_ptr(), planning.forgotten
+            told = weight._version, weight.data_ptr(), plan_cache.forgotten
             held = Held(weight, *told, how, sample, sample.tobytes(), {})
         while len(held.steps) >= SHAPES:
             held.steps.pop(next(iter(held.steps)), None)

@@ -6,7 +6,7 @@ import threading
 import warnings
 from typing import Any
 
-from convalgos.core.plan import PreparedFilter
+from convalgos.core.plan import FilterKey, PreparedFilter
 
 
 class GpuFilter(PreparedFilter):
@@ -14,7 +14,7 @@ class GpuFilter(PreparedFilter):
 
     __slots__ = ("original", "other")
 
-    def __init__(self, key: tuple[Any, ...], data: Any, original: Any):
+    def __init__(self, key: FilterKey, data: Any, original: Any):
         super().__init__(key, data)
         self.original = original
         self.other: GpuFilter | None = None  # in the form of the other plan, once that has taken over
@@ -33,12 +33,12 @@ class Fallback:
 
     def take_over(self, failed: Any, w: GpuFilter, error: Exception) -> None:
         """Let the next plan take over; that is told once. Raises the error where there is none."""
-        if failed.next_plan is None or w.original is None:
+        if failed.choice.next_plan is None or w.original is None:
             raise error
         with self._lock:
             if self.plan is not None:
                 return
-            self.plan = failed.next_plan()
+            self.plan = failed.choice.next_plan()
         warnings.warn(
             f"{failed.algorithm} found no memory for its workspace of {failed.workspace_bytes} bytes on "
             f"{failed.device.name}; {self.plan.algorithm} runs {failed.problem} from now on",

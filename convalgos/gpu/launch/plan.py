@@ -13,9 +13,9 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import empty_like
-from convalgos.core.epilogue import RELU, Activation, activation_of
+from convalgos.core.epilogue import RELU, Activation, ActivationLike, activation_of
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.plan import Plan, PreparedFilter, finish, flipped, tell, watchers
+from convalgos.core.plan import NOT_CHOSEN, Choice, Plan, PreparedFilter, finish, flipped
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, GpuMachine, current, use, why_none
@@ -101,16 +101,18 @@ class GpuAlgorithm(Algorithm):
         """The problem itself: 16-bit elements are converted by the kernels."""
         return problem
 
-    def serve(self, problem: ConvProblem) -> GpuPlan:
+    def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> GpuPlan:
         if reason := self.why_not(problem):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
         plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
         assert isinstance(plan, GpuPlan)
-        return plan
+        return plan.chosen(choice)
 
 
 class GpuPlan(Plan):
     """Calls like any plan, on arrays of one device and on the current stream; it never waits.
+
+    Kernels with another activation than ReLU are compiled at the first call that asks for it.
 
     Workspaces come from CuPy's pool in every call, which keeps one arena per stream: a workspace that is
     kept here would be shared by streams.
@@ -121,8 +123,8 @@ class GpuPlan(Plan):
     adds_residual: bool = False  # and with a residual
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
-        super().__init__(problem, algorithm, workspace_bytes)
         self.device: Device = current()
+        super().__init__(problem, algorithm, workspace_bytes, device=self.device.name)
         self.launches: list[Launch] = []
         self.conv = {  # by whether there is an activation
             relu: self.by_value(conv_record(problem, relu)) for relu in (False, True)
@@ -131,7 +133,6 @@ class GpuPlan(Plan):
         self._algorithm, self._built_in = algorithm, _built_in.get()
         self._rebuilt: dict[Fused, GpuPlan] = {}  # the same plan with other kernels
         self._output_steps: dict[Activation | None, OutputStep] = {}
-        self._key = (algorithm.id, problem, self.device.name)
         self._array = self.device.xp.ndarray
         self._y_bytes = math.prod(self._y_shape) * problem.itemsize
 
@@ -141,30 +142,7 @@ class GpuPlan(Plan):
         """As `Plan.prepare`, on the current stream: others may use the filter once that has come so far."""
         with self.device.active(), self.device.stream_of(w):
             w = self.device.xp.array(self._checked(self._w_name, w, self._w_shape), order="C")
-            return self.in_own_form(w, w if self.workspace_bytes and self.next_plan else None)
-
-    def __call__(
-        self,
-        x: Any,
-        w: Any,
-        *,
-        bias: Any = None,
-        out: Any = None,
-        activation: Any = None,
-        residual: Any = None,
-    ) -> Any:
-        """y = activation(conv(x, w) + bias + residual), as `Plan.__call__` says, on arrays of its device.
-
-        Kernels with another activation than ReLU are compiled at the first call that asks for it.
-        """
-        if watchers and self.watched:
-            tell(self.problem)
-        if activation is not None:
-            activation = activation_of(activation)
-        if type(x) is self._array and self.device.is_current():
-            return self._call(x, w, bias, out, activation, residual)
-        with self.device.active(), self.device.stream_of(x):
-            return self._call(x, w, bias, self._target_of(x) if out is None else out, activation, residual)
+            return self.in_own_form(w, w if self.workspace_bytes and self.choice.next_plan else None)
 
     def capture(
         self,
@@ -259,9 +237,22 @@ class GpuPlan(Plan):
 
     # --- a call ------------------------------------------------------------------------------
 
-    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: Activation | None, residual: Any) -> Any:
+    def _call(self, x: Any, w: Any, bias: Any, out: Any, activation: ActivationLike, residual: Any) -> Any:
+        """`Plan.__call__`, on the current stream of the device, or on the stream of x."""
+        if activation is not None:
+            activation = activation_of(activation)
+        if type(x) is self._array and self.device.is_current():
+            return self._call_here(x, w, bias, out, activation, residual)
+        with self.device.active(), self.device.stream_of(x):
+            y = self._target_of(x) if out is None else out
+            return self._call_here(x, w, bias, y, activation, residual)
+
+    def _call_here(
+        self, x: Any, w: Any, bias: Any, out: Any, activation: Activation | None, residual: Any
+    ) -> Any:
+        """A call on the current stream."""
         if self.fallback.plan is not None and not isinstance(w, PreparedFilter):  # no preparing for this one
-            return self.fallback.plan._call(x, w, bias, out, activation, residual)
+            return self.fallback.plan._call_here(x, w, bias, out, activation, residual)
         x = self._vectors(self._checked(self._x_name, x, self._x_shape))
         bare = None if isinstance(w, PreparedFilter) else self._checked(self._w_name, w, self._w_shape)
         w = self._filter(w if bare is None else bare)
@@ -287,11 +278,7 @@ class GpuPlan(Plan):
         if type(w) is GpuFilter and (w.key is self._key or w.key == self._key):
             return w
         if isinstance(w, PreparedFilter):
-            where = f" on {w.key[2]}" if len(w.key) > 2 else ""
-            raise ValueError(
-                f"w was prepared for {w.key[0]} on {w.key[1]}{where}, "
-                f"not for {self.algorithm} on {self.problem} on {self.device.name}"
-            )
+            raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
         w = self._checked(self._w_name, w, self._w_shape)
         return self.in_own_form(w, w)
 

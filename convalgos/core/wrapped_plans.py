@@ -1,0 +1,90 @@
+"""Plans that `Algorithm.serve` makes around, or in the place of, those of an algorithm itself.
+
+They convert 16-bit data, read an array in the other layout where that is the same memory, and answer problems
+that have nothing to sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.plan import Named, Plan, finish
+from convalgos.core.problem import ConvProblem
+
+
+class EmptyPlan(Plan):
+    """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
+
+    def prepare_filter(self, w: np.ndarray) -> None:
+        return None
+
+    def run(
+        self, x: np.ndarray, w: None, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: None,
+    ) -> None:  # fmt: skip
+        y.fill(0)
+        finish(y, bias, activation, self.problem)
+
+
+class CastPlan(Plan):
+    """16-bit data around a plan that computes float32: x and w are widened first, y is rounded last."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
+        super().__init__(problem, algorithm, inner.workspace_bytes + self.converted_bytes(problem))
+        self._inner = inner
+
+    @staticmethod
+    def converted_bytes(problem: ConvProblem) -> int:
+        """Bytes of the float32 copies of what is read first and of what is written."""
+        first, _, result = problem.array_shapes
+        return 4 * (math.prod(first) + math.prod(result))
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return self._inner.prepare_filter(self._wide(w, np.empty(w.shape, np.float32)))
+
+    def new_workspace(self) -> tuple[Any, np.ndarray, np.ndarray]:
+        """(workspace of the plan, x or dy in float32, y or its gradient in float32)."""
+        wide_x, wide_y = (
+            aligned_empty(math.prod(shape), np.float32).reshape(shape)
+            for shape in (self._x_shape, self._y_shape)
+        )
+        return self._inner.new_workspace(), wide_x, wide_y
+
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: tuple[Any, np.ndarray, np.ndarray],
+    ) -> None:  # fmt: skip
+        inner_workspace, wide_x, wide_y = workspace
+        bias = None if bias is None else bias.astype(np.float32)
+        self._inner.run(self._wide(x, wide_x), w, bias, activation, wide_y, inner_workspace)
+        self._inner.convert(wide_y, y)
+
+    def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
+        self._inner.convert(array, wide)
+        return wide
+
+
+class RereadPlan(Plan):
+    """A plan for the other layout, where that is the same memory: arrays are only reshaped."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
+        super().__init__(problem, algorithm, inner.workspace_bytes)
+        self._inner = inner
+        self._shapes = inner.problem.array_shapes
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return self._inner.prepare_filter(w.reshape(self._shapes[1]))
+
+    def new_workspace(self) -> Any:
+        return self._inner.new_workspace()
+
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        first, _, result = self._shapes
+        self._inner.run(x.reshape(first), w, bias, activation, y.reshape(result), workspace)
