@@ -9,11 +9,15 @@ import os
 import tempfile
 
 import pytest
+import refusals
 from browser import chromium
 from hypothesis import settings
 
 _wisdom = tempfile.TemporaryDirectory(prefix="convalgos-wisdom-")
 os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of what it starts
+
+
+pytest.raises = refusals.raises  # of every test: errors of ours come without a second one
 
 
 def pytest_configure(config):

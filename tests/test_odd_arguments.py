@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from refusals import assert_alone
 
 import convalgos as ca
 from convalgos.api import planning
@@ -94,6 +95,7 @@ def test_odd_arguments_are_refused_by_name(call, name):
     for value in ODD:
         found = answer(call, name, value)  # anything but what REFUSED holds goes through, and fails here
         if isinstance(found, REFUSED):
+            assert_alone(found)
             told = str(found)
             of_shapes = "shape" in told or "problem" in told  # what does not go together, told by its sizes
             assert name in told or of_shapes, f"{label(value)}: {told}"

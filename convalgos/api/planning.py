@@ -421,13 +421,15 @@ def plan_for(
     try:
         kept = _kept.get(key)
     except TypeError:  # a list among the arguments
-        return plan_for(*map(_hashable, (*key[:6], *others)))
-    if kept is None:
+        hashable = map(_hashable, (*key[:6], *others))
+    else:
+        if kept is not None:
+            kept.used = next(_clock)
+            return kept.plan
         made = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
         _plans.add(key, made)
         return made
-    kept.used = next(_clock)
-    return kept.plan
+    return plan_for(*hashable)  # outside of the handler: what this refuses is one error, not two
 
 
 _plans = PlanCache()

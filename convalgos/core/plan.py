@@ -20,6 +20,8 @@ from convalgos.core.tabular import Tabular
 
 ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
 
+NONE_FREE = object()  # in the place of a workspace, where all are in use
+
 watchers: list[Callable[[ConvProblem], None]] = []  # called with the problem of every watched run
 
 
@@ -215,6 +217,8 @@ class Plan(Tabular, ABC):
         try:
             workspace = self._free.pop()
         except IndexError:
+            workspace = NONE_FREE
+        if workspace is NONE_FREE:  # outside of the handler: what this raises is one error, not two
             workspace = self.new_workspace()
         try:
             self.run(x, w.data, bias, fused, target, workspace)

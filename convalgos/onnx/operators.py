@@ -49,7 +49,7 @@ class _ConvOp(OpRun):
             return (self._serve(x, w, b, **checked(attributes, self.known)),)
         except ValueError as error:
             name = self.onnx_node.name or ", ".join(self.onnx_node.output)
-            raise ValueError(f"{self.onnx_node.op_type} node {name!r}: {error}") from error
+            raise ValueError(f"{self.onnx_node.op_type} node {name!r}: {error}") from None
 
     def _serve(self, x: Any, w: Any, b: Any, **attributes: Any) -> np.ndarray:
         raise NotImplementedError

@@ -132,7 +132,7 @@ def unpack(wheels: Path, target: Path) -> str:
             for name in names:
                 archive.extract(name, target)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{chosen} is no wheel: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{chosen} is no wheel: {type(error).__name__}: {error}") from None
     return chosen.name
 
 
