@@ -41,6 +41,7 @@ TOOLKIT = (
     "cpu/compile/kernel_values.py",
     "cpu/compile/code_generation.py",
     "cpu/compile/kernel_cache.py",
+    "cpu/vectors/instructions.py",
     "cpu/vectors/simd.py",
     "cpu/vectors/microkernel.py",
     "cpu/vectors/atomics.py",
