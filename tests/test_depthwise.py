@@ -13,11 +13,12 @@ from page_edges import at_edge
 
 from convalgos import ConvProblem, Unsupported
 from convalgos.core.machine import Machine
-from convalgos.cpu import depthwise_channels, depthwise_rows
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
+from convalgos.cpu.dwconv import channel_blocking, row_tiling
 from convalgos.cpu.dwconv.channel_kernels import meetings
-from convalgos.cpu.dwconv.row_kernels import BAND, STRIP, TILE, USUAL
+from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
+from convalgos.cpu.dwconv.row_tables import RowTables
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -101,16 +102,20 @@ def test_channels(text, layout, dtype, kind):
     check_if_groups_fit(ConvProblem.parse(text).replace(layout=layout, dtype=dtype), kind)
 
 
+def forget_cuts():
+    row_tiling.row_tiling.cache_clear()
+    channel_blocking.channel_blocking.cache_clear()
+
+
 @pytest.fixture
 def small_caches(monkeypatch):
     """Caches so small that small problems are cut in every direction."""
-    for module in (depthwise_rows, depthwise_channels):
+    for module in (row_tiling, channel_blocking):
         monkeypatch.setattr(module, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 20))
-        module.cut.cache_clear()
-    monkeypatch.setattr(depthwise_rows, "COLUMNS", 64)
+    forget_cuts()
+    monkeypatch.setattr(row_tiling, "BAND_COLUMNS", 64)
     yield
-    for module in (depthwise_rows, depthwise_channels):
-        module.cut.cache_clear()
+    forget_cuts()
 
 
 @pytest.mark.parametrize(
@@ -127,12 +132,12 @@ def small_caches(monkeypatch):
 )
 def test_bands_in_every_direction(text, rows, columns, small_caches):
     problem = ConvProblem.parse(text)
-    c = depthwise_rows.cut(problem)
+    c = row_tiling.row_tiling(problem)
     assert c.row_bands > 1 or not rows
     assert c.column_bands > 1 or not columns
     check(Rows(), problem, "integers")
     if rows:
-        assert depthwise_channels.cut(problem).bands > 1
+        assert channel_blocking.channel_blocking(problem).bands > 1
     check(Channels(), problem, "integers")
     lanes = simd.lanes(4)
     wide = problem.replace(
@@ -141,7 +146,7 @@ def test_bands_in_every_direction(text, rows, columns, small_caches):
         groups=3 * lanes + 1,
         layout="channels_last",
     )
-    assert depthwise_channels.cut(wide).in_place
+    assert channel_blocking.channel_blocking(wide).in_place
     check(Channels(), wide, "integers")
 
 
@@ -180,7 +185,7 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
         for left, right in ((0, 0), (size // 2, size // 2), (size - 1, 2), (2 * size, 40)):
             text = f"n1 c1 h5 w{columns} k1 r{size} s{size} p{size // 2},{left}:{right} stride{stride}"
             problem = ConvProblem.parse(text)
-            assert depthwise_rows.cut(problem).square == (size if size in USUAL[stride] else 0)
+            assert row_tiling.row_tiling(problem).square == (size if size in SQUARE_KERNELS[stride] else 0)
             x, w, _, y = example(problem, "integers")
             for edge in ("start", "end"):
                 arrays = [at_edge(array, edge) for array in (x, w, np.full(y.shape, np.nan, x.dtype))]
@@ -201,11 +206,11 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
     ],
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
-    monkeypatch.setattr(depthwise_rows, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
+    monkeypatch.setattr(row_tiling, "cache_sizes", lambda: (48 << 10, 1 << 20, 1 << 20))
     monkeypatch.setattr(streaming, "STREAMED_PLANES", 0)
-    depthwise_rows.cut.cache_clear()
+    row_tiling.row_tiling.cache_clear()
     problem = ConvProblem.parse(text).replace(dtype=dtype)
-    assert depthwise_rows.cut(problem).streams
+    assert row_tiling.row_tiling(problem).streams
     check(Rows(), problem, "integers")
     x, w, bias, y = example(problem, "integers")
     plan = Rows().serve(problem)
@@ -215,17 +220,17 @@ def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
         plan(x, w, bias=bias, out=out)
         assert np.array_equal(out, y + bias.reshape(-1, *(1,) * problem.ndim))
         assert np.isnan(room[:offset]).all() and np.isnan(room[offset + y.size :]).all()
-    depthwise_rows.cut.cache_clear()
+    row_tiling.row_tiling.cache_clear()
 
 
 def test_tiles_cover_every_output_in_one_band(small_caches):
     problem = ConvProblem.parse("n1 c1 d5 h43 w130 k1 t2 r3 s3 p1 dilation1,2,1 stride1,1,2 groups1")
-    c = depthwise_rows.cut(problem)
+    c = row_tiling.row_tiling(problem)
     o, p, q = problem.spatial_out
-    tables = depthwise_rows._Tables(c)
+    tables = RowTables(c)
     bands, strips, tiles = (
         np.array(rows, kind)
-        for rows, kind in ((tables.bands, BAND), (tables.strips, STRIP), (tables.tiles, TILE))
+        for rows, kind in ((tables.bands, ROW_BAND), (tables.strips, ROW_STRIP), (tables.tiles, ROW_TILE))
     )
     written = np.zeros((o, p, q), int)
     for band in bands:
@@ -253,7 +258,7 @@ def test_tiles_cover_every_output_in_one_band(small_caches):
 def test_column_blocks_leave_out_padding_and_nothing_else(stride, dilation):
     text = f"n1 c3 h4 w40 k3 r1 s4 p0,7:6 stride1,{stride} dilation1,{dilation} groups3"
     problem = ConvProblem.parse(text).as_3d
-    c = depthwise_channels.cut(problem)
+    c = channel_blocking.channel_blocking(problem)
     met, by_ranges = set(), set()
     for first, left, right in c.columns:
         steps = meetings(c.pixels, 4, stride, dilation)
@@ -277,8 +282,7 @@ def test_the_number_of_threads_does_not_matter(variant):
     threads = numba.get_num_threads()
     for count in (1, threads):
         numba.set_num_threads(count)
-        for module in (depthwise_rows, depthwise_channels):
-            module.cut.cache_clear()
+        forget_cuts()
         try:
             answers.append(variant.serve(problem)(x, w, bias=bias))
         finally:

@@ -52,6 +52,8 @@ TOOLKIT = (
     "cpu/tiled/driver.py",
     "cpu/layout/strided_rows.py",
     "cpu/layout/streaming.py",
+    "cpu/dwconv/shifted_rows.py",
+    "cpu/dwconv/tap_passes.py",
     "cpu/tiled/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

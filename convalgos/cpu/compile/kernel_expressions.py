@@ -121,7 +121,7 @@ class Function:
                 owner = self.value(of)
                 if isinstance(owner, Record):
                     return self.n.load(*self.n.field(owner, name))
-                if isinstance(owner, types.ModuleType | tuple):
+                if isinstance(owner, types.ModuleType | tuple | np.dtype):
                     return getattr(owner, name)
             case ast.Subscript(value=of, slice=index):
                 return self.element(self.value(of), self.value(index))

@@ -9,31 +9,40 @@ code of all others stride and dilation are arguments, and each product loads its
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import call, carray, pointer
+from convalgos.cpu.vectors.simd import Register, Value, Vec, call, carray, pointer
 
-# Tables of the driver: x, w and y are offsets in elements, in BAND pixels of a slice.
-BAND = fields("x x_pixels y y_pixels first_run runs")
-RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
-BLOCK = fields("x y left right ranges")  # of columns: padding on both sides, or outputs that each tap meets
+# The record of the driver, and its tables. In these x, w and y are offsets in elements; of a band, in pixels
+# of a slice.
+CHANNEL_KERNEL_FIELDS = arguments(
+    "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
+    "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
+    "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
+    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
+    "fetch taps stride dilation filter_block"
+)
+CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
+ROW_RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
+# Of columns of outputs: padding on both sides, or a table of the outputs that each tap meets.
+COLUMN_BLOCK = fields("x y left right ranges")
 # (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
 # stride 0 any stride and dilation, too.
-USUAL = (
+DEPTHWISE_ROWS = (
     *((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2)),
     *((0, 1, 1), (0, 2, 1), (0, 0, 0)),
 )
-PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
-GROUPED, GROUPED_PIXELS = (
-    ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0)),
-    (1, 4, 7, 14),
-)  # the same of other layers than depthwise
-CHUNKS = (8, 4, 2, 1)  # columns of taps that are summed at a time, of any number; the first again and again
-RUN_BYTES = RUN.itemsize
+BLOCK_PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
+# The same of other layers than depthwise.
+GROUPED_ROWS = ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0))
+GROUPED_PIXELS = (1, 4, 7, 14)
+# Columns of taps that are summed at a time, of any number; the first again and again.
+TAP_CHUNKS = (8, 4, 2, 1)
 
 
 def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
@@ -47,82 +56,93 @@ def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, li
 
 @simd.emitter
 def filter_columns(
-    v, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
-    x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-    y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left, right,
-    ranges,
-):  # fmt: skip
-    """A block of PIXELS columns, for `runs` (see `RUN`) of output rows that meet the same rows of the kernel.
+    v: Vec, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int,
+    args: Value, band: Value, column: Value, x: Value, w: Value, bias: Value, y: Value, ahead: Value,
+    claim: Value,
+) -> None:  # fmt: skip
+    """A block of PIXELS columns, for all runs (see `ROW_RUN`) of output rows of a band.
 
-    y[i][j][q] = sum_{t,r,s,g} x[i*x_next + j*x_vector + t*x_slice + r*x_row + q*stride + s*dilation][g] *
-    w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold `lanes` filters,
-    and a product is left out where its column of x is one of the first `left` or the last `right`. Starts
-    from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With TAPS 0 `taps` is
-    an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which to which output
-    a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each pixel of y.
+    y[i][j][q] = sum_{t,r,s,g} x[i*from_next + j*from_vector + t*slice_step + r*row_step + q*stride +
+    s*dilation][g] * w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold
+    `lanes` filters, and a product is left out where its column of x is one of the first `left` or the last
+    `right`. Starts from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With
+    TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which
+    to which output a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each
+    pixel of y.
     """
+    a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
+    c = v.record(column, COLUMN_BLOCK)
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
-    low = v.lower_bound(relu)
-    channels = _Channels(v, IN, OUT, TAPS or taps)
-    between, across = v.imul(x_pixel, stride), v.imul(x_pixel, dilation)
+    low = v.lower_bound(a.relu)
+    channels = _Channels(v, IN, OUT, TAPS or a.taps)
 
-    def filtered(add):
-        with v.loop(run_count) as n:
-            run = {name: v.table64(runs, v.iadd(v.imul(n, len(RUN)), i)) for i, name in enumerate(RUN.names)}
-            with v.loop(run["rows"]) as i:
-                source = v.at(v.pointer(x), v.iadd(run["x"], v.imul(i, x_next)))
-                target = v.at(v.pointer(y), v.iadd(run["y"], v.imul(i, y_next)))
+    def filtered(add: AddRow) -> None:
+        runs = v.iadd(a.runs, v.imul(b.first_run, ROW_RUN.itemsize))
+        with v.loop(b.runs) as n:
+            run = v.record(v.iadd(runs, v.imul(n, ROW_RUN.itemsize)), ROW_RUN)
+            with v.loop(run.rows) as i:
+                source = v.at(v.pointer(x), v.iadd(run.x, v.imul(i, a.from_next)))
+                target = v.at(v.pointer(y), v.iadd(run.y, v.imul(i, a.to_next)))
                 sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
-                with v.loop(run["slice_taps"]) as t, v.loop(run["row_taps"]) as r:
-                    line = v.at(source, v.iadd(v.imul(t, x_slice), v.imul(r, x_row)))
-                    of_row = v.at(
-                        v.pointer(w), v.iadd(run["w"], v.iadd(v.imul(t, w_slice), v.imul(r, w_row)))
-                    )
+                with v.loop(run.slice_taps) as t, v.loop(run.row_taps) as r:
+                    line = v.at(source, v.iadd(v.imul(t, a.slice_step), v.imul(r, a.row_step)))
+                    taps = v.iadd(run.w, v.iadd(v.imul(t, a.w_slice), v.imul(r, a.w_row)))
+                    of_row = v.at(v.pointer(w), taps)
                     for j, pixels in enumerate(sums):
-                        add(pixels, v.at(line, v.imul(x_vector, j)), v.at(of_row, v.imul(w_vector, j)))
-                finish(target, sums)
+                        from_ = v.at(line, v.imul(a.from_vector, j))
+                        add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
+                _finish(v, a, target, sums, low, ahead, claim)
 
-    def finish(target, sums):
-        for j, pixels in enumerate(sums):
-            to = v.at(target, v.imul(y_vector, j))
-            for q, total in enumerate(pixels):
-                to = v.step(to, y_pixel if q else 0)
-                v.store(v.fmax(total.value, low), to)
-            with v.loop(fetch):
-                to = v.at(target, v.imul(y_vector, j))
-                for q in range(PIXELS):
-                    to = v.step(to, y_pixel if q else 0)
-                    v.prefetch(to, ahead)
-                    v.prefetch(to, claim, write=True)
+    def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
+        row = TAPS, STRIDE, DILATION
 
-    def add_inside(pixels, x, w):
-        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w)
+        def add(pixels: Sequence[Register], x: Value, w: Value) -> None:
+            _add_usual(v, channels, pixels, row, a.taps, x, a.from_pixel, w, padding)
 
-    def add_at_border(pixels, x, w):
-        _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, (left, right))
-
-    def add_any(pixels, x, w):
-        _add_any(v, channels, pixels, taps, ranges, x, between, across, w)
+        return add
 
     if not STRIDE:
-        filtered(add_any)
+        filtered(_add_any(v, channels, a, c.ranges))
         return
-    with v.choose(v.isub(0, v.iadd(left, right))) as (inside, at_border):  # most blocks need no checks
+    with v.choose(v.isub(0, v.iadd(c.left, c.right))) as (inside, at_border):  # most blocks need no checks
         with inside:
-            filtered(add_inside)
+            filtered(add_usual(None))
         with at_border:
-            filtered(add_at_border)
+            filtered(add_usual((c.left, c.right)))
+
+
+def _finish(
+    v: Vec, a: Any, target: Value, sums: Sequence[Sequence[Register]], low: Value, ahead: Value, claim: Value
+) -> None:
+    """The sums of all vectors of a row with their activation, and what is asked for ahead."""
+    for j, pixels in enumerate(sums):
+        to = v.at(target, v.imul(a.to_vector, j))
+        for q, total in enumerate(pixels):
+            to = v.step(to, a.to_pixel if q else 0)
+            v.store(v.fmax(total.value, low), to)
+        with v.loop(a.fetch):
+            to = v.at(target, v.imul(a.to_vector, j))
+            for q in range(len(pixels)):
+                to = v.step(to, a.to_pixel if q else 0)
+                v.prefetch(to, ahead)
+                v.prefetch(to, claim, write=True)
+
+
+# (sums of pixels, x, w): add the products of a row of taps
+AddRow = Callable[[Sequence[Register], Value, Value], None]
+Load = Callable[[Value], Value]
+Steps = dict[int, list[tuple[int, int]]]  # `meetings`
 
 
 class _Channels:
     """The input channels of a group: how one is brought to the lanes of the filters of its group."""
 
-    def __init__(self, v, number, filters, taps):
+    def __init__(self, v: Vec, number: int, filters: int, taps: Value):
         self._v, self.number, self._filters, self._taps = v, number, filters, taps
         self._groups = v.lanes // max(number, filters)
 
-    def each(self, x, w, add):
+    def each(self, x: Value, w: Value, add: Callable[[Value, Value, Load], None]) -> None:
         """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
         v = self._v
         if self._groups == 1 and self.number > 1:
@@ -132,22 +152,26 @@ class _Channels:
         for channel in range(self.number):
             add(x, v.at(w, v.imul(self._taps, channel * v.lanes)), self._loads(channel))
 
-    def _loads(self, channel):
+    def _loads(self, channel: int) -> Load:
         v, last = self._v, self._groups - 1
         lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
         if lanes == list(range(v.lanes)):
             return v.load
 
-        def load(at):
+        def load(at: Value) -> Value:
             value = v.load(at)
             return v.shuffle(value, value, lanes)
 
         return load
 
 
-def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w, padding=None):
+def _add_usual(
+    v: Vec, channels: _Channels, pixels: Sequence[Register], row: tuple[int, int, int], taps: Value, x: Value,
+    x_pixel: Value, w: Value, padding: tuple[Value, Value] | None,
+) -> None:  # fmt: skip
     """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
     `taps` columns, chunk by chunk. padding: columns of x at both ends that are passed over, if any."""
+    TAPS, STRIDE, DILATION = row
     reach = v.iadd((len(pixels) - 1) * STRIDE + 1, v.imul(v.isub(TAPS or taps, 1), DILATION))
     if padding:
         padding = padding[0], v.isub(reach, padding[1])
@@ -157,7 +181,7 @@ def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w,
         _add_columns(v, channels, pixels, steps, x, x_pixel, w, (TAPS - 1) * DILATION, padding)
         return
     first = v.integer(0)
-    for chunk in CHUNKS:
+    for chunk in TAP_CHUNKS:
         steps = meetings(len(pixels), chunk, STRIDE, 1)
         last = max(steps)
         count = v.idiv(v.isub(taps, first), chunk)
@@ -177,7 +201,10 @@ def _add_usual(v, channels, pixels, TAPS, STRIDE, DILATION, taps, x, x_pixel, w,
         first = v.iadd(first, v.imul(count, chunk))
 
 
-def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=None):
+def _add_columns(
+    v: Vec, channels: _Channels, pixels: Sequence[Register], steps: Steps, x: Value, x_pixel: Value, w: Value,
+    border: int = 0, inside: tuple[Value, Value] | None = None,
+) -> None:  # fmt: skip
     """Some columns of taps.
 
     inside: the first column of x that lies in the map, and one behind the last, if not all of these do; the
@@ -193,8 +220,8 @@ def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=Non
         taps = sorted({tap for pairs in steps.values() for _, tap in pairs})
         weights = {tap: v.load(w, tap * v.lanes) for tap in taps}
 
-    def add(columns):
-        def add_channel(x, w, load):
+    def add(columns: Sequence[int]) -> Callable[[Value, Value, Load], None]:
+        def add_channel(x: Value, w: Value, load: Load) -> None:
             at = columns[0]
             for column in columns:
                 x = v.step(x, v.imul(x_pixel, column - at))
@@ -216,66 +243,57 @@ def _add_columns(v, channels, pixels, steps, x, x_pixel, w, border=0, inside=Non
             channels.each(x, w, add(columns))
 
 
-def _add_any(v, channels, pixels, taps, ranges, x, between, across, w):
+def _add_any(v: Vec, channels: _Channels, a: Any, ranges: Value) -> AddRow:
     """The same for any stride: `ranges` tells the first output that each tap meets, and one behind the
     last."""
+    between, across = v.imul(a.from_pixel, a.stride), v.imul(a.from_pixel, a.dilation)
 
-    def add_channel(x, w, load):
-        with v.loop(taps) as s:
-            weight = v.load(w, v.imul(s, v.lanes))
-            start, end = (v.table64(ranges, v.iadd(v.imul(s, 2), i)) for i in (0, 1))
-            at = v.at(x, v.imul(across, s))
-            missing = v.iadd(start, v.isub(len(pixels), end))
-            with v.choose(v.isub(0, missing)) as (whole, part):
-                with whole:
-                    here = at
-                    for pixel, total in enumerate(pixels):
-                        here = v.step(here, between if pixel else 0)
-                        total.set(v.fma(load(here), weight, total.value))
-                with part:
-                    here = at
-                    for pixel, total in enumerate(pixels):
-                        here = v.step(here, between if pixel else 0)
-                        with (
-                            v.unless_negative(v.isub(pixel, start)),
-                            v.unless_negative(v.isub(v.isub(end, 1), pixel)),
-                        ):
+    def add(pixels: Sequence[Register], x: Value, w: Value) -> None:
+        def add_channel(x: Value, w: Value, load: Load) -> None:
+            with v.loop(a.taps) as s:
+                weight = v.load(w, v.imul(s, v.lanes))
+                start, end = (v.table64(ranges, v.iadd(v.imul(s, 2), i)) for i in (0, 1))
+                at = v.at(x, v.imul(across, s))
+                missing = v.iadd(start, v.isub(len(pixels), end))
+                with v.choose(v.isub(0, missing)) as (whole, part):
+                    with whole:
+                        here = at
+                        for pixel, total in enumerate(pixels):
+                            here = v.step(here, between if pixel else 0)
                             total.set(v.fma(load(here), weight, total.value))
+                    with part:
+                        here = at
+                        for pixel, total in enumerate(pixels):
+                            here = v.step(here, between if pixel else 0)
+                            behind_start = v.unless_negative(v.isub(pixel, start))
+                            before_end = v.unless_negative(v.isub(v.isub(end, 1), pixel))
+                            with behind_start, before_end:
+                                total.set(v.fma(load(here), weight, total.value))
 
-    channels.each(x, w, add_channel)
+        channels.each(x, w, add_channel)
+
+    return add
 
 
 @jit.specialise
-def filter_block(SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION):
+def filter_block(
+    SIZE: int, LANES: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int
+) -> jit.Kernel:
     """`filter_columns`."""
 
     def filter_block(
-        x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-        y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
-        right,
-        ranges,
-    ):  # fmt: skip
+        args: int, band: int, column: int, x: int, w: int, bias: int, y: int, ahead: int, claim: int
+    ) -> None:
         filter_columns(
             SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
-            x, x_vector, x_pixel, x_row, x_slice, x_next, w, w_vector, w_row, w_slice, bias, relu,
-            y, y_vector, y_pixel, y_next, runs, run_count, fetch, ahead, claim, taps, stride, dilation, left,
-            right, ranges,
+            args, band, column, x, w, bias, y, ahead, claim,
         )  # fmt: skip
 
     return filter_block
 
 
-RECORD = arguments(
-    "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
-    "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
-    "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
-    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
-    "fetch taps stride dilation filter_block"
-)
-
-
 @jit.helper
-def gather_band(a, band, first_group, x, scratch):
+def gather_band(a: Any, band: Any, first_group: int, x: int, scratch: int) -> None:
     """A band of some vectors of groups of x into scratch[vector][slice][pixel][lane]."""
     for j in range(a.vectors):
         groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
@@ -286,7 +304,7 @@ def gather_band(a, band, first_group, x, scratch):
 
 
 @jit.helper
-def place_band(a, band, first_group, sums, y):
+def place_band(a: Any, band: Any, first_group: int, sums: int, y: int) -> None:
     """The finished sums[vector][slice][pixel][lane] of a band into y."""
     for j in range(a.vectors):
         groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
@@ -297,16 +315,16 @@ def place_band(a, band, first_group, sums, y):
 
 
 @jit.specialise
-def driver():
+def filter_channel_blocks() -> jit.Kernel:
     """Images x blocks of groups x bands, dealt to the tasks in equal runs.
 
     In place, bands come before blocks, so that the blocks find the lines they share in the cache.
     """
 
-    def driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        bands = carray(pointer(a.bands), a.band_count, BAND)
-        columns = carray(pointer(a.columns), a.column_count, BLOCK)
+    def filter_channel_blocks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CHANNEL_KERNEL_FIELDS)[0]
+        bands = carray(pointer(a.bands), a.band_count, CHANNEL_BAND)
+        columns = carray(pointer(a.columns), a.column_count, COLUMN_BLOCK)
         scratch = a.scratch + task * a.scratch_bytes
         sums = scratch + a.sums * a.size
         per_image = a.blocks * a.band_count
@@ -315,7 +333,8 @@ def driver():
             n = unit // per_image
             rest = unit - n * per_image
             block = rest % a.blocks if a.in_place else rest // a.band_count
-            band = bands[rest // a.blocks if a.in_place else rest % a.band_count]
+            number = rest // a.blocks if a.in_place else rest % a.band_count
+            band = bands[number]
             group = min(block * a.vectors * a.block_groups, a.last_group)
             x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
             y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
@@ -331,20 +350,16 @@ def driver():
                 claim = (y - target) // a.size
             w = a.w + block * a.w_block * a.size
             bias = a.bias + group * a.filters * a.size
-            runs = a.runs + band.first_run * RUN_BYTES
             for j in range(a.column_count):
                 column = columns[j]
                 call(
                     a.filter_block,
                     (
-                        source + column.x * a.size, a.from_vector, a.from_pixel, a.row_step, a.slice_step,
-                        a.from_next, w, a.w_vector, a.w_row, a.w_slice, bias, a.relu,
-                        target + column.y * a.size, a.to_vector, a.to_pixel, a.to_next,
-                        runs, band.runs, a.fetch, ahead, claim, a.taps, a.stride, a.dilation,
-                        column.left, column.right, column.ranges,
+                        args, a.bands + number * CHANNEL_BAND.itemsize, a.columns + j * COLUMN_BLOCK.itemsize,
+                        source + column.x * a.size, w, bias, target + column.y * a.size, ahead, claim,
                     ),
                 )  # fmt: skip
             if not a.in_place:
                 place_band(a, band, group, sums, y)
 
-    return driver
+    return filter_channel_blocks

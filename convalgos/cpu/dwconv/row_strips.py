@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.cpu.dwconv.row_kernels import PASSES
-from convalgos.cpu.dwconv.shifted_rows import before, behind, parts
+from convalgos.cpu.dwconv.shifted_rows import before, behind, loaded_vectors
+from convalgos.cpu.dwconv.tap_passes import PASS_ROWS
 
 
 class Strips(NamedTuple):
@@ -155,7 +155,7 @@ class Columns:
         """The same of `shifted_rows`: (parts) of vectors side by side, or of each for itself."""
         size = self.reach + 1
         ahead, over = before(size, self.stride), behind(size, self.stride)
-        count = parts(2 if second == self.lanes else 1, size, self.stride)
+        count = loaded_vectors(2 if second == self.lanes else 1, size, self.stride)
         n = np.arange(count) * self.lanes + (ahead - self.lanes if ahead else 0)
         begin = [q] if second in (None, self.lanes) else [q, q + (second or 0)]
         read = np.full(count, (1 << self.lanes) - 1, np.int64)  # lanes that some output meets
@@ -179,7 +179,7 @@ def pass_sizes(rows: int, step: int) -> list[int]:
     last = [0]  # and one of them
     for total in range(1, rows + 1):
         ways = []
-        for size in (s for s in PASSES[step] if s <= total):
+        for size in (s for s in PASS_ROWS[step] if s <= total):
             count, largest, smallest = best[total - size]
             ways.append(((count + 1, max(largest, size), max(smallest, -size)), size))
         chosen, size = min(ways)
@@ -197,7 +197,7 @@ def passes(parts: Sequence[tuple[int, int, int, int]], step: int, in_pairs: bool
 
     in_pairs: whether columns 2i and 2i + 1 are summed together.
     """
-    found: dict[int, list[tuple[int, int, int, int]]] = {size: [] for size in PASSES[step]}
+    found: dict[int, list[tuple[int, int, int, int]]] = {size: [] for size in PASS_ROWS[step]}
     for first, rows, column, columns in parts:
         row, pairs = first, columns // 2 if in_pairs else 0
         for size in pass_sizes(rows, step) if columns else ():

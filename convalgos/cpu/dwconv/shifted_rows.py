@@ -8,12 +8,23 @@ the row is masked as it is loaded.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from convalgos.cpu.vectors.simd import Register, Value, Vec
 
 REGISTERS = {64: 32, 32: 16, 16: 16}  # of vectors, by their bytes
 
 
-def parts(vectors: int, size: int, stride: int) -> int:
+class LoadedVectors(NamedTuple):
+    """Neighbouring vectors of outputs."""
+
+    vectors: int
+    begin: Value  # of the first in a line of x
+    lanes: dict[int, Value]  # of vectors of x that lie in the row, where not all of them do
+
+
+def loaded_vectors(vectors: int, size: int, stride: int) -> int:
     """Vectors of a row of x that some vectors of outputs read; of those at the ends only some lanes."""
     return vectors * stride + (before(size, stride) > 0) + (behind(size, stride) > 0)
 
@@ -31,11 +42,17 @@ def behind(size: int, stride: int) -> int:
     return size - before(size, stride) - stride
 
 
-def add_kernel(v, sums, step, size, stride, lines, w, sets):
-    """Add to sums[o][k] the products of lines, o * step further for each o, with a square kernel at w.
-
-    sets: of neighbouring vectors: (how many, where they begin in a line, {part: lanes} that lie in the row).
-    """
+def add_kernel(
+    v: Vec,
+    sums: Sequence[Sequence[Register]],
+    step: int,
+    size: int,
+    stride: int,
+    lines: Sequence[Value],
+    w: Value,
+    sets: Sequence[LoadedVectors],
+) -> None:
+    """Add to sums[o][k] the products of lines, o * step further for each o, with a square kernel at w."""
     weights: dict[int, Any] = {}
     if len(sums) * len(sums[0]) + size * size + 2 * stride + 3 <= REGISTERS[v.lanes * v.size]:
         weights = {i: v.broadcast(w, i) for i in range(size * size)}
@@ -59,12 +76,14 @@ def add_kernel(v, sums, step, size, stride, lines, w, sets):
             first += vectors
 
 
-def _operands(v, vectors, size, stride, line, lanes):
+def _operands(
+    v: Vec, vectors: int, size: int, stride: int, line: Value, lanes: dict[int, Value]
+) -> Callable[[int, int], Value]:
     """(s, k) -> line[stride * (k*lanes + i) + s - before(size, stride)] for i in lanes."""
     words, ahead = v.words(), before(size, stride)
     first, last = -1 if ahead else 0, vectors * stride
     loaded: dict[int, Any] = {}
-    for n in range(first, first + parts(vectors, size, stride)):
+    for n in range(first, first + loaded_vectors(vectors, size, stride)):
         few = None
         if n < 0:
             few = v.lanes_from(v.lanes - ahead)
@@ -76,7 +95,7 @@ def _operands(v, vectors, size, stride, line, lanes):
         )
     split: dict[tuple[int, int], Any] = {}
 
-    def phase(p, k):
+    def phase(p: int, k: int) -> Value:
         """Every stride-th element from p on, in vectors; at the ends only the lanes that are read."""
         if stride == 1:
             return loaded[k]
@@ -86,10 +105,10 @@ def _operands(v, vectors, size, stride, line, lanes):
             return loaded[last]  # and so is the first
         if (p, k) not in split:
             ends = [loaded[min(max(n, first), max(loaded))] for n in (2 * k, 2 * k + 1)]
-            split[p, k] = v.shuffle(*ends, range(p, 2 * v.lanes, 2))
+            split[p, k] = v.shuffle(ends[0], ends[1], range(p, 2 * v.lanes, 2))
         return split[p, k]
 
-    def operand(s, k):
+    def operand(s: int, k: int) -> Value:
         column, p = divmod(s - ahead, stride)
         beside, lane = divmod(column, v.lanes)
         if lane == 0:

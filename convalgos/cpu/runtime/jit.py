@@ -37,6 +37,7 @@ from convalgos.cpu.runtime import thread_pool
 from convalgos.cpu.vectors import atomics
 from convalgos.cpu.vectors.simd import call, carray, external, pointer
 
+Kernel = Callable[..., None]  # a function over integers, as it is written in Python
 _kept: list[Any] = []  # what was compiled must outlive its address
 _uncompilable: str | None = None  # why this process cannot compile
 LONG = 1.0  # seconds of compiling in a process after which it says what it does

@@ -25,6 +25,8 @@ try:
 except Exception:  # of any kind, where it does not go with what else is installed
     ir = None  # type: ignore[assignment]
 
+Value = Any  # of LLVM's: an integer of 64 bits, a pointer or a vector; integers may be Python's, too
+
 LINE = 64  # bytes of a cache line
 
 
@@ -139,10 +141,8 @@ class Vec:
 
     def record(self, address: Any, dtype: np.dtype) -> Any:
         """The int64 fields of a record in memory, by name; all are loaded here and now."""
-        fields = dtype.fields or {}
-        return SimpleNamespace(
-            **{name: self.table64(address, offset // 8) for name, (_, offset, *_) in fields.items()}
-        )
+        names = dtype.names or ()
+        return SimpleNamespace(**{name: self.table64(address, i) for i, name in enumerate(names)})
 
     def loop(self, count: Any) -> Any:
         """`with v.loop(count) as i:` - i is the index."""
@@ -297,12 +297,12 @@ class Vec:
         order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
         return self.b.shuffle_vector(a, b, order)
 
-    def register(self, initial: Any) -> _Register:
+    def register(self, initial: Any) -> Register:
         """A variable that loops may update; it becomes a vector register."""
-        return _Register(self, initial)
+        return Register(self, initial)
 
 
-class _Register:
+class Register:
     """`value` reads the variable, `set` writes it. Memory at first; LLVM promotes it to a register."""
 
     def __init__(self, v: Vec, initial: Any):

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.vectors.instructions import LINE, Vec, allocate, function_of, ir, lanes
+from convalgos.cpu.vectors.instructions import LINE, Register, Value, Vec, allocate, function_of, ir, lanes
 
 __all__ = [
-    "LINE", "Operation", "Vec", "allocate", "call", "carray", "copy_bytes", "emitter", "external",
-    "fetch_bytes", "function_of", "intrinsic", "ir", "lanes", "pointer", "vector_bytes", "zero_bytes",
+    "LINE", "Operation", "Register", "Value", "Vec", "allocate", "call", "carray", "copy_bytes", "emitter",
+    "external", "fetch_bytes", "function_of", "intrinsic", "ir", "lanes", "pointer", "vector_bytes",
+    "zero_bytes",
 ]  # fmt: skip
 
 

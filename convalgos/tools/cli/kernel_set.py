@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import (
-    depthwise_channels,
-    depthwise_rows,
     depthwise_weights,
     direct,
     direct_pixels,
@@ -28,7 +26,7 @@ from convalgos.cpu import (
     winograd_weights,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
-from convalgos.cpu.dwconv import channel_kernels, padded_planes, row_kernels
+from convalgos.cpu.dwconv import channel_blocking, channel_kernels, padded_planes, row_kernels, row_tiling
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit, mkl
@@ -92,8 +90,9 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 
 
 _OF_ALL: tuple[Callable[..., object], ...] = (
-    row_kernels.driver, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
-    driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.driver, depthwise_weights.driver,
+    row_kernels.filter_planes, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
+    driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.filter_channel_blocks,
+    depthwise_weights.driver,
     direct.driver, direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply,
     jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.driver,
     spectral_kernels.alone, weights_driver.share,
@@ -116,12 +115,12 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for factory in (direct_pixels.pack, im2col.fill_channels_first):
         yield _kernel(factory, size)
     for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
-        for r, taps in product(tile_rows, (0, *row_kernels.USUAL[stride]) if step else (0,)):
-            if r <= depthwise_rows.tile_rows(stride, taps > 0):
-                yield _kernel(row_kernels.filter_tiles, size, lanes, r, step, stride, taps)
+        for r, taps in product(tile_rows, (0, *row_kernels.SQUARE_KERNELS[stride]) if step else (0,)):
+            if r <= row_tiling.tile_rows(stride, taps > 0):
+                yield _kernel(row_kernels.filter_row_tiles, size, lanes, r, step, stride, taps)
     for stride in (1, 2):
-        for rows in depthwise_rows.folded_rows(stride):
-            yield _kernel(row_kernels.folded, size, lanes, rows, stride)
+        for rows in row_tiling.folded_rows(stride):
+            yield _kernel(row_kernels.filter_folded_row, size, lanes, rows, stride)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
             yield _kernel(strided_rows.copy_row, size, lanes, stride, kept)
@@ -174,15 +173,15 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
 def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     """`filter_block`: usual kernels and all others, for layers with one channel and filter in a group, and
     with any numbers that a vector holds."""
-    most = depthwise_channels.MOST_PIXELS[vector_bytes()]
-    for vectors, sizes in channel_kernels.PIXELS.items():
-        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.USUAL):
+    most = channel_blocking.MOST_PIXELS[vector_bytes()]
+    for vectors, sizes in channel_kernels.BLOCK_PIXELS.items():
+        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.DEPTHWISE_ROWS):
             yield _kernel(channel_kernels.filter_block, size, lanes, 1, 1, vectors, pixels, *row)
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
         if (channels, filters) != (1, 1):
-            squares = channel_kernels.GROUPED if channels == filters else ((0, 0, 0),)
+            squares = channel_kernels.GROUPED_ROWS if channels == filters else ((0, 0, 0),)
             for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
                 if pixels <= most[1]:
                     yield _kernel(

@@ -1,0 +1,210 @@
+"""How the work of `cpu.depthwise.channels` is cut, into bands of rows and blocks of columns, and its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from convalgos.core.cached_attribute import kept
+from convalgos.core.machine import cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
+from convalgos.cpu.runtime.threads import cut_once, thread_count
+from convalgos.cpu.vectors import simd
+
+# Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
+MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
+THREAD_UNITS = 4  # of work for each thread, where the problem can be cut into so many
+
+
+@dataclass(frozen=True)
+class ChannelBlocking:
+    """How the work is cut: `vectors` of groups by bands of output rows, and rows into blocks of columns."""
+
+    problem: ConvProblem  # the 3-D view
+    in_place: bool  # x and y are read and written where they lie
+    vectors: int  # filtered side by side
+    pixels: int  # of a block of columns
+    bands: int  # their sizes differ by one row at most
+
+    @property
+    def lanes(self) -> int:
+        return simd.lanes(self.problem.itemsize)
+
+    @property
+    def groups(self) -> int:
+        """Whole groups of a vector."""
+        return groups_of_vector(self.problem)
+
+    @property
+    def blocks(self) -> int:
+        """Of `vectors` vectors of groups."""
+        return -(-self.problem.groups // (self.groups * self.vectors))
+
+    @property
+    def source(self) -> tuple[int, int, int]:
+        """Elements between pixels, slices and vectors of what the kernels read: x, or its band in scratch."""
+        p = self.problem
+        height = min(p.spatial[1], (self.band_rows - 1) * p.stride[1] + p.kernel_extent[1])
+        return self._strides(p.spatial[0], (p.spatial[1] if self.in_place else height) * p.spatial[2], p.C)
+
+    @property
+    def target(self) -> tuple[int, int, int]:
+        """The same for what they write: y, or its band in scratch."""
+        p = self.problem
+        rows = p.spatial_out[1] if self.in_place else self.band_rows
+        return self._strides(p.spatial_out[0], rows * p.spatial_out[2], p.K)
+
+    def _strides(self, slices: int, pixels: int, channels: int) -> tuple[int, int, int]:
+        if self.in_place:
+            return channels, pixels * channels, self.lanes
+        pixels = -(-pixels // self.lanes) * self.lanes  # squares
+        return self.lanes, pixels * self.lanes, slices * pixels * self.lanes
+
+    @property
+    def band_rows(self) -> int:
+        """Output rows of the largest band."""
+        return -(-self.problem.spatial_out[1] // self.bands)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of one task."""
+        if self.in_place:
+            return 0
+        return self.vectors * (self.source[2] + self.target[2]) * self.problem.itemsize
+
+    @property
+    def fetch(self) -> bool:
+        """Whether the kernels ask for lines of x and y ahead.
+
+        In place those of rows further down, which lie alike; of the next planes on small maps, that little
+        in a row.
+        """
+        p = self.problem
+        if self.in_place:
+            alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
+            return alike and p.x_bytes > cache_sizes()[2] // 4
+        return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+
+    @kept
+    def code(self) -> tuple[int, int, int]:
+        """TAPS, STRIDE and DILATION of `filter_columns`: one of DEPTHWISE_ROWS, or of GROUPED_ROWS."""
+        p = self.problem
+        row = p.kernel[2], p.stride[2], p.dilation[2]
+        depthwise = max(p.w_shape[1], p.gemm_n) == 1
+        known = DEPTHWISE_ROWS if depthwise else GROUPED_ROWS if p.w_shape[1] == p.gemm_n else ((0, 0, 0),)
+        reach = (row[0] - 1) * row[2]  # columns at both ends of a block that may be padding
+        if row in known and max(self._padding(0), self._padding(-1)) <= reach:
+            return row
+        return (0, *row[1:]) if (0, *row[1:]) in known else (0, 0, 0)
+
+    @property
+    def ranged(self) -> bool:
+        """Whether the kernel reads which outputs each tap meets from tables."""
+        return self.code == (0, 0, 0)
+
+    @kept
+    def columns(self) -> list[tuple[int, int, int]]:
+        """(first output column, padding columns left and right) of each block; the last overlaps.
+
+        The padding counts columns of the block's input that some output meets, up to the last of them.
+        """
+        p = self.problem
+        first = np.minimum(np.arange(0, p.spatial_out[2], self.pixels), p.spatial_out[2] - self.pixels)
+        start = first * p.stride[2] - p.padding[2][0]  # (blocks,) input column of the first tap
+        left = np.maximum(0, -start)
+        right = np.maximum(0, start + self.reach - p.spatial[2])
+        return list(zip(first.tolist(), left.tolist(), right.tolist(), strict=True))
+
+    @property
+    def reach(self) -> int:
+        """Input columns from the first that a block meets to the last."""
+        p = self.problem
+        return (self.pixels - 1) * p.stride[2] + p.kernel_extent[2]
+
+    def _padding(self, block: int) -> int:
+        """Columns of padding that the first block meets on the left, or the last one on the right."""
+        p = self.problem
+        if block == 0:
+            return p.padding[2][0]
+        start = (p.spatial_out[2] - self.pixels) * p.stride[2] - p.padding[2][0]
+        return start + self.reach - p.spatial[2]
+
+    @property
+    def range_bytes(self) -> int:
+        """Of the tables of `ranges`, at most: of each block that meets padding, and one of all others."""
+        step = self.pixels * self.problem.stride[2]
+        ends = sum(-(-max(0, self._padding(block)) // step) for block in (0, -1))
+        return 16 * self.problem.kernel[2] * (ends + 1) if self.ranged else 0
+
+    def ranges(self, first: int) -> np.ndarray:
+        """(S, 2) of a block of columns: the first output that meets the map under each tap, and one
+        behind."""
+        p = self.problem
+        column = first * p.stride[2] - p.padding[2][0] + np.arange(p.kernel[2]) * p.dilation[2]  # of output 0
+        start = np.clip(-(column // p.stride[2]), 0, self.pixels)
+        end = np.clip(-((column - p.spatial[2]) // p.stride[2]), 0, self.pixels)
+        return np.stack([np.minimum(start, end), end], 1).astype(np.int64)
+
+
+def groups_of_vector(p: ConvProblem) -> int:
+    return simd.lanes(p.itemsize) // max(p.w_shape[1], p.gemm_n)
+
+
+@cut_once(256)
+def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
+    p = problem.as_3d
+    lanes, groups = simd.lanes(p.itemsize), groups_of_vector(problem)
+    whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
+    in_place = p.layout == "channels_last" and whole and p.groups >= groups
+    rows_out, columns = p.spatial_out[1:]
+    most = MOST_PIXELS[vector_bytes()]
+    # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
+    # many bytes apart that they share few of its sets.
+    narrow = columns <= (2 if in_place else 1) * most[2]
+    crowded = in_place and p.C * p.itemsize % 512 == 0
+    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded)
+    for vectors in (2, 1) if pair else (1,):
+        # whole blocks, and few of them: the last overlaps the one before
+        known = BLOCK_PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
+        sizes = [n for n in known if n <= min(most[vectors], columns)]
+        pixels = min(sizes, key=lambda n: (-(-columns // n) * (max(n, SUMS_UNDER_WAY / vectors) + 0.6), -n))
+        c = ChannelBlocking(p, in_place, vectors, pixels, 1)
+        if vectors == 1 or not c.ranged:
+            break
+    if in_place:
+        row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
+    else:
+        row_bytes = c.scratch_bytes // rows_out
+    threads, overlap = thread_count(), p.kernel_extent[1] - 1  # rows of x that two bands share
+    rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
+    bands = -(-rows_out // rows)
+    while bands < rows_out:
+        units = p.N * c.blocks * bands
+        if units >= THREAD_UNITS * threads or (units >= threads and rows_out // (bands + 1) <= overlap):
+            break
+        bands += 1
+    return replace(c, bands=bands)
+
+
+def block_cycles(c: ChannelBlocking) -> float:
+    """Of a block of groups of one image, on one core.
+
+    Calibrated on Zen 5 with AVX-512: two products or shuffles a cycle, and squares of pixels turned in two
+    cycles a pixel in the first cache, in three and a half beyond.
+    """
+    p = c.problem
+    slices, rows = p.taps_met(0), p.taps_met(1)
+    blocks = -(-p.spatial_out[2] // c.pixels)
+    products = p.taps_met(2) * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
+    loads = products if c.ranged else min(products, blocks * c.reach)
+    channels = p.w_shape[1]
+    shuffles = loads if channels > 1 and c.groups > 1 else 0
+    kernel = slices * rows * (channels * (0.5 * products + 0.25 * shuffles) + 4 * blocks)
+    outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
+    calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
+    turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
+    turned *= 2 if c.scratch_bytes <= cache_sizes()[0] else 3.5
+    return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands

@@ -1,0 +1,58 @@
+"""The tables of `cpu.depthwise.channels`: bands of rows, runs of them, and the filter of each lane."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
+from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, ROW_RUN
+
+
+def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
+    """(blocks, vectors, lanes) the filter of each lane, and which lanes have none, if any."""
+    p = c.problem
+    first = np.arange(c.blocks) * c.vectors * c.groups
+    if c.in_place:
+        first = np.minimum(first, p.groups - c.vectors * c.groups)
+    groups = np.add.outer(first, np.arange(c.vectors) * c.groups)  # (blocks, vectors)
+    lanes = np.arange(c.lanes)
+    filters = np.add.outer(groups * p.gemm_n, lanes)
+    outside = (filters >= p.K) | (lanes >= c.groups * p.gemm_n)
+    return np.where(outside, 0, filters), outside if outside.any() else None
+
+
+def band_tables(
+    c: ChannelBlocking, source: tuple[int, int], target: tuple[int, int], w: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bands, and the runs of output rows in them, as `CHANNEL_BAND` and `ROW_RUN`.
+
+    source, target and w: elements between the slices, and between the rows, of what the kernels read,
+    write, and of the filter.
+    """
+    p = c.problem
+    height, rows_out = p.spatial[1], p.spatial_out[1]
+    bands: list[tuple[int, ...]] = []
+    runs: list[tuple[int, ...]] = []
+    for i in range(c.bands):
+        p0, p1 = rows_out * i // c.bands, rows_out * (i + 1) // c.bands
+        h0 = min(height, max(0, p0 * p.stride[1] - p.padding[1][0]))
+        h1 = max(h0, min(height, (p1 - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]))
+        first = len(runs)
+        for o in range(p.spatial_out[0]):
+            d, t0, t1 = p.taps_meeting(0, o)
+            row = p0
+            while row < p1:
+                h, r0, r1 = p.taps_meeting(1, row)
+                end = row + 1
+                while end < p1 and p.taps_meeting(1, end)[1:] == (r0, r1):
+                    end += 1
+                x, taps, y = (
+                    a * outer + b * inner
+                    for (a, b), (outer, inner) in (((d, h), source), ((t0, r0), w), ((o, row), target))
+                )
+                runs.append((x, taps, y, t1 - t0, r1 - r0, end - row))
+                row = end
+        columns, columns_out = p.spatial[2], p.spatial_out[2]
+        x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
+        bands.append((*x_band, *y_band, first, len(runs) - first))
+    return np.array(bands, CHANNEL_BAND), np.array(runs, ROW_RUN)
