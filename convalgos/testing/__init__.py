@@ -59,6 +59,7 @@ def check_algorithm(algorithm: Algorithm, *, only: Sequence[str] | None = None) 
 
     Example:
         >>> from convalgos.cpu.direct import Direct
+        >>> from convalgos.testing import check_algorithm
         >>> check_algorithm(Direct(), only=["figures", "refusals"]).runs["figures"] > 100
         True
     """
