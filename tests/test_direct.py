@@ -17,7 +17,7 @@ from convalgos.cpu.runtime import jit
 
 def busiest(text: str) -> float:
     """Outputs of the busiest thread, over an equal share."""
-    cut = direct.blocking(ConvProblem.parse(text))
+    cut = direct.direct_blocking(ConvProblem.parse(text))
     shares = direct._busiest(cut, jit.thread_count())
     return shares * jit.thread_count() / (cut.problem.gemm_m * cut.problem.groups)
 
@@ -30,7 +30,7 @@ def test_few_blocks_are_dealt_evenly(text):
 
 
 def test_blocking_of_long_rows_is_quick_to_find():
-    cut = direct.blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
+    cut = direct.direct_blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
     assert np.prod(cut.blocks) >= jit.thread_count()
 
 

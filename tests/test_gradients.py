@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import convalgos as ca
 from convalgos.core.backward.by_forward import StandIn
 from convalgos.core.backward.polyphase import phases
-from convalgos.cpu import direct_weights
 from convalgos.cpu import reference as judge
+from convalgos.cpu.gemm import weights_blocking
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on
 from convalgos.testing import GRADIENT_PROBLEMS
@@ -29,7 +29,7 @@ FORWARD_ONLY = "cpu.direct"  # one of the algorithms that turn dx into convoluti
 DATA = [a for a in algorithms_on("cpu", "backward_data") if a.id in ("cpu.reference", FORWARD_ONLY)]
 WEIGHTS = [a for a in algorithms_on("cpu", "backward_weights") if "backward_weights" in a.directions]
 OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, StandIn)]
-CUTS = (direct_weights.cutting,)  # kept choices that depend on the number of threads
+CUTS = (weights_blocking.weights_blocking,)  # kept choices that depend on the number of threads
 
 
 def logical(rng, problem, *names):

@@ -2,10 +2,10 @@
 
 Every output of a tile of pixels by filters is summed in registers:
 y[pixel][filter] = sum_tap x[pixel + offset[tap]] * w[tap][filter], taps over (C/groups, T, R, S). Kernel
-size, stride, dilation, number of dimensions and layout are content of the tables, so that one kernel
-serves them all. Outputs are cut into blocks of pixels; the input of a block is copied once, with its zero
-border, into scratch that stays in the L2 cache, or read in place where there is no padding. Wins on 1x1,
-strided and first layers; elsewhere it is the yardstick.
+size, stride, dilation, number of dimensions and layout are content of the tables: one kernel serves them all.
+Outputs are cut into blocks of pixels. The input of a block is copied once, with its zero border, into scratch
+that stays in the L2 cache, or read in place where there is no padding. Wins on 1x1, strided and first layers;
+elsewhere the other algorithms are measured against it.
 
 Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table over taps instead of pixels.
 """
@@ -13,18 +13,33 @@ Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table ove
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_view
+from convalgos.cpu.gemm.blocking import (
+    BlockExtent,
+    PanelBlocks,
+    block_count,
+    block_extent,
+    copy_block_images,
+    cut_map,
+    flat_view,
+    image_pixels,
+    input_in_place,
+    pixel_in_image,
+    run_pixels,
+    table_number,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
@@ -32,7 +47,7 @@ from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
-BLOCK = 4  # outputs of all filters computed in the time that a block begins and ends
+BLOCK_OUTPUTS = 4  # outputs of all filters computed in the time that a block begins and ends
 FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
 # Calibrated on Zen 5 with AVX-512.
 COPYING = 2.2  # times the bytes over the bandwidth of the caches, to copy rows with their border
@@ -42,7 +57,7 @@ SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hid
 
 
 @dataclass(frozen=True)
-class Blocking(PanelBlocks):
+class DirectBlocking(PanelBlocks):
     """How the output is cut."""
 
     filter_parts: int  # into which the filters of a block are cut to feed all threads
@@ -55,7 +70,7 @@ class Blocking(PanelBlocks):
 
 
 @cut_once(256)
-def blocking(problem: ConvProblem) -> Blocking:
+def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     p = flat_view(problem)
     threads = thread_count()
     rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
@@ -79,10 +94,10 @@ def blocking(problem: ConvProblem) -> Blocking:
         images = 1
         block = cut_map(pixels, (o, q_rows, q), simd.lanes(p.itemsize))
 
-    def balanced(block: tuple[int, int, int], parts: int = 1) -> Blocking:
+    def balanced(block: tuple[int, int, int], parts: int = 1) -> DirectBlocking:
         """With equal tiles instead of a short last one."""
         pixels = images * block[0] * block[1] * block[2]
-        return Blocking(p, images, block, copied, -(-pixels // -(-pixels // rows)), vectors, parts)
+        return DirectBlocking(p, images, block, copied, -(-pixels // -(-pixels // rows)), vectors, parts)
 
     chosen = balanced(block)
     if math.prod(chosen.blocks) * p.groups >= FEW * threads:
@@ -98,7 +113,7 @@ def blocking(problem: ConvProblem) -> Blocking:
     return min(options, key=lambda o: (_busiest(o, threads), -o.pixels))
 
 
-def _busiest(cut: Blocking, threads: int) -> float:
+def _busiest(cut: DirectBlocking, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
     sizes = zip((cut.problem.N, *cut.problem.spatial_out), (cut.images, *cut.block), strict=True)
     pixels = [1]  # of every block, the last ones of each dimension being cut short
@@ -109,8 +124,10 @@ def _busiest(cut: Blocking, threads: int) -> float:
         else:
             each = [block] * whole + ([rest] if rest else [])
             pixels = [n * m for n in pixels for m in each]
-    # with rows computed in vain
-    own = {n: max(n, -(-n // cut.rows) * (cut.rows - 1)) / cut.filter_parts + BLOCK for n in set(pixels)}
+    # with the spare rows of tiles
+    own = {
+        n: max(n, -(-n // cut.rows) * (cut.rows - 1)) / cut.filter_parts + BLOCK_OUTPUTS for n in set(pixels)
+    }
     units = cut.problem.groups * cut.filter_parts  # of a block
     before = [0.0, *accumulate(own[n] for n in pixels for _ in range(units))]
     ends = [before[t * len(pixels) * units // threads] for t in range(threads + 1)]
@@ -119,7 +136,7 @@ def _busiest(cut: Blocking, threads: int) -> float:
 
 # --- kernels ---------------------------------------------------------------------------------
 
-RECORD = arguments(
+DIRECT_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
     "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
@@ -129,103 +146,62 @@ RECORD = arguments(
 
 
 @jit.specialise
-def driver():
-    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs."""
+def sum_blocks() -> Callable[..., None]:
+    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs. For each:
 
-    def driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    1. find the block of pixels, the group and the part of its filters;
+    2. read the input of the block in place, or copy it with its zero border, once for all parts;
+    3. sum a panel of filters over all taps, for all pixels of the block;
+    4. store the sums in y with bias and activation, in runs of neighbouring pixels.
+    """
+
+    def sum_blocks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, DIRECT_ARGUMENTS)[0]
         scratch = a.scratch + task * a.scratch_stride
         sums = scratch + a.input_bytes
         per_block = a.groups * a.parts
-        blocks_n = (a.n + a.images - 1) // a.images
-        total = blocks_n * a.blocks_o * a.blocks_p * a.blocks_q * per_block
+        total = block_count(a) * per_block
         loaded = -1
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            block = item // per_block
-            group = item % per_block // a.parts
-            part = item % a.parts
-            q0 = block % a.blocks_q * a.block_q
-            p0 = block // a.blocks_q % a.blocks_p * a.block_p
-            o0 = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
-            n0 = block // (a.blocks_q * a.blocks_p * a.blocks_o) * a.images
-            images = min(a.images, a.n - n0)
-            slices = min(a.block_o, a.o - o0)
-            rows = min(a.block_p, a.p - p0)
-            columns = min(a.block_q, a.q - q0)
-            pixels = images * slices * rows * columns
-            # which of the tables: the block may be cut short in each of its dimensions
-            short = (images < a.images) * 8 + (slices < a.block_o) * 4
-            short += (rows < a.block_p) * 2 + (columns < a.block_q)
-            table = a.pixel_table + short * a.table_length * 8
-
-            d0 = o0 * a.stride_d - a.pad_d
-            h0 = p0 * a.stride_h - a.pad_h
-            w0 = q0 * a.stride_w - a.pad_w
-            first = n0 * a.x_n + group * a.channels * a.x_c
+            index, group, part = item // per_block, item % per_block // a.parts, item % a.parts
+            block = block_extent(a, index)
             if a.copied:
-                key = block * a.groups + group if a.unit == 1 else block
+                key = index * a.groups + group if a.unit == 1 else index
                 if key != loaded:
-                    for i in range(images):
-                        x = (
-                            a.x
-                            + ((n0 + i) * a.x_n + (group * a.channels * a.x_c if a.unit == 1 else 0)) * a.size
-                        )
-                        copy_block(
-                            a,
-                            x,
-                            scratch + i * a.s_n * a.size,
-                            a.load_c,
-                            d0,
-                            h0,
-                            w0,
-                            (slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d,
-                            (rows - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h,
-                            (columns - 1) * a.stride_w + a.span_w,
-                        )
+                    channel = group * a.channels if a.unit == 1 else 0
+                    x = a.x + (block.n * a.x_n + channel * a.x_c) * a.size
+                    copy_block_images(a, block, x, scratch, a.load_c)
                     loaded = key
                 source = scratch + (0 if a.unit == 1 else group * a.channels) * a.size
             else:
-                source = a.x + (first + d0 * a.x_d + h0 * a.x_h + w0 * a.x_w) * a.size
-
+                source = input_in_place(a, block, group)
+            table = a.pixel_table + table_number(a, block) * a.table_length * 8
+            pixels = block.images * image_pixels(block)
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 w = a.w + (group * a.panels + panel) * a.taps * a.panel * a.size
                 call(a.sum_panel, (source, table, pixels, a.offsets, a.taps, a.chunk, w, sums))
-                k = group * a.filters + panel * a.panel
-                filters = min(a.panel, a.filters - panel * a.panel)
-                # runs of pixels that are neighbours in y: whole rows and slices join
-                run = columns
-                if columns == a.q:
-                    run *= rows
-                    if rows == a.p:
-                        run *= slices
-                per_image = slices * rows * columns
-                for i in range(images):
-                    done = 0
-                    while done < per_image:
-                        o = o0 + done // (rows * columns)
-                        p = p0 + done // columns % rows
-                        y = (
-                            a.y
-                            + ((n0 + i) * a.y_n + k * a.y_k + ((o * a.p + p) * a.q + q0) * a.y_pixel) * a.size
-                        )
-                        call(
-                            a.store_run,
-                            (
-                                sums + (i * per_image + done) * a.panel * a.size,
-                                a.panel,
-                                run,
-                                filters,
-                                a.bias + k * a.size,
-                                a.relu,
-                                a.stream,
-                                y,
-                                a.y_k,
-                                a.y_pixel,
-                            ),
-                        )
-                        done += run
+                store_panel(a, block, group, panel, sums)
 
-    return driver
+    return sum_blocks
+
+
+@jit.helper
+def store_panel(a: Any, block: BlockExtent, group: int, panel: int, sums: int) -> None:
+    """The sums [pixel][filter] of a panel to y."""
+    k = group * a.filters + panel * a.panel
+    filters = min(a.panel, a.filters - panel * a.panel)
+    run, per_image = run_pixels(a, block), image_pixels(block)
+    for i in range(block.images):
+        done = 0
+        while done < per_image:
+            pixel = pixel_in_image(a, block, done)
+            y = a.y + ((block.n + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
+            source, bias = sums + (i * per_image + done) * a.panel * a.size, a.bias + k * a.size
+            call(
+                a.store_run,
+                (source, a.panel, run, filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel),
+            )
+            done += run
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -233,7 +209,7 @@ def driver():
 
 class DirectPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Direct):
-        cut = blocking(problem)
+        cut = direct_blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         tasks = thread_count()
@@ -249,7 +225,9 @@ class DirectPlan(KernelPlan):
             "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.PREFETCH_TAPS),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
-        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)
+        super().__init__(
+            problem, algorithm, DIRECT_ARGUMENTS, values, [(sum_blocks(), tasks)], tasks * cut.scratch_bytes
+        )
         self._cut = cut
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
@@ -272,8 +250,8 @@ def _memory(problem: ConvProblem, machine: Machine) -> float:
 class Direct(Lone, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
-    def cost(self, problem, machine):
-        cut = blocking(problem)
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        cut = direct_blocking(problem)
         p = cut.problem
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         if tasks < FEW * machine.threads:
@@ -286,16 +264,16 @@ class Direct(Lone, Algorithm):
         sums = balance * panels.seconds(p, machine) * panels.crowding(p)
         return CALL + machine.launch + sums + copies + _memory(p, machine)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         return CALL + machine.launch + panels.seconds(problem, machine) + _memory(problem, machine)
 
-    def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else thread_count() * blocking(problem).scratch_bytes
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else thread_count() * direct_blocking(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return DirectPlan(problem, self)
 
 

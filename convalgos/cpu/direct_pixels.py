@@ -2,8 +2,8 @@
 
 A tile of filters by vectors of pixels is summed in registers: y[filter][pixels] = sum_tap w[filter][tap] *
 x[pixels + offset[tap]]. The input of a block is copied once, with its zero border and split into the phases
-of the stride (`phases`), into scratch where every tap of a vector of pixels is a vector. What comes out lies
-as channels_first wants it: nothing is transposed, which with few taps takes as long as the sums. Wins on
+of the stride (`layout.strided_rows`): in scratch every tap of a vector of pixels is a vector. The sums lie as
+channels_first wants them, and nothing is transposed, which with few taps takes as long as the sums. Wins on
 first layers and 1x1 of few channels; `cpu.direct` wins on small maps and serves channels_last.
 
 Source: the register tile of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
@@ -13,23 +13,34 @@ Source: the register tile of Goto and van de Geijn, "Anatomy of high-performance
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import row_panels
+from convalgos.cpu.gemm.blocking import (
+    BlockExtent,
+    block_count,
+    block_extent,
+    image_pixels,
+    input_start,
+    pixel_in_image,
+    run_pixels,
+    table_number,
+)
 from convalgos.cpu.gemm.row_blocking import blocking, offsets, streams, tables
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import Lone, thread_count
 from convalgos.cpu.vectors import microkernel
-from convalgos.cpu.vectors.microkernel import pixel_tile
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
@@ -41,96 +52,27 @@ ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate,
 
 # --- kernels ---------------------------------------------------------------------------------
 
-RECORD = arguments(
+PIXELS_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups parts "
     "tiles taps tasks offsets vectors starts places counts table_length "
     "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
-    "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_row flush sum_pixels"
+    "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_row "
+    "store_staged sum_pixels"
 )
-PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "filters", "taps", "tiles", "groups", "tasks")])
-
-
-@jit.specialise
-def sum_pixels(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
-    """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
-
-    The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
-    computed, for which the tables have room.
-    """
-    FEWER = max(VECTORS - 1, 1)
-    LESS = max(ROWS - 1, 1)
-
-    def sum_pixels(x, vectors, starts, offsets, taps, w, rows, bias, relu, y, y_k, places, counts):
-        tiles = (vectors + VECTORS - 1) // VECTORS
-        total = max(vectors, tiles * FEWER)
-        for tile in range(tiles):
-            first = total * tile // tiles
-            at = first * 8
-            if total * (tile + 1) // tiles - first == VECTORS:
-                if rows == ROWS:
-                    pixel_tile(
-                        SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                        relu, y, y_k, places + at, counts + at,
-                    )  # fmt: skip
-                else:
-                    pixel_tile(
-                        SIZE, LANES, LESS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                        relu, y, y_k, places + at, counts + at,
-                    )  # fmt: skip
-            elif rows == ROWS:
-                pixel_tile(
-                    SIZE, LANES, ROWS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                    relu, y, y_k, places + at, counts + at,
-                )  # fmt: skip
-            else:
-                pixel_tile(
-                    SIZE, LANES, LESS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                    relu, y, y_k, places + at, counts + at,
-                )  # fmt: skip
-
-    return sum_pixels
-
-
-@jit.specialise
-def flush(SIZE, LANES):
-    """Finished rows to y: `rows` of them, each in `runs` pieces of `run` pixels, `y_run` apart in y."""
-
-    def flush(source, stride, rows, runs, run, y, y_k, y_run, stream):
-        for i in range(rows):
-            for j in range(runs):
-                from_ = source + (i * stride + j * run) * SIZE
-                streaming.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
-
-    return flush
 
 
 @jit.helper
-def place_of(a, item):
-    """(image, slice, row, column, group) of the first output of a unit of work."""
-    block = item // (a.groups * a.parts)
-    return (
-        block // (a.blocks_q * a.blocks_p * a.blocks_o) * a.images,
-        block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o,
-        block // a.blocks_q % a.blocks_p * a.block_p,
-        block % a.blocks_q * a.block_q,
-        item // a.parts % a.groups,
-    )
-
-
-@jit.helper
-def read_rows(a, item, scratch):
-    """The input of a unit of work, copied to scratch."""
-    n0, o0, p0, q0, group = place_of(a, item)
-    d0, h0, w0 = o0 * a.stride_d - a.pad_d, p0 * a.stride_h - a.pad_h, q0 * a.stride_w - a.pad_w
-    images, slices, rows = min(a.images, a.n - n0), min(a.block_o, a.o - o0), min(a.block_p, a.p - p0)
+def read_rows(a: Any, block: BlockExtent, group: int, scratch: int) -> None:
+    """The input of a block, with its zero border and split into the phases of the stride, to scratch."""
+    d0, h0, w0 = input_start(a, block)
     before = max(0, -w0)
     inside = min(a.width, w0 + a.phase * a.stride_w) - max(0, w0)
-    depths = slices if a.step_d > 1 else (slices - 1) * a.stride_d + a.span_d
-    heights = rows if a.step_h > 1 else (rows - 1) * a.stride_h + a.span_h
+    depths = block.slices if a.step_d > 1 else (block.slices - 1) * a.stride_d + a.span_d
+    heights = block.rows if a.step_h > 1 else (block.rows - 1) * a.stride_h + a.span_h
     for c in range(a.channels):
-        plane = a.x + (n0 * a.x_n + (group * a.channels + c) * a.x_c + max(0, w0)) * a.size
+        plane = a.x + (block.n * a.x_n + (group * a.channels + c) * a.x_c + max(0, w0)) * a.size
         to = scratch + c * a.s_c * a.size
-        for i in range(images):
+        for i in range(block.images):
             for j in range(depths):
                 d = d0 + j * a.step_d
                 for k in range(heights):
@@ -142,82 +84,71 @@ def read_rows(a, item, scratch):
 
 
 @jit.specialise
-def driver():
-    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs."""
+def store_staged(SIZE: int, LANES: int) -> Callable[..., None]:
+    """Finished rows to y: `rows` of them, each in `runs` pieces of `run` pixels, `y_run` apart in y."""
 
-    def driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        scratch = a.scratch + task * a.scratch_stride
-        buffer = scratch + a.input_bytes
-        blocks_n = (a.n + a.images - 1) // a.images
-        total = blocks_n * a.blocks_o * a.blocks_p * a.blocks_q * a.groups * a.parts
-        loaded = -1
-        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            n0, o0, p0, q0, group = place_of(a, item)
-            images = min(a.images, a.n - n0)
-            slices = min(a.block_o, a.o - o0)
-            rows = min(a.block_p, a.p - p0)
-            columns = min(a.block_q, a.q - q0)
-            if item // a.parts != loaded:
-                loaded = item // a.parts
-                read_rows(a, item, scratch)
-            # which of the tables: the block may be cut short in each of its dimensions
-            short = (images < a.images) * 8 + (slices < a.block_o) * 4
-            short += (rows < a.block_p) * 2 + (columns < a.block_q)
-            table = short * a.table_length * 8
-            vectors = carray(pointer(a.vectors), 16, np.int64)[short]
+    def store_staged(
+        source: int, stride: int, rows: int, runs: int, run: int, y: int, y_k: int, y_run: int, stream: int
+    ) -> None:
+        for i in range(rows):
+            for j in range(runs):
+                from_ = source + (i * stride + j * run) * SIZE
+                streaming.copy_run(SIZE, LANES, from_, y + (i * y_k + j * y_run) * SIZE, run, stream)
 
-            pixels = images * slices * rows * columns
-            # runs of pixels that are neighbours in y: whole rows and slices join
-            run = columns
-            if columns == a.q:
-                run *= rows
-                if rows == a.p:
-                    run *= slices
-            y_run = a.y_n if a.images > 1 else (a.q if rows > 1 and run == columns else a.p * a.q)
-            y = a.y + (n0 * a.y_n + (o0 * a.p + p0) * a.q + q0) * a.size
-            part = item % a.parts
-            for tile in range(a.tiles * part // a.parts, a.tiles * (part + 1) // a.parts):
-                k = a.filters * tile // a.tiles
-                count = a.filters * (tile + 1) // a.tiles - k
-                k += group * a.filters
-                w = a.w + k * a.taps * a.size
-                to = y + k * a.y_k * a.size
-                target, stride = (buffer, a.staged) if a.staged else (to, a.y_k)
-                call(
-                    a.sum_pixels,
-                    (
-                        scratch, vectors, a.starts + table, a.offsets, a.taps, w, count, a.bias + k * a.size,
-                        a.relu, target, stride, a.places + table, a.counts + table,
-                    ),
-                )  # fmt: skip
-                if a.staged:
-                    call(
-                        a.flush,
-                        (buffer, a.staged, count, pixels // run, run, to, a.y_k, y_run, a.stream),
-                    )
-
-    return driver
+    return store_staged
 
 
 @jit.specialise
-def pack(SIZE):
-    """(groups, filters, taps) into (groups, tiles, taps, filters of the tile)."""
+def sum_row_blocks() -> Callable[..., None]:
+    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs. For each:
 
-    def pack(args, task):
-        a = carray(pointer(args), 1, PACK)[0]
-        total = a.groups * a.tiles
-        w = carray(pointer(a.w), 1, np.int32 if SIZE == 4 else np.int64)
-        packed = carray(pointer(a.packed), 1, np.int32 if SIZE == 4 else np.int64)
+    1. find the block of pixels, the group and the part of its filters;
+    2. copy the input of the block, once for all parts;
+    3. sum a tile of filters over all taps, for all vectors of pixels, into y or into staged rows;
+    4. bring staged rows to y, around the caches where y is large.
+    """
+
+    def sum_row_blocks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, PIXELS_ARGUMENTS)[0]
+        scratch = a.scratch + task * a.scratch_stride
+        total = block_count(a) * a.groups * a.parts
+        loaded = -1
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            tile = item % a.tiles
-            first = item // a.tiles * a.filters + a.filters * tile // a.tiles
-            count = item // a.tiles * a.filters + a.filters * (tile + 1) // a.tiles - first
-            for t in range(a.taps):
-                for i in range(count):
-                    packed[first * a.taps + t * count + i] = w[(first + i) * a.taps + t]
+            block = block_extent(a, item // (a.groups * a.parts))
+            group, part = item // a.parts % a.groups, item % a.parts
+            if item // a.parts != loaded:
+                loaded = item // a.parts
+                read_rows(a, block, group, scratch)
+            for tile in range(a.tiles * part // a.parts, a.tiles * (part + 1) // a.parts):
+                sum_tile(a, block, group, tile, scratch)
 
-    return pack
+    return sum_row_blocks
+
+
+@jit.helper
+def sum_tile(a: Any, block: BlockExtent, group: int, tile: int, scratch: int) -> None:
+    """y of a block for one tile of the filters of a group."""
+    k = a.filters * tile // a.tiles
+    count = a.filters * (tile + 1) // a.tiles - k
+    k += group * a.filters
+    w, bias = a.w + k * a.taps * a.size, a.bias + k * a.size
+    y = a.y + (block.n * a.y_n + pixel_in_image(a, block, 0) + k * a.y_k) * a.size
+    staged = scratch + a.input_bytes
+    target, stride = (staged, a.staged) if a.staged else (y, a.y_k)
+    index = table_number(a, block)
+    table, vectors = index * a.table_length * 8, carray(pointer(a.vectors), 16, np.int64)[index]
+    call(
+        a.sum_pixels,
+        (
+            scratch, vectors, a.starts + table, a.offsets, a.taps, w, count, bias, a.relu, target, stride,
+            a.places + table, a.counts + table,
+        ),
+    )  # fmt: skip
+    if a.staged:
+        run = run_pixels(a, block)
+        runs = block.images * image_pixels(block) // run
+        y_run = a.y_n if a.images > 1 else (a.q if block.rows > 1 and run == block.columns else a.p * a.q)
+        call(a.store_staged, (staged, a.staged, count, runs, run, y, a.y_k, y_run, a.stream))
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -244,8 +175,8 @@ class DirectPixelsPlan(KernelPlan):
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
             "copy_row": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
-            "flush": flush(size, lanes),
-            "sum_pixels": sum_pixels(size, lanes, cut.rows, cut.vectors, soon),
+            "store_staged": store_staged(size, lanes),
+            "sum_pixels": row_panels.sum_pixels(size, lanes, cut.rows, cut.vectors, soon),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
@@ -253,20 +184,20 @@ class DirectPixelsPlan(KernelPlan):
         for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
             values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
         values |= {"span_d": p.kernel_extent[0], "span_h": p.kernel_extent[1]}
-        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], tasks * cut.scratch_bytes)
+        super().__init__(
+            problem,
+            algorithm,
+            PIXELS_ARGUMENTS,
+            values,
+            [(sum_row_blocks(), tasks)],
+            tasks * cut.scratch_bytes,
+        )
         self._cut = cut
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""
         p = self._cut.problem
-        w = np.ascontiguousarray(w)
-        packed = aligned_empty(w.size + 64, w.dtype)
-        tasks = jit.thread_count()
-        record = np.array(
-            [(w.ctypes.data, packed.ctypes.data, p.gemm_n, p.gemm_k, self._cut.tiles, p.groups, tasks)], PACK
-        )
-        jit.launch(pack(w.itemsize), record.ctypes.data, tasks)
-        return packed
+        return row_panels.pack_rows(w, p.groups, p.gemm_n, p.gemm_k, self._cut.tiles)
 
 
 def _waits(rows: int, vectors: int) -> float:
@@ -297,17 +228,17 @@ class DirectPixels(Lone, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "pixels"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.layout != "channels_first":
             return "takes vectors along rows of channels_first maps; cpu.direct serves channels_last"
         return None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = blocking(problem)
         p = cut.problem
         waits = _waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k
@@ -324,20 +255,20 @@ class DirectPixels(Lone, Algorithm):
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
         return CALL + machine.launch + compute + copied + _memory(p, machine)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
             return math.inf
         waits = _least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         return CALL + machine.launch + computed + _memory(problem, machine)
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else thread_count() * blocking(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return DirectPixelsPlan(problem, self)
 
 

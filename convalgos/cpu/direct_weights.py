@@ -1,172 +1,56 @@
-"""The gradient of the filter by direct sums: the micro-kernel of `cpu.direct`, with the pixels as its taps.
+"""The gradient of the filter (wgrad) by direct sums: the micro-kernel of `cpu.direct`, over pixels.
 
 dw[filter][row] = sum over pixels of dy[filter][pixel] * x[pixel + offset[row]], rows over (C/groups, T, R,
-S): the product of a direct convolution in which pixels and taps have changed places. Blocks of dy are turned
-into panels of filters, as a filter is when it is prepared; x is read as there, in place or from a copy with
-its zero border, once for all panels of a thread, whose sums stay in L2. Rows and filters are dealt to the
-threads, each of which sums all pixels by itself, in their order; where there are few of them, the pixels are
-cut into parts, as many as the problem needs and not the machine: so the bits do not depend on the number of
-threads. A 1x1 without stride may exchange x and dy, to turn the smaller.
+S): the product of a direct convolution in which pixels and taps have swapped places. Blocks of dy are packed
+into panels of filters. x is read as in the forward pass, in place or from a copy with its zero border, once
+for all panels of a thread, whose sums stay in L2.
 
-Source: the update pass of Georganas et al. 2018, arXiv:1808.05567, without its layouts of blocks.
+Rows and filters are dealt to the threads; each sums all pixels by itself, in their order. Where there are
+few rows and filters, the pixels are cut into parts. Their number depends on the problem and not on the
+machine, so the bits of dw do not depend on the number of threads. A 1x1 without stride may swap x and dy, to
+pack the smaller.
+
+Source: the update pass of Georganas et al. 2018, arXiv:1808.05567, without its blocked layouts.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.allocator import aligned_zeros, whole_lines
-from convalgos.core.machine import cache_sizes
+from convalgos.core.allocator import aligned_zeros
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks, copy_block, cut_map, flat_view
+from convalgos.cpu.gemm.blocking import (
+    BlockExtent,
+    block_count,
+    block_extent,
+    copy_block_images,
+    image_pixels,
+    input_in_place,
+    pixel_in_image,
+    run_pixels,
+    table_number,
+)
+from convalgos.cpu.gemm.weights_blocking import weights_blocking
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.vectors import microkernel, simd, transpose
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
-PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
-UNITS = 64  # pieces of dw to deal to threads, below which the pixels are cut into parts
-PARTS = 8  # of the pixels, at most,
-PART_BLOCKS = 12  # and blocks of a part, at least
-EVEN = 8  # units for each thread, from which on they need not be dealt evenly
 # Calibrated on Zen 5 with AVX-512.
 SUMS = 1.04  # times the time of the forward pass for as many sums
-TURNING = 0.45  # cycles of a thread for each element of dy that goes into a panel
-COPYING = 1.0  # and for each element of x that is copied with its border,
-READING = 0.3  # or read in place; estimates
-
-# --- shapes ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cut(PanelBlocks):
-    """Blocks of pixels, rows and panels. `problem` has x and dy exchanged where `exchanged`."""
-
-    exchanged: bool
-    row_blocks: int  # into which the rows of a group are cut,
-    panel_blocks: int  # and its panels
-    parts: int  # into which the blocks of pixels are cut
-
-    @property
-    def most_rows(self) -> int:
-        """Of a block of rows."""
-        return -(-self.problem.gemm_k // self.row_blocks)
-
-    @property
-    def most_panels(self) -> int:
-        """Of a block of panels."""
-        return -(-self.panels // self.panel_blocks)
-
-    @property
-    def units(self) -> int:
-        return self.parts * self.problem.groups * self.row_blocks * self.panel_blocks
-
-    @property
-    def packed_elements(self) -> int:
-        """Of a panel of a block; a square of the tail may write a vector of pixels more."""
-        return (self.pixels + simd.lanes(self.problem.itemsize)) * self.panel
-
-    @property
-    def panel_sums(self) -> int:
-        """Elements of the sums of a panel."""
-        return (self.most_rows + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
-
-    @property
-    def task_bytes(self) -> int:
-        elements = self.input_elements + self.packed_elements + self.most_panels * self.panel_sums
-        return whole_lines(elements * self.problem.itemsize)
-
-    @property
-    def part_bytes(self) -> int:
-        """Of all parts of dw, before they are added up."""
-        return self.parts * self.problem.w_bytes if self.parts > 1 else 0
-
-    @property
-    def reads(self) -> float:
-        """Cycles of all threads in which x is read or copied and dy is turned, for all units."""
-        p = self.problem
-        turned = TURNING * self.row_blocks * self.panels * self.panel
-        read = (COPYING if self.copied else READING) * self.panel_blocks * p.w_shape[1] * self.halo
-        return p.groups * p.gemm_m * (turned + read)
-
-    @property
-    def halo(self) -> float:
-        """Elements of x for each pixel of a block and channel."""
-        return math.prod(self.spans) / math.prod(self.block)
-
-
-@lru_cache(256)
-def cutting(problem: ConvProblem) -> Cut:
-    p, exchanged = _view(problem)
-    threads, l2, size = jit.thread_count(), cache_sizes()[1], p.itemsize
-    rows, vectors = panels.tile_for(p.gemm_n, size)
-    copied = any(pad != (0, 0) for pad in p.padding)
-    pixels = PIXELS
-    if copied and p.layout == "channels_last":  # all channels of a pixel are copied
-        pixels = max(32, min(pixels, l2 // 4 // (p.C * size)))
-    o, q_rows, q = p.spatial_out
-    images = max(1, min(p.N, pixels // (o * q_rows * q)))
-    block = (o, q_rows, q) if images > 1 else cut_map(pixels, (o, q_rows, q), simd.lanes(size))
-    cut = Cut(p, images, block, copied, min(rows, p.gemm_k), vectors, exchanged, 1, 1, 1)
-    # The parts are part of the answer's last bits: neither threads nor caches have a say.
-    pieces = p.groups * cut.panels * -(-p.gemm_k // (4 * cut.rows))
-    parts = max(1, min(PARTS, p.gemm_m // (PART_BLOCKS * PIXELS))) if pieces < UNITS else 1
-    cut = replace(cut, parts=min(parts, math.prod(cut.blocks)))
-
-    # The rows of x of a unit, where they are copied, lie in a part of L2.
-    most = p.gemm_k
-    if copied and p.layout == "channels_first":
-        channels = max(1, l2 // 3 // (cut.images * cut.strides[1] * size))
-        most = max(cut.rows, channels * math.prod(p.kernel))
-    found = (_dealt(cut, count, most, threads, l2) for count in _counts(cut.panels))
-    return min(found, key=lambda dealt: (_uneven(dealt, threads), dealt.reads))
-
-
-def _counts(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
-    return sorted({n for e in range(most.bit_length()) for n in (1 << e, 3 << e) if n < most} | {most})
-
-
-def _dealt(cut: Cut, panel_blocks: int, most_rows: int, threads: int, l2: int) -> Cut:
-    """So many blocks of panels, and of rows as few as fit into L2 with their sums and can be dealt evenly."""
-    p = cut.problem
-    width = -(-cut.panels // panel_blocks) * cut.panel * p.itemsize  # bytes of the sums of a row
-    most = min(most_rows, max(2 * cut.rows, l2 // width))
-    first = -(-p.gemm_k // most)
-    fixed = p.groups * panel_blocks * cut.parts
-    for count in range(first, max(first, p.gemm_k // (2 * cut.rows)) + 1):
-        units = fixed * count
-        if units % threads == 0 or units >= EVEN * threads:
-            first = count
-            break
-    return replace(cut, row_blocks=first, panel_blocks=panel_blocks)
-
-
-def _uneven(cut: Cut, threads: int) -> float:
-    """Time of the busiest thread over that of the average one, if that matters."""
-    uneven = -(-cut.units // threads) * threads / cut.units
-    return uneven if uneven > 1.05 else 1.0
-
-
-def _view(problem: ConvProblem) -> tuple[ConvProblem, bool]:
-    """The 3-D view, and whether x and dy have changed places in it: the smaller of them is turned."""
-    p = flat_view(problem)
-    plain = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
-    if not plain or p.w_shape[1] >= p.gemm_n:
-        return p, False
-    return p.with_valid(x_shape=p.y_shape, w_shape=(p.C, p.gemm_n, 1, 1, 1)), True
-
 
 # --- kernels ---------------------------------------------------------------------------------
 
-RECORD = arguments(
+DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
     "rows row_blocks taps panel panels panel_blocks parts tasks pixel_table table_length row_table "
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
@@ -176,10 +60,10 @@ RECORD = arguments(
 
 
 @jit.specialise
-def pack_run(SIZE, LANES):
+def pack_run(SIZE: int, LANES: int) -> Callable[..., None]:
     """packed[pixel][filter] = dy[filter][pixel], for a run of pixels; behind the last filter is anything."""
 
-    def pack_run(dy, y_k, y_pixel, pixels, filters, packed, width):
+    def pack_run(dy: int, y_k: int, y_pixel: int, pixels: int, filters: int, packed: int, width: int) -> None:
         if y_pixel != 1:
             for i in range(pixels):
                 copy_bytes(packed + i * width * SIZE, dy + i * y_pixel * SIZE, filters * SIZE)
@@ -202,14 +86,14 @@ def pack_run(SIZE, LANES):
 
 
 @jit.specialise
-def add_panel(SIZE, LANES, ROWS, VECTORS):
+def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> Callable[..., None]:
     """sums[row][:] += sum over pixels of x[rows[row] + offsets[pixel]] * packed[pixel][:].
 
     Rows are dealt to tiles of ROWS and ROWS - 1, as pixels are by `panels.sum_panel`.
     """
     FEWER = max(ROWS - 1, 1)
 
-    def add_panel(x, rows, count, offsets, pixels, packed, sums):
+    def add_panel(x: int, rows: int, count: int, offsets: int, pixels: int, packed: int, sums: int) -> None:
         tiles = (count + ROWS - 1) // ROWS
         all_rows = max(count, tiles * FEWER)
         width = VECTORS * LANES
@@ -231,101 +115,109 @@ def add_panel(SIZE, LANES, ROWS, VECTORS):
     return add_panel
 
 
-@jit.specialise
-def driver():
-    """Parts x groups x blocks of rows x blocks of panels, in this order, dealt to the tasks in equal runs."""
+class Unit(NamedTuple):
+    """A part of the pixels, a group, and a block of its rows and panels: what a task computes at a time."""
 
-    def driver(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    part: int
+    group: int
+    row: int
+    rows: int
+    panel: int
+    panels: int
+
+
+@jit.helper
+def unit_at(a: Any, item: int) -> Unit:
+    """Parts are outermost, blocks of panels innermost."""
+    panel_block = item % a.panel_blocks
+    row_block = item // a.panel_blocks % a.row_blocks
+    row = a.rows * row_block // a.row_blocks
+    panel = a.panels * panel_block // a.panel_blocks
+    return Unit(
+        item // (a.panel_blocks * a.row_blocks * a.groups),
+        item // (a.panel_blocks * a.row_blocks) % a.groups,
+        row, a.rows * (row_block + 1) // a.row_blocks - row,
+        panel, a.panels * (panel_block + 1) // a.panel_blocks - panel,
+    )  # fmt: skip
+
+
+@jit.specialise
+def sum_gradients() -> Callable[..., None]:
+    """Parts x groups x blocks of rows x blocks of panels, dealt to the tasks in equal runs. For each unit:
+
+    1. clear the sums of all its rows and panels;
+    2. for every block of pixels of the part
+       a. read x in place, or copy it with its zero border,
+       b. turn dy into a panel of filters, and add its products with x to the sums, panel by panel;
+    3. store the sums in dw.
+    """
+
+    def sum_gradients(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, DIRECT_WEIGHTS_ARGUMENTS)[0]
         block_x = a.scratch + task * a.scratch_stride
         packed = block_x + a.input_bytes
         sums = packed + a.packed_bytes
-        blocks = (a.n + a.images - 1) // a.images * a.blocks_o * a.blocks_p * a.blocks_q
-        total = a.parts * a.groups * a.row_blocks * a.panel_blocks
+        blocks, total = block_count(a), a.parts * a.groups * a.row_blocks * a.panel_blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            panel_block = item % a.panel_blocks
-            row_block = item // a.panel_blocks % a.row_blocks
-            group = item // (a.panel_blocks * a.row_blocks) % a.groups
-            part = item // (a.panel_blocks * a.row_blocks * a.groups)
-            row = a.rows * row_block // a.row_blocks
-            rows = a.rows * (row_block + 1) // a.row_blocks - row
-            panel = a.panels * panel_block // a.panel_blocks
-            panels = a.panels * (panel_block + 1) // a.panel_blocks - panel
-            first_c, end_c = row // a.taps, (row + rows - 1) // a.taps + 1  # channels that the rows read
-            zero_bytes(sums, panels * a.sum_bytes)
-            for block in range(blocks * part // a.parts, blocks * (part + 1) // a.parts):
-                q0 = block % a.blocks_q * a.block_q
-                p0 = block // a.blocks_q % a.blocks_p * a.block_p
-                o0 = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
-                n0 = block // (a.blocks_q * a.blocks_p * a.blocks_o) * a.images
-                images = min(a.images, a.n - n0)
-                slices = min(a.block_o, a.o - o0)
-                lines = min(a.block_p, a.p - p0)
-                columns = min(a.block_q, a.q - q0)
-                # which of the tables: the block may be cut short in each of its dimensions
-                short = (images < a.images) * 8 + (slices < a.block_o) * 4
-                short += (lines < a.block_p) * 2 + (columns < a.block_q)
+            unit = unit_at(a, item)
+            zero_bytes(sums, unit.panels * a.sum_bytes)
+            for index in range(blocks * unit.part // a.parts, blocks * (unit.part + 1) // a.parts):
+                block = block_extent(a, index)
+                x = read_input(a, block, unit, block_x)
+                offsets = a.pixel_table + table_number(a, block) * a.table_length * 8
+                pixels = block.images * image_pixels(block)
+                for j in range(unit.panels):
+                    pack_panel(a, block, unit.group, unit.panel + j, packed)
+                    rows, to = a.row_table + unit.row * 8, sums + j * a.sum_bytes
+                    call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to))
+            store_sums(a, unit, sums)
 
-                d0 = o0 * a.stride_d - a.pad_d
-                h0 = p0 * a.stride_h - a.pad_h
-                w0 = q0 * a.stride_w - a.pad_w
-                x = a.x + (n0 * a.x_n + group * a.channels * a.x_c) * a.size
-                if a.copied:
-                    at_c = 0 if a.last else first_c
-                    if a.last:
-                        x -= group * a.channels * a.x_c * a.size  # all channels are copied
-                    for i in range(images):
-                        copy_block(
-                            a,
-                            x + (i * a.x_n + at_c * a.x_c) * a.size,
-                            block_x + i * a.s_n * a.size,
-                            1 if a.last else end_c - first_c,
-                            d0,
-                            h0,
-                            w0,
-                            (slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d,
-                            (lines - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h,
-                            (columns - 1) * a.stride_w + a.span_w,
-                        )
-                    x = block_x + (group * a.channels if a.last else -at_c * a.s_c) * a.size
-                else:
-                    x += (d0 * a.x_d + h0 * a.x_h + w0 * a.x_w) * a.size
+    return sum_gradients
 
-                # runs of pixels that are neighbours in dy: whole rows and slices join
-                run = columns
-                if columns == a.q:
-                    run *= lines
-                    if lines == a.p:
-                        run *= slices
-                per_image = slices * lines * columns
-                offsets = a.pixel_table + short * a.table_length * 8
-                pixels = images * per_image
-                for j in range(panels):
-                    k = group * a.filters + (panel + j) * a.panel
-                    filters = min(a.panel, a.filters - (panel + j) * a.panel)
-                    for i in range(images):
-                        done = 0
-                        while done < per_image:
-                            o = o0 + done // (lines * columns)
-                            p = p0 + done // columns % lines
-                            pixel = (o * a.p + p) * a.q + q0
-                            dy = a.w + ((n0 + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
-                            to = packed + (i * per_image + done) * a.panel * a.size
-                            call(a.pack_run, (dy, a.y_k, a.y_pixel, run, filters, to, a.panel))
-                            done += run
-                    target = sums + j * a.sum_bytes
-                    call(a.add_panel, (x, a.row_table + row * 8, rows, offsets, pixels, packed, target))
-            for j in range(panels):
-                filters = min(a.panel, a.filters - (panel + j) * a.panel)
-                place = group * a.dw_group + (panel + j) * a.panel * a.dw_filter + row * a.dw_row
-                target = a.y + (part * a.dw_elements + place) * a.size
-                from_ = sums + j * a.sum_bytes
-                call(
-                    a.store_run,
-                    (from_, a.panel, rows, filters, a.bias, 0, 0, target, a.dw_filter, a.dw_row),
-                )
 
-    return driver
+@jit.helper
+def read_input(a: Any, block: BlockExtent, unit: Unit, scratch: int) -> Any:
+    """The address of the input of a block at the first channel of a group, as the rows count channels."""
+    if a.copied:
+        # the channels that the rows of the unit read, or in channels_last all of them
+        first = 0 if a.last else unit.row // a.taps
+        end = (unit.row + unit.rows - 1) // a.taps + 1
+        channel = 0 if a.last else unit.group * a.channels + first
+        x = a.x + (block.n * a.x_n + channel * a.x_c) * a.size
+        copy_block_images(a, block, x, scratch, 1 if a.last else end - first)
+        return scratch + (unit.group * a.channels if a.last else -first * a.s_c) * a.size
+    return input_in_place(a, block, unit.group)
+
+
+@jit.helper
+def pack_panel(a: Any, block: BlockExtent, group: int, panel: int, packed: int) -> None:
+    """dy of a block and a panel of filters, as [pixel][filter]."""
+    k = group * a.filters + panel * a.panel
+    filters = min(a.panel, a.filters - panel * a.panel)
+    run, per_image = run_pixels(a, block), image_pixels(block)
+    for i in range(block.images):
+        done = 0
+        while done < per_image:
+            pixel = pixel_in_image(a, block, done)
+            dy = a.w + ((block.n + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
+            to = packed + (i * per_image + done) * a.panel * a.size
+            call(a.pack_run, (dy, a.y_k, a.y_pixel, run, filters, to, a.panel))
+            done += run
+
+
+@jit.helper
+def store_sums(a: Any, unit: Unit, sums: int) -> None:
+    """The sums of all panels of a unit to dw, or to its part of dw."""
+    for j in range(unit.panels):
+        panel = unit.panel + j
+        filters = min(a.panel, a.filters - panel * a.panel)
+        place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
+        to = a.y + (unit.part * a.dw_elements + place) * a.size
+        source = sums + j * a.sum_bytes
+        call(
+            a.store_run,
+            (source, a.panel, unit.rows, filters, a.bias, 0, 0, to, a.dw_filter, a.dw_row),
+        )
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -333,7 +225,7 @@ def driver():
 
 class DirectWeightsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: DirectWeights):
-        cut = cutting(problem)
+        cut = weights_blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         tasks = min(jit.thread_count(), cut.units)
@@ -353,15 +245,20 @@ class DirectWeightsPlan(KernelPlan):
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         scratch = tasks * cut.task_bytes + cut.part_bytes
-        super().__init__(problem, algorithm, RECORD, values, [(driver(), tasks)], scratch)
+        super().__init__(
+            problem, algorithm, DIRECT_WEIGHTS_ARGUMENTS, values, [(sum_gradients(), tasks)], scratch
+        )
         self._cut, self._parts_at = cut, tasks * cut.task_bytes
         self._zeros = aligned_zeros(cut.panel, self._dtype)  # what `store_run` adds
 
-    def pack_filter(self, w):
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """dy itself, which the kernel turns block by block."""
         return w
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
         first, second = x.ctypes.data, w.address
         parts = self._cut.parts
         target = y
@@ -385,11 +282,11 @@ class DirectWeights(Algorithm):
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "weights"
 
-    def cost(self, problem, machine):
-        cut = cutting(problem)
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        cut = weights_blocking(problem)
         p = cut.problem
         threads = machine.threads
         balance = -(-cut.units // threads) * threads / cut.units
@@ -400,24 +297,24 @@ class DirectWeights(Algorithm):
         parts = 2 * cut.part_bytes / machine.cache_bandwidth
         return CALL + machine.launch + max(balance * sums, moved) + written + parts
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
             return 0.0
         return CALL + machine.launch + panels.SUMS * problem.flops / machine.peak(problem.dtype)
 
-    def prepare_cost(self, problem, machine):
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 1e-9  # dy is taken as it is
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
-        cut = cutting(problem)
+        cut = weights_blocking(problem)
         return min(jit.thread_count(), cut.units) * cut.task_bytes + cut.part_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return DirectWeightsPlan(problem, self)
 
 

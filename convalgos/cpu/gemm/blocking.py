@@ -54,12 +54,12 @@ class Blocks:
         )
 
     @property
-    def strides(self) -> tuple[int, int, int, int, int]:
+    def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along (N, C, D, H, W) of what the micro-kernel reads."""
         p = self.problem
         sizes = self.spans if self.copied else p.spatial
         channels = p.C if p.layout == "channels_last" or not self.copied else p.w_shape[1]
-        return map_strides(p.layout, channels, (sizes[0], sizes[1], sizes[2]))
+        return map_strides(p.layout, channels, sizes)
 
     @property
     def input_elements(self) -> int:
@@ -72,7 +72,7 @@ class Blocks:
         last = p.layout == "channels_last"
         d, h, w = p.spatial
         outputs = math.prod(p.spatial_out)
-        x_strides = map_strides(p.layout, p.C, (d, h, w))
+        x_strides = map_strides(p.layout, p.C, p.spatial)
         values = {
             "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
             "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": p.C if last else 1,
@@ -219,9 +219,43 @@ def run_pixels(a: Any, b: BlockExtent) -> int:
 
 
 @jit.helper
+def block_count(a: Any) -> Any:
+    """Blocks of all outputs."""
+    return (a.n + a.images - 1) // a.images * a.blocks_o * a.blocks_p * a.blocks_q
+
+
+@jit.helper
+def image_pixels(b: BlockExtent) -> Any:
+    """Pixels of one image of a block."""
+    return b.slices * b.rows * b.columns
+
+
+@jit.helper
+def pixel_in_image(a: Any, b: BlockExtent, done: int) -> Any:
+    """Where in an image of y the row begins that follows the first `done` pixels of a block in it."""
+    o = b.o + done // (b.rows * b.columns)
+    p = b.p + done // b.columns % b.rows
+    return (o * a.p + p) * a.q + b.q
+
+
+@jit.helper
+def input_start(a: Any, b: BlockExtent) -> tuple[int, int, int]:
+    """The input slice, row and column under the first tap of a block; they may be padding."""
+    return b.o * a.stride_d - a.pad_d, b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+
+
+@jit.helper
+def input_in_place(a: Any, b: BlockExtent, group: int) -> Any:
+    """The address in x of the input of a block without padding, at the first channel of a group."""
+    d, h, w = input_start(a, b)
+    first = b.n * a.x_n + group * a.channels * a.x_c
+    return a.x + (first + d * a.x_d + h * a.x_h + w * a.x_w) * a.size
+
+
+@jit.helper
 def copy_block_images(a: Any, b: BlockExtent, x: int, scratch: int, channels: int) -> None:
     """The input under a block, image by image, with its border: `copy_block`. x: of the first image."""
-    d, h, w = b.o * a.stride_d - a.pad_d, b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    d, h, w = input_start(a, b)
     count_d = (b.slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d
     count_h = (b.rows - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h
     count_w = (b.columns - 1) * a.stride_w + a.span_w

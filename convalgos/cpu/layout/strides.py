@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def map_strides(layout: str, channels: int, spatial: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
+def map_strides(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[int, int, int, int, int]:
     """Elements between neighbours along (N, C, D, H, W) of a contiguous map of the 3-D view.
 
     Example:

@@ -27,7 +27,7 @@ from convalgos.cpu import (
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
 from convalgos.cpu.dwconv import channel_blocking, channel_kernels, padded_planes, row_kernels, row_tiling
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import panels, row_panels
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit, mkl
 from convalgos.cpu.spectral import blocking
@@ -92,18 +92,18 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_planes, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
     driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.filter_channel_blocks,
-    depthwise_weights.driver,
-    direct.driver, direct_pixels.driver, direct_weights.driver, im2col.fill_channels_last, im2col.multiply,
+    depthwise_weights.driver, direct.sum_blocks, direct_pixels.sum_row_blocks, direct_weights.sum_gradients,
+    im2col.fill_channels_last, im2col.multiply,
     jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.driver,
     spectral_kernels.alone, weights_driver.share,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
-    depthwise_weights.sum_lanes, direct_pixels.flush, direct_weights.pack_run, interleave.interleave_rows,
-    panels.pack_panels, panels.store_run, spectral_kernels.forward, spectral_kernels.backward,
-    spectral_kernels.pack, channel_vectors.gather, channel_vectors.place, channel_vectors.scatter,
-    filter_rotation.turn,
+    depthwise_weights.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
+    interleave.interleave_rows, panels.pack_panels, panels.store_run,
+    spectral_kernels.forward, spectral_kernels.backward, spectral_kernels.pack,
+    channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.turn,
 )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    for factory in (direct_pixels.pack, im2col.fill_channels_first):
+    for factory in (row_panels.pack_tiles, im2col.fill_channels_first):
         yield _kernel(factory, size)
     for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
         for r, taps in product(tile_rows, (0, *row_kernels.SQUARE_KERNELS[stride]) if step else (0,)):
@@ -131,7 +131,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
             for factory, soon in product(
-                (panels.sum_panel, direct_pixels.sum_pixels), (0, microkernel.PREFETCH_TAPS)
+                (panels.sum_panel, row_panels.sum_pixels), (0, microkernel.PREFETCH_TAPS)
             ):
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):

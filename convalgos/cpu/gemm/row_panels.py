@@ -1,0 +1,97 @@
+"""Products of tiles of filters by rows of pixels: the counterpart of `gemm.panels`, with vectors along rows.
+
+A tile is as many filters as the micro-kernel sums beside its vectors of pixels. In a packed tile the weights
+of all its filters for a tap lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import microkernel
+from convalgos.cpu.vectors.simd import carray, pointer
+
+
+@jit.specialise
+def sum_pixels(SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int) -> Callable[..., None]:
+    """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
+
+    The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
+    computed, for which the tables have room.
+    """
+    FEWER = max(VECTORS - 1, 1)
+    LESS = max(ROWS - 1, 1)
+
+    def sum_pixels(
+        x: int, vectors: int, starts: int, offsets: int, taps: int, w: int, rows: int, bias: int, relu: int,
+        y: int, y_k: int, places: int, counts: int,
+    ) -> None:  # fmt: skip
+        tiles = (vectors + VECTORS - 1) // VECTORS
+        total = max(vectors, tiles * FEWER)
+        for tile in range(tiles):
+            first = total * tile // tiles
+            at = first * 8
+            if total * (tile + 1) // tiles - first == VECTORS:
+                if rows == ROWS:
+                    microkernel.pixel_tile(
+                        SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                        relu, y, y_k, places + at, counts + at,
+                    )  # fmt: skip
+                else:
+                    microkernel.pixel_tile(
+                        SIZE, LANES, LESS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                        relu, y, y_k, places + at, counts + at,
+                    )  # fmt: skip
+            elif rows == ROWS:
+                microkernel.pixel_tile(
+                    SIZE, LANES, ROWS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                    relu, y, y_k, places + at, counts + at,
+                )  # fmt: skip
+            else:
+                microkernel.pixel_tile(
+                    SIZE, LANES, LESS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
+                    relu, y, y_k, places + at, counts + at,
+                )  # fmt: skip
+
+    return sum_pixels
+
+
+# Filters w (groups, filters, taps) of all groups, and where their packed tiles go.
+PACK_ROWS_ARGUMENTS = fields("w packed filters taps tiles groups tasks")
+
+
+@jit.specialise
+def pack_tiles(SIZE: int) -> Callable[..., None]:
+    """(groups, filters, taps) into (groups, tiles, taps, filters of the tile)."""
+
+    def pack_tiles(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, PACK_ROWS_ARGUMENTS)[0]
+        total = a.groups * a.tiles
+        w = carray(pointer(a.w), 1, np.int32 if SIZE == 4 else np.int64)
+        packed = carray(pointer(a.packed), 1, np.int32 if SIZE == 4 else np.int64)
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            tile = item % a.tiles
+            first = item // a.tiles * a.filters + a.filters * tile // a.tiles
+            count = item // a.tiles * a.filters + a.filters * (tile + 1) // a.tiles - first
+            for t in range(a.taps):
+                for i in range(count):
+                    packed[first * a.taps + t * count + i] = w[(first + i) * a.taps + t]
+
+    return pack_tiles
+
+
+def pack_rows(w: np.ndarray, groups: int, filters: int, taps: int, tiles: int) -> np.ndarray:
+    """(groups, filters, taps) as (groups, tiles, taps, filters of a tile), in one new array."""
+    w = np.ascontiguousarray(w)
+    packed = aligned_empty(w.size + 64, w.dtype)
+    tasks = jit.thread_count()
+    record = np.array(
+        [(w.ctypes.data, packed.ctypes.data, filters, taps, tiles, groups, tasks)], PACK_ROWS_ARGUMENTS
+    )
+    jit.launch(pack_tiles(w.itemsize), record.ctypes.data, tasks)
+    return packed
