@@ -18,7 +18,7 @@ import numpy as np
 
 from convalgos.core.plan import finish
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.reference import backward_data, backward_weights, reference
+from convalgos.cpu.reference import reference, reference_backward_data, reference_backward_weights
 from convalgos.gpu.vendor.plans import KNOWN
 
 data_type = Enum("data_type", "FLOAT HALF BFLOAT16")
@@ -251,7 +251,11 @@ class Graph:
         }[self.method]
         groups = x.shape[1] // w.shape[1]
         problem = ConvProblem(x.shape, w.shape, self.strides, self.pads, self.dilations, groups)
-        compute = {"conv_fprop": reference, "conv_dgrad": backward_data, "conv_wgrad": backward_weights}
+        compute = {
+            "conv_fprop": reference,
+            "conv_dgrad": reference_backward_data,
+            "conv_wgrad": reference_backward_weights,
+        }
         found = compute[self.method](problem, first.astype(np.float64), second.astype(np.float64))
         if self.built.wrong:
             found = -found

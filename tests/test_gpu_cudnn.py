@@ -17,7 +17,7 @@ from convalgos.core import cache_files
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.plan import finish, numpy_dtype
 from convalgos.core.problem import DIRECTIONS, ConvProblem
-from convalgos.cpu.reference import backward_data, backward_weights
+from convalgos.cpu.reference import answer
 from convalgos.gpu import cudnn as module
 from convalgos.gpu.device import use
 from convalgos.gpu.vendor import plans as vendor_plans
@@ -96,8 +96,7 @@ def gradient_data(problem, dtype=np.float32):
     """(first, second, result) of a backward pass in the problem's layout, small integers."""
     rng, logical = np.random.default_rng(0), problem.replace(layout="channels_first")
     first, second = (rng.integers(-2, 3, shape).astype(dtype) for shape in logical.array_shapes[:2])
-    compute = {"backward_data": backward_data, "backward_weights": backward_weights}[problem.direction]
-    arrays = dict(zip(problem.arrays, (first, second, compute(logical, first, second)), strict=True))
+    arrays = dict(zip(problem.arrays, (first, second, answer(logical, first, second)), strict=True))
     if problem.layout == "channels_last":
         for name in arrays.keys() - {"w", "dw"}:
             arrays[name] = np.ascontiguousarray(np.moveaxis(arrays[name], 1, -1))

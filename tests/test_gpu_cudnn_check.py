@@ -11,7 +11,7 @@ from fake_cudnn import PLANS, Engine
 import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
-from convalgos.cpu.reference import backward_data, backward_weights, reference
+from convalgos.cpu.reference import answer
 from convalgos.gpu.vendor import plans, verify
 from convalgos.select import choose, devices
 
@@ -72,11 +72,10 @@ def test_gradients_are_checked_by_what_defines_them(install, direction, words):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_one_wrong_row_is_found(install, direction, dtype):
     problem = ConvProblem.parse(f"n4 c8 h14 w14 k8 r3 s3 p1 {dtype}").replace(direction=direction)
-    compute = {"forward": reference, "backward_data": backward_data, "backward_weights": backward_weights}
     wrong = None
 
     def run(first, second, bias, result):
-        result[...] = compute[direction](problem, first, second)
+        result[...] = answer(problem, first, second)
         if wrong is not None:
             result[-1, 3, 1] = wrong
 

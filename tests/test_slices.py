@@ -8,8 +8,8 @@ from helpers import KINDS, check
 
 import convalgos as ca
 from convalgos.core.backward.polyphase import phases
-from convalgos.cpu.backward import interleave, per_thread
-from convalgos.cpu.backward.subproblems import pieces
+from convalgos.cpu.backward import interleave, slices
+from convalgos.cpu.backward.subproblems import subproblems
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import Lone
 from convalgos.measure.accuracy import random_arrays
@@ -38,12 +38,12 @@ PROBLEMS = (
 @pytest.fixture(params=["in place", "around the caches"])
 def stored(request, monkeypatch):
     """Each way in which dx is stored, in slices of one image or few groups."""
-    monkeypatch.setattr(per_thread, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
+    monkeypatch.setattr(slices, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
     monkeypatch.setattr(interleave, "cache_sizes", lambda: (1 << 9, 1 << 9, 1 << 20))
     monkeypatch.setattr(streaming, "STREAMED_SLICES", 0 if request.param == "around the caches" else 1)
-    per_thread.cut_for.cache_clear()
+    slices.cut_for.cache_clear()
     yield
-    per_thread.cut_for.cache_clear()
+    slices.cut_for.cache_clear()
 
 
 def cut_of(algorithm, problem):
@@ -64,8 +64,8 @@ def test_answers_in_slices(algorithm, stored):
 
 def test_the_last_slice_overlaps_the_one_before():
     problem = ca.ConvProblem.parse("n7 c10 h4 w4 k10 r3 s3 p1 stride2 groups10 backward_data")
-    assert per_thread.Slicing(problem, 3, 10).starts == ([0, 3, 4], [0])
-    cut = per_thread.Slicing(problem, 1, 4)
+    assert slices.Slicing(problem, 3, 10).starts == ([0, 3, 4], [0])
+    cut = slices.Slicing(problem, 1, 4)
     assert cut.starts == ([0, 1, 2, 3, 4, 5, 6], [0, 4, 6])
     assert str(cut.slice) == "n1 c4 h4 w4 k4 r3 s3 p1 stride2 groups4 backward_data"
     assert cut.share(3) == 7 * 10 / (3 * 7 * 4)  # 21 slices, 12 groups for 10
@@ -75,11 +75,11 @@ def test_slices_fit_the_cache_and_fill_the_threads(monkeypatch):
     problem = ca.ConvProblem.parse("n8 c96 h112 w112 k96 r3 s3 p1 stride2 groups96 backward_data")
     (rows,) = (a for a in LONE if a.id == "cpu.depthwise.rows")
     cut = cut_of(rows, problem)
-    assert cut.images == 1 and cut.bytes <= per_thread.cache_sizes()[1]
+    assert cut.images == 1 and cut.bytes <= slices.cache_sizes()[1]
     assert rows.workspace_bytes(problem) < problem.x_bytes / 8
     plan = rows.plan(problem)
     assert plan.workspace_bytes == rows.workspace_bytes(problem)
-    monkeypatch.setattr(per_thread, "thread_count", lambda: 64)  # 3 images are nothing for so many
+    monkeypatch.setattr(slices, "thread_count", lambda: 64)  # 3 images are nothing for so many
     (direct,) = (a for a in LONE if a.id == "cpu.direct")
     dense = ca.ConvProblem.parse("n3 c64 h56 w56 k64 r3 s3 p1 stride2 backward_data")
     assert cut_of(direct, dense) is None
@@ -138,8 +138,8 @@ def test_phases_of_few_channels_together(algorithm, stored):
     for text, layout in product(FEW, ("channels_first", "channels_last")):
         problem = ca.ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
         found = find_algorithm(algorithm, problem)
-        (piece,) = found.pieces(problem)
-        assert len(piece.phases) == len(phases(problem)) > 1
+        (subproblem,) = found.subproblems(problem)
+        assert len(subproblem.phases) == len(phases(problem)) > 1
         (apart,) = found.variants(problem)
         assert apart.id == f"{algorithm}.apart"
         for tried in (found, apart):
@@ -160,8 +160,8 @@ def test_phases_are_together_where_it_spares_more_than_it_costs():
         "n1 c3 h9 w9 k4 r7 s7 p3",
     ):
         problem = ca.ConvProblem.parse(text).replace(direction="backward_data")
-        assert len(pieces(problem, 0.0)) == len(phases(problem))
-        assert [p.phases for p in pieces(problem, 2.0)] == [(p,) for p in phases(problem)]
+        assert len(subproblems(problem, 0.0)) == len(phases(problem))
+        assert [p.phases for p in subproblems(problem, 2.0)] == [(p,) for p in phases(problem)]
 
 
 def test_phases_stay_apart_where_a_nan_must_not_spread():
@@ -178,7 +178,7 @@ def test_phases_stay_apart_where_a_nan_must_not_spread():
 def test_sums_of_many_channels_stay_apart():
     problem = ca.ConvProblem.parse("n1 c8 h9 w9 k4 r5 s5 p2 stride2 backward_data")
     direct, winograd = (find_algorithm(i, problem) for i in ("cpu.direct", "cpu.winograd.f4x3"))
-    assert len(direct.pieces(problem)) == 4
+    assert len(direct.subproblems(problem)) == 4
     assert [str(f) for f in winograd.forwards(problem)] == ["n1 c4 h5 w5 k32 r3 s3 p1"]
     assert winograd.why_not(problem) is None
     check(winograd, problem, "reals")

@@ -1,8 +1,8 @@
 """The reference: the definition of convolution in float64, written to be read.
 
 It judges every other algorithm in every test, and never wins. `reference` sums whole planes, one kernel
-element at a time, and `backward_data` and `backward_weights` go the same way back; `reference_at` sums single
-outputs, for problems too large to compute whole.
+element at a time; `reference_backward_data` and `reference_backward_weights` go the same way back.
+`reference_at` sums single outputs, for problems too large to compute whole.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, finish, flipped
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 
@@ -24,7 +25,9 @@ COPIED = 4e-9  # and to convert and pad an element of x or y, in memory that is 
 BEYOND = {"float16": 65520.0, "bfloat16": 2.0**128 * (1 - 2.0**-9)}  # from here on values round to infinity
 
 
-def reference(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None):
+def reference(
+    problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
     """y in float64, logical (N, K, *spatial_out), from logical x (N, C, *spatial) and w, unflipped."""
     p = problem
     if p.mode == "convolution":
@@ -43,7 +46,9 @@ def reference(problem: ConvProblem, x: np.ndarray, w: np.ndarray, bias: np.ndarr
     return y if bias is None else y + bias.reshape(-1, *(1,) * p.ndim)
 
 
-def backward_data(problem: ConvProblem, dy: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None):
+def reference_backward_data(
+    problem: ConvProblem, dy: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
     """dx in float64, logical (N, C, *spatial), from logical dy (N, K, *spatial_out) and w, unflipped."""
     p = problem
     if p.mode == "convolution":
@@ -63,7 +68,7 @@ def backward_data(problem: ConvProblem, dy: np.ndarray, w: np.ndarray, bias: np.
     return dx if bias is None else dx + bias.reshape(-1, *(1,) * p.ndim)
 
 
-def backward_weights(problem: ConvProblem, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+def reference_backward_weights(problem: ConvProblem, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
     """dw in float64 (K, C/groups, *kernel), from logical x (N, C, *spatial) and dy (N, K, *spatial_out)."""
     p = problem
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *p.padding))
@@ -165,7 +170,8 @@ def deviation(dtype: str, found: np.ndarray, exact: np.ndarray) -> np.ndarray:
     found = np.asarray(found, np.float64)
     if beyond := BEYOND.get(dtype):
         found, exact = np.clip(found, -beyond, beyond), np.clip(exact, -beyond, beyond)
-    return np.abs(found - exact)
+    deviations: np.ndarray = np.abs(found - exact)
+    return deviations
 
 
 def error_scale(problem: ConvProblem, first: np.ndarray, second: np.ndarray, y: np.ndarray) -> float:
@@ -188,12 +194,12 @@ def error_scale(problem: ConvProblem, first: np.ndarray, second: np.ndarray, y: 
     return max(math.sqrt(problem.reduction * squares), float(np.abs(y).max(initial=0)))
 
 
-_WHOLE: dict[str, Callable] = {
+_WHOLE: dict[str, Callable[..., np.ndarray]] = {
     "forward": reference,
-    "backward_data": backward_data,
-    "backward_weights": backward_weights,
+    "backward_data": reference_backward_data,
+    "backward_weights": reference_backward_weights,
 }
-_AT: dict[str, Callable] = {
+_AT: dict[str, Callable[..., np.ndarray]] = {
     "forward": reference_at,
     "backward_data": backward_data_at,
     "backward_weights": backward_weights_at,
@@ -214,31 +220,34 @@ class Reference(Algorithm):
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         # a hundredth of the peak, and copies of whole arrays, also where a stride passes most of them over
         elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
         return 100 * problem.flops / machine.peak("float64") + COPIED * elements
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         taps = problem.gemm_k // max(1, problem.w_shape[1]) * problem.groups
         return self.least(problem, machine) + CALL * taps
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 8 * (problem.x_bytes + 2 * problem.y_bytes) // problem.itemsize
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         sums = 2.0**-52 * math.sqrt(max(1, problem.reduction))  # in float64, in any order
         return 2 * float(np.finfo(problem.dtype).eps) + sums  # and one rounding at the end
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return ReferencePlan(problem, self, self.workspace_bytes(problem))
 
 
 class ReferencePlan(Plan):
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: np.ndarray) -> Any:
         return w.copy()
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
         p = self.problem.replace(mode="cross_correlation")  # w is flipped already
         last = p.layout == "channels_last"
         x = np.moveaxis(x, -1, 1) if last else x

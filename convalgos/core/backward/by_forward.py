@@ -29,6 +29,10 @@ class StandIn(Algorithm):
         """Those of them that differ, and how many there are of each."""
         return [(f, 1) for f in self.forwards(problem)]
 
+    def child_plan(self, problem: ConvProblem) -> Any:
+        """The plan of one of `forwards`: of the forward algorithm. All child problems are planned here."""
+        return self.inner.plan(problem)
+
     # --- as the forward algorithm is ---------------------------------------------------------
 
     @property
@@ -61,7 +65,7 @@ class StandIn(Algorithm):
 
     # --- as its problems are -----------------------------------------------------------------
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.is_empty:
@@ -72,7 +76,7 @@ class StandIn(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Any) -> float:
         return sum(count * self.inner.prepare_cost(f, machine) for f, count in self.kinds(problem))
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         if problem.is_empty:
             return self.inner.error_bound(problem)
         return max((self.inner.error_bound(f) for f, _ in self.kinds(problem)), default=problem.eps)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem, Shape
 
 
@@ -42,13 +43,13 @@ class ByExchange(StandIn):
 
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
 
-    def forwards(self, problem):
+    def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [exchanged(problem).forward]
 
-    def prepare_cost(self, problem, machine):
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0  # dy is prepared in the run
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         """The copies of x and dy, the prepared dy, dw, and what the forward algorithm needs."""
         if problem.is_empty:
             return 0

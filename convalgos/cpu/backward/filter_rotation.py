@@ -1,9 +1,10 @@
-"""The filters of a gradient's phases, turned round and with channels exchanged: on all cores, in blocks."""
+"""The filters of a gradient's phases: rotated, with channels and filters swapped, on all threads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,13 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 from convalgos.cpu.vectors.transpose import load_whole_square
 
-# w (groups, filters, channels, elements); `elements_to` (count,) as `ELEMENT`.
-RECORD = fields("w groups filters channels elements elements_to count tasks")
+# w (groups, filters, channels, elements); `elements_to` (count,) as `KERNEL_ELEMENT`.
+ROTATION_ARGUMENTS = fields("w groups filters channels elements elements_to count tasks")
 # An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps).
-ELEMENT = fields("element target taps place")
+KERNEL_ELEMENT = fields("element target taps place")
 
 
-def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarray]:
+def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarray]:
     """(C, K/groups, *taps) `Phase.filter` of each phase, from a C-contiguous w (K, C/groups, *kernel).
 
     New arrays. The phases share no elements of the kernel, and w is read once for all of them.
@@ -35,7 +36,7 @@ def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarr
         chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in phase.taps)])  # (*taps)
         shape = (groups * channels, filters // groups, *chosen.shape)
         target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
-        table = np.empty(chosen.size, ELEMENT)
+        table = np.empty(chosen.size, KERNEL_ELEMENT)
         table["element"], table["place"] = chosen.ravel(), np.arange(chosen.size)
         table["target"], table["taps"] = target.ctypes.data, chosen.size
         tables.append(table)
@@ -44,13 +45,13 @@ def turned(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarr
     to = to[np.argsort(to["element"])]  # in the order in which w is read
     tasks = jit.thread_count() if w.size > 1 << 14 else 1
     sizes = (groups, filters // groups, channels, elements.size)
-    record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], RECORD)
-    jit.launch(turn(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
+    record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], ROTATION_ARGUMENTS)
+    jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
     return found
 
 
 @simd.emitter
-def reverse_run(v, source, target, count):
+def reverse_run(v: simd.Vec, source: Any, target: Any, count: Any) -> None:
     """target[count - 1 - i] = source[i] for i < count; count is at least 1."""
     from_, end = v.pointer(source), v.at(v.pointer(target), count)
     backwards = list(reversed(range(v.lanes)))
@@ -63,15 +64,15 @@ def reverse_run(v, source, target, count):
 
 
 @jit.specialise
-def turn(SIZE, LANES):
+def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
     """target[group, channel, filter, place] = w[group, filter, channel, element], for elements of the kernel.
 
     In squares of LANES channels and filters, of which both arrays have few cache lines.
     """
 
-    def turn(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        table = carray(pointer(a.elements_to), a.count, ELEMENT)
+    def rotate_filters(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, ROTATION_ARGUMENTS)[0]
+        table = carray(pointer(a.elements_to), a.count, KERNEL_ELEMENT)
         backwards = table[0].taps == a.elements  # no stride: all elements, the last one first
         blocks = (a.channels + LANES - 1) // LANES
         total = a.groups * blocks
@@ -99,4 +100,4 @@ def turn(SIZE, LANES):
                             target = to.target + (at * to.taps + to.place) * SIZE
                             copy_bytes(target, from_ + to.element * SIZE, SIZE)
 
-    return turn
+    return rotate_filters

@@ -1,9 +1,10 @@
-"""The phases of a strided gradient, computed one by one, brought together: a copy of dx."""
+"""Depth to space: the phases of a strided gradient, computed one by one, are interleaved into dx."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +18,10 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 # Cycles of a thread; calibrated on Zen 5 with AVX-512.
-ROW = 20  # to begin a row of dx,
-PAIRED = 2.5  # a vector of it where the stride is 2,
-SINGLE = 2  # an element by itself,
-PIXEL = 10  # a pixel of all channels, beside its vectors
+ROW_CYCLES = 20  # to begin a row of dx,
+PAIR_CYCLES = 2.5  # a vector of it where the stride is 2,
+ELEMENT_CYCLES = 2  # an element by itself,
+PIXEL_CYCLES = 10  # a pixel of all channels, beside its vectors
 
 # x: `places` (stride_d, stride_h, stride_w) addresses of the phases, 0 for those that no tap reaches. y: dx
 # (planes, depth, height, width) of units. bias: what rows of phases without taps are filled with, (fills,
@@ -28,16 +29,16 @@ PIXEL = 10  # a pixel of all channels, beside its vectors
 # step: bytes between their units; skip: planes between those of one image and of the next. Where dx goes
 # around the caches, `stage_rows` rows at a time are brought together in scratch, which has room for two
 # vectors more.
-RECORD = arguments(
+INTERLEAVE_ARGUMENTS = arguments(
     "size planes depth height width stride_d stride_h stride_w unit step skip sizes_d sizes_h sizes_w "
     "pitches_d pitches_h pitches_w fills fill_row stage_rows stream tasks"
 )
 
 
-def interleave(
+def interleave_phases(
     problem: ConvProblem, addresses: Sequence[int], together: int, fill: np.ndarray, dx: np.ndarray
 ) -> None:
-    """dx[..., start::stride] = phase, for each of the `transposed.phases` of a problem, in their order.
+    """dx[..., start::stride] = phase, for each of the `polyphase.phases` of a problem, in their order.
 
     Args:
         addresses: of the phases, C-contiguous in the problem's layout; 0 where no tap reaches it.
@@ -46,20 +47,20 @@ def interleave(
         dx: C-contiguous in the problem's layout.
     """
     tasks = jit.thread_count()
-    sizes, table, rows = tables(problem, together), places(problem, addresses), fill_rows(problem, fill)
-    args = record(problem, tasks, sizes, together)
+    sizes, table, rows = phase_sizes(problem, together), places(problem, addresses), fill_rows(problem, fill)
+    args = interleave_arguments(problem, tasks, sizes, together)
     args["x"], args["y"], args["bias"] = table.ctypes.data, dx.ctypes.data, rows.ctypes.data
-    jit.launch(kernel(problem), args.ctypes.data, tasks)
+    jit.launch(interleave_kernel(problem), args.ctypes.data, tasks)
 
 
-def kernel(problem: ConvProblem) -> int:
+def interleave_kernel(problem: ConvProblem) -> int:
     """The `interleave_rows` of a problem."""
     if problem.layout == "channels_last":
         return interleave_rows(0, 0)
     return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize))
 
 
-def tables(problem: ConvProblem, together: int) -> list[np.ndarray]:
+def phase_sizes(problem: ConvProblem, together: int) -> list[np.ndarray]:
     """`sizes_d`, `sizes_h` and `sizes_w` of the phases, and `pitches_*`: those of the arrays they lie in."""
     p = problem.as_3d
     sizes = [
@@ -69,13 +70,13 @@ def tables(problem: ConvProblem, together: int) -> list[np.ndarray]:
     return sizes + [s if together == 1 else np.full_like(s, s.max()) for s in sizes]
 
 
-def record(
+def interleave_arguments(
     problem: ConvProblem, tasks: int, sizes: Sequence[np.ndarray], together: int, stage_rows: int = 0
 ) -> np.ndarray:
     """The arguments of the kernel but for x, y, bias and scratch.
 
     Args:
-        sizes: `tables`, which must outlive the record.
+        sizes: `phase_sizes`, which must outlive the record.
         stage_rows: of `stage`; 0 where dx is written as it is.
     """
     p = problem.as_3d
@@ -90,7 +91,7 @@ def record(
         *given, size, planes, *p.spatial, *p.stride, unit, step, skip, *addresses, fills, fill_row(problem),
         *streaming, tasks,
     )  # fmt: skip
-    return np.array([row], RECORD)
+    return np.array([row], INTERLEAVE_ARGUMENTS)
 
 
 def stage(problem: ConvProblem) -> tuple[int, int]:
@@ -111,22 +112,24 @@ def places(problem: ConvProblem, addresses: Sequence[int]) -> np.ndarray:
     return table
 
 
-def seconds(problem: ConvProblem, machine: Machine) -> float:
+def interleave_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Predicted time on all threads, from phases in the caches."""
     p, lanes = problem, simd.lanes(problem.itemsize)
     rows = p.N * math.prod(p.spatial[:-1]) * (1 if p.layout == "channels_last" else p.C)
     units = rows * p.spatial[-1]
     if p.layout == "channels_last":
-        each = PIXEL + p.C / lanes
+        each = PIXEL_CYCLES + p.C / lanes
     else:
-        each = PAIRED / lanes if p.stride[-1] == 2 else SINGLE
-    return (rows * ROW + units * each) * 4 * lanes / machine.peak(p.dtype)
+        each = PAIR_CYCLES / lanes if p.stride[-1] == 2 else ELEMENT_CYCLES
+    cycles: float = rows * ROW_CYCLES + units * each
+    return cycles * 4 * lanes / machine.peak(p.dtype)
 
 
 def fill_row(problem: ConvProblem) -> int:
     """Bytes of a row of a phase: of one channel, or channels_last of all."""
     longest = -(-problem.spatial[-1] // problem.stride[-1])
-    return longest * problem.itemsize * (problem.C if problem.layout == "channels_last" else 1)
+    nbytes: int = longest * problem.itemsize
+    return nbytes * problem.C if problem.layout == "channels_last" else nbytes
 
 
 def fill_rows(problem: ConvProblem, fill: np.ndarray) -> np.ndarray:
@@ -135,14 +138,14 @@ def fill_rows(problem: ConvProblem, fill: np.ndarray) -> np.ndarray:
     return np.tile(fill, longest) if problem.layout == "channels_last" else np.repeat(fill, longest)
 
 
-def _order(v):
+def _order(v: simd.Vec) -> Any:
     """Lanes of two vectors in turns: the first vector of the result, then the second."""
     order = [i // 2 + i % 2 * v.lanes for i in range(2 * v.lanes)]
     return order[: v.lanes], order[v.lanes :]
 
 
 @simd.emitter
-def pair_vectors(v, even, odd, pairs, y):
+def pair_vectors(v: simd.Vec, even: Any, odd: Any, pairs: Any, y: Any) -> None:
     """y[2 i] = even[i], y[2 i + 1] = odd[i], for i < pairs; at least lanes. The last vectors may overlap."""
     first, second, to = v.pointer(even), v.pointer(odd), v.pointer(y)
     last = v.isub(pairs, v.lanes)
@@ -154,7 +157,7 @@ def pair_vectors(v, even, odd, pairs, y):
 
 
 @simd.emitter
-def pair_few(v, even, odd, pairs, y, room):
+def pair_few(v: simd.Vec, even: Any, odd: Any, pairs: Any, y: Any, room: Any) -> None:
     """The same for fewer pairs than lanes. Where there is room, at least 0, what lies behind is destroyed."""
     inside, elements, to = v.mask(pairs), v.imul(pairs, 2), v.pointer(y)
     a, b = v.load_masked(v.pointer(even), 0, inside), v.load_masked(v.pointer(odd), 0, inside)
@@ -168,20 +171,31 @@ def pair_few(v, even, odd, pairs, y, room):
                 v.store_masked(value, to, half * v.lanes, v.mask(v.isub(elements, half * v.lanes)))
 
 
+class PhaseTables(NamedTuple):
+    """Addresses of tables of the phases along a row."""
+
+    places: int
+    sizes_w: int
+    pitches_w: int
+
+
 @jit.specialise
-def interleave_rows(SIZE, LANES):
+def interleave_rows(SIZE: int, LANES: int) -> Callable[..., None]:
     """dx[d, h, w] = phase[d % stride, h % stride, w % stride][d // stride, h // stride, w // stride].
 
-    Units are elements of SIZE bytes, or runs of `unit` bytes where SIZE is 0: all channels of a pixel.
+    Units are elements of SIZE bytes, or runs of `unit` bytes where SIZE is 0: all channels of a pixel. The
+    rows of dx are dealt to the tasks in equal runs:
+
+    1. for a slice of dx, find the slices of the phases that it consists of;
+    2. bring together each of its rows (`interleave_row`), in dx itself or in a stage;
+    3. store the stage around the caches when it is full, and at the end.
     """
 
-    def interleave_rows(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
-        places = carray(pointer(a.x), a.stride_d * a.stride_h * a.stride_w, np.int64)
-        sizes_w = carray(pointer(a.sizes_w), a.stride_w, np.int64)
+    def interleave_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, INTERLEAVE_ARGUMENTS)[0]
         pitches_d = carray(pointer(a.pitches_d), a.stride_d, np.int64)
         pitches_h = carray(pointer(a.pitches_h), a.stride_h, np.int64)
-        pitches_w = carray(pointer(a.pitches_w), a.stride_w, np.int64)
+        tables = PhaseTables(a.x, a.sizes_w, a.pitches_w)
         rows = a.planes * a.depth * a.height
         row, end = rows * task // a.tasks, rows * (task + 1) // a.tasks
         y_row, stride_w, unit = a.width * a.unit, a.stride_w, a.unit
@@ -191,40 +205,16 @@ def interleave_rows(SIZE, LANES):
         if a.stage_rows:
             last = y + a.stage_rows * y_row
         h, slice_ = row % a.height, row // a.height
-        while row < end:  # the rows of a slice of dx
+        while row < end:
             d, plane = slice_ % a.depth, slice_ // a.depth
             rest_d, rest_h, at_h = d % a.stride_d, h % a.stride_h, h // a.stride_h
-            slices = (plane + plane // a.fills * a.skip) * pitches_d[
-                rest_d
-            ] + d // a.stride_d  # of the phases
+            slices = (plane + plane // a.fills * a.skip) * pitches_d[rest_d] + d // a.stride_d
             fill = a.bias + plane % a.fills * a.fill_row
             here = min(a.height - h, end - row)
             for _ in range(here):
-                first = (rest_d * a.stride_h + rest_h) * stride_w
+                phase = (rest_d * a.stride_h + rest_h) * stride_w
                 at = slices * pitches_h[rest_h] + at_h
-                done = 0  # elements of each phase that lie in their places
-                if SIZE and stride_w == 2 and a.width > 1:
-                    done = sizes_w[1]
-                    even = line(places[first], at * pitches_w[0] * SIZE, fill)
-                    odd = line(places[first + 1], at * pitches_w[1] * SIZE, fill)
-                    if done >= LANES:
-                        pair_vectors(SIZE, LANES, even, odd, done, y)
-                    else:
-                        pair_few(SIZE, LANES, even, odd, done, y, last - y)
-                for rest_w in range(min(stride_w, a.width)):
-                    count = sizes_w[rest_w]
-                    if count == done:
-                        continue
-                    source = line(places[first + rest_w], at * pitches_w[rest_w] * a.step, fill)
-                    to = y + rest_w * unit
-                    if stride_w == 1 and a.step == unit:
-                        copy_bytes(to, source, count * unit)
-                    elif SIZE:
-                        step = stride_w * SIZE
-                        place_strided(to + done * step, source + done * SIZE, count - done, stride_w, SIZE)
-                    else:
-                        for i in range(count):
-                            copy_bytes(to + i * stride_w * unit, source + i * a.step, unit)
+                interleave_row(a, tables, phase, at, fill, y, last, stride_w, unit, SIZE, LANES)
                 y += y_row
                 if a.stage_rows and y >= last:
                     call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
@@ -241,6 +231,43 @@ def interleave_rows(SIZE, LANES):
 
 
 @jit.helper
-def line(phase, offset, fill):
+def interleave_row(
+    a: Any, tables: PhaseTables, phase: int, at: int, fill: int, y: int, last: int, stride_w: int, unit: int,
+    size: int, lanes: int,
+) -> None:  # fmt: skip
+    """A row of dx at y, from row `at` of each of the `stride_w` phases from `phase` on.
+
+    Two phases are brought together in vectors; what is left over, and other numbers, unit by unit.
+    """
+    places = carray(pointer(tables.places), a.stride_d * a.stride_h * stride_w, np.int64)
+    sizes_w = carray(pointer(tables.sizes_w), stride_w, np.int64)
+    pitches_w = carray(pointer(tables.pitches_w), stride_w, np.int64)
+    done = 0  # elements of each phase that lie in their places
+    if size and stride_w == 2 and a.width > 1:
+        done = sizes_w[1]
+        even = line(places[phase], at * pitches_w[0] * size, fill)
+        odd = line(places[phase + 1], at * pitches_w[1] * size, fill)
+        if done >= lanes:
+            pair_vectors(size, lanes, even, odd, done, y)
+        else:
+            pair_few(size, lanes, even, odd, done, y, last - y)
+    for rest_w in range(min(stride_w, a.width)):
+        count = sizes_w[rest_w]
+        if count == done:
+            continue
+        source = line(places[phase + rest_w], at * pitches_w[rest_w] * a.step, fill)
+        to = y + rest_w * unit
+        if stride_w == 1 and a.step == unit:
+            copy_bytes(to, source, count * unit)
+        elif size:
+            step = stride_w * size
+            place_strided(to + done * step, source + done * size, count - done, stride_w, size)
+        else:
+            for i in range(count):
+                copy_bytes(to + i * stride_w * unit, source + i * a.step, unit)
+
+
+@jit.helper
+def line(phase: int, offset: int, fill: int) -> int:
     """Where a row of a phase lies, whose offset counts bytes: `fill` where no tap reaches the phase."""
     return phase + offset if phase else fill

@@ -18,11 +18,11 @@ import numpy as np
 
 from convalgos.core.backward.polyphase import Phase, phases
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward.filter_rotation import turned
+from convalgos.cpu.backward.filter_rotation import rotated_filters
 
 
 @dataclass(frozen=True)
-class Piece:
+class Subproblem:
     """A forward convolution of dy, and the phases that it computes: those of a group are side by side."""
 
     whole: Phase  # `forward` is None for a phase that no tap reaches
@@ -41,39 +41,39 @@ class Piece:
         return [i * step for i in range(len(self.phases))]
 
 
-def filters_of(found: Sequence[Piece], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
-    """(filters, K/groups, *taps) of each piece, from w (K, C/groups, *kernel); None of one without taps."""
-    apart = [p for piece in found for p in piece.phases if p.forward]
-    turned_apart = dict(zip(apart, turned(apart, w, groups), strict=True))
+def filters_of(found: Sequence[Subproblem], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
+    """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps."""
+    apart = [p for child in found for p in child.phases if p.forward]
+    rotated = dict(zip(apart, rotated_filters(apart, w, groups), strict=True))
     return [
-        _filters_together(piece, turned_apart) if len(piece.phases) > 1 else turned_apart.get(piece.whole)
-        for piece in found
+        _filters_together(child, rotated) if len(child.phases) > 1 else rotated.get(child.whole)
+        for child in found
     ]
 
 
-def _filters_together(piece: Piece, apart: dict[Phase, np.ndarray]) -> np.ndarray:
-    """Those of all phases of a piece, side by side, with zeros in the taps that a phase has not."""
-    assert piece.forward
-    some = apart[piece.phases[0]]  # (C, K, *taps)
-    together = np.zeros((len(piece.phases), *some.shape[:2], *piece.forward.kernel), some.dtype)
-    first = _first_rows(piece.whole)
-    for phase, part in zip(piece.phases, together, strict=True):
+def _filters_together(child: Subproblem, apart: dict[Phase, np.ndarray]) -> np.ndarray:
+    """The filters of all phases of a sub-problem, side by side; zeros are the taps that a phase has not."""
+    assert child.forward
+    some = apart[child.phases[0]]  # (C, K, *taps)
+    together = np.zeros((len(child.phases), *some.shape[:2], *child.forward.kernel), some.dtype)
+    first = _first_rows(child.whole)
+    for phase, part in zip(child.phases, together, strict=True):
         assert phase.forward
-        steps = zip(_first_rows(phase), first, phase.forward.kernel, piece.forward.dilation, strict=True)
+        steps = zip(_first_rows(phase), first, phase.forward.kernel, child.forward.dilation, strict=True)
         taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
         part[(slice(None), slice(None), *taps)] = apart[phase]
-    return together.reshape(piece.forward.w_shape)
+    return together.reshape(child.forward.w_shape)
 
 
 @lru_cache(512)
-def kinds(problem: ConvProblem, spare: float) -> tuple[tuple[ConvProblem, int], ...]:
-    """The convolutions of the `pieces` that differ, and how many there are of each."""
-    return tuple(Counter(p.forward for p in pieces(problem, spare) if p.forward).items())
+def distinct_forwards(problem: ConvProblem, spare: float) -> tuple[tuple[ConvProblem, int], ...]:
+    """The convolutions of the `subproblems` that differ, and how many there are of each."""
+    return tuple(Counter(p.forward for p in subproblems(problem, spare) if p.forward).items())
 
 
 @lru_cache(64)
-def pieces(problem: ConvProblem, spare: float) -> tuple[Piece, ...]:
-    """Those of a backward_data problem that is not empty, in the order of their phases.
+def subproblems(problem: ConvProblem, spare: float) -> tuple[Subproblem, ...]:
+    """The sub-problems of a backward_data problem that is not empty, in the order of their phases.
 
     Args:
         spare: phases are together where their products, those with zeros among them, are at most so many
@@ -81,7 +81,7 @@ def pieces(problem: ConvProblem, spare: float) -> tuple[Piece, ...]:
     """
     found = phases(problem)
     whole = _together(problem, found, spare)
-    return (Piece(whole, found),) if whole else tuple(Piece(p, (p,)) for p in found)
+    return (Subproblem(whole, found),) if whole else tuple(Subproblem(p, (p,)) for p in found)
 
 
 def _together(problem: ConvProblem, found: tuple[Phase, ...], spare: float) -> Phase | None:

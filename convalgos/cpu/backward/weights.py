@@ -1,7 +1,7 @@
-"""The gradient of the filter by a forward algorithm of the CPU that does not mind a filter as large as y.
+"""The gradient of the filter (wgrad) by a forward algorithm that takes a filter as large as y.
 
-`BackwardWeights` stands for such an algorithm where the direction is backward_weights: copies of x and dy, in
-another order, are its input and its filter.
+`BackwardWeights` takes the place of such an algorithm where the direction is backward_weights. Copies of x
+and dy with batch and channels swapped are its input and its filter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.backward.swapped_roles import ByExchange, exchanged
+from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.problem import ConvProblem
 
 COPIED = 2.0  # times the bytes of x and dy at the bandwidth of the memory: NumPy copies them on one thread
 
@@ -21,20 +23,20 @@ COPIED = 2.0  # times the bytes of x and dy at the bandwidth of the memory: NumP
 class BackwardWeights(ByExchange):
     """A forward algorithm of the CPU, asked for the gradient of the filter."""
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         forward = exchanged(problem).forward
         copies = COPIED * machine.stream(2 * (problem.x_bytes + problem.y_bytes))
         return copies + self.inner.prepare_cost(forward, machine) + self.inner.cost(forward, machine)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return BackwardWeightsPlan(problem, self)
 
 
 class BackwardWeightsPlan(Plan):
-    def __init__(self, problem, algorithm: BackwardWeights):
+    def __init__(self, problem: ConvProblem, algorithm: BackwardWeights) -> None:
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._exchanged = exchanged(problem)
-        self._plan = algorithm.inner.plan(self._exchanged.forward)
+        self._plan = algorithm.child_plan(self._exchanged.forward)
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:
         """dy itself."""
@@ -43,7 +45,10 @@ class BackwardWeightsPlan(Plan):
     def new_workspace(self) -> Any:
         return self._plan.new_workspace(), np.empty(self._exchanged.forward.y_shape, self._dtype)
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
         inner, result = workspace
         if self.problem.layout == "channels_last":
             x, w = np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1)

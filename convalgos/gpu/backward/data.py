@@ -119,7 +119,7 @@ class BackwardDataPlan(GpuPlan):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         with self.device.gathering():
             self._plans: dict[Phase, Any] = {
-                p: algorithm.inner.plan(p.forward) for p in phases(problem) if p.forward is not None
+                p: algorithm.child_plan(p.forward) for p in phases(problem) if p.forward is not None
             }
             self._interleave = None if is_whole(problem) else self._interleaving()
         self.fuses = all(plan.fuses for plan in self._plans.values())

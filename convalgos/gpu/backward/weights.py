@@ -33,7 +33,7 @@ class BackwardWeightsPlan(GpuPlan):
     def __init__(self, problem, algorithm: BackwardWeights):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._exchanged = exchanged(problem)
-        plan = algorithm.inner.plan(self._exchanged.forward)
+        plan = algorithm.child_plan(self._exchanged.forward)
         assert isinstance(plan, GpuPlan)
         self._plan = plan
         self.launches += plan.launches

@@ -94,7 +94,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.filter_channel_blocks,
     depthwise_weights.driver, direct.sum_blocks, direct_pixels.sum_row_blocks, direct_weights.sum_gradients,
     im2col.fill_channels_last, im2col.multiply,
-    jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.driver,
+    jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.run_slices,
     spectral_kernels.alone, weights_driver.share,
 )  # fmt: skip
 
@@ -103,7 +103,7 @@ _OF_LANES: tuple[Callable[..., object], ...] = (
     depthwise_weights.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
     spectral_kernels.forward, spectral_kernels.backward, spectral_kernels.pack,
-    channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.turn,
+    channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
 
 
