@@ -25,10 +25,13 @@ from convalgos.cpu.spectral import cost as spectral_cost
 from convalgos.measure.accuracy import random_arrays
 
 pytestmark = pytest.mark.skipif(
-    missing("llvmlite") is not None or engines.why_not("fftw") is not None, reason="needs llvmlite and pyfftw"
+    missing("llvmlite") is not None or engines.why_not_engine("fftw") is not None,
+    reason="needs llvmlite and pyfftw",
 )
 ENGINES = [
-    pytest.param(engine, marks=pytest.mark.skipif(engines.why_not(engine) is not None, reason=f"no {engine}"))
+    pytest.param(
+        engine, marks=pytest.mark.skipif(engines.why_not_engine(engine) is not None, reason=f"no {engine}")
+    )
     for engine in engines.ENGINES
 ]
 LAYOUTS = ("channels_first", "channels_last")
@@ -47,11 +50,11 @@ def small_caches(monkeypatch):
         for name, value in constants.items():
             module = next(m for m in (fft, spectral_cost, blocking) if hasattr(m, name))
             monkeypatch.setattr(module, name, value)
-        for cached in (spectral_cost.whole, spectral_cost.blocked):
+        for cached in (spectral_cost.one_block, spectral_cost.blocked):
             cached.cache_clear()
 
     yield shrink
-    for cached in (spectral_cost.whole, spectral_cost.blocked):
+    for cached in (spectral_cost.one_block, spectral_cost.blocked):
         cached.cache_clear()
 
 
@@ -64,7 +67,7 @@ def small_caches(monkeypatch):
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_transforms_are_numpys(engine, lengths, dtype):
-    transform = engines.transform(engine, dtype, lengths)
+    transform = engines.plan_transform(engine, dtype, lengths)
     execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     plane = aligned_zeros(2 * engines.spectrum_size(lengths), dtype)
     strides = [s * plane.itemsize for s in engines.strides(lengths)]
@@ -72,7 +75,7 @@ def test_transforms_are_numpys(engine, lengths, dtype):
     x = np.random.default_rng(0).standard_normal(lengths).astype(dtype)
     real[...] = x
     execute(transform.execute_forward)(transform.forward, plane.ctypes.data, plane.ctypes.data)
-    expected = np.fft.rfftn(x.reshape(engines.kept_lengths(lengths)))
+    expected = np.fft.rfftn(x.reshape(engines.longer_lengths(lengths)))
     tolerance = 20 * np.finfo(dtype).eps * np.abs(expected).max()
     assert np.abs(plane.view(np.result_type(dtype, np.complex64)) - expected.ravel()).max() < tolerance
     execute(transform.execute_inverse)(transform.inverse, plane.ctypes.data, plane.ctypes.data)
@@ -82,7 +85,7 @@ def test_transforms_are_numpys(engine, lengths, dtype):
 @given(st.integers(1, 3_000_000))
 @settings(max_examples=200)
 def test_good_lengths(least):
-    length = engines.good_length(least)
+    length = engines.fast_length(least)
     assert least <= length < 2 * least or length <= 4
     for prime in (2, 3, 5, 7):
         while length % prime == 0:
@@ -96,20 +99,20 @@ def test_no_longer_length_is_faster(least):
         return n * math.log2(n) / engines.speed(n)
 
     longer = {m << e for m in engines.ODD_PARTS for e in range(20)}
-    assert seconds(engines.good_length(least)) == min(seconds(n) for n in longer if n >= least)
+    assert seconds(engines.fast_length(least)) == min(seconds(n) for n in longer if n >= least)
 
 
 def test_a_transform_is_planned_once():
     lengths = (1, 1, 6)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: engines.transform("fftw", "float32", lengths), range(32)))
+        found = list(pool.map(lambda _: engines.plan_transform("fftw", "float32", lengths), range(32)))
     assert len(set(map(id, found))) == 1
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_engines_agree(dtype, layout):
-    if reason := engines.why_not("mkl"):
+    if reason := engines.why_not_engine("mkl"):
         pytest.skip(reason)
     problem = parse("n2 c3 h40 w37 k5 r9 s8 p4:3,2 stride2,1", layout, dtype)
     x, w = random_arrays(problem)
@@ -125,9 +128,9 @@ def own_wisdom(monkeypatch, tmp_path):
     """A cache folder of our own, in which no wisdom was read yet."""
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cache_files, "_told", {})
-    engines.learn.cache_clear()
+    engines.learn_wisdom.cache_clear()
     yield engines.wisdom_path("fftwf")
-    engines.learn.cache_clear()
+    engines.learn_wisdom.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_long_lines_are_not_searched_in_full(lengths, pruned, monkeypatch):
         return call
 
     monkeypatch.setattr(engines, "_function", noted)
-    monkeypatch.setattr(engines, "learn", lambda prefix: None)
+    monkeypatch.setattr(engines, "learn_wisdom", lambda prefix: None)
     with pytest.raises(RuntimeError, match="has no r2c plan"):
         engines.Transform("fftw", "float32", lengths)
     assert flags and all(bool(f & engines.PRUNE) == pruned for f in flags)
@@ -159,10 +162,10 @@ def test_wisdom_is_kept_and_read_back(own_wisdom):
     pyfftw.forget_wisdom()
     try:
         engines.Transform("fftw", "float32", (1, 1, 1200))
-        text = cache_files.unsealed(own_wisdom.read_bytes().removeprefix(engines.MAGIC)).decode()
+        text = cache_files.unsealed(own_wisdom.read_bytes().removeprefix(engines.WISDOM_MAGIC)).decode()
         pyfftw.forget_wisdom()
-        engines.learn.cache_clear()
-        engines.learn("fftwf")
+        engines.learn_wisdom.cache_clear()
+        engines.learn_wisdom("fftwf")
         lines = pyfftw.export_wisdom()[1].decode().splitlines()
         assert sorted(lines) == sorted(text.splitlines()) and len(lines) > 2
     finally:
@@ -205,43 +208,45 @@ def test_wisdom_is_taken_by_programs_that_use_pyfftw_and_by_others(own_wisdom):
         b"no wisdom",
         b"\x00\xff" * 100,
         b"(fftw-3.3.5 fftwf_wisdom #x1 #x2 #x3",
-        engines.MAGIC + cache_files.sealed(b"no wisdom"),
+        engines.WISDOM_MAGIC + cache_files.sealed(b"no wisdom"),
     ],
 )
 def test_damaged_wisdom_is_set_aside(own_wisdom, content):
     own_wisdom.parent.mkdir(parents=True)
     own_wisdom.write_bytes(content)
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        engines.learn("fftwf")
+        engines.learn_wisdom("fftwf")
     assert own_wisdom.with_name(own_wisdom.name + ".damaged").read_bytes() == content
-    engines.keep("fftwf")
-    assert own_wisdom.read_bytes().startswith(engines.MAGIC)
+    engines.keep_wisdom("fftwf")
+    assert own_wisdom.read_bytes().startswith(engines.WISDOM_MAGIC)
 
 
 def test_no_changed_byte_of_wisdom_reaches_fftw(own_wisdom, monkeypatch):
     """FFTW ends the process where it finds what it did not write."""
     engines.Transform("fftw", "float32", (1, 1, 1200))
-    engines.keep("fftwf")  # where another test has planned this length already, there is nothing new to keep
+    engines.keep_wisdom(
+        "fftwf"
+    )  # where another test has planned this length already, there is nothing new to keep
     whole = own_wisdom.read_bytes()
     monkeypatch.setattr(engines, "_accept", lambda *wisdom: pytest.fail("FFTW was given changed wisdom"))
     for place in [*range(0, 100, 7), *range(100, len(whole), max(1, len(whole) // 40))]:
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
         own_wisdom.write_bytes(changed)
-        engines.learn.cache_clear()
+        engines.learn_wisdom.cache_clear()
         with pytest.warns(RuntimeWarning, match="was damaged"):
-            engines.learn("fftwf")
+            engines.learn_wisdom("fftwf")
 
 
 def test_wisdom_that_others_can_change_is_passed_over(own_wisdom, monkeypatch):
-    engines.keep("fftwf")
+    engines.keep_wisdom("fftwf")
     monkeypatch.setattr(engines, "_accept", lambda *wisdom: pytest.fail("it was read"))
     for path, mode in ((own_wisdom, 0o666), (own_wisdom.parent, 0o777)):
         path.chmod(mode)
-        engines.learn.cache_clear()
+        engines.learn_wisdom.cache_clear()
         engines._usable.cache_clear()
         with pytest.warns(RuntimeWarning, match="others"):
-            engines.learn("fftwf")
+            engines.learn_wisdom("fftwf")
 
 
 def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp_path):
@@ -249,7 +254,7 @@ def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp
     in_the_way.write_text("not a folder")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(in_the_way))
     with pytest.warns(RuntimeWarning, match="could not be kept"):
-        engines.keep("fftwf")
+        engines.keep_wisdom("fftwf")
 
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -257,19 +262,19 @@ def test_wisdom_that_cannot_be_kept_costs_a_warning(own_wisdom, monkeypatch, tmp
 
 def test_full_padding_needs_no_room_of_its_own():
     """The windows that run over the end of a block find the zeros before its start."""
-    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p1023")).lengths == (1, 1, 2048)
-    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p1023:0")).lengths == (1, 1, 2048)
-    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s1024 p0")).lengths == (1, 1, 1024)
+    assert spectral_cost.one_block(parse("n1 c1 w1024 k1 s1024 p1023")).lengths == (1, 1, 2048)
+    assert spectral_cost.one_block(parse("n1 c1 w1024 k1 s1024 p1023:0")).lengths == (1, 1, 2048)
+    assert spectral_cost.one_block(parse("n1 c1 w1024 k1 s1024 p0")).lengths == (1, 1, 1024)
 
 
 def test_strides_are_phases():
-    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4")).lengths[2] <= 1024 // 4 + 2
-    assert spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4")).channels == 4
+    assert spectral_cost.one_block(parse("n1 c1 w1024 k1 s8 stride4")).lengths[2] <= 1024 // 4 + 2
+    assert spectral_cost.one_block(parse("n1 c1 w1024 k1 s8 stride4")).channels == 4
     assert (
-        spectral_cost.whole(parse("n1 c1 w1024 k1 s8 stride4 dilation4")).channels == 1
+        spectral_cost.one_block(parse("n1 c1 w1024 k1 s8 stride4 dilation4")).channels == 1
     )  # all taps in one phase
     assert (
-        spectral_cost.whole(parse("n1 c1 w1024 k1 s2 stride9")).channels == 2
+        spectral_cost.one_block(parse("n1 c1 w1024 k1 s2 stride9")).channels == 2
     )  # nothing reads the other seven
 
 
@@ -279,12 +284,17 @@ def test_blocks_are_not_columns(layout):
     for text in ("n1 c1 h512 w512 k1 r31 s1 p15,0", "n1 c3 h512 w512 k3 r31 s1 p15,0 groups3"):
         problem = parse(text, layout)
         p = problem.as_3d
-        columns = blocking.Cut(
-            p, (blocking.axis(p, 0, None), blocking.axis(p, 1, None), blocking.axis(p, 2, 1))
+        columns = blocking.FftBlocking(
+            p,
+            (
+                blocking.blocked_axis(p, 0, None),
+                blocking.blocked_axis(p, 1, None),
+                blocking.blocked_axis(p, 2, 1),
+            ),
         )
-        chosen, machine = spectral_cost.blocked(problem, None), spectral_cost.NOMINAL
+        chosen, machine = spectral_cost.blocked(problem, None), spectral_cost.COMPARED_ON
         assert columns.lengths[2] == 1 < chosen.lengths[2]
-        assert spectral_cost.seconds(columns, "fftw", machine) > 2 * spectral_cost.seconds(
+        assert spectral_cost.spectral_seconds(columns, "fftw", machine) > 2 * spectral_cost.spectral_seconds(
             chosen, "fftw", machine
         )
 
@@ -341,7 +351,7 @@ def test_blocks_in_every_dimension(text, layout, dtype):
 )
 def test_large_dilations(text):
     for engine, layout in product(("fftw", "mkl"), LAYOUTS):
-        if engines.why_not(engine) is None:
+        if engines.why_not_engine(engine) is None:
             check(Fft(engine), parse(text, layout))
 
 
@@ -363,15 +373,15 @@ def test_chunks_of_every_size(small_caches, text, l2_bytes, layout):
 
 def test_both_ways_of_sharing_are_met(small_caches):
     small_caches(2048)
-    cuts = [spectral_cost.whole(parse(t)) for t in ("n3 c50 w70 k50 s9 groups50", "n1 c5 w70 k9 s9")]
-    assert [blocking.schedule(cut).alone for cut in cuts] == [True, False]
-    assert all(blocking.schedule(cut).chunks >= 1 for cut in cuts)
+    cuts = [spectral_cost.one_block(parse(t)) for t in ("n3 c50 w70 k50 s9 groups50", "n1 c5 w70 k9 s9")]
+    assert [blocking.chunk_schedule(cut).alone for cut in cuts] == [True, False]
+    assert all(blocking.chunk_schedule(cut).chunks >= 1 for cut in cuts)
 
 
 def test_a_workspace_too_small_for_all_threads(small_caches):
     small_caches(2048, WORKSPACE=4096)
     problem = parse("n3 c6 w70 k8 s9")
-    assert blocking.schedule(spectral_cost.whole(problem)).tasks == 1
+    assert blocking.chunk_schedule(spectral_cost.one_block(problem)).tasks == 1
     check(Fft(), problem)
 
 
@@ -417,7 +427,7 @@ def test_the_workspace_is_bounded(text, layout, monkeypatch):
             continue
         monkeypatch.setattr(jit, "thread_count", lambda threads=threads: threads)
         cut = algorithm.cut(problem)
-        least = (cut.channels + blocking.schedule(cut).run * 3) * cut.plane_bytes
+        least = (cut.channels + blocking.chunk_schedule(cut).run * 3) * cut.plane_bytes
         assert algorithm.workspace_bytes(problem) <= max(64 << 20, 2 * least), (algorithm.id, threads)
 
 
@@ -435,7 +445,7 @@ def test_the_workspace_is_what_is_allocated(text, layout):
 
 def test_the_model_knows_when_to_cut():
     def cost(text, **fields):
-        return Fft(**fields).cost(parse(text), spectral_cost.NOMINAL)
+        return Fft(**fields).cost(parse(text), spectral_cost.COMPARED_ON)
 
     for text in LARGE[:2]:
         assert cost(text, overlap=True) < cost(text) / 2

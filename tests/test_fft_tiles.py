@@ -3,7 +3,7 @@
 That each size is right on awkward problems is tested with all other algorithms, in test_algorithms.py.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ class Forced(FftTiles):
     def plan(self, problem):
         whole = self._schedule(problem)
         cuts = tuple(min(c, n) for c, n in zip(self.cuts, whole.grid, strict=True))
-        return FftTilesPlan(problem, self, replace(whole, cuts=cuts, team=self.team))
+        return FftTilesPlan(problem, self, whole.cut_into(cuts, self.team))
 
 
 @pytest.mark.parametrize("team", [False, True], ids=["alone", "team"])

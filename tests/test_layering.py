@@ -274,7 +274,7 @@ def test_blocks_of_the_fft_go_through_mkl_where_fftw_is_left_out():
     assert "needs pyfftw, which is not installed (pip install pyfftw)" in told
     if not mkl.why_not():
         assert run(OVERLAP, "pyfftw") < 1e-5
-    if not engines.why_not("fftw"):
+    if not engines.why_not_engine("fftw"):
         assert run(OVERLAP, "mkl") < 1e-5
 
 

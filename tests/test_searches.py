@@ -9,7 +9,7 @@ from helpers import random_problems
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu import fft_tiles, winograd
 from convalgos.cpu.spectral import cost
-from convalgos.cpu.spectral.blocking import Cut
+from convalgos.cpu.spectral.blocking import FftBlocking
 from convalgos.cpu.tiled import search
 
 THREADS = (1, 2, 8)
@@ -20,10 +20,10 @@ def wholes(problem, threads):
     """The problem in tiles of every kind, all of them in one box."""
     for a in winograd.ALGORITHMS:
         if a.why_not(problem) is None:
-            yield winograd.whole(problem, a.m, a.r, threads)
+            yield winograd.one_box(problem, a.m, a.r, threads)
     for a in fft_tiles.ALGORITHMS:
-        if not isinstance(fft_tiles.form(problem, a.t), str):
-            yield fft_tiles.whole(problem, a.t, threads)
+        if not isinstance(fft_tiles.tile_outputs(problem, a.t), str):
+            yield fft_tiles.one_spectral_box(problem, a.t, threads)
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -31,7 +31,7 @@ def test_boxes(threads):
     searched = 0
     for problem in PROBLEMS:
         for whole in wholes(problem, threads):
-            ways = search.ways(whole)
+            ways = search.box_ways(whole)
             all_ways = [type(whole)(whole.problem, whole.rows, whole.columns, *w, threads) for w in ways]
             plain = min(all_ways, key=lambda s: (s.effort, s.scratch_bytes))
             found = search.best(whole)
@@ -45,29 +45,29 @@ def test_blocks():
     for problem in PROBLEMS:
         p = problem.as_3d
         choices = (cost._choices(p, d, None) for d in range(3))
-        cuts = [cut for cut in (Cut(p, axes) for axes in product(*choices)) if not cut.is_whole]
+        cuts = [cut for cut in (FftBlocking(p, axes) for axes in product(*choices)) if not cut.is_whole]
         found = cost.blocked(problem, None)
         if not cuts:
-            assert found == cost.whole(problem)
+            assert found == cost.one_block(problem)
             continue
         sizes = [math.prod(cut.lengths) for cut in cuts]
         low = min(cost.SMALLEST, max(sizes))
         high = max(cost.LARGEST, min(sizes))
         cuts = [cut for cut, size in zip(cuts, sizes, strict=True) if low <= size <= high]
         small = [cut for cut in cuts if cut.filter_bytes <= cost.FILTER_LIMIT] or cuts
-        seconds = [cost.seconds(cut, "fftw", cost.NOMINAL) for cut in small]
-        assert cost.seconds(found, "fftw", cost.NOMINAL) == min(seconds), str(problem)
+        seconds = [cost.spectral_seconds(cut, "fftw", cost.COMPARED_ON) for cut in small]
+        assert cost.spectral_seconds(found, "fftw", cost.COMPARED_ON) == min(seconds), str(problem)
         assert found in small
         searched += len(small)
     assert searched > 200
 
 
 def test_boxes_are_about_as_large_as_their_targets():
-    whole = winograd.whole(ConvProblem.parse("n4 c64 h64 w64 k64 r3 s3 p1"), 4, 3, 1)
+    whole = winograd.one_box(ConvProblem.parse("n4 c64 h64 w64 k64 r3 s3 p1"), 4, 3, 1)
     assert whole.grid == (4, 1, 16, 16)
-    assert search.ways(whole, 16) == {((4, 1, 16, 1), False)}  # a row
-    assert search.ways(whole, 3) == {((4, 1, 16, 6), False)}  # rows are cut where they are much longer
-    assert search.ways(whole, 64) == {((4, 1, 4, 1), False)}
-    deep = winograd.whole(ConvProblem.parse("n4 c64 d6 h16 w16 k64 t3 r3 s3 p1"), 4, 3, 1)
+    assert search.box_ways(whole, 16) == {((4, 1, 16, 1), False)}  # a row
+    assert search.box_ways(whole, 3) == {((4, 1, 16, 6), False)}  # rows are cut where they are much longer
+    assert search.box_ways(whole, 64) == {((4, 1, 4, 1), False)}
+    deep = winograd.one_box(ConvProblem.parse("n4 c64 d6 h16 w16 k64 t3 r3 s3 p1"), 4, 3, 1)
     assert deep.grid == (4, 6, 4, 4)
-    assert search.ways(deep, 12) == {((4, 2, 4, 1), False)}  # slices are kept together: they share inputs
+    assert search.box_ways(deep, 12) == {((4, 2, 4, 1), False)}  # slices are kept together: they share inputs

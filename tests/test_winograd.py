@@ -3,7 +3,7 @@
 That each size is right on awkward problems is tested with all other algorithms, in test_algorithms.py.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -28,9 +28,9 @@ class Forced(Winograd):
     team: bool = False
 
     def plan(self, problem):
-        whole = winograd.schedule(problem, self.m, self.r)
+        whole = winograd.winograd_schedule(problem, self.m, self.r)
         cuts = tuple(min(c, n) for c, n in zip(self.cuts, whole.grid, strict=True))
-        return WinogradPlan(problem, self, replace(whole, cuts=cuts, team=self.team))
+        return WinogradPlan(problem, self, whole.cut_into(cuts, self.team))
 
 
 @pytest.mark.parametrize("team", [False, True], ids=["alone", "team"])
@@ -179,7 +179,7 @@ def test_what_three_taps_serve(text):
     ],
 )
 def test_phases_with_a_tap_less_take_fewer_products(m, r, text, products):
-    cut = winograd.schedule(ConvProblem.parse(text), m, r)
+    cut = winograd.winograd_schedule(ConvProblem.parse(text), m, r)
     assert cut.point_taps[:, 1].sum() == products * 3  # of three channels
     assert cut.products_of(cut.rows.outputs, cut.columns.outputs) == products * 3
 

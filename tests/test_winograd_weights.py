@@ -21,9 +21,9 @@ class Forced(WinogradWeights):
     cuts: tuple[int, int, int, int] = (1, 1, 1, 1)
 
     def _boxes(self, problem):
-        found = winograd_weights.boxes(problem, self.r, self.m, 2)
+        found = winograd_weights.tiled_weights_blocking(problem, self.r, self.m, 2)
         cuts = tuple(min(c, n) for c, n in zip(self.cuts, found.inputs.grid, strict=True))
-        parts = (replace(tiles, cuts=cuts) for tiles in (found.inputs, found.gradients))
+        parts = (tiles.cut_into(cuts, True) for tiles in (found.inputs, found.gradients))
         return replace(found, **dict(zip(("inputs", "gradients"), parts, strict=True)))
 
 

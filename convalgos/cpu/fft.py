@@ -15,6 +15,7 @@ nets with fbfft", arXiv:1412.7580.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,17 +23,20 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.cpu.spectral import cost as spectral_cost
 from convalgos.cpu.spectral import engines
 from convalgos.cpu.spectral import kernels as spectral_kernels
-from convalgos.cpu.spectral.blocking import Cut, schedule
+from convalgos.cpu.spectral.blocking import FftBlocking, chunk_schedule
 from convalgos.cpu.vectors import simd
 
-PREPARE_CALL = 1e-4  # seconds to transform any filter,
-PREPARE = 4e9  # and bytes of its spectrum in a second; Zen 5
+SPECTRUM_CALL = 1e-4  # seconds to transform any filter,
+SPECTRUM_RATE = 4e9  # and bytes of its spectrum in a second; Zen 5
 FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
 
 # --- plan ------------------------------------------------------------------------------------
@@ -41,12 +45,11 @@ FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of a
 class FftPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Fft):
         cut = algorithm.cut(problem)
-        p, dealt = cut.problem, schedule(cut)
+        p, dealt = cut.problem, chunk_schedule(cut)
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         self._cut = cut
-        self._transform = engines.transform(
-            algorithm.library, p.dtype, cut.lengths
-        )  # its plans must outlive us
+        # kept, as its plans must outlive this one
+        self._transform = engines.plan_transform(algorithm.library, p.dtype, cut.lengths)
         values = self._transform_values() | {
             "chunk": 0, "chunk_groups": dealt.groups, "chunk_blocks": dealt.blocks, "groups": p.groups,
             "channels": p.w_shape[1], "filters": p.gemm_n, "panels": cut.panels, "panel_filters": cut.tile[0],
@@ -55,29 +58,31 @@ class FftPlan(KernelPlan):
             "phase_table": np.array(cut.phases, np.int64), "tasks": dealt.tasks, "vectors": cut.vectors,
             "vectors_part": dealt.vectors, "lane_bytes": dealt.lane_bytes,
             "spectra_bytes": dealt.spectra_bytes, "chunks": dealt.chunks, "task_bytes": dealt.task_bytes,
-            "forward": spectral_kernels.forward(size, lanes),
-            "backward": spectral_kernels.backward(size, lanes),
+            "forward": spectral_kernels.forward_chunk(size, lanes),
+            "backward": spectral_kernels.backward_chunk(size, lanes),
             "inverse": self._transform.inverse,
             "execute_inverse": self._transform.execute_inverse,
-            "multiply": spectral_kernels.multiply(size, lanes, *cut.tile),
+            "multiply": spectral_kernels.multiply_planes(size, lanes, *cut.tile),
         }  # fmt: skip
         for name, a in zip("dhw", cut.axes, strict=True):
             values |= {f"size_{name}": a.size, f"out_{name}": a.out, f"stride_{name}": a.stride}
             values |= {f"low_{name}": a.low, f"step_{name}": a.step, f"blocks_{name}": a.blocks}
-        values |= zip(("x_n", "x_c", "x_d", "x_h", "x_w"), _strides(p, p.x_shape), strict=True)
-        values |= zip(("y_n", "y_k", "y_d", "y_h", "y_w"), _strides(p, p.y_shape), strict=True)
-        kernels = ["forward", "backward"]
-        steps = (
-            [(spectral_kernels.alone(), dealt.tasks)]
-            if dealt.alone
-            else [(values[k], dealt.tasks) for k in kernels]
-        )
-        super().__init__(problem, algorithm, spectral_kernels.RECORD, values, steps, dealt.workspace_bytes)
+        x_strides = map_strides(p.layout, p.C, p.spatial)
+        y_strides = map_strides(p.layout, p.K, p.spatial_out)
+        values |= zip(("x_n", "x_c", "x_d", "x_h", "x_w"), x_strides, strict=True)
+        values |= zip(("y_n", "y_k", "y_d", "y_h", "y_w"), y_strides, strict=True)
+        kernels = [spectral_kernels.run_chunks()] if dealt.alone else [values["forward"], values["backward"]]
+        steps = [(kernel, dealt.tasks) for kernel in kernels]
+        record = spectral_kernels.CHUNK_ARGUMENTS
+        super().__init__(problem, algorithm, record, values, steps, dealt.workspace_bytes)
         self._passes = 1 if dealt.alone else dealt.chunks
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
         for chunk in range(self._passes):
-            workspace.record["chunk"] = chunk
+            workspace.arguments.chunk = chunk
             super().run(x, w, bias, activation, y, workspace)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
@@ -87,14 +92,14 @@ class FftPlan(KernelPlan):
         """
         cut, p = self._cut, self._cut.problem
         size, lanes, filters = p.itemsize, simd.lanes(p.itemsize), cut.tile[0]
-        planes = filter_planes(cut, w.reshape(p.w_shape))  # (groups * panels, filters, channels, *taps)
+        planes = planes_of_filter(cut, w.reshape(p.w_shape))  # (groups * panels, filters, channels, *taps)
         packed = aligned_empty(cut.filter_bytes // size, w.dtype).reshape(len(planes), -1)
         panel_bytes = filters * cut.channels * cut.plane_bytes
         at_once = min(len(planes), max(1, FILTER_CHUNK // panel_bytes))  # panels
         scratch = aligned_zeros(at_once * panel_bytes, np.uint8)
         scale = np.array([1 / math.prod(cut.lengths)], w.dtype)
         tasks = jit.thread_count()
-        record = np.zeros(1, spectral_kernels.RECORD)
+        record = np.zeros(1, spectral_kernels.CHUNK_ARGUMENTS)
         values = self._transform_values() | {
             "tasks": tasks, "scratch": scratch.ctypes.data, "bias": scale.ctypes.data, "run": 1, "blocks": 1,
             "chunk_blocks": 1, "phases": 1, "phase_table": np.zeros(3, np.int64), "channels": cut.channels,
@@ -109,8 +114,8 @@ class FftPlan(KernelPlan):
             part = planes[first : first + at_once]
             record["x"], record["w"] = part.ctypes.data, packed[first].ctypes.data
             record["groups"] = record["chunk_groups"] = len(part) * filters
-            jit.launch(spectral_kernels.forward(size, lanes), record.ctypes.data, tasks)
-            jit.launch(spectral_kernels.pack(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectral_kernels.forward_chunk(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectral_kernels.pack_spectra(size, lanes), record.ctypes.data, tasks)
         return packed
 
     def _transform_values(self) -> dict[str, Any]:
@@ -123,7 +128,7 @@ class FftPlan(KernelPlan):
         }  # fmt: skip
 
 
-def filter_planes(cut: Cut, w: np.ndarray) -> np.ndarray:
+def planes_of_filter(cut: FftBlocking, w: np.ndarray) -> np.ndarray:
     """w (K, C/groups, T, R, S) as (groups * panels, filters of a panel, channels in phases, *taps)."""
     p, in_panel = cut.problem, cut.tile[0]
     taps = [a.taps for a in cut.axes]
@@ -141,14 +146,6 @@ def filter_planes(cut: Cut, w: np.ndarray) -> np.ndarray:
         (t, r, s), (d, h, k) = here, there
         planes[:, : p.gemm_n, i, :, d, h, k] = w[:, :, :, t, r, s]  # (g, K/g, C/g, taps of the phase)
     return planes.reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
-
-
-def _strides(problem: ConvProblem, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between neighbours of a logical (N, C, D, H, W) shape in the layout of a problem."""
-    _, c, d, h, w = shape
-    if problem.layout == "channels_last":
-        return (c * d * h * w, 1, h * w * c, w * c, c)
-    return (c * d * h * w, d * h * w, h * w, w, 1)
 
 
 @dataclass(frozen=True)
@@ -172,14 +169,18 @@ class Fft(Algorithm):
     def library(self) -> str:
         """The engine that transforms. Blocks go through FFTW, or through MKL where FFTW is left out."""
         return (
-            "mkl" if self.overlap and engines.why_not("fftw") and not engines.why_not("mkl") else self.engine
+            "mkl"
+            if self.overlap and engines.why_not_engine("fftw") and not engines.why_not_engine("mkl")
+            else self.engine
         )
 
-    def cut(self, problem: ConvProblem) -> Cut:
-        return spectral_cost.blocked(problem, self.length) if self.overlap else spectral_cost.whole(problem)
+    def cut(self, problem: ConvProblem) -> FftBlocking:
+        return (
+            spectral_cost.blocked(problem, self.length) if self.overlap else spectral_cost.one_block(problem)
+        )
 
-    def why_not(self, problem):
-        if reason := super().why_not(problem) or engines.why_not(self.library):
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if reason := super().why_not(problem) or engines.why_not_engine(self.library):
             return reason
         if problem.is_empty:
             return None
@@ -191,37 +192,37 @@ class Fft(Algorithm):
             return "no dimension is long enough to be cut: one block holds the whole map, as in cpu.fft.fftw"
         return None
 
-    def variants(self, problem):
+    def variants(self, problem: ConvProblem) -> Iterator[Algorithm]:
         if not self.searches or problem.is_empty or self.why_not(problem):
             return
         cut = self.cut(problem)
         for length in sorted({n for a in cut.axes if a.blocks > 1 for n in (a.length // 2, 2 * a.length)}):
             yield replace(self, length=length)
 
-    def cost(self, problem, machine):
-        return spectral_cost.seconds(self.cut(problem), self.engine, machine)
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        return spectral_cost.spectral_seconds(self.cut(problem), self.engine, machine)
 
-    def prepare_cost(self, problem, machine):
-        return 0.0 if problem.is_empty else PREPARE_CALL + self.cut(problem).filter_bytes / PREPARE
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        return 0.0 if problem.is_empty else SPECTRUM_CALL + self.cut(problem).filter_bytes / SPECTRUM_RATE
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
             return 0.0
         if self.overlap:
             return spectral_cost.least_overlapping(problem, machine)
-        return spectral_cost.least_seconds(problem, self.engine, machine)
+        return spectral_cost.least_one_block(problem, self.engine, machine)
 
     @property
-    def searches(self):
+    def searches(self) -> bool:
         return self.overlap and self.length is None
 
-    def closely(self, problem, machine):
+    def closely(self, problem: ConvProblem, machine: Machine) -> float:
         return spectral_cost.closest_seconds(problem, machine) if self.searches else 0.0
 
-    def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else schedule(self.cut(problem)).workspace_bytes
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else chunk_schedule(self.cut(problem)).workspace_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # An FFT of n elements adds errors of about 0.6 eps sqrt(log2 n) of the root mean square of its
         # result (Schatzman 1996), spread evenly over it; here two forward transforms, a product and the way
         # back. Their size follows the norm of the block, so that small outputs beside large ones are only
@@ -230,7 +231,7 @@ class Fft(Algorithm):
         n = 1 if problem.is_empty else math.prod(self.cut(problem).lengths)
         return problem.eps * (4 * math.log2(n + 1) + 8) * room_for_few(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return FftPlan(problem, self)
 
 

@@ -6,9 +6,9 @@ kept, and each takes the three real products of Gauss per pair of channels. A 9x
 6 products for an output instead of 81, with no more error than a direct sum. Wins from 5x5 up with 16 and
 more channels, and on long 1-D kernels with tiles of 128.
 
-The transforms (`tile_spectra`) are codelets on vectors of channels; all that surrounds them is that of
-`boxes`: kernels with taps in one dimension of the plane use the 1-D form, taps in depth are summed inside
-the product, stride and dilation are steps inside the tiles.
+The transforms (`tiled.fft_transforms`) are codelets on vectors of channels, in the driver that Winograd
+uses, too (`tiled.driver`). Kernels with taps in one dimension of the plane use the 1-D form; taps in depth
+are summed inside the product; stride and dilation are steps inside the tiles.
 
 Source: Zlateski, Jia, Li and Durand, "FFT convolutions are faster than Winograd on modern CPUs, here's why",
 arXiv:1809.07851 ("Gauss-FFT").
@@ -17,23 +17,29 @@ arXiv:1809.07851 ("Gauss-FFT").
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cached_attribute import kept
-from convalgos.core.machine import cache_sizes
+from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, search
 from convalgos.cpu.tiled import filters as tiled_filters
-from convalgos.cpu.tiled.cost import WAIT, Schedule
-from convalgos.cpu.tiled.driver import BoxPlan
-from convalgos.cpu.tiled.fft_transforms import filter_tiles, input_tiles, output_tiles
-from convalgos.cpu.tiled.geometry import plane_taps
+from convalgos.cpu.tiled.box_plan import BoxPlan
+from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
+from convalgos.cpu.tiled.fft_transforms import (
+    spectral_filter_tiles,
+    spectral_input_tiles,
+    spectral_output_tiles,
+)
+from convalgos.cpu.tiled.geometry import plane_taps, taps_told
 from convalgos.cpu.vectors import simd
 
 MORE = (10, 12, 30, 64)  # inputs of a tile that an exhaustive search tries, too
@@ -57,7 +63,7 @@ OPERATIONS = 1.4  # of a transform, over points * log2(points), with what the fu
 # --- shapes --------------------------------------------------------------------------------------
 
 
-class SpectralSchedule(Schedule):
+class SpectralBoxSchedule(BoxSchedule):
     """A schedule of complex points. A panel is one vector of filters, so that its sums fit the registers."""
 
     targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -66,34 +72,34 @@ class SpectralSchedule(Schedule):
     shown: ClassVar = SHOWN
 
     @property
-    def parts(self):
+    def parts(self) -> int:
         return 2
 
     @property
-    def vectors(self):
+    def vectors(self) -> int:
         return 1
 
     @property
-    def most_rows(self):
+    def most_rows(self) -> int:
         return ROWS[simd.vector_bytes()]
 
     @kept
-    def points(self):
+    def points(self) -> int:
         return self.points_of(self.rows.outputs, self.columns.outputs)
 
-    def points_of(self, h, w):
+    def points_of(self, h: int, w: int) -> int:
         t = w + self.columns.taps - 1 if w > 1 else h + self.rows.taps - 1
         return t * t // 2 + 2 if h > 1 and w > 1 else t // 2 + 1
 
-    def products_of(self, h, w):
+    def products_of(self, h: int, w: int) -> int:
         return self.points_of(h, w) * self.slice_taps  # the last tap makes the filter at every point
 
     @property
-    def short_phases(self):
+    def short_phases(self) -> tuple[int, int]:
         return 0, 0  # the last tap makes the filter at every point
 
     @property
-    def fetches(self):
+    def fetches(self) -> int:
         p, room = self.problem, KEPT * cache_sizes()[2]
         filters = p.groups * self.u_bytes
         if filters + p.x_bytes + p.y_bytes < room:
@@ -101,63 +107,67 @@ class SpectralSchedule(Schedule):
         return self.boxes if filters > room else p.groups
 
     @property
-    def effort(self):
+    def effort(self) -> float:
         computed = self.busy_tiles * self.slowdown + WAIT * self.boxes / self.threads
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     @property
-    def slowdown(self):
+    def slowdown(self) -> float:
         return super().slowdown * max(1.0, LATENCY / self.product_rows)
 
-    def slowed(self, box_bytes, team):
+    def slowed(self, box_bytes: float, team: bool) -> float:
         beyond = max(0.0, box_bytes / (self.threads if team else 1) / cache_sizes()[1] - 2)
         return (1 + SPILL * beyond) * (TEAM if team else 1)
 
     @kept
-    def point_flops(self):
+    def point_flops(self) -> float:
         return 6 * self.panels * self.lanes * self.depth_taps
 
     @property
-    def product_speed(self):
+    def product_speed(self) -> float:
         return PRODUCT * self.taps / (self.taps + TILE_TAPS)
 
-    def transforming(self, points, machine):
+    def transforming(self, points: int, machine: Machine) -> float:
         operations = OPERATIONS * 2 * points * math.log2(2 * points) * self.lanes
         return 2 * operations / machine.peak(self.problem.dtype)
 
 
-def form(problem: ConvProblem, t: int) -> tuple[int, int] | str:
+def tile_outputs(problem: ConvProblem, t: int) -> tuple[int, int] | str:
     """Outputs of a tile along rows and columns of a plane, or why it cannot be cut into tiles of t inputs."""
     taps = plane_taps(problem)
     if max(taps) > 1 and max(taps) <= t // 2 + 1:
         return tuple(1 if n == 1 else t - n + 1 for n in taps)  # type: ignore[return-value]
-    size = "x".join(map(str, problem.kernel))
-    steps = "" if set(problem.stride) == {1} else " with stride " + "x".join(map(str, problem.stride))
-    found = f"kernel {size}{steps} has {taps[0]} by {taps[1]}"
     needed = f"needs 2 to {t // 2 + 1} taps"
     if problem.ndim == 1:
-        return f"{needed}; kernel {size}{steps} has {taps[1]}"
-    return f"{needed} in a dimension of the plane, and no more in the other; {found}"
+        return f"{needed}; {taps_told(problem)}"
+    return f"{needed} in a dimension of the plane, and no more in the other; {taps_told(problem)}"
 
 
 @lru_cache(512)
-def spectral_schedule(problem: ConvProblem, t: int, box: int, threads: int) -> SpectralSchedule:
-    """The schedule of a problem that `form` accepts, in boxes of about so many tiles, or of any number."""
-    return search.best(whole(problem, t, threads), box)
+def spectral_box_schedule(problem: ConvProblem, t: int, box: int, threads: int) -> SpectralBoxSchedule:
+    """The schedule of a problem that `tile_outputs` accepts.
+
+    Args:
+        box: tiles of a box, about; 0 for any number.
+    """
+    return search.best(one_spectral_box(problem, t, threads), box)
 
 
-def whole(problem: ConvProblem, t: int, threads: int) -> SpectralSchedule:
+def one_spectral_box(problem: ConvProblem, t: int, threads: int) -> SpectralBoxSchedule:
     """All tiles of a problem in one box."""
-    outputs = form(problem, t)
+    outputs = tile_outputs(problem, t)
     assert not isinstance(outputs, str), outputs
-    return search.common(SpectralSchedule, problem, threads).tiled(outputs)
+    return search.uncut(SpectralBoxSchedule, problem, threads).tiled(outputs)
 
 
 # --- kernels: products ---------------------------------------------------------------------------
 
 
 @simd.emitter
-def complex_tile(v, ROWS, x, rows, offsets, u, taps, ahead, accumulate, y, y_stride):
+def complex_tile(
+    v: simd.Vec, ROWS: int, x: Any, rows: Any, offsets: Any, u: Any, taps: Any, ahead: Any, accumulate: Any,
+    y: Any, y_stride: Any,
+) -> None:  # fmt: skip
     """y[i] (+)= sum_t x[rows[i] + offsets[t]] * conj(u[t]), for i < ROWS, where values are complex.
 
     x holds the imaginary part of an element a vector behind the real part; u (taps, 2*lanes) and y, in rows
@@ -189,11 +199,13 @@ def complex_tile(v, ROWS, x, rows, offsets, u, taps, ahead, accumulate, y, y_str
 
 
 @jit.specialise
-def sum_complex_panel(SIZE, LANES, ROWS):
+def sum_complex_panel(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
     """`panels.sum_panel` of complex values, for a panel of one vector."""
     FEWER = max(ROWS - 1, 1)
 
-    def sum_complex_panel(x, table, pixels, offsets, taps, chunk, u, sums):
+    def sum_complex_panel(
+        x: int, table: int, pixels: int, offsets: int, taps: int, chunk: int, u: int, sums: int
+    ) -> None:
         tiles = (pixels + ROWS - 1) // ROWS
         rows = max(pixels, tiles * FEWER)
         width = 2 * LANES
@@ -222,14 +234,16 @@ def sum_complex_panel(SIZE, LANES, ROWS):
 
 
 class FftTilesPlan(BoxPlan):
-    def __init__(self, problem: ConvProblem, algorithm: FftTiles, cut: SpectralSchedule):
+    def __init__(self, problem: ConvProblem, algorithm: FftTiles, cut: SpectralBoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.t, cut.dims)
         product = sum_complex_panel(problem.itemsize, cut.lanes, cut.product_rows)
-        super().__init__(problem, algorithm, cut, input_tiles(*kernel), output_tiles(*kernel), product)
-        self._filter_tiles = filter_tiles(*kernel)
+        super().__init__(
+            problem, algorithm, cut, spectral_input_tiles(*kernel), spectral_output_tiles(*kernel), product
+        )
+        self._filter_tiles = spectral_filter_tiles(*kernel)
 
-    def pack_filter(self, w):
-        return tiled_filters.transform(w, self.cut, self.record, self._filter_tiles)
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        return tiled_filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -246,13 +260,13 @@ class FftTiles(Algorithm):
     spreads_nan: ClassVar[bool] = True
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return f"t{self.t}" + (f".box{self.box}" if self.box else "")
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        found = form(problem, self.t)
+        found = tile_outputs(problem, self.t)
         if isinstance(found, str) or problem.is_empty:
             return found if isinstance(found, str) else None
         if min(found) > 1 and self.t > MOST_2D:
@@ -262,33 +276,33 @@ class FftTiles(Algorithm):
             return f"the smallest box of tiles takes {scratch >> 20} MiB of scratch"
         return None
 
-    def variants(self, problem):
+    def variants(self, problem: ConvProblem) -> Iterator[Algorithm]:
         yield from (replace(self, t=t) for t in MORE)
         if not problem.is_empty:
             boxes = [replace(self, box=box) for box in search.BOXES]
             yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         r, s = plane_taps(problem)
         tiled = 1 < max(r, s) <= self.t // 2 + 1 and (min(r, s) == 1 or self.t <= MOST_2D)
         if problem.is_empty or not tiled:
             return math.inf
         h, w = 1 if r == 1 else self.t - r + 1, 1 if s == 1 else self.t - s + 1
-        return bounds.bounds(SpectralSchedule, problem, machine).seconds(h, w)
+        return bounds.bounds(SpectralBoxSchedule, problem, machine).seconds(h, w)
 
-    def granule(self, problem):
-        return whole(problem, self.t, 1).granule[3 - problem.ndim :]
+    def granule(self, problem: ConvProblem) -> tuple[int, ...]:
+        return one_spectral_box(problem, self.t, 1).granule[3 - problem.ndim :]
 
-    def prepare_cost(self, problem, machine):
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # The transforms err by their depth, the sum of a point like a random walk, as large as its products;
         # the constant covers the largest of many outputs.
         eps = float(np.finfo(problem.dtype).eps)
@@ -297,11 +311,11 @@ class FftTiles(Algorithm):
         cut = self._schedule(problem)
         return 2 * eps * (cut.dims * math.log2(self.t) + math.sqrt(cut.taps)) * room_for_few(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return FftTilesPlan(problem, self, self._schedule(problem))
 
-    def _schedule(self, problem: ConvProblem) -> SpectralSchedule:
-        return spectral_schedule(problem, self.t, self.box, jit.thread_count())
+    def _schedule(self, problem: ConvProblem) -> SpectralBoxSchedule:
+        return spectral_box_schedule(problem, self.t, self.box, jit.thread_count())
 
 
 ALGORITHMS = tuple(FftTiles(t) for t in (16, 18, 20, 24, 32, 128))

@@ -1,10 +1,10 @@
-"""The gradient of the filter by Winograd's short convolutions: F(taps, tile), with tiles of dy as filters.
+"""The gradient of the filter (wgrad) by Winograd: F(taps, tile), with tiles of dy as filters.
 
-dw is a correlation of x with dy: its outputs are the r taps of the kernel, its filter is dy. Cut into tiles
-of m x m, each of which meets the (m + r - 1)^2 inputs under it, it takes (m + r - 1)^2 products per tile and
-pair of channels instead of m^2 r^2: F(3, 4) saves a factor of 4. The sums over all tiles are made between the
-transforms, at each point a matrix product of its own; only dw itself is transformed back. Wins on 3x3 and 5x5
-kernels with 32 and more channels, and where a strided kernel has phases of two taps or more.
+dw is a correlation of x with dy: its outputs are the r taps of the kernel, its filter is dy. dy is cut into
+tiles of m x m; each meets the (m + r - 1)^2 inputs under it, and takes (m + r - 1)^2 products per pair of
+channels instead of m^2 r^2: F(3, 4) saves a factor of 4. Between the transforms the products of all tiles are
+summed, at each point a matrix product of its own; only dw is transformed back. Wins on 3x3 and 5x5 kernels
+with 32 and more channels, and where a strided kernel has phases of two taps or more.
 
 Source: Lavin and Gray, arXiv:1509.09308, section 4.1, on the same tiles of x as its forward pass.
 """
@@ -20,14 +20,19 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cook_toom import amplification
-from convalgos.core.machine import whole_l3
+from convalgos.core.machine import Machine, whole_l3
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.tiled.geometry import plane_taps
-from convalgos.cpu.tiled.weights_blocking import WeightBoxes, ways, whole
+from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.weights_blocking import TiledWeightsBlocking, uncut_weights, weight_ways
 from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
-from convalgos.cpu.tiled.winograd_transforms import gradient_tiles, input_tiles, output_tiles
+from convalgos.cpu.tiled.winograd_transforms import (
+    winograd_gradient_tiles,
+    winograd_input_tiles,
+    winograd_output_tiles,
+)
 from convalgos.cpu.vectors import simd
 
 # Calibrated on Zen 5 with AVX-512.
@@ -45,24 +50,16 @@ BOX = 2.4e6  # and the two parallel regions of a box
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def form(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
-    """Whether the taps along rows and columns are outputs of F(r, m), or why neither can be."""
-    taps = plane_taps(problem)
-    if set(taps) <= {1, r} and r in taps:
-        return taps[0] == r, taps[1] == r
-    return f"needs {r} taps in one dimension of the plane, and {r} or 1 in the other; there are {taps}"
-
-
 @lru_cache(512)
-def boxes(problem: ConvProblem, r: int, m: int, threads: int) -> WeightBoxes:
+def tiled_weights_blocking(problem: ConvProblem, r: int, m: int, threads: int) -> TiledWeightsBlocking:
     """The boxes that are predicted to take the least time."""
-    transformed = form(problem, r)
+    transformed = transformed_by(problem, r)
     assert not isinstance(transformed, str)
-    all_tiles = whole(problem, (m if transformed[0] else 1, m if transformed[1] else 1), threads)
-    return min(ways(all_tiles), key=lambda cut: (_effort(cut), cut.inputs.boxes))
+    all_tiles = uncut_weights(problem, (m if transformed[0] else 1, m if transformed[1] else 1), threads)
+    return min(weight_ways(all_tiles), key=lambda cut: (_effort(cut), cut.inputs.boxes))
 
 
-def _effort(cut: WeightBoxes) -> float:
+def _effort(cut: TiledWeightsBlocking) -> float:
     """What boxes of this size move, as bytes of sums that could be loaded or stored in the time.
 
     Boxes are the order of sums: the number of threads has no say.
@@ -92,16 +89,16 @@ class WinogradWeights(Algorithm):
     spreads_nan: ClassVar[bool] = True
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return f"weights.f{self.r}x{self.m}"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        found = form(problem, self.r)
+        found = transformed_by(problem, self.r)
         return found if isinstance(found, str) else None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = self._boxes(problem)
         p, x = cut.problem, cut.inputs
         tiles = x.tile_count / p.groups  # of one group
@@ -115,20 +112,20 @@ class WinogradWeights(Algorithm):
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         return CALL + flops / speed + moved + memory + written
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         taps = plane_taps(problem)
         if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
             return math.inf
         saved = math.prod((self.r * self.m) / (self.r + self.m - 1) for t in taps if t > 1)
         return CALL + machine.launch + problem.flops / saved / machine.peak(problem.dtype)
 
-    def prepare_cost(self, problem, machine):
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 1e-9  # dy is taken as it is
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else self._boxes(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # as of the forward pass: sums of a point are random walks, over all tiles
         eps = float(np.finfo(problem.dtype).eps)
         if problem.is_empty:
@@ -138,17 +135,21 @@ class WinogradWeights(Algorithm):
         walk = amplification(self.r, self.m) ** cut.inputs.dims * math.sqrt(tiles + 8)
         return 3 * eps * walk * room_for_few(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         cut = self._boxes(problem)
         kernel = (problem.itemsize, simd.lanes(problem.itemsize), self.r, self.m, cut.inputs.dims)
-        transforms = input_tiles(*kernel), gradient_tiles(*kernel), output_tiles(*kernel)
+        transforms = (
+            winograd_input_tiles(*kernel),
+            winograd_gradient_tiles(*kernel),
+            winograd_output_tiles(*kernel),
+        )
         return WeightBoxPlan(problem, self, cut, *transforms)
 
-    def _boxes(self, problem: ConvProblem) -> WeightBoxes:
-        return boxes(problem, self.r, self.m, jit.thread_count())
+    def _boxes(self, problem: ConvProblem) -> TiledWeightsBlocking:
+        return tiled_weights_blocking(problem, self.r, self.m, jit.thread_count())
 
 
-def _products(cut: WeightBoxes) -> float:
+def _products(cut: TiledWeightsBlocking) -> float:
     """Of a tile and a filter, at all points: channels by the phases that have products there."""
     return float(cut.inputs.point_taps[:, 1].sum())
 

@@ -1,8 +1,8 @@
-"""A problem in planes, and how the work on them is dealt out.
+"""A problem in planes for the FFT, and in which order they are worked on.
 
-A plane is one block of one channel in one phase: what an FFT transforms. `Cut` says which planes there are;
-`Schedule` in which chunks they are worked on, so that they stay in the caches, the workspace stays bounded
-and all threads have work.
+A plane is one block of one channel in one phase of the stride: what an FFT transforms. `FftBlocking` says
+which planes there are. `ChunkSchedule` says in which chunks they are worked on, so that they stay in the
+caches, the workspace stays bounded and all threads have work.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.spectral import engines, kernels
 from convalgos.cpu.vectors import simd
 
-TILES = {64: (4, 2), 32: (2, 2), 16: (2, 1)}  # filters x blocks of a product in registers, by vector bytes
+PRODUCT_TILES = {64: (4, 2), 32: (2, 2), 16: (2, 1)}  # vector bytes -> filters x blocks in registers
 WORKSPACE = 64 << 20  # bytes, where not even one block of one group takes more
 REUSES = 8  # blocks that share one reading of a large filter's spectrum
 
 
 @dataclass(frozen=True)
-class Axis:
+class BlockedAxis:
     """One dimension of the map, in blocks that are circular correlations of `length`.
 
     In phase a the map is x_a[j] = x[j * stride + a - low], zero outside, and the filter has the taps that
@@ -45,7 +45,7 @@ class Axis:
         return -(-self.out // self.step)
 
 
-def axis(problem: ConvProblem, dimension: int, length: int | None) -> Axis:
+def blocked_axis(problem: ConvProblem, dimension: int, length: int | None) -> BlockedAxis:
     """A spatial dimension in blocks of an FFT length, or as one block."""
     size, out, stride = (v[dimension] for v in (problem.spatial, problem.spatial_out, problem.stride))
     kernel, dilation, low = (
@@ -62,18 +62,18 @@ def axis(problem: ConvProblem, dimension: int, length: int | None) -> Axis:
         needed = out + taps - 1
         first = min(max(0, -((a - low) // stride)) for a in phases)
         end = min(needed, max((size - 1 + low - a) // stride + 1 for a in phases))
-        length = engines.good_length(max(end, needed - first, out, taps))
+        length = engines.fast_length(max(end, needed - first, out, taps))
     elif length - taps + 1 < out:
         step = length - taps + 1
-    return Axis(size, out, stride, low, phases, taps, length, step)
+    return BlockedAxis(size, out, stride, low, phases, taps, length, step)
 
 
 @dataclass(frozen=True)
-class Cut:
+class FftBlocking:
     """A problem in blocks of FFTs. A plane is a block of one channel."""
 
     problem: ConvProblem  # the 3-D view
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[BlockedAxis, BlockedAxis, BlockedAxis]
 
     @kept
     def lengths(self) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ class Cut:
     @kept
     def tile(self) -> tuple[int, int]:
         """Filters and blocks of a product in registers; few filters where their planes would leave L2."""
-        filters, blocks = TILES[vector_bytes()]
+        filters, blocks = PRODUCT_TILES[vector_bytes()]
         needed = 1 << (self.problem.gemm_n - 1).bit_length()
         fitting = 1 << max(1, cache_sizes()[1] // self.plane_bytes).bit_length() - 1
         return min(filters, needed, fitting), min(blocks, self.blocks)
@@ -132,8 +132,8 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How the work of a cut is dealt out: chunk after chunk, each of some groups and some blocks.
+class ChunkSchedule:
+    """In which order planes are worked on: chunk after chunk, each of some groups and some blocks.
 
     The inputs of a chunk are transformed first, then its filters are applied and the sums transformed back.
     """
@@ -153,7 +153,7 @@ class Schedule:
     @property
     def task_bytes(self) -> int:
         """Scratch of a task that works alone."""
-        return self.spectra_bytes + self.lane_bytes + kernels.record_bytes()
+        return self.spectra_bytes + self.lane_bytes + kernels.argument_bytes()
 
     @property
     def workspace_bytes(self) -> int:
@@ -162,14 +162,14 @@ class Schedule:
         return self.spectra_bytes + self.tasks * self.lane_bytes
 
 
-def schedule(cut: Cut) -> Schedule:
+def chunk_schedule(cut: FftBlocking) -> ChunkSchedule:
     """Chunks for each task alone, as large as a cache holds; where there are few of them, shared ones."""
     threads = jit.thread_count()
     alone = _schedule(cut, True, threads)
     return alone if alone.chunks >= 4 * threads else _schedule(cut, False, threads)
 
 
-def _schedule(cut: Cut, alone: bool, threads: int) -> Schedule:
+def _schedule(cut: FftBlocking, alone: bool, threads: int) -> ChunkSchedule:
     p, l2 = cut.problem, cache_sizes()[1]
     filters, pair = cut.tile
     sharing = 1 if alone else threads
@@ -189,7 +189,7 @@ def _schedule(cut: Cut, alone: bool, threads: int) -> Schedule:
     fitting = (
         WORKSPACE // (spectra_bytes + lane_bytes) if alone else (WORKSPACE - spectra_bytes) // lane_bytes
     )
-    return Schedule(
+    return ChunkSchedule(
         alone=alone,
         groups=groups,
         blocks=blocks,

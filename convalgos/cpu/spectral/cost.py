@@ -1,8 +1,8 @@
-"""What a problem in planes takes, and the blocks of a map that take the least.
+"""The predicted time of a problem by FFTs, and the blocks of a map that take the least.
 
-There are hundreds of ways to cut a map, and a choice may ask for the best of them only to leave it out. So
-bounds come first: of all ways (`least_seconds`, `least_overlapping`), of blocks by their size alone
-(`closest_seconds`), and of each way, in whose order they are weighed.
+There are hundreds of ways to cut a map into blocks, and a choice may ask for the best of them only to leave
+it out. So lower bounds come first: of all ways (`least_one_block`, `least_overlapping`), of blocks by their
+size alone (`closest_seconds`), and of each way. The ways are weighed in the order of their bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from itertools import product
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.spectral import engines
-from convalgos.cpu.spectral.blocking import Axis, Cut, Schedule, axis, schedule
+from convalgos.cpu.spectral.blocking import (
+    BlockedAxis,
+    ChunkSchedule,
+    FftBlocking,
+    blocked_axis,
+    chunk_schedule,
+)
 
 FILTER_LIMIT = 256 << 20  # bytes of a filter's spectrum, beyond which no one would want it
 SHORTEST, LONGEST = 2, 16  # FFT lengths that are tried for blocks, as multiples of the kernel
@@ -28,24 +34,24 @@ BEYOND_L1 = 0.88  # of that rate, for planes that do not fit it
 SLOWER = {"fftw": 0.6, "mkl": 0.25}  # more time, for a plane as large as L2; at most twice that
 PRODUCT_RATE = 0.6
 FFT_CALL = 2e-7  # seconds around a transform
-TURNED = 3  # times the cost of moving planes, where they are turned from and to channels_last
-ROW = 7e-9  # seconds that a row of a plane takes at least, there or back,
-TURNED_ROW = 2e-8  # and rows of channels that are turned together; Sapphire Rapids
-CALL = 8e-6  # seconds of Python around a shared chunk, or around all
-NOMINAL = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
+TRANSPOSED = 3  # times the cost of moving planes, where they are transposed from and to channels_last
+PLANE_ROW = 7e-9  # seconds that a row of a plane takes at least, there or back,
+TRANSPOSED_ROW = 2e-8  # and rows of channels that are transposed together; Sapphire Rapids
+PYTHON_CALL = 8e-6  # seconds of Python around a shared chunk, or around all
+COMPARED_ON = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
 @lru_cache(256)
-def whole(problem: ConvProblem) -> Cut:
+def one_block(problem: ConvProblem) -> FftBlocking:
     """Every dimension in one block."""
     p = problem.as_3d
-    return Cut(p, (axis(p, 0, None), axis(p, 1, None), axis(p, 2, None)))
+    return FftBlocking(p, (blocked_axis(p, 0, None), blocked_axis(p, 1, None), blocked_axis(p, 2, None)))
 
 
 @lru_cache(256)
-def blocked(problem: ConvProblem, length: int | None) -> Cut:
+def blocked(problem: ConvProblem, length: int | None) -> FftBlocking:
     """Blocks of an FFT length along every dimension that is longer, or of the lengths of least work.
 
     One block, where no dimension is long enough to be cut.
@@ -55,11 +61,11 @@ def blocked(problem: ConvProblem, length: int | None) -> Cut:
     cuts = [(i * j * k, a * b * c, (x, y, z)) for i, a, x in d for j, b, y in h for k, c, z in w]
     cuts = [cut for cut in cuts if cut[1] > 1]  # elements of a block, blocks, axes
     if not cuts:
-        return whole(problem)
+        return one_block(problem)
     sizes = [size for size, _, _ in cuts]
     low, high = min(SMALLEST, max(sizes)), max(LARGEST, min(sizes))
     several = sum(min(length for length, _, _ in dim) > 1 for dim in (d, h, w)) > 1
-    bound = Bound(p, "fftw", NOMINAL, several)
+    bound = FftBound(p, "fftw", COMPARED_ON, several)
     bounds = [
         (bound.seconds(size, p.N * blocks * size), i, axes)
         for i, (size, blocks, axes) in enumerate(cuts)
@@ -69,14 +75,14 @@ def blocked(problem: ConvProblem, length: int | None) -> Cut:
     for least, i, axes in sorted(bounds):
         if least > best[0]:
             break
-        cut = Cut(p, axes)
+        cut = FftBlocking(p, axes)
         if cut.filter_bytes > FILTER_LIMIT:
             large.append(cut)
-        elif (found := (seconds(cut, "fftw", NOMINAL), i)) < best:
+        elif (found := (spectral_seconds(cut, "fftw", COMPARED_ON), i)) < best:
             best, chosen = found, cut
     if best[0] < math.inf:
         return chosen
-    return min(large, key=lambda cut: seconds(cut, "fftw", NOMINAL))
+    return min(large, key=lambda cut: spectral_seconds(cut, "fftw", COMPARED_ON))
 
 
 def _rate(p: ConvProblem, engine: str, machine: Machine, several: bool, plane_bytes: int) -> float:
@@ -91,29 +97,29 @@ def _rate(p: ConvProblem, engine: str, machine: Machine, several: bool, plane_by
     return rate / (1 + SLOWER[engine] * min(2, plane_bytes / machine.l2_bytes))
 
 
-def _choices(problem: ConvProblem, dimension: int, length: int | None) -> list[Axis]:
+def _choices(problem: ConvProblem, dimension: int, length: int | None) -> list[BlockedAxis]:
     """The dimension as one block, and in blocks of the lengths that are worth a try."""
-    one = axis(problem, dimension, None)
+    one = blocked_axis(problem, dimension, None)
     if length is not None:
         lengths = [max(length, one.taps)]
     elif one.taps == 1:
         lengths = [1]
     else:
         least, most = SHORTEST * one.taps, max(LONGEST * one.taps, SMALLEST)
-        odd = (
-            (1,) if min(problem.kernel) > 1 else (1, 3)
-        )  # a third of the ways are enough of three dimensions
+        odd = (1,) if min(problem.kernel) > 1 else (1, 3)  # in 3-D a third of the ways are enough
         lengths = [n for n in (m << e for m in odd for e in range(1, 32)) if least <= n <= most]
-    cut = [axis(problem, dimension, n) for n in lengths if n < one.length and n - one.taps + 1 < one.out]
+    cut = [
+        blocked_axis(problem, dimension, n) for n in lengths if n < one.length and n - one.taps + 1 < one.out
+    ]
     return cut if cut and length is not None else [one, *cut]
 
 
 # --- cost ------------------------------------------------------------------------------------
 
 
-def seconds(cut: Cut, engine: str, machine: Machine) -> float:
+def spectral_seconds(cut: FftBlocking, engine: str, machine: Machine) -> float:
     """Predicted time of a run: transforms, products and what they stream, reading x and writing y."""
-    p, dealt = cut.problem, schedule(cut)
+    p, dealt = cut.problem, chunk_schedule(cut)
     peak = machine.peak(p.dtype) / machine.threads
     transform = _transform_seconds(cut, engine, peak, machine)
     forward = cut.blocks * p.groups * cut.channels  # transforms
@@ -135,23 +141,23 @@ def seconds(cut: Cut, engine: str, machine: Machine) -> float:
     read += _stream(forward * cut.panels * cut.plane_bytes, dealt.spectra_bytes, machine)
     computed = share * there + share_back * back + max(share_back * products, read)
     streamed = 2 * (forward + inverse) * cut.plane_bytes / machine.cache_bandwidth
-    streamed *= TURNED if p.layout == "channels_last" else 1
+    streamed *= TRANSPOSED if p.layout == "channels_last" else 1
     streamed = max(streamed, _row_seconds(cut, dealt, forward, inverse))
     streamed += machine.stream(p.x_bytes + p.y_bytes)
-    return computed + streamed + calls * (CALL + 2 * machine.launch)
+    return computed + streamed + calls * (PYTHON_CALL + 2 * machine.launch)
 
 
-def _row_seconds(cut: Cut, dealt: Schedule, forward: int, inverse: int) -> float:
+def _row_seconds(cut: FftBlocking, dealt: ChunkSchedule, forward: int, inverse: int) -> float:
     """The least time of the rows of all planes: where these are columns, it is more than that of the rest."""
     p, d_h = cut.problem, cut.axes[:2]
     there, back = math.prod(a.length for a in d_h), math.prod(a.step for a in d_h)  # rows of a plane
     rows = forward * there + inverse * back
     runs = rows / min(dealt.run, p.groups * cut.channels) if p.layout == "channels_last" else 0.0
-    return (ROW * rows + TURNED_ROW * runs) / dealt.tasks
+    return (PLANE_ROW * rows + TRANSPOSED_ROW * runs) / dealt.tasks
 
 
-class Bound:
-    """A lower bound of `seconds`, from the size of a plane and the elements of all planes of a channel.
+class FftBound:
+    """A lower bound of `spectral_seconds`, from the size of a plane and the elements of a channel's planes.
 
     Args:
         several: whether transforms are in more than one dimension.
@@ -162,8 +168,8 @@ class Bound:
         self._planes = p.C * phases + p.K  # of a block, there and back
         self._filter_bytes = p.K * p.w_shape[1] * phases * p.itemsize  # for each element of a plane
         self._products = 4 * p.K * p.w_shape[1] * phases / (PRODUCT_RATE * machine.peak(p.dtype))
-        turned = TURNED if p.layout == "channels_last" else 1
-        self._streamed = 2 * p.itemsize * turned / machine.cache_bandwidth
+        slower = TRANSPOSED if p.layout == "channels_last" else 1
+        self._streamed = 2 * p.itemsize * slower / machine.cache_bandwidth
         self._of = p, engine, machine, several
         self._of_size: dict[int, tuple[float, float]] = {}
 
@@ -180,8 +186,8 @@ class Bound:
         return elements * transform + max(elements * self._products, read)
 
 
-def least_seconds(p: ConvProblem, engine: str, machine: Machine) -> float:
-    """A lower bound of `seconds` of whole maps, from the least lengths that hold them."""
+def least_one_block(p: ConvProblem, engine: str, machine: Machine) -> float:
+    """A lower bound of `spectral_seconds` of whole maps, from the least lengths that hold them."""
     size, dims = 1, 0
     steps = zip(p.spatial, p.spatial_out, p.padding, p.kernel_extent, p.stride, strict=True)
     for inputs, out, (low, _), extent, stride in steps:
@@ -189,8 +195,8 @@ def least_seconds(p: ConvProblem, engine: str, machine: Machine) -> float:
         length = max(out, taps, min(out + taps - 1, (inputs - 1 + low) // stride + 1))
         size *= length
         dims += length > 1
-    computed = Bound(p, engine, machine, dims > 1).seconds(size, p.N * size, math.inf)
-    return computed + machine.stream(p.x_bytes + p.y_bytes) + CALL
+    computed = FftBound(p, engine, machine, dims > 1).seconds(size, p.N * size, math.inf)
+    return computed + machine.stream(p.x_bytes + p.y_bytes) + PYTHON_CALL
 
 
 def least_overlapping(p: ConvProblem, machine: Machine) -> float:
@@ -198,8 +204,8 @@ def least_overlapping(p: ConvProblem, machine: Machine) -> float:
     several = sum(r > s for r, s in zip(p.kernel_extent, p.stride, strict=True)) > 1
     outputs = math.prod(p.spatial_out)
     size = max(1, min(SMALLEST, outputs) >> p.ndim)
-    computed = Bound(p, "fftw", machine, several).seconds(size, p.N * outputs, LARGEST)
-    return computed + machine.stream(p.x_bytes + p.y_bytes) + CALL
+    computed = FftBound(p, "fftw", machine, several).seconds(size, p.N * outputs, LARGEST)
+    return computed + machine.stream(p.x_bytes + p.y_bytes) + PYTHON_CALL
 
 
 def closest_seconds(p: ConvProblem, machine: Machine) -> float:
@@ -208,13 +214,13 @@ def closest_seconds(p: ConvProblem, machine: Machine) -> float:
     taps = [-(-e // s) for e, s in zip(p.kernel_extent, p.stride, strict=True)]
     dims = [(out, n - 1) for out, n in zip(p.spatial_out, taps, strict=True) if n > 1]
     uncut = any(n == 1 and out > 1 for out, n in zip(p.spatial_out, taps, strict=True))
-    bound, best = Bound(p, "fftw", machine, len(dims) > 1), math.inf
+    bound, best = FftBound(p, "fftw", machine, len(dims) > 1), math.inf
     smallest = 8 if outputs >= 2 * SMALLEST else max(1, outputs.bit_length() - 3)
     for e in range(smallest, LARGEST.bit_length()):
         largest = 1 << e + 1 if 1 << e < LARGEST else math.inf
         if (ratio := _overlap(dims, largest, uncut)) < math.inf:
             best = min(best, bound.seconds(1 << e, p.N * outputs * ratio, largest))
-    return best + machine.stream(p.x_bytes + p.y_bytes) + CALL
+    return best + machine.stream(p.x_bytes + p.y_bytes) + PYTHON_CALL
 
 
 def _overlap(dims: list[tuple[int, int]], size: float, uncut: bool) -> float:
@@ -247,7 +253,7 @@ def _phases(p: ConvProblem) -> int:
     )
 
 
-def _transform_seconds(cut: Cut, engine: str, peak: float, machine: Machine) -> float:
+def _transform_seconds(cut: FftBlocking, engine: str, peak: float, machine: Machine) -> float:
     """Of one transform on one thread: 2.5 n log2(n) flops."""
     size = math.prod(cut.lengths)
     several = sum(n > 1 for n in cut.lengths) > 1

@@ -5,8 +5,8 @@ is the part of FFTW that is thread-safe, so one plan serves all threads, each wi
 Python object stands between. pyFFTW's own objects hold their arrays, must not be shared, and take the
 interpreter's lock around every call. MKL exports the same names, so both engines are one code.
 
-FFTW measures its plans of `MEASURED` elements, which takes it some tenths of a second and makes it up to
-twice as fast (its estimate ignores the caches); what it learned, its wisdom, is kept in the user's cache
+FFTW measures its plans of `MEASURED_SIZES` elements. That takes some tenths of a second and makes it up to
+twice as fast, as its estimate ignores the caches. What it learned, its wisdom, is kept in the user's cache
 folder. Its wheel holds FFTW 3.3.5 with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design
 and implementation of FFTW3".
 """
@@ -45,9 +45,10 @@ from convalgos.core.machine import fingerprint
 from convalgos.cpu.runtime import mkl
 
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
-MAGIC = b"convalgos FFTW wisdom 1\n"  # of the form of its file; raise it when that changes
+WISDOM_MAGIC = b"convalgos FFTW wisdom 1\n"  # of the form of its file; raise it when that changes
 PREFIX = {"float32": "fftwf", "float64": "fftw"}
-MEASURED = range(1024, 1 << 17)  # elements; smaller plans gain nothing, larger ones take seconds (Zen 5)
+# Elements of the plans that are measured: smaller ones gain nothing, larger ones take seconds (Zen 5).
+MEASURED_SIZES = range(1024, 1 << 17)
 PLANNING_SECONDS = 1.0  # after which FFTW estimates
 MEASURE, ESTIMATE, PRUNE, WISDOM_ONLY = 0, 1 << 6, 1 << 20, 1 << 21  # FFTW's flags
 # Single lines of more elements, but twice as many, are not searched in full: that ends
@@ -56,7 +57,7 @@ LONG_LINE = 4096
 
 # Speed of a length by how often 2 divides it, relative to a power of two. Measured over the lengths up to
 # 4096 and in squares and cubes, on both engines (Zen 5): odd lengths have no fast real transform at all.
-LONGEST = 48  # bits of a length, more than memory has room for
+LENGTH_BITS = 48  # bits of a length, more than memory has room for
 SPEED_BY_TWOS = (0.3, 0.6, 0.75, 0.85, 0.95)
 ODD_PARTS = [m for m in (3**a * 5**b * 7**c for a, b, c in product(range(6), range(5), range(4))) if m < 700]
 
@@ -74,14 +75,15 @@ class Transform:
     def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...]):
         prefix = PREFIX[dtype]
         library = _library(engine)
-        shape = kept_lengths(lengths)
+        shape = longer_lengths(lengths)
         plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
-        measured = engine == "fftw" and plane.size in MEASURED
+        measured = engine == "fftw" and plane.size in MEASURED_SIZES
         sizes = (ctypes.c_int * len(shape))(*shape)
 
         search = MEASURE | (PRUNE if _is_long_line(shape) else 0)
 
         def planned(name: str) -> int:
+            address: int
             plan = _function(library, f"{prefix}_plan_dft_{name}", *PLAN_ARGUMENTS, result=ctypes.c_void_p)
             given = len(shape), sizes, plane.ctypes.data, plane.ctypes.data
             if measured:
@@ -100,7 +102,7 @@ class Transform:
         news: list[str] = []
         with _lock:
             if measured:
-                learn(prefix)
+                learn_wisdom(prefix)
             _function(library, f"{prefix}_plan_with_nthreads", ctypes.c_int)(1)  # the threads are ours
             set_limit = _function(library, f"{prefix}_set_timelimit", ctypes.c_double)
             set_limit(PLANNING_SECONDS)
@@ -110,7 +112,7 @@ class Transform:
             finally:
                 set_limit(-1.0)
             if news:
-                keep(prefix)
+                keep_wisdom(prefix)
         self.execute_forward = _address(library, f"{prefix}_execute_dft_r2c")
         self.execute_inverse = _address(library, f"{prefix}_execute_dft_c2r")
 
@@ -120,7 +122,7 @@ def _transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
     return Transform(engine, dtype, lengths)
 
 
-def transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
+def plan_transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
     """The plans of an engine for some lengths, made once. Who executes them keeps the result alive."""
     with _lock:
         return _transform(engine, dtype, lengths)
@@ -131,7 +133,7 @@ def _is_long_line(shape: tuple[int, ...]) -> bool:
     return len(shape) == 1 and n > LONG_LINE and n != 2 * LONG_LINE
 
 
-def why_not(engine: str) -> str | None:
+def why_not_engine(engine: str) -> str | None:
     """Why an engine cannot be called here, or None."""
     if engine == "mkl":
         return mkl.why_not()
@@ -143,14 +145,14 @@ def why_not(engine: str) -> str | None:
 # --- lengths ---------------------------------------------------------------------------------
 
 
-def kept_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
+def longer_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Without dimensions of length 1, which would only make the others slower."""
     return tuple(n for n in lengths if n > 1) or (1,)
 
 
 def spectrum_size(lengths: tuple[int, ...]) -> int:
     """Complex elements of the spectrum."""
-    *others, last = kept_lengths(lengths)
+    *others, last = longer_lengths(lengths)
     return math.prod(others) * (last // 2 + 1)
 
 
@@ -169,7 +171,7 @@ def speed(length: int) -> float:
     return SPEED_BY_TWOS[min(twos, len(SPEED_BY_TWOS) - 1)]
 
 
-def good_length(least: int) -> int:
+def fast_length(least: int) -> int:
     """The length of at least `least` that is transformed in the least time."""
     lengths = _good_lengths()
     return lengths[bisect_left(lengths, max(1, least))]
@@ -179,7 +181,9 @@ def good_length(least: int) -> int:
 def _good_lengths() -> list[int]:
     """Those that no longer one outruns, in order."""
     found, best = [], math.inf
-    for n in sorted({m << e for m in ODD_PARTS for e in range(LONGEST - m.bit_length() + 1)}, reverse=True):
+    for n in sorted(
+        {m << e for m in ODD_PARTS for e in range(LENGTH_BITS - m.bit_length() + 1)}, reverse=True
+    ):
         seconds = n * math.log2(n) / speed(n) if n > 3 else 0.0
         if seconds <= best:
             found.append(n)
@@ -198,19 +202,19 @@ def wisdom_path(prefix: str) -> Path:
 
 
 @functools.cache
-def learn(prefix: str) -> None:
+def learn_wisdom(prefix: str) -> None:
     """Read the kept wisdom, once; a damaged file is set aside with a warning, and FFTW never sees it."""
     _read(prefix)
 
 
-def keep(prefix: str) -> None:
+def keep_wisdom(prefix: str) -> None:
     """Write FFTW's wisdom, together with what other processes have kept meanwhile."""
     _read(prefix)
     path = wisdom_path(prefix)
     if not _usable(path.parent):
         return
     try:
-        write_private(path, MAGIC + sealed(_known(prefix)))
+        write_private(path, WISDOM_MAGIC + sealed(_known(prefix)))
     except OSError as error:
         warn_once(f"FFTW's wisdom could not be kept: {error}")
 
@@ -227,9 +231,9 @@ def _read(prefix: str) -> None:
         warn_once(f"FFTW's wisdom could not be read: {error}")
         return
     try:
-        if not file.startswith(MAGIC):
+        if not file.startswith(WISDOM_MAGIC):
             raise ValueError("not wisdom of this version")
-        text = unsealed(file.removeprefix(MAGIC))  # FFTW ends the process where it finds anything else
+        text = unsealed(file.removeprefix(WISDOM_MAGIC))  # FFTW ends the process where it finds anything else
     except ValueError as error:
         set_aside(path, str(error))
         return

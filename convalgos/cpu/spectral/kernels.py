@@ -1,16 +1,21 @@
 """Blocks of maps to spectra and back: the kernels of the FFT algorithms.
 
-`forward` reads blocks of the input with their zero border and transforms them in place, `backward`
-multiplies them by filters, transforms the sums back in place and writes y with bias and activation. Both
-work on one chunk of groups and blocks at a time, in either layout; what they read and write is content of
-their record. Threads share a chunk, or each has chunks to itself (`alone`). Filters are transformed by
-`forward` too, as maps of one block, and brought into the order of the products by `pack`.
+1. `forward_chunk` reads blocks of the input with their zero border, and transforms them in place.
+2. `backward_chunk` multiplies their spectra by those of the filters, transforms the sums back in place and
+   writes y with bias and activation.
+
+Both work on one chunk of groups and blocks at a time, in either layout: sizes and strides stand in their
+argument record. Threads share a chunk, or each has chunks to itself (`run_chunks`). Filters are transformed
+by `forward_chunk` too, as maps of one block, and `pack_spectra` brings them into the order of the products.
 
 A plane is a block of one channel: rows of reals, each with room for one frequency more, and then its
 spectrum in the same place. Strides count elements; addresses are bytes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +26,7 @@ from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
-RECORD = arguments(
+CHUNK_ARGUMENTS = arguments(
     # the chunk, and the work in it
     "chunk chunk_groups chunk_blocks groups channels filters panels panel_filters run run_panels part "
     "blocks blocks_d blocks_h blocks_w block_pair phases phase_table tasks "
@@ -33,24 +38,25 @@ RECORD = arguments(
     # what is called
     "transform execute_forward inverse execute_inverse multiply forward backward chunks task_bytes"
 )
-RECORD_BYTES = RECORD.itemsize
-STRIP = 128  # pixels of a row that are turned from channels_last at a time
+ARGUMENT_BYTES = CHUNK_ARGUMENTS.itemsize
+STRIP_PIXELS = 128  # pixels of a row that are transposed from channels_last at a time
 
 
-def record_bytes() -> int:
+def argument_bytes() -> int:
     """Scratch of a task that works alone, behind its strip: a record of its own, in whole cache lines."""
-    return whole_lines(RECORD_BYTES)
+    return whole_lines(ARGUMENT_BYTES)
 
 
 def strip_bytes(itemsize: int) -> int:
     """Scratch of a thread, behind its products: a strip of pixels of all lanes."""
-    return STRIP * simd.lanes(itemsize) * itemsize
+    return STRIP_PIXELS * simd.lanes(itemsize) * itemsize
 
 
 @simd.emitter
 def multiply_spectra(
-    v, FILTERS, BLOCKS, x, x_block, x_phase, x_channel, w, phases, channels, vectors, y, y_filter, y_block
-):
+    v: simd.Vec, FILTERS: int, BLOCKS: int, x: Any, x_block: Any, x_phase: Any, x_channel: Any, w: Any,
+    phases: Any, channels: Any, vectors: Any, y: Any, y_filter: Any, y_block: Any,
+) -> None:  # fmt: skip
     """y[k][b][f] = sum_{p,c} x[b][p][c][f] * w[f][p][c][k], complex, for k < FILTERS and b < BLOCKS.
 
     f runs over `vectors` vectors of frequencies. x and y hold pairs of a real and an imaginary part, w holds
@@ -85,18 +91,21 @@ def multiply_spectra(
 
 
 @jit.specialise
-def multiply(SIZE, LANES, FILTERS, BLOCKS):
-    def multiply(x, x_block, x_phase, x_channel, w, phases, channels, vectors, y, y_filter, y_block):
+def multiply_planes(SIZE: int, LANES: int, FILTERS: int, BLOCKS: int) -> Callable[..., None]:
+    def multiply_planes(
+        x: int, x_block: int, x_phase: int, x_channel: int, w: int, phases: int, channels: int, vectors: int,
+        y: int, y_filter: int, y_block: int,
+    ) -> None:  # fmt: skip
         multiply_spectra(
             SIZE, LANES, FILTERS, BLOCKS, x, x_block, x_phase, x_channel, w, phases, channels, vectors,
             y, y_filter, y_block,
         )  # fmt: skip
 
-    return multiply
+    return multiply_planes
 
 
 @jit.helper
-def chunk_of(a):
+def chunk_ranges(a: Any) -> tuple[int, int, int, int]:
     """(first group, number of groups, first block, number of blocks)."""
     chunks = (a.blocks + a.chunk_blocks - 1) // a.chunk_blocks
     group = a.chunk // chunks * a.chunk_groups
@@ -105,7 +114,7 @@ def chunk_of(a):
 
 
 @jit.helper
-def place_of(a, block):
+def block_place(a: Any, block: int) -> tuple[int, int, int, int]:
     """(image, first output in each dimension) of a block."""
     n = block // (a.blocks_w * a.blocks_h * a.blocks_d)
     d = block // (a.blocks_w * a.blocks_h) % a.blocks_d
@@ -114,13 +123,18 @@ def place_of(a, block):
 
 
 @jit.specialise
-def forward(SIZE, LANES):
-    """Spectra of a chunk of x: [block][phase][group][channel][frequency]."""
+def forward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
+    """Spectra of a chunk of x: [block][phase][group][channel][frequency]. For each run of channels:
 
-    def forward(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    1. find the input under the block, and which elements of a row lie inside of x;
+    2. copy its rows, with zeros around them, one plane for each channel;
+    3. transform the planes in place.
+    """
+
+    def forward_chunk(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CHUNK_ARGUMENTS)[0]
         strip = a.scratch + a.spectra_bytes + task * a.lane_bytes
-        group0, groups, block0, blocks = chunk_of(a)
+        group0, groups, block0, blocks = chunk_ranges(a)
         plane = a.plane * SIZE
         units = (groups * a.channels + a.run - 1) // a.run * a.phases * blocks
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
@@ -130,7 +144,7 @@ def forward(SIZE, LANES):
             count = min(a.run, groups * a.channels - channel)
             planes = a.scratch + ((local * a.phases + phase) * a.chunk_groups * a.channels + channel) * plane
             # the input under the first element of the block, in x
-            n, d0, h0, w0 = place_of(a, block0 + local)
+            n, d0, h0, w0 = block_place(a, block0 + local)
             offsets = carray(pointer(a.phase_table + phase * 24), 3, np.int64)
             d0 = d0 * a.stride_d + offsets[0] - a.low_d
             h0 = h0 * a.stride_h + offsets[1] - a.low_h
@@ -155,27 +169,28 @@ def forward(SIZE, LANES):
                     at = source + before * step * SIZE
                     channel_vectors.copy_strided(row + before * SIZE, at, inside - before, step, SIZE)
                 else:
-                    for first in range(before, inside, STRIP):
-                        pixels = min(STRIP, inside - first)
+                    for first in range(before, inside, STRIP_PIXELS):
+                        pixels = min(STRIP_PIXELS, inside - first)
                         for w in range(0, pixels, LANES):
                             transpose.load_square(
                                 SIZE, LANES, source + (first + w) * step * SIZE, step,
-                                min(LANES, pixels - w), count, strip + w * SIZE, STRIP,
+                                min(LANES, pixels - w), count, strip + w * SIZE, STRIP_PIXELS,
                             )  # fmt: skip
                         for j in range(count):
                             copy_bytes(
-                                row + j * plane + first * SIZE, strip + j * STRIP * SIZE, pixels * SIZE
+                                row + j * plane + first * SIZE, strip + j * STRIP_PIXELS * SIZE, pixels * SIZE
                             )
             for j in range(count):
                 call(a.execute_forward, (a.transform, planes + j * plane, planes + j * plane))
 
-    return forward
+    return forward_chunk
 
 
 @jit.helper
 def multiply_chunk(
-    a, block_from, block_to, panel_from, panel_to, first_filter, filters, products, size, lanes
-):
+    a: Any, block_from: int, block_to: int, panel_from: int, panel_to: int, first_filter: int, filters: int,
+    products: int, size: int, lanes: int,
+) -> None:  # fmt: skip
     """Products of panels of a chunk with some of its blocks: [filter][block][frequency]."""
     summed = a.phases * a.channels
     step_block = a.chunk_groups * summed * a.plane
@@ -201,7 +216,7 @@ def multiply_chunk(
 
 
 @simd.emitter
-def store_row(v, x, bias, relu, count, y):
+def store_plane_row(v: simd.Vec, x: Any, bias: Any, relu: Any, count: Any, y: Any) -> None:
     """y[i] = x[i] + bias[0] for i < count, at least 0 with relu."""
     source, to = v.pointer(x), v.pointer(y)
     add, low = v.broadcast(v.pointer(bias)), v.lower_bound(relu)
@@ -215,14 +230,19 @@ def store_row(v, x, bias, relu, count, y):
 
 
 @jit.specialise
-def backward(SIZE, LANES):
-    """Outputs of a chunk: spectra times filters, transformed back, cropped, with bias and activation."""
+def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
+    """Outputs of a chunk. For each run of filters and part of the blocks:
 
-    def backward(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    1. multiply the spectra of the blocks by those of the filters, and sum over channels and phases;
+    2. transform the sums back in place;
+    3. store their rows in y, as far as they are outputs, with bias and activation.
+    """
+
+    def backward_chunk(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CHUNK_ARGUMENTS)[0]
         products = a.scratch + a.spectra_bytes + task * a.lane_bytes
         strip = products + a.run_panels * a.panel_filters * a.part * a.plane * SIZE
-        group0, groups, block0, blocks = chunk_of(a)
+        group0, groups, block0, blocks = chunk_ranges(a)
         panels = groups * a.panels
         parts = (blocks + a.part - 1) // a.part
         units = (panels + a.run_panels - 1) // a.run_panels * parts
@@ -242,7 +262,7 @@ def backward(SIZE, LANES):
                 for j in range(count):
                     plane = planes + j * between * SIZE
                     call(a.execute_inverse, (a.inverse, plane, plane))
-                n, d0, h0, w0 = place_of(a, block0 + block)
+                n, d0, h0, w0 = block_place(a, block0 + block)
                 height = min(a.step_h, a.out_h - h0)
                 width = min(a.step_w, a.out_w - w0)
                 corner = a.y + (n * a.y_n + k * a.y_k + d0 * a.y_d + h0 * a.y_h + w0 * a.y_w) * SIZE
@@ -251,7 +271,7 @@ def backward(SIZE, LANES):
                     y = corner + (i // height * a.y_d + i % height * a.y_h) * SIZE
                     if a.run == 1:
                         for j in range(count):
-                            store_row(
+                            store_plane_row(
                                 SIZE, LANES, row + j * between * SIZE, a.bias + (k + j) * SIZE, a.relu, width,
                                 y + j * a.y_k * SIZE,
                             )  # fmt: skip
@@ -266,11 +286,11 @@ def backward(SIZE, LANES):
                                 y + w * a.y_w * SIZE, a.y_w,
                             )  # fmt: skip
 
-    return backward
+    return backward_chunk
 
 
 @simd.emitter
-def split_plane(v, x, scale, vectors, y, y_stride):
+def split_plane(v: simd.Vec, x: Any, scale: Any, vectors: Any, y: Any, y_stride: Any) -> None:
     """y[f] = (re, -im) of x[f], times scale[0], for `vectors` vectors of frequencies f: parts apart."""
     n = v.lanes
     source, to, factor = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
@@ -284,14 +304,14 @@ def split_plane(v, x, scale, vectors, y, y_stride):
 
 
 @jit.specialise
-def pack(SIZE, LANES):
+def pack_spectra(SIZE: int, LANES: int) -> Callable[..., None]:
     """Spectra of filters [panel][filter][channel], in scratch, to w: [panel][f][channel][filter][re, im].
 
     Conjugated and multiplied by the element at `bias`.
     """
 
-    def pack(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def pack_spectra(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CHUNK_ARGUMENTS)[0]
         vector = 2 * LANES * SIZE
         planes = a.groups * a.channels
         for plane in range(planes * task // a.tasks, planes * (task + 1) // a.tasks):
@@ -304,19 +324,19 @@ def pack(SIZE, LANES):
                 y, a.channels * a.panel_filters * 2 * LANES,
             )  # fmt: skip
 
-    return pack
+    return pack_spectra
 
 
 @jit.specialise
-def alone():
+def run_chunks() -> Callable[..., None]:
     """All chunks, each by one task in scratch of its own, from start to end."""
 
-    def alone(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def run_chunks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CHUNK_ARGUMENTS)[0]
         scratch = a.scratch + task * a.task_bytes
         own_args = scratch + a.spectra_bytes + a.lane_bytes
-        copy_bytes(own_args, args, RECORD_BYTES)
-        own = carray(pointer(own_args), 1, RECORD)
+        copy_bytes(own_args, args, ARGUMENT_BYTES)
+        own = carray(pointer(own_args), 1, CHUNK_ARGUMENTS)
         own[0].scratch = scratch
         own[0].tasks = 1
         for chunk in range(a.chunks * task // a.tasks, a.chunks * (task + 1) // a.tasks):
@@ -324,4 +344,4 @@ def alone():
             call(a.forward, (own_args, 0))
             call(a.backward, (own_args, 0))
 
-    return alone
+    return run_chunks

@@ -1,16 +1,16 @@
-"""The sizes of tiles and boxes of tiles, and of the scratch that they are computed in.
+"""The sizes of tiles and of boxes of tiles, and of the scratch that a box takes.
 
-A box is a block of tiles: some images, output slices, rows and columns of tiles of one group. All of a box
-is read, multiplied and written before the next one, so that it stays in a cache. Where tiles abound, every
-thread works on boxes of its own. Where the filter is large and tiles are few, all threads share each box
-(a team), and the filter is read once. `box_search` weighs a few ways to cut, by `Schedule.effort`.
+A box is a block of tiles of one group: some images, output slices, rows and columns of tiles. All of a box
+is read, multiplied and written before the next one, so that it stays in a cache. Where there are many tiles,
+every thread works on boxes of its own. Where the filter is large and tiles are few, all threads share each
+box (a team), and the filter is read once. `search` weighs a few ways to cut, by `cost.BoxSchedule.effort`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,61 +19,71 @@ from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.tiled.geometry import Axis
+from convalgos.cpu.tiled import short_phases
+from convalgos.cpu.tiled.geometry import TiledAxis
 from convalgos.cpu.vectors import microkernel, simd
 
-LINE = 64  # bytes; the matrices of neighbouring points are kept a line off a power of two
-SPARE = 16  # entries of the row table behind the last one, for rows that a micro-kernel computes in vain
+SPARE_ROWS = 16  # entries of the row table behind the last one, for the spare rows of a micro-kernel
 
-# What is the same for all kinds of tiles of a problem, for those of all sizes, and for all boxes of these.
-GEOMETRY = (
-    *("problem", "rows", "columns", "cuts", "team", "threads", "depth", "lanes", "channel_blocks"),
-    *("filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
+Cuts = tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
+ONE_BOX: Cuts = (1, 1, 1, 1)
+NOTHING: Mapping[str, Any] = {}
+
+# Attributes that are the same for all kinds of tiles of a problem, for tiles of all sizes, for all boxes.
+OF_ALL_KINDS = (
+    *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
 )
-COMMON = (
-    *("problem", "threads", "depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panels"),
-    *("depth_taps", "phases", "row_tiles"),
+OF_ALL_TILES = (
+    *("depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panels", "depth_taps", "phases"),
+    "row_tiles",
 )
-WHOLE = (*COMMON, "rows", "columns", "grid", "points", "u_bytes", "v_row", "tile_count")
-
-S = TypeVar("S", bound="BoxSizes")
+OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
 
-@dataclass(frozen=True)
 class BoxSizes:
-    """The sizes of everything that a plan on boxes holds. Strides count elements."""
+    """The sizes of everything that a plan on boxes holds. Strides count elements.
 
-    problem: ConvProblem  # the 3-D view
-    rows: Axis
-    columns: Axis
-    cuts: tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
-    team: bool  # all threads on one box, instead of each on its own
-    threads: int
+    Args:
+        problem: the 3-D view.
+        cuts: boxes along images, output slices, rows and columns of tiles.
+        team: all threads on one box, instead of each on its own.
+        known: attributes that need not be computed, as another cut of the same problem has them.
+    """
 
-    def cut_into(self: S, cuts: tuple[int, int, int, int], team: bool) -> S:
+    def __init__(
+        self,
+        problem: ConvProblem,
+        rows: TiledAxis,
+        columns: TiledAxis,
+        cuts: Cuts,
+        team: bool,
+        threads: int,
+        known: Mapping[str, Any] = NOTHING,
+    ):
+        self.problem, self.rows, self.columns = problem, rows, columns
+        self.cuts, self.team, self.threads = cuts, team, threads
+        self.__dict__.update(known)
+
+    def cut_into(self, cuts: Cuts, team: bool) -> Self:
         """The same problem in other boxes. What does not depend on these is not computed again."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self._of_all_boxes, cuts=cuts, team=team)
-        return other
+        known = self._of_all_boxes
+        return type(self)(self.problem, self.rows, self.columns, cuts, team, self.threads, known)
 
     @kept
     def _of_all_boxes(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in WHOLE}
+        return {name: getattr(self, name) for name in OF_ALL_BOXES}
 
-    def tiled(self: S, outputs: tuple[int, int]) -> S:
+    def tiled(self, outputs: tuple[int, int]) -> Self:
         """The same problem in tiles of so many outputs along rows and columns, all in one box."""
-        other = object.__new__(type(self))
-        other.__dict__.update({name: getattr(self, name) for name in COMMON}, cuts=(1, 1, 1, 1), team=True)
-        for name, count in zip(("rows", "columns"), outputs, strict=True):
-            cut = other.__dict__[name] = object.__new__(Axis)
-            cut.__dict__.update(getattr(self, name).__dict__, outputs=count)
-        return other
+        rows, columns = self.rows._replace(outputs=outputs[0]), self.columns._replace(outputs=outputs[1])
+        known = {name: getattr(self, name) for name in OF_ALL_TILES}
+        return type(self)(self.problem, rows, columns, ONE_BOX, True, self.threads, known)
 
     @kept
-    def depth(self) -> Axis:
+    def depth(self) -> TiledAxis:
         """Depth is not tiled: its taps are summed by the product."""
         p = self.problem
-        return Axis(
+        return TiledAxis(
             size=p.spatial[0], size_out=p.spatial_out[0], pad=p.padding[0][0], stride=p.stride[0],
             dilation=p.dilation[0], phases=1, lattices=1, taps=p.kernel[0], outputs=1,
         )  # fmt: skip
@@ -102,49 +112,34 @@ class BoxSizes:
     def short_phases(self) -> tuple[int, int]:
         """Phases of rows and of columns, the last ones, that have a tap less than the others.
 
-        What they lack is the last tap, which alone makes the filter at the last point of a transform, that
-        at infinity: there these phases need no products.
+        Their last tap is zero. At the last point of a Winograd transform, which is infinity, a transformed
+        filter is its last tap alone: there these phases need no products.
         """
-        axes = zip((self.rows, self.columns), self.problem.kernel[1:], strict=True)
-        return tuple(a.phases * a.taps - size if a.outputs > 1 else 0 for a, size in axes)  # type: ignore[return-value]
+        rows, columns = (
+            a.phases * a.taps - size if a.outputs > 1 else 0
+            for a, size in zip((self.rows, self.columns), self.problem.kernel[1:], strict=True)
+        )
+        return rows, columns
 
     @kept
     def phase_places(self) -> np.ndarray:
-        """(phases,) where each phase stands among the channels of a tile.
-
-        First those with short rows only, then whole ones, those with short columns only, and the rest: so
-        the phases that have products at a point are neighbours.
-        """
-        row, column = np.indices((self.rows.phases, self.columns.phases)).reshape(2, -1)
-        short_row, short_column = (
-            index >= a.phases - short
-            for index, a, short in zip(
-                (row, column), (self.rows, self.columns), self.short_phases, strict=True
-            )
-        )
-        kind = np.where(short_row, np.where(short_column, 3, 0), np.where(short_column, 2, 1))
-        return np.argsort(np.argsort(kind, kind="stable"), kind="stable").astype(np.int64)
+        """(phases,) where each phase stands among the channels of a tile: `short_phases.ordered_phases`."""
+        return short_phases.ordered_phases(self.rows.phases, self.columns.phases, self.short_phases)
 
     @kept
     def point_taps(self) -> np.ndarray:
         """(points, 2) of a slice in depth: the first tap that has products at a point, and their number.
 
-        Taps in depth are one sum, which cannot leave out a part of each: there all are taken.
+        With several taps in depth all are taken: their products are one sum, and no part can be left out.
         """
-        channels = self.problem.w_shape[1]
-        short_h, short_w = self.short_phases if self.problem.kernel[0] == 1 else (0, 0)
-        shorts = short_h * (self.columns.phases - short_w), (self.rows.phases - short_h) * short_w
-        alphas = tuple(a.outputs + a.taps - 1 if a.outputs > 1 else 1 for a in (self.rows, self.columns))
-        taps = np.empty((self.points, 2), np.int64)
-        taps[:] = 0, self.slice_taps
-        for point in range(self.points if short_h or short_w else 0):
-            i, j = divmod(point, alphas[1])
-            first = shorts[0] if short_h and i == alphas[0] - 1 else 0
-            end = self.phases - short_h * short_w if first else self.phases
-            if short_w and j == alphas[1] - 1:
-                end = self.phases - (self.rows.phases * short_w)
-            taps[point] = first * channels, (end - first) * channels
-        return taps
+        short = self.short_phases if self.problem.kernel[0] == 1 else (0, 0)
+        points = [a.outputs + a.taps - 1 if a.outputs > 1 else 1 for a in (self.rows, self.columns)]
+        if short == (0, 0):
+            return np.tile(np.array([0, self.slice_taps], np.int64), (self.points, 1))
+        phases = short_phases.phases_at_points(
+            (self.rows.phases, self.columns.phases), short, (points[0], points[1])
+        )
+        return phases * self.problem.w_shape[1]
 
     @kept
     def row_tiles(self) -> int:
@@ -196,7 +191,7 @@ class BoxSizes:
 
     @property
     def product_rows(self) -> int:
-        """Tiles that the micro-kernel takes at a time: equal parts of those of a box."""
+        """Tiles that the micro-kernel takes at a time: equal parts of a box."""
         count = self.box[0] * self.box[1] * self.tiles
         return -(-count // -(-count // self.most_rows))
 
@@ -272,12 +267,12 @@ class BoxSizes:
 
     @property
     def v_point(self) -> int:
-        """All input tiles of a box at one point."""
-        return self.slots * self.slot_tiles * self.v_row + LINE // self.problem.itemsize
+        """All input tiles of a box at one point, and a cache line against sets that conflict."""
+        return self.slots * self.slot_tiles * self.v_row + simd.LINE // self.problem.itemsize
 
     @property
     def spare_rows(self) -> int:
-        """Of a product, written in vain behind the last one.
+        """Of a product, which the micro-kernel writes behind the last row.
 
         The slices of a box may be several products, for which `product_rows` is not an equal part.
         """
@@ -290,7 +285,7 @@ class BoxSizes:
 
     @property
     def m_point(self) -> int:
-        return self.panels * self.m_panel + LINE // self.problem.itemsize
+        return self.panels * self.m_panel + simd.LINE // self.problem.itemsize
 
     @property
     def tile_bytes(self) -> int:
@@ -330,7 +325,7 @@ class BoxSizes:
     @property
     def table_bytes(self) -> int:
         """The row table of a product."""
-        return whole_lines(8 * (self.box[0] * self.box[1] * self.tiles + SPARE))
+        return whole_lines(8 * (self.box[0] * self.box[1] * self.tiles + SPARE_ROWS))
 
     @property
     def own_bytes(self) -> int:

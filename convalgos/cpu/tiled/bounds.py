@@ -1,4 +1,4 @@
-"""A lower bound of what a problem takes in tiles of any size, found without a search for its boxes."""
+"""A lower bound of the time of a problem in tiles of any size, without a search for its boxes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from functools import lru_cache
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, Schedule
-from convalgos.cpu.tiled.search import common
+from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, BoxSchedule
+from convalgos.cpu.tiled.search import uncut
 
 
 class Bounds:
-    """Of `Schedule.seconds`, whatever the boxes: each choice asks for every size of a tile.
+    """Of `BoxSchedule.seconds`, whatever the boxes: each choice asks for every size of a tile.
 
     What does not depend on the size is multiplied out once: seconds for each point of a tile, each of its
     outputs, each product that is summed, and each row of outputs of all tiles.
     """
 
-    def __init__(self, whole: Schedule, machine: Machine):
+    def __init__(self, whole: BoxSchedule, machine: Machine):
         p, rows, columns = whole.problem, whole.rows, whole.columns
         self._whole, self._machine = whole, machine
         self._high, self._wide = rows.size_out, columns.size_out
@@ -52,6 +52,6 @@ class Bounds:
 
 
 @lru_cache(512)
-def bounds(kind: type[Schedule], problem: ConvProblem, machine: Machine) -> Bounds:
-    """Those of a problem in a kind of tiles."""
-    return Bounds(common(kind, problem, machine.threads), machine)  # type: ignore[arg-type]
+def bounds(kind: type[BoxSchedule], problem: ConvProblem, machine: Machine) -> Bounds:
+    """The bounds of a problem in a kind of tiles."""
+    return Bounds(uncut(kind, problem, machine.threads), machine)

@@ -1,4 +1,4 @@
-"""What a problem that is cut into boxes of tiles will take: for the choice of boxes, and for costs."""
+"""The predicted time of a problem in boxes of tiles: for the choice of boxes, and as an algorithm's cost."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PREPARE_CALL = 4e-5  # seconds to transform any filter,
 PREPARE = 10e9  # and bytes of it, when transformed, in a second
 
 
-class Schedule(BoxSizes):
-    """Sizes, and the time that they take. Efforts are counted in tiles."""
+class BoxSchedule(BoxSizes):
+    """Sizes, and the predicted time. Efforts are counted in tiles."""
 
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
@@ -50,7 +50,7 @@ class Schedule(BoxSizes):
 
     def _tiles_before(self, box: int) -> int:
         """Tiles, of one lattice, of all boxes before one: groups are outermost, columns innermost."""
-        below, tiles = 0, 1  # before the box, of those with the same outer indices; and of all of those
+        below, tiles = 0, 1  # before the box, among boxes of the same outer indices; and of all these boxes
         for n, c in zip(reversed(self.grid), reversed(self.cuts), strict=True):
             box, index = divmod(box, c)
             first = index * n // c

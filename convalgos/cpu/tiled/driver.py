@@ -1,37 +1,34 @@
-"""The skeleton of algorithms on transformed tiles: a box is read, multiplied and written.
+"""The driver of algorithms on transformed tiles. A map is cut into boxes of tiles; each goes three steps:
 
-    read      x -> pixels of some channels, with a zero border -> `input_tiles` -> V
-    multiply  V and the transformed filter U -> M, a matrix product for each point of the tiles
-    write     M -> `output_tiles` -> pixels of some filters -> y, with bias and activation
+1. read: pixels of x, with their zero border, are transformed tile by tile (`input_tiles`) into V;
+2. multiply: at each point of the tiles V times the transformed filter U is M, a matrix product of its own;
+3. write: M is transformed back (`output_tiles`) into pixels of y, with bias and activation.
 
 V is (point, input slice, image, tile, phase, channel), U (group, point, panel, depth tap, phase, channel,
-filter) and M (point, panel, output slice, image, tile, filter). In V and M the tiles of all images of a slice
-lie one after the other without a gap, in every box, so that they are the rows of one product or one sum; it
-is the slices of V that lie as far apart as those of the largest box. Values at a point have one part or two,
-the real and the imaginary ones of each vector of channels or filters in turn. What a tile is transformed by,
-and how values are multiplied, is the business of the algorithm, which gives the addresses of kernels; map
-size, padding, stride, dilation, layout, groups and dimensions are all dealt with here. Sizes come from
-`box_sizes.BoxSizes`.
+filter) and M (point, panel, output slice, image, tile, filter). In V and M the tiles of all images of a
+slice lie one after the other without a gap: they are the rows of one product. Slices of V lie as far apart
+as in the largest box. A value at a point is one vector of channels or filters, or two where it is complex:
+one of real parts, then one of imaginary parts.
+
+An algorithm gives the addresses of the kernels that transform tiles and sum products. Map size, padding,
+stride, dilation, layout, groups and the number of dimensions are dealt with here. Sizes come from
+`blocking.BoxSizes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm
-from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
-from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
-from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors.simd import call, carray, pointer, zero_bytes
 
-# --- the record of the kernels -------------------------------------------------------------------
+# --- the arguments of the kernels -------------------------------------------------------------------
 
-AXIS = np.dtype(
+AXIS_FIELDS = np.dtype(
     [
         (name, np.int64)
         for name in (
@@ -40,7 +37,7 @@ AXIS = np.dtype(
         )
     ]
 )  # fmt: skip
-"""An `Axis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
+"""A `TiledAxis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
 
 SIZES = arguments(
     "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
@@ -48,7 +45,9 @@ SIZES = arguments(
     "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets phase_places point_taps "
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
-RECORD = np.dtype([*SIZES.descr, ("depth", AXIS), ("rows", AXIS), ("columns", AXIS)])
+BOX_ARGUMENTS = np.dtype(
+    [*SIZES.descr, ("depth", AXIS_FIELDS), ("rows", AXIS_FIELDS), ("columns", AXIS_FIELDS)]
+)
 
 
 class Box(NamedTuple):
@@ -66,7 +65,7 @@ class Box(NamedTuple):
 
 
 @jit.helper
-def box_of(a, index):
+def box_of(a: Any, index: int) -> Box:
     """The box of an index; boxes differ by at most one along each dimension."""
     w, index = index % a.columns.cuts, index // a.columns.cuts
     h, index = index % a.rows.cuts, index // a.rows.cuts
@@ -82,14 +81,14 @@ def box_of(a, index):
 
 
 @jit.helper
-def image_tiles(a, box):
+def image_tiles(a: Any, box: Box) -> Any:
     """Tiles of a slice of one image of a box: from an image to the next in V and M."""
     return (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
 
 
 @jit.helper
-def span(axis, tiles):
-    """`Axis.span`."""
+def span(axis: Any, tiles: int) -> Any:
+    """`TiledAxis.span`."""
     return (tiles * axis.outputs + axis.taps - 2) * axis.step + axis.tail
 
 
@@ -97,13 +96,12 @@ def span(axis, tiles):
 
 
 @jit.helper
-def transform_inputs(a, source, width, strip, tiles_w, v):
+def transform_inputs(a: Any, source: int, width: int, strip: int, tiles_w: int, v: int) -> None:
     """All tiles of a strip of rows: source (row, column, lane) -> V, for one vector of channels."""
     pixel = a.lanes * a.size
     down = a.rows.step * width * a.lanes
-    across = (
-        a.columns.step * a.lanes if a.columns.outputs > 1 else down
-    )  # a 1-D transform takes only this one
+    # a 1-D transform takes only this one
+    across = a.columns.step * a.lanes if a.columns.outputs > 1 else down
     places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
     for i in range(strip):
         for lattice in range(a.rows.lattices * a.columns.lattices):
@@ -120,11 +118,11 @@ def transform_inputs(a, source, width, strip, tiles_w, v):
 
 
 @jit.specialise
-def read_box():
+def read_box() -> Callable[..., None]:
     """x -> V, for some (image, vector of channels) items of a box."""
 
-    def read_box(args, index, first, last, shared, own):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def read_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
+        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
         pixel = a.lanes * a.size
         slots = (
@@ -166,7 +164,7 @@ def read_box():
 
 
 @jit.helper
-def fill_row_table(a, box, address):
+def fill_row_table(a: Any, box: Box, address: int) -> None:
     """Where the row of V of each output tile begins, in the order of M; spare entries repeat the last."""
     table = carray(pointer(address), a.table_bytes // 8, np.int64)
     rows = (box.n1 - box.n0) * image_tiles(a, box)  # of a slice
@@ -181,7 +179,7 @@ def fill_row_table(a, box, address):
 
 
 @jit.helper
-def depth_taps(a, o):
+def depth_taps(a: Any, o: int) -> tuple[int, int]:
     """The first and one behind the last tap in depth under which output slice o meets the map."""
     d = o * a.depth.stride - a.depth.pad
     first = max(0, -(d // a.depth.dilation))
@@ -189,11 +187,11 @@ def depth_taps(a, o):
 
 
 @jit.specialise
-def multiply_box():
+def multiply_box() -> Callable[..., None]:
     """V and U -> M, for some (point, panel) items of a box."""
 
-    def multiply_box(args, index, first, last, shared, own):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def multiply_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
+        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
         fill_row_table(a, box, own)
         per_slice = (box.n1 - box.n0) * image_tiles(a, box)
@@ -229,7 +227,7 @@ def multiply_box():
 
 
 @jit.helper
-def transform_outputs(a, m, strip, tiles_w, target, width):
+def transform_outputs(a: Any, m: int, strip: int, tiles_w: int, target: int, width: int) -> None:
     """All tiles of a strip of rows: M -> target (row, column, lane), for one vector of filters."""
     down = a.rows.lattices * width * a.lanes
     across = a.columns.lattices * a.lanes if a.columns.outputs > 1 else down
@@ -247,11 +245,11 @@ def transform_outputs(a, m, strip, tiles_w, target, width):
 
 
 @jit.specialise
-def write_box():
+def write_box() -> Callable[..., None]:
     """M -> y, for some (image, vector of filters) items of a box."""
 
-    def write_box(args, index, first, last, shared, own):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def write_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
+        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
         pixel = a.lanes * a.size
         tiles_w = box.w1 - box.w0
@@ -285,11 +283,11 @@ def write_box():
 
 
 @jit.specialise
-def run_boxes():
+def run_each_box() -> Callable[..., None]:
     """Every task takes boxes of its own through all three phases."""
 
-    def run_boxes(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def run_each_box(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         own = a.scratch + task * (a.own_bytes + a.box_bytes)
         shared = own + a.own_bytes
         boxes = a.groups * a.cuts_n * a.depth.cuts * a.rows.cuts * a.columns.cuts
@@ -300,15 +298,15 @@ def run_boxes():
             call(a.multiply_box, (args, index, 0, a.points * a.panels, shared, own))
             call(a.write_box, (args, index, 0, images * a.filter_blocks, shared, own))
 
-    return run_boxes
+    return run_each_box
 
 
 @jit.specialise
-def share_box():
+def share_box() -> Callable[..., None]:
     """All tasks take parts of the box `a.box` through the phase `a.phase`: 0 read, 1 multiply, 2 write."""
 
-    def share_box(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def share_box(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         own = a.scratch + task * a.own_bytes
         shared = a.scratch + a.tasks * a.own_bytes
         box = box_of(a, a.box)
@@ -320,87 +318,3 @@ def share_box():
         call(kernel, (args, a.box, items * task // a.tasks, items * (task + 1) // a.tasks, shared, own))
 
     return share_box
-
-
-# --- plan ----------------------------------------------------------------------------------------
-
-
-class BoxPlan(KernelPlan):
-    """A plan on boxes. Subclasses implement `pack_filter`, which gives U.
-
-    Args:
-        input_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
-            target_step, point_step) that transforms `count` tiles of pixels of `lanes` channels; a transform
-            in one dimension steps by column_step.
-        output_tiles: of a kernel (source, source_step, point_step, count, target, row_step, column_step,
-            tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
-            only `columns` counts. All steps count elements.
-        sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
-    """
-
-    def __init__(
-        self,
-        problem: ConvProblem,
-        algorithm: Algorithm,
-        cut: BoxSizes,
-        input_tiles: int,
-        output_tiles: int,
-        sum_panel: int,
-    ):
-        values = box_values(cut) | {
-            "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
-            "multiply_box": multiply_box(), "write_box": write_box(),
-            "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
-            "scatter": channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
-        }  # fmt: skip
-        steps = [(share_box() if cut.team else run_boxes(), cut.threads)]
-        super().__init__(problem, algorithm, RECORD, values, steps, cut.scratch_bytes)
-        self.cut = cut
-
-    def launch_steps(self, workspace: Workspace) -> None:
-        if not self.cut.team:
-            return super().launch_steps(workspace)
-        for box in range(self.cut.boxes):
-            for phase in range(3):
-                workspace.arguments.box, workspace.arguments.phase = box, phase
-                super().launch_steps(workspace)
-        return None
-
-
-def box_values(cut: BoxSizes) -> dict[str, Any]:
-    """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`."""
-    p = cut.problem
-    x_steps, y_steps = (_steps(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
-    values: dict[str, Any] = {
-        "box": 0, "phase": 0, "size": p.itemsize, "tasks": cut.threads, "groups": p.groups,
-        "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
-        "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
-        "gather": channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
-    }  # fmt: skip
-    for i, name in enumerate(("depth", "rows", "columns")):
-        axis, given = (
-            getattr(cut, name),
-            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
-        )
-        values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS.names or ())
-    for name in set(SIZES.names or ()) - values.keys():
-        if hasattr(cut, name):
-            values[name] = getattr(cut, name)
-    return values
-
-
-def _steps(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between neighbours along (N, C, D, H, W)."""
-    d, h, w = spatial
-    if layout == "channels_last":
-        return (d * h * w * channels, 1, h * w * channels, w * channels, channels)
-    return (channels * d * h * w, d * h * w, h * w, w, 1)
-
-
-def _offsets(cut: BoxSizes) -> np.ndarray:
-    """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
-    slot = cut.depth.dilation // cut.slot_step * cut.slot_tiles * cut.v_row if cut.depth.taps > 1 else 0
-    depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot
-    phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.parts * cut.lanes
-    block, lane = np.divmod(np.arange(cut.problem.w_shape[1]), cut.lanes)
-    return (depth + phase + block * cut.parts * cut.lanes + lane).ravel().astype(np.int64)

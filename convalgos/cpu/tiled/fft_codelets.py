@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Axpy = Callable[[float, Any, Any], Any]  # (a, x, y) -> a * x + y, where y may be None for 0
+RealAxpy = Callable[[float, Any, Any], Any]  # (a, x, y) -> a * x + y, where y may be None for 0
 Complex = tuple[Any, Any]  # (re, im); None is 0
 
 FORWARD, INVERSE = -1, 1  # sign of the exponent
@@ -35,7 +35,7 @@ def radix(n: int) -> int:
     raise ValueError(f"n={n} must be a product of 2, 3 and 5")
 
 
-def fft(axpy: Axpy, x: Sequence[Complex], sign: int) -> list[Complex]:
+def fft(axpy: RealAxpy, x: Sequence[Complex], sign: int) -> list[Complex]:
     """y[k] = sum_j x[j] exp(sign 2 pi i j k / n), unscaled.
 
     Example:
@@ -54,7 +54,7 @@ def fft(axpy: Axpy, x: Sequence[Complex], sign: int) -> list[Complex]:
     return y
 
 
-def rfft(axpy: Axpy, x: Sequence[Any]) -> list[Complex]:
+def rfft(axpy: RealAxpy, x: Sequence[Any]) -> list[Complex]:
     """The first n // 2 + 1 values of the forward transform of n reals; the others are their conjugates."""
     n = len(x)
     if n == 1:
@@ -73,7 +73,7 @@ def rfft(axpy: Axpy, x: Sequence[Any]) -> list[Complex]:
     return [(re, None if k in (0, n / 2) else im) for k, (re, im) in enumerate(y)]
 
 
-def irfft(axpy: Axpy, x: Sequence[Complex], n: int) -> list[Any]:
+def irfft(axpy: RealAxpy, x: Sequence[Complex], n: int) -> list[Any]:
     """n reals from the first n // 2 + 1 values of their transform, times n. `rfft` run backwards."""
     if n == 1:
         return [x[0][0]]
@@ -92,11 +92,11 @@ def irfft(axpy: Axpy, x: Sequence[Complex], n: int) -> list[Any]:
     return y
 
 
-def conjugate(axpy: Axpy, a: Complex) -> Complex:
+def conjugate(axpy: RealAxpy, a: Complex) -> Complex:
     return a[0], _sum(axpy, -1, a[1], None)
 
 
-def _join(axpy: Axpy, values: list[Complex], k: int, n: int, sign: int) -> list[Complex]:
+def _join(axpy: RealAxpy, values: list[Complex], k: int, n: int, sign: int) -> list[Complex]:
     """Butterfly: the transform of values[q] * exp(sign 2 pi i q k / n)."""
     if len(values) == 2:
         turned, scale = _turn(axpy, values[1], k, n, sign)
@@ -104,7 +104,7 @@ def _join(axpy: Axpy, values: list[Complex], k: int, n: int, sign: int) -> list[
     return _dft(axpy, [_twiddle(axpy, a, q * k, n, sign) for q, a in enumerate(values)], sign)
 
 
-def _dft(axpy: Axpy, x: list[Complex], sign: int) -> list[Complex]:
+def _dft(axpy: RealAxpy, x: list[Complex], sign: int) -> list[Complex]:
     """A transform of prime length from its definition, with x[j] and x[n - j] taken together."""
     n = len(x)
     if n == 2:
@@ -128,13 +128,13 @@ def _dft(axpy: Axpy, x: list[Complex], sign: int) -> list[Complex]:
     return y
 
 
-def _twiddle(axpy: Axpy, a: Complex, k: int, n: int, sign: int) -> Complex:
+def _twiddle(axpy: RealAxpy, a: Complex, k: int, n: int, sign: int) -> Complex:
     """a * exp(sign 2 pi i k / n)."""
     turned, scale = _turn(axpy, a, k, n, sign)
     return _add(axpy, scale, turned, (None, None))
 
 
-def _turn(axpy: Axpy, a: Complex, k: int, n: int, sign: int) -> tuple[Complex, float]:
+def _turn(axpy: RealAxpy, a: Complex, k: int, n: int, sign: int) -> tuple[Complex, float]:
     """(b, scale) with b * scale = a * exp(sign 2 pi i k / n), where b takes two operations at most."""
     k %= n
     re, im = a
@@ -152,11 +152,11 @@ def _turn(axpy: Axpy, a: Complex, k: int, n: int, sign: int) -> tuple[Complex, f
     return (_sum(axpy, -1, im, _sum(axpy, ratio, re, None)), _sum(axpy, ratio, im, re)), sin
 
 
-def _add(axpy: Axpy, a: float, x: Complex, y: Complex) -> Complex:
+def _add(axpy: RealAxpy, a: float, x: Complex, y: Complex) -> Complex:
     """a * x + y with a real a."""
     return _sum(axpy, a, x[0], y[0]), _sum(axpy, a, x[1], y[1])
 
 
-def _sum(axpy: Axpy, a: float, x: Any, y: Any) -> Any:
+def _sum(axpy: RealAxpy, a: float, x: Any, y: Any) -> Any:
     """a * x + y, where x and y may be None."""
     return y if x is None else x if a == 1 and y is None else axpy(a, x, y)

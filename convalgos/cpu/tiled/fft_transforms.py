@@ -1,13 +1,14 @@
-"""Real Fourier transforms of tiles, on vectors of channels or filters: the kernels that `boxes` calls.
+"""Real Fourier transforms of tiles, on vectors of channels or filters.
 
-A tile is transformed along its rows, whose spectra keep t / 2 + 1 columns, then along these. Points lie in
-the order of columns: the first and the last, which are real before their transform and keep t / 2 + 1 values
-each, then all others with t values. A value is a vector of real parts before one of imaginary parts. Inverse
-transforms are not scaled: `filter_tiles` does that for them.
+A tile is transformed along its rows, of whose spectra t / 2 + 1 columns are kept, then along these columns.
+The points of a tile lie column by column: first the first and the last column, which are real before their
+transform, with t / 2 + 1 values each; then all others with t values. A value is a vector of real parts and
+then one of imaginary parts. Inverse transforms are not scaled: `spectral_filter_tiles` scales the filter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.runtime import jit
@@ -15,23 +16,23 @@ from convalgos.cpu.tiled import fft_codelets
 from convalgos.cpu.vectors import simd
 
 
-def _load(v, pointer: Any) -> fft_codelets.Complex:
+def _load(v: simd.Vec, pointer: Any) -> fft_codelets.Complex:
     return v.load(pointer), v.load(pointer, v.lanes)
 
 
-def _store(v, value: fft_codelets.Complex, pointer: Any) -> None:
+def _store(v: simd.Vec, value: fft_codelets.Complex, pointer: Any) -> None:
     re, im = value
     v.store(re, pointer)
     v.store(v.zero() if im is None else im, pointer, v.lanes)
 
 
-def _store_points(v, values: list[fft_codelets.Complex], target: Any, point_step: Any) -> None:
+def _store_points(v: simd.Vec, values: list[fft_codelets.Complex], target: Any, point_step: Any) -> None:
     for i, value in enumerate(values):
         target = v.step(target, point_step if i else 0)
         _store(v, value, target)
 
 
-def _load_points(v, count: int, source: Any, point_step: Any) -> list[fft_codelets.Complex]:
+def _load_points(v: simd.Vec, count: int, source: Any, point_step: Any) -> list[fft_codelets.Complex]:
     values = []
     for i in range(count):
         source = v.step(source, point_step if i else 0)
@@ -39,7 +40,7 @@ def _load_points(v, count: int, source: Any, point_step: Any) -> list[fft_codele
     return values
 
 
-def _clamped(v, count: int, end: Any, stride: Any) -> list[tuple[int, Any]]:
+def _clamped(v: simd.Vec, count: int, end: Any, stride: Any) -> list[tuple[int, Any]]:
     """(i, offset) for i < count, from behind: those from `end` on share the place of the last one before."""
     return [(i, v.imul(v.imin(i, v.isub(end, 1)), stride)) for i in reversed(range(count))]
 
@@ -47,7 +48,7 @@ def _clamped(v, count: int, end: Any, stride: Any) -> list[tuple[int, Any]]:
 class _Spectrum:
     """A tile between its transforms along rows and along columns: (row, column) of complex vectors."""
 
-    def __init__(self, v, t: int):
+    def __init__(self, v: simd.Vec, t: int) -> None:
         self.v = v
         self.t = t
         self.half = t // 2 + 1  # columns that are kept
@@ -108,11 +109,13 @@ def _real_ends(values: list[fft_codelets.Complex]) -> list[fft_codelets.Complex]
 
 
 @simd.emitter
-def input_tile(v, T, DIMS, source, row_step, column_step, target, point_step):
+def spectral_input_tile(
+    v: simd.Vec, T: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any, point_step: Any
+) -> None:
     """t x t pixels, or t in one dimension, to points."""
     pixels, points = v.pointer(source), v.pointer(target)
 
-    def row(start):
+    def row(start: Any) -> Any:
         return [v.load(start, v.imul(column_step, j)) for j in range(T)]
 
     if DIMS == 1:
@@ -125,14 +128,17 @@ def input_tile(v, T, DIMS, source, row_step, column_step, target, point_step):
 
 
 @simd.emitter
-def filter_tile(v, T, DIMS, source, row_step, column_step, target, point_step, rows, columns):
+def spectral_filter_tile(
+    v: simd.Vec, T: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
+    point_step: Any, rows: Any, columns: Any,
+) -> None:  # fmt: skip
     """rows x columns taps, or `columns` in one dimension, to points, scaled for the way back."""
     taps, points = v.pointer(source), v.pointer(target)
     padded = v.buffer(T)
     for j in range(T):
         v.store(v.zero(), padded, j * v.lanes)
 
-    def row(start):
+    def row(start: Any) -> Any:
         with v.loop(columns) as j:
             tap = v.scale(T**-DIMS, v.load(start, v.imul(column_step, j)))
             v.store(tap, padded, v.imul(j, v.lanes))
@@ -149,11 +155,14 @@ def filter_tile(v, T, DIMS, source, row_step, column_step, target, point_step, r
 
 
 @simd.emitter
-def output_tile(v, T, DIMS, source, point_step, target, row_step, column_step, rows, columns):
+def spectral_output_tile(
+    v: simd.Vec, T: int, DIMS: int, source: Any, point_step: Any, target: Any, row_step: Any,
+    column_step: Any, rows: Any, columns: Any,
+) -> None:  # fmt: skip
     """Points to the first rows x columns pixels of a tile, or `columns` in one dimension."""
     points, pixels = v.pointer(source), v.pointer(target)
 
-    def store(values, start):
+    def store(values: Any, start: Any) -> None:
         for j, offset in _clamped(v, T, columns, column_step):
             v.store(values[j], start, offset)
 
@@ -168,40 +177,45 @@ def output_tile(v, T, DIMS, source, point_step, target, row_step, column_step, r
 
 
 @jit.specialise
-def input_tiles(SIZE, LANES, T, DIMS):
-    def input_tiles(source, row_step, column_step, tile_step, count, target, target_step, point_step):
+def spectral_input_tiles(SIZE: int, LANES: int, T: int, DIMS: int) -> Callable[..., None]:
+    def spectral_input_tiles(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            input_tile(
+            spectral_input_tile(
                 SIZE, LANES, T, DIMS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
-    return input_tiles
+    return spectral_input_tiles
 
 
 @jit.specialise
-def filter_tiles(SIZE, LANES, T, DIMS):
-    def filter_tiles(
-        source, row_step, column_step, tile_step, count, target, target_step, point_step, rows, columns
-    ):
+def spectral_filter_tiles(SIZE: int, LANES: int, T: int, DIMS: int) -> Callable[..., None]:
+    def spectral_filter_tiles(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int, rows: int, columns: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            filter_tile(
+            spectral_filter_tile(
                 SIZE, LANES, T, DIMS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step, rows, columns,
             )  # fmt: skip
 
-    return filter_tiles
+    return spectral_filter_tiles
 
 
 @jit.specialise
-def output_tiles(SIZE, LANES, T, DIMS):
-    def output_tiles(
-        source, source_step, point_step, count, target, row_step, column_step, tile_step, rows, columns
-    ):
+def spectral_output_tiles(SIZE: int, LANES: int, T: int, DIMS: int) -> Callable[..., None]:
+    def spectral_output_tiles(
+        source: int, source_step: int, point_step: int, count: int, target: int, row_step: int,
+        column_step: int, tile_step: int, rows: int, columns: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            output_tile(
+            spectral_output_tile(
                 SIZE, LANES, T, DIMS, source + i * source_step * SIZE, point_step,
                 target + i * tile_step * SIZE, row_step, column_step, rows, columns,
             )  # fmt: skip
 
-    return output_tiles
+    return spectral_output_tiles

@@ -1,37 +1,41 @@
-"""The filter of algorithms on boxes: a vector of filters at a time, w is transformed into U, in parallel.
+"""The filter transform of algorithms on tiles: w becomes U, a vector of filters at a time, on all threads.
 
-U is (group, point, panel, depth tap, phase, channel, filter), as `boxes` reads it.
+U is (group, point, panel, depth tap, phase, channel, filter), as `driver.multiply_box` reads it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled.blocking import BoxSizes
-from convalgos.cpu.tiled.driver import RECORD
+from convalgos.cpu.tiled.driver import BOX_ARGUMENTS
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
-CHUNK = 512  # taps of a filter that are transposed at a time: 32 KiB
+TRANSPOSED_TAPS = 512  # taps of a filter that are transposed at a time: 32 KiB
 
-FILTER_RECORD = np.dtype(
-    [*RECORD.descr, *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "task_bytes"))]
+FILTER_ARGUMENTS = np.dtype(
+    [
+        *BOX_ARGUMENTS.descr,
+        *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "task_bytes")),
+    ]
 )
-"""The record of the boxes, and where the filter goes."""
+"""The arguments of the boxes, and where the filter goes."""
 
 
 @jit.specialise
-def transform_filters():
-    """w (group, filter, channel, depth tap, row, column) -> U, in the order that `boxes` reads.
+def transform_filters() -> Callable[..., None]:
+    """w (group, filter, channel, depth tap, row, column) -> U, in the order that `driver.multiply_box` reads.
 
     Rows and columns are multiples of the phases. An item is a group and a vector of filters.
     """
 
-    def transform_filters(args, task):
-        a = carray(pointer(args), 1, FILTER_RECORD)[0]
+    def transform_filters(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, FILTER_ARGUMENTS)[0]
         scratch = a.scratch + task * a.task_bytes
         pixel = a.lanes * a.size
         width = a.columns.phases * a.columns.taps
@@ -69,11 +73,11 @@ def transform_filters():
     return transform_filters
 
 
-def transform(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_tiles: int) -> np.ndarray:
+def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_tiles: int) -> np.ndarray:
     """U (groups, points, panels, taps, panel) of a filter w (K, C/groups, *kernel).
 
     Args:
-        record: of the plan's boxes.
+        record: the arguments of the plan's boxes.
         filter_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
             target_step, point_step, rows, columns) that transforms `rows` by `columns` taps of `count`
             channels, for a vector of filters; in one dimension only column_step and `columns` count.
@@ -91,11 +95,11 @@ def transform(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_tiles: in
     u[:, :, -1, :, written:] = 0
 
     volume = math.prod(w.shape[2:])
-    some_channels = max(1, CHUNK // volume)
+    some_channels = max(1, TRANSPOSED_TAPS // volume)
     task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * p.itemsize
     scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
-    own = np.zeros(1, FILTER_RECORD)
-    for name in RECORD.names or ():
+    own = np.zeros(1, FILTER_ARGUMENTS)
+    for name in BOX_ARGUMENTS.names or ():
         own[name] = record[name]
     own["w"], own["u"], own["scratch"] = w.ctypes.data, u.ctypes.data, scratch.ctypes.data
     own["some_channels"], own["task_bytes"] = some_channels, task_bytes

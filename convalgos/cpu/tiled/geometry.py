@@ -1,20 +1,19 @@
 """How the dimensions of a map are cut into tiles.
 
-An `Axis` says how one dimension of the map is cut into tiles that overlap by the kernel; stride and
+A `TiledAxis` says how one dimension of the map is cut into tiles that overlap by the kernel; stride and
 dilation are only steps between the elements of a tile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 from convalgos.core.problem import ConvProblem
 
 
-@dataclass(frozen=True)
-class Axis:
+class TiledAxis(NamedTuple):
     """One dimension of a map in tiles of `outputs` outputs, made from `outputs + taps - 1` inputs.
 
     A stride splits kernel and input into `phases`, each a convolution of stride 1 with `taps` taps, to be
@@ -53,14 +52,14 @@ class Axis:
         return (tiles * self.outputs + self.taps - 2) * self.step + self.tail
 
 
-def axis(problem: ConvProblem, dimension: int, outputs: int) -> Axis:
+def tiled_axis(problem: ConvProblem, dimension: int, outputs: int) -> TiledAxis:
     """The cut of a spatial dimension of a problem into tiles of `outputs` outputs."""
     taps, stride, dilation = (v[dimension] for v in (problem.kernel, problem.stride, problem.dilation))
     if taps == 1:
         dilation = stride  # there is no second tap that it could move
     shared = gcd(stride, dilation)
     phases = stride // shared
-    return Axis(
+    return TiledAxis(
         size=problem.spatial[dimension],
         size_out=problem.spatial_out[dimension],
         pad=problem.padding[dimension][0],
@@ -74,13 +73,31 @@ def axis(problem: ConvProblem, dimension: int, outputs: int) -> Axis:
 
 
 @lru_cache(512)
-def plane(problem: ConvProblem) -> tuple[Axis, Axis]:
+def plane(problem: ConvProblem) -> tuple[TiledAxis, TiledAxis]:
     """The rows and columns of the plane of a problem, in tiles of one output."""
     p = problem.as_3d
-    return axis(p, 1, 1), axis(p, 2, 1)
+    return tiled_axis(p, 1, 1), tiled_axis(p, 2, 1)
 
 
 def plane_taps(problem: ConvProblem) -> tuple[int, int]:
     """Taps of a phase along the rows and columns of the plane of a problem."""
     rows, columns = plane(problem)
     return rows.taps, columns.taps
+
+
+def transformed_by(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
+    """Whether rows and columns of a plane go through a transform of r taps, or why neither can."""
+    rows, columns = plane_taps(problem)
+    if {rows, columns} <= {1, r} and r in (rows, columns):
+        return rows == r, columns == r
+    if problem.ndim == 1:
+        return f"needs {r} taps; {taps_told(problem)}"
+    return f"needs {r} taps in one dimension of the plane, and {r} or 1 in the other; {taps_told(problem)}"
+
+
+def taps_told(problem: ConvProblem) -> str:
+    """The taps of a phase along the rows and columns of a plane, in words."""
+    rows, columns = plane_taps(problem)
+    size = "x".join(map(str, problem.kernel))
+    steps = "" if set(problem.stride) == {1} else " with stride " + "x".join(map(str, problem.stride))
+    return f"kernel {size}{steps} has " + (f"{rows} by {columns}" if problem.ndim > 1 else str(columns))

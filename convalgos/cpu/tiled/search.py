@@ -1,34 +1,40 @@
-"""The search for the boxes of tiles that a problem is cut into, among a few ways of about a target's size."""
+"""The search for a problem's boxes of tiles: of a few ways to cut it, the one of least effort."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.tiled.blocking import GEOMETRY
-from convalgos.cpu.tiled.cost import WAIT, Schedule
+from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, ONE_BOX, Cuts
+from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane
 
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
 
-Cuts = tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
 A = TypeVar("A")
-S = TypeVar("S", bound=Schedule)
+S = TypeVar("S", bound=BoxSchedule)
+
+
+def uncut(kind: type[S], problem: ConvProblem, threads: int) -> S:
+    """All tiles of a problem, of one output each, in one box: tiles of all sizes are made from these."""
+    found: S = _uncut(cast(Any, kind), problem, threads)
+    return found
 
 
 @lru_cache(512)
-def common(kind: type[S], problem: ConvProblem, threads: int) -> S:
-    """What is the same for tiles of all sizes of a problem."""
-    if kind is Schedule:
-        return kind(problem.as_3d, *plane(problem), (1, 1, 1, 1), True, threads)
-    base, other = common(Schedule, problem, threads), object.__new__(kind)
-    other.__dict__.update({name: getattr(base, name) for name in GEOMETRY})
-    return other
+def _uncut(kind: Any, problem: ConvProblem, threads: int) -> Any:
+    known = {} if kind is BoxSchedule else _of_all_kinds(problem, threads)
+    return kind(problem.as_3d, *plane(problem), ONE_BOX, True, threads, known)
+
+
+def _of_all_kinds(problem: ConvProblem, threads: int) -> dict[str, Any]:
+    base = uncut(BoxSchedule, problem, threads)
+    return {name: getattr(base, name) for name in OF_ALL_KINDS}
 
 
 def best(whole: S, box: int = 0) -> S:
@@ -39,7 +45,7 @@ def best(whole: S, box: int = 0) -> S:
     """
     least = math.inf
     found: list[S] = []
-    for bound, cuts, team in _bounds(whole, ways(whole, box)):
+    for bound, cuts, team in _bounds(whole, box_ways(whole, box)):
         if bound > least:
             break
         tried = whole.cut_into(cuts, team)
@@ -52,8 +58,8 @@ def best(whole: S, box: int = 0) -> S:
     return min(found, key=lambda s: (s.scratch_bytes, s.cuts[::-1], s.team))
 
 
-def different(known: A, others: Iterable[A], schedule_of: Callable[[A], Schedule]) -> Iterator[A]:
-    """Those of some algorithms whose boxes are not those of the known one, nor of one before."""
+def different(known: A, others: Iterable[A], schedule_of: Callable[[A], BoxSchedule]) -> Iterator[A]:
+    """The algorithms whose boxes differ from the known one's, and from one another's."""
     seen = {(schedule_of(known).cuts, schedule_of(known).team)}
     for other in others:
         boxes = schedule_of(other).cuts, schedule_of(other).team
@@ -62,7 +68,7 @@ def different(known: A, others: Iterable[A], schedule_of: Callable[[A], Schedule
             yield other
 
 
-def ways(whole: Schedule, box: int = 0) -> set[tuple[Cuts, bool]]:
+def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     """Boxes worth a thought, as (cuts, team): of about each target, for single threads and for the team."""
     threads, fitting = whole.threads, max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # in half of L3
     order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
@@ -91,7 +97,7 @@ def cuts_of(sizes: list[tuple[int, int]], room: float) -> Cuts:
     return cuts[0], cuts[1], cuts[2], cuts[3]
 
 
-def _bounds(whole: Schedule, tried: Iterable[tuple[Cuts, bool]]) -> list[tuple[float, Cuts, bool]]:
+def _bounds(whole: BoxSchedule, tried: Iterable[tuple[Cuts, bool]]) -> list[tuple[float, Cuts, bool]]:
     """(a lower bound of the effort, cuts, team) of each way, in this order: as if all tiles were whole."""
     threads, groups, work = whole.threads, whole.problem.groups, whole.tile_count / whole.threads
     group_bytes = whole.tile_bytes * whole.tile_count / groups

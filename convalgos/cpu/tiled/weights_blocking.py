@@ -10,33 +10,22 @@ from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.tiled.blocking import LINE, BoxSizes
-from convalgos.cpu.tiled.geometry import Axis, axis
+from convalgos.cpu.tiled.blocking import ONE_BOX, BoxSizes
+from convalgos.cpu.tiled.geometry import TiledAxis, tiled_axis
 from convalgos.cpu.tiled.search import cuts_of
 from convalgos.cpu.vectors import microkernel, simd
 
-CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
-TARGETS = (16, 32, 64, 128, 256)  # tiles of a box that are tried
-CHUNK = 0.4  # of L2 that the sums of some channels for a panel fill, where there is one box
+ORDERED_CHANNELS = 16  # of x whose gradients are brought into the order of dw at a time
+WEIGHT_TARGETS = (16, 32, 64, 128, 256)  # tiles of a box that are tried
+CHUNK_SHARE = 0.4  # of L2 that the sums of some channels for a panel fill, where there is one box
 
 
 @dataclass(frozen=True)
-class GradientTiles(BoxSizes):
-    """The tiles of dy: as many as those of x, but without overlap; spread to the points of those."""
-
-    spread: int
-
-    @kept
-    def points(self) -> int:
-        return self.spread
-
-
-@dataclass(frozen=True)
-class WeightBoxes:
+class TiledWeightsBlocking:
     """The tiles of x and of dy in boxes that belong together, and the sums of their products."""
 
     inputs: BoxSizes
-    gradients: GradientTiles
+    gradients: BoxSizes  # as many tiles, without overlap, transformed to the points of those of x
 
     @property
     def problem(self) -> ConvProblem:
@@ -68,7 +57,7 @@ class WeightBoxes:
         if self.inputs.boxes > self.problem.groups:
             return 0
         of_channel = self.inputs.points * self.m_rows * self.panel * self.problem.itemsize
-        most = max(CHANNELS, int(cache_sizes()[1] * CHUNK) // of_channel)
+        most = max(ORDERED_CHANNELS, int(cache_sizes()[1] * CHUNK_SHARE) // of_channel)
         return -(-self.problem.w_shape[1] // most)
 
     @property
@@ -88,7 +77,7 @@ class WeightBoxes:
 
     @property
     def m_point(self) -> int:
-        return self.m_rows * self.channels * self.m_row + LINE // self.problem.itemsize
+        return self.m_rows * self.channels * self.m_row + simd.LINE // self.problem.itemsize
 
     @property
     def m_bytes(self) -> int:
@@ -109,7 +98,9 @@ class WeightBoxes:
     def own_bytes(self) -> int:
         """Scratch of a thread: pixels of a strip, then gradients on their way to dw."""
         taps = math.prod(self.problem.kernel)
-        order = (CHANNELS * taps + 2 * self.inputs.lanes + 64) * self.inputs.lanes * self.problem.itemsize
+        order = (
+            (ORDERED_CHANNELS * taps + 2 * self.inputs.lanes + 64) * self.inputs.lanes * self.problem.itemsize
+        )
         return whole_lines(max(self.inputs.pixel_bytes, self.gradients.pixel_bytes, order))
 
     @property
@@ -118,41 +109,30 @@ class WeightBoxes:
         return self.inputs.threads * self.own_bytes + self.v_bytes + self.d_bytes + sums
 
 
-def whole(problem: ConvProblem, outputs: tuple[int, int], threads: int) -> WeightBoxes:
+def uncut_weights(problem: ConvProblem, outputs: tuple[int, int], threads: int) -> TiledWeightsBlocking:
     """All tiles of so many outputs of a problem in one box."""
     p = problem.as_3d
-    rows, columns = axis(p, 1, outputs[0]), axis(p, 2, outputs[1])
-    inputs = BoxSizes(p, rows, columns, (1, 1, 1, 1), True, threads)
+    rows, columns = tiled_axis(p, 1, outputs[0]), tiled_axis(p, 2, outputs[1])
+    inputs = BoxSizes(p, rows, columns, ONE_BOX, True, threads)
     pointwise = ConvProblem(
         p.y_shape, (p.K, p.gemm_n, 1, 1, 1), groups=p.groups, layout=p.layout, dtype=p.dtype
     )
     down, across = (
-        Axis(a.size_out, a.size_out, 0, 1, a.lattices, 1, a.lattices, 1, a.outputs) for a in (rows, columns)
+        TiledAxis(a.size_out, a.size_out, 0, 1, a.lattices, 1, a.lattices, 1, a.outputs)
+        for a in (rows, columns)
     )
-    return WeightBoxes(
-        inputs, GradientTiles(pointwise, down, across, (1, 1, 1, 1), True, threads, inputs.points)
-    )
+    points = {"points": inputs.points}
+    return TiledWeightsBlocking(inputs, BoxSizes(pointwise, down, across, ONE_BOX, True, threads, points))
 
 
-def ways(all_tiles: WeightBoxes) -> list[WeightBoxes]:
+def weight_ways(all_tiles: TiledWeightsBlocking) -> list[TiledWeightsBlocking]:
     """Cuts into boxes of about each target, of which V and D fit half of L3 or are the least."""
     inputs, gradients = all_tiles.inputs, all_tiles.gradients
     sizes = [(d, inputs.grid[d]) for d in (3, 2, 1, 0) if inputs.grid[d] > 1]
-    found: dict[tuple[int, ...], WeightBoxes] = {}
-    for target in TARGETS:
+    found: dict[tuple[int, ...], TiledWeightsBlocking] = {}
+    for target in WEIGHT_TARGETS:
         cuts = cuts_of(sizes, target / inputs.row_tiles)
-        cut = WeightBoxes(
-            BoxSizes(inputs.problem, inputs.rows, inputs.columns, cuts, True, inputs.threads),
-            GradientTiles(
-                gradients.problem,
-                gradients.rows,
-                gradients.columns,
-                cuts,
-                True,
-                inputs.threads,
-                gradients.spread,
-            ),
-        )
+        cut = TiledWeightsBlocking(inputs.cut_into(cuts, True), gradients.cut_into(cuts, True))
         if not found or cut.v_bytes + cut.d_bytes <= cache_sizes()[2] // 2:
             found[cuts] = cut
     if all_tiles.v_bytes <= cache_sizes()[2]:

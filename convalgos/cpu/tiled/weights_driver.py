@@ -1,18 +1,21 @@
-"""The skeleton of filter gradients on transformed tiles: x and dy are read in boxes, their products added.
+"""The driver of filter gradients on transformed tiles. x and dy are read in boxes, and their products summed:
 
-    read      x -> V and dy -> D, tiles of both at the same points
-    multiply  M += V D, at each point the sum over all tiles of a channel of V times a filter of D
-    write     M -> dw
+1. clear: the sums M are set to zero;
+2. for each box of tiles
+   a. read: tiles of x are transformed into V, and the tiles of dy that meet them into D, at the same points,
+   b. multiply: at each point M += V D, a sum over all tiles for every channel of x and filter of dy;
+3. write: M is transformed back into dw.
 
-V and D are what `boxes.read_box` makes: a tile of dy, without overlap, meets the tile of x under it, which
-overlaps its neighbours by the kernel. M is (point, depth tap, phase, channel, filter). All threads share each
-box and the points of M, so that every sum runs over the tiles in their order, whatever the number of threads.
-Where there is one box there need be no M: a thread sums some channels for a panel of filters at all points
-and writes their dw at once.
+V and D are what `driver.read_box` makes. Tiles of dy do not overlap; the tiles of x under them overlap their
+neighbours by the kernel. M is (point, depth tap, phase, channel, filter). All threads share each box and the
+points of M: every sum runs over the tiles in their order, whatever the number of threads. Where there is one
+box, M need not hold all channels: a thread sums some channels for a panel of filters at all points, and
+writes their dw at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,27 +26,34 @@ from convalgos.cpu.layout.channel_vectors import place
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
 from convalgos.cpu.tiled.blocking import BoxSizes
-from convalgos.cpu.tiled.driver import RECORD, box_of, box_values, image_tiles
-from convalgos.cpu.tiled.weights_blocking import CHANNELS, WeightBoxes
+from convalgos.cpu.tiled.box_plan import box_values
+from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, Box, box_of, image_tiles
+from convalgos.cpu.tiled.weights_blocking import ORDERED_CHANNELS, TiledWeightsBlocking
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
-# --- the record of the kernels -------------------------------------------------------------------
+# --- the arguments of the kernels -------------------------------------------------------------------
 
-FIELDS = arguments(
+_OWN_FIELDS = arguments(
     "box phase size lanes tasks own_bytes v_bytes d_bytes points point_phases panels panel m_row m_point "
     "chunks m_bytes stores channels filters filter_blocks phases phases_h phases_w taps_h taps_w "
     "kernel_d kernel_h kernel_w outer place_tile output_tiles dw_filter"
 )
-WEIGHTS = np.dtype([*FIELDS.descr, ("inputs", RECORD), ("gradients", RECORD)])
-INPUTS_AT, GRADIENTS_AT = (WEIGHTS.fields[name][1] for name in ("inputs", "gradients"))  # type: ignore[index]
-CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # phases; where there is one box SUM stands for the last two
+WEIGHT_BOX_ARGUMENTS = np.dtype([*_OWN_FIELDS.descr, ("inputs", BOX_ARGUMENTS), ("gradients", BOX_ARGUMENTS)])
+INPUTS_AT, GRADIENTS_AT = (
+    WEIGHT_BOX_ARGUMENTS.fields[name][1]  # type: ignore[index]
+    for name in ("inputs", "gradients")
+)
+CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # steps; where there is one box, SUM is the last two in one
 
 # --- kernels ---------------------------------------------------------------------------------
 
 
 @simd.emitter
-def outer_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, w_stride, taps, y, y_stride):
+def outer_tile(
+    v: simd.Vec, ROWS: int, VECTORS: int, ACCUMULATE: int, a: Any, a_stride: Any, w: Any, w_stride: Any,
+    taps: Any, y: Any, y_stride: Any,
+) -> None:  # fmt: skip
     """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
     wide = range(VECTORS)
     left, right = v.pointer(a), v.pointer(w)
@@ -64,11 +74,15 @@ def outer_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, w_stride, taps, y, 
 
 
 @jit.specialise
-def outer(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
+def sum_outer_products(
+    SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int
+) -> Callable[..., None]:
     """y[i][:] (+)= sum_t a[t][i] * w[t][:], for i < count, in tiles of ROWS and ROWS - 1."""
     FEWER = max(ROWS - 1, 1)
 
-    def outer(a, a_stride, w, w_stride, taps, y, y_stride, count):
+    def sum_outer_products(
+        a: int, a_stride: int, w: int, w_stride: int, taps: int, y: int, y_stride: int, count: int
+    ) -> None:
         tiles = (count + ROWS - 1) // ROWS
         for tile in range(tiles):
             first = count * tile // tiles
@@ -82,11 +96,13 @@ def outer(SIZE, LANES, ROWS, VECTORS, ACCUMULATE):
                     SIZE, LANES, FEWER, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
                 )
 
-    return outer
+    return sum_outer_products
 
 
 @jit.helper
-def multiply(a, box, point, panel, c0, channels, v, d, m):
+def multiply_point(
+    a: Any, box: Box, point: int, panel: int, c0: int, channels: int, v: int, d: int, m: int
+) -> None:
     """V and D of a point are multiplied into M (depth tap, phase, `channels` from c0 on, panel)."""
     x, dy = a.inputs, a.gradients
     point_phases = carray(pointer(a.point_phases), (a.points, 2), np.int64)
@@ -107,8 +123,10 @@ def multiply(a, box, point, panel, c0, channels, v, d, m):
 
 
 @jit.helper
-def write(a, group, c0, channels, block, own, m, m_rows):
-    """M -> dw, for some channels from c0 on, at most CHANNELS, and a vector of filters.
+def write_gradients(
+    a: Any, group: int, c0: int, channels: int, block: int, own: int, m: int, m_rows: int
+) -> None:
+    """M -> dw, for some channels from c0 on, at most ORDERED_CHANNELS, and a vector of filters.
 
     m: of the first of the channels and filters; `m_rows` from a phase to the next.
     """
@@ -146,26 +164,27 @@ def write(a, group, c0, channels, block, own, m, m_rows):
 
 
 @jit.helper
-def sum_chunk(a, box, panel, c0, channels, own, v, d, m):
+def sum_chunk(a: Any, box: Box, panel: int, c0: int, channels: int, own: int, v: int, d: int, m: int) -> None:
     """dw of some channels and a panel of filters, from V and D of all tiles; m is the thread's own."""
     if not a.stores:
         zero_bytes(m, a.points * a.m_point * a.size)
     for point in range(a.points):
-        multiply(a, box, point, panel, c0, channels, v, d, m + point * a.m_point * a.size)
+        multiply_point(a, box, point, panel, c0, channels, v, d, m + point * a.m_point * a.size)
     vectors = a.panel // a.lanes
     first = panel * vectors
     for block in range(first, min(a.filter_blocks, first + vectors)):
-        for c in range(0, channels, CHANNELS):
+        for c in range(0, channels, ORDERED_CHANNELS):
             at = m + (c * a.m_row + (block - first) * a.lanes) * a.size
-            write(a, box.group, c0 + c, min(CHANNELS, channels - c), block, own, at, channels)
+            some = min(ORDERED_CHANNELS, channels - c)
+            write_gradients(a, box.group, c0 + c, some, block, own, at, channels)
 
 
 @jit.specialise
-def share():
+def share_weight_box() -> Callable[..., None]:
     """All tasks take parts of the phase `a.phase` of the box `a.box`."""
 
-    def share(args, task):
-        a = carray(pointer(args), 1, WEIGHTS)[0]
+    def share_weight_box(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, WEIGHT_BOX_ARGUMENTS)[0]
         own = a.scratch + task * a.own_bytes
         v = a.scratch + a.tasks * a.own_bytes
         d = v + a.v_bytes
@@ -188,14 +207,14 @@ def share():
             for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
                 point, panel = item // a.panels, item % a.panels
                 at = m + (point * a.m_point + panel * a.panel) * a.size
-                multiply(a, box, point, panel, 0, a.channels, v, d, at)
+                multiply_point(a, box, point, panel, 0, a.channels, v, d, at)
         elif a.phase == WRITE:
-            items = (a.channels + CHANNELS - 1) // CHANNELS * a.filter_blocks
+            items = (a.channels + ORDERED_CHANNELS - 1) // ORDERED_CHANNELS * a.filter_blocks
             for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
-                block, c0 = item % a.filter_blocks, item // a.filter_blocks * CHANNELS
+                block, c0 = item % a.filter_blocks, item // a.filter_blocks * ORDERED_CHANNELS
                 at = m + (c0 * a.m_row + block * a.lanes) * a.size
-                channels = min(CHANNELS, a.channels - c0)
-                write(a, box.group, c0, channels, block, own, at, a.channels)
+                channels = min(ORDERED_CHANNELS, a.channels - c0)
+                write_gradients(a, box.group, c0, channels, block, own, at, a.channels)
         else:
             items = a.panels * a.chunks  # a panel of D stays in L2 while all chunks of V pass
             for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
@@ -204,7 +223,7 @@ def share():
                 channels = a.channels * (chunk + 1) // a.chunks - c0
                 sum_chunk(a, box, panel, c0, channels, own, v, d, m + task * a.m_bytes)
 
-    return share
+    return share_weight_box
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -214,7 +233,7 @@ class WeightBoxPlan(KernelPlan):
     """A plan on boxes of x and dy.
 
     Args:
-        input_tiles, gradient_tiles: addresses of kernels as `boxes.BoxPlan` takes for its `input_tiles`.
+        input_tiles, gradient_tiles: addresses of kernels as `box_plan.BoxPlan` takes for its `input_tiles`.
         output_tiles: of one as it takes for its `output_tiles`; its outputs are the taps of a phase.
     """
 
@@ -222,7 +241,7 @@ class WeightBoxPlan(KernelPlan):
         self,
         problem: ConvProblem,
         algorithm: Algorithm,
-        cut: WeightBoxes,
+        cut: TiledWeightsBlocking,
         input_tiles: int,
         gradient_tiles: int,
         output_tiles: int,
@@ -247,19 +266,22 @@ class WeightBoxPlan(KernelPlan):
             "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
-            "outer": outer(size, lanes, *tile, int(not stores)),
+            "outer": sum_outer_products(size, lanes, *tile, int(not stores)),
             "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
             "inputs": inputs, "gradients": gradients,
         }  # fmt: skip
-        steps = [(share(), x.threads)]
-        super().__init__(problem, algorithm, WEIGHTS, values, steps, cut.scratch_bytes)
+        steps = [(share_weight_box(), x.threads)]
+        super().__init__(problem, algorithm, WEIGHT_BOX_ARGUMENTS, values, steps, cut.scratch_bytes)
         self.cut = cut
 
-    def pack_filter(self, w):
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """dy itself, which the kernels read in boxes."""
         return w
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
         given = workspace.arguments
         given.inputs.x, given.gradients.x, given.y = x.ctypes.data, w.address, y.ctypes.data
         self.launch_steps(workspace)
@@ -286,7 +308,7 @@ class WeightBoxPlan(KernelPlan):
 
 def _record(cut: BoxSizes, input_tiles: int) -> tuple[np.void, list[np.ndarray]]:
     """The record of `read_box` on some tiles, and the tables whose addresses stand in it."""
-    record = np.zeros(1, RECORD)
+    record = np.zeros(1, BOX_ARGUMENTS)
     values = box_values(cut) | {"input_tiles": input_tiles}
     tables = [v for v in values.values() if isinstance(v, np.ndarray)]
     for name, value in values.items():

@@ -1,16 +1,23 @@
 """The transforms of Winograd's tiles, F(m, r) in one or two dimensions, on vectors of channels.
 
 Every kernel takes a row of tiles: pixels, taps or points lie `..._step` elements apart, each a vector of
-`lanes` channels. The matrices are those of `transforms.cook_toom`.
+`lanes` channels. The matrices are those of `core.cook_toom`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
-from convalgos.core.cook_toom import Matrix, cook_toom, multiply_2d
+from convalgos.core.cook_toom import Axpy, Matrix, cook_toom, multiply_2d
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
+
+
+def _axpy(v: simd.Vec) -> Axpy:
+    """`v.axpy` for exact coefficients."""
+    return lambda a, x, y: v.axpy(float(a), x, y)
 
 
 def _matrices(matrix: Matrix, dims: int) -> tuple[Matrix, Matrix]:
@@ -18,95 +25,115 @@ def _matrices(matrix: Matrix, dims: int) -> tuple[Matrix, Matrix]:
     return (matrix if dims == 2 else ((Fraction(1),),)), matrix
 
 
-def _spread(v, matrix, dims, source, row_step, column_step, target, point_step):
+def _spread(
+    v: simd.Vec, matrix: Any, dims: Any, source: Any, row_step: Any, column_step: Any, target: Any,
+    point_step: Any,
+) -> None:  # fmt: skip
     """Pixels at source + i * row_step + j * column_step to points, `point_step` apart."""
     read, to = v.pointer(source), v.pointer(target)
 
-    def load(i, j):
+    def load(i: Any, j: Any) -> Any:
         return v.load(read, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
 
-    def store(i, j, value):
+    def store(i: Any, j: Any, value: Any) -> None:
         v.store(value, to, v.imul(point_step, i * len(matrix) + j))
 
-    multiply_2d(v.axpy, *_matrices(matrix, dims), load, store)
+    multiply_2d(_axpy(v), *_matrices(matrix, dims), load, store)
 
 
 @simd.emitter
-def input_tile(v, M, R, DIMS, source, row_step, column_step, target, point_step):
+def winograd_input_tile(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
+    point_step: Any,
+) -> None:  # fmt: skip
     """BT d B: alpha x alpha pixels to points."""
     _spread(v, cook_toom(M, R).BT, DIMS, source, row_step, column_step, target, point_step)
 
 
 @simd.emitter
-def filter_tile(v, M, R, DIMS, source, row_step, column_step, target, point_step):
+def winograd_filter_tile(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
+    point_step: Any,
+) -> None:  # fmt: skip
     """G g GT: r x r taps to points."""
     _spread(v, cook_toom(M, R).G, DIMS, source, row_step, column_step, target, point_step)
 
 
 @simd.emitter
-def output_tile(v, M, R, DIMS, source, point_step, target, row_step, column_step):
+def winograd_output_tile(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, point_step: Any, target: Any, row_step: Any,
+    column_step: Any,
+) -> None:  # fmt: skip
     """AT m A: points to m x m pixels."""
     read, to = v.pointer(source), v.pointer(target)
     matrix = cook_toom(M, R).AT
 
-    def load(i, j):
+    def load(i: Any, j: Any) -> Any:
         return v.load(read, v.imul(point_step, i * len(matrix[0]) + j))
 
-    def store(i, j, value):
+    def store(i: Any, j: Any, value: Any) -> None:
         v.store(value, to, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
 
-    multiply_2d(v.axpy, *_matrices(matrix, DIMS), load, store)
+    multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
 
 
 @jit.specialise
-def input_tiles(SIZE, LANES, M, R, DIMS):
-    def input_tiles(source, row_step, column_step, tile_step, count, target, target_step, point_step):
+def winograd_input_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    def winograd_input_tiles(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            input_tile(
+            winograd_input_tile(
                 SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
-    return input_tiles
+    return winograd_input_tiles
 
 
 @jit.specialise
-def filter_tiles(SIZE, LANES, M, R, DIMS):
-    def filter_tiles(
-        source, row_step, column_step, tile_step, count, target, target_step, point_step, rows, columns
-    ):
+def winograd_filter_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    def winograd_filter_tiles(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int, rows: int, columns: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            filter_tile(
+            winograd_filter_tile(
                 SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
-    return filter_tiles
+    return winograd_filter_tiles
 
 
 @jit.specialise
-def output_tiles(SIZE, LANES, M, R, DIMS):
-    def output_tiles(
-        source, source_step, point_step, count, target, row_step, column_step, tile_step, rows, columns
-    ):
+def winograd_output_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    def winograd_output_tiles(
+        source: int, source_step: int, point_step: int, count: int, target: int, row_step: int,
+        column_step: int, tile_step: int, rows: int, columns: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            output_tile(
+            winograd_output_tile(
                 SIZE, LANES, M, R, DIMS, source + i * source_step * SIZE, point_step,
                 target + i * tile_step * SIZE, row_step, column_step,
             )  # fmt: skip
 
-    return output_tiles
+    return winograd_output_tiles
 
 
 @jit.specialise
-def gradient_tiles(SIZE, LANES, M, R, DIMS):
-    """`filter_tiles` with the arguments of `input_tiles`, for tiles of dy in the place of a filter."""
+def winograd_gradient_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    """`winograd_filter_tiles` with the arguments of `winograd_input_tiles`: tiles of dy are the filter."""
 
-    def gradient_tiles(source, row_step, column_step, tile_step, count, target, target_step, point_step):
+    def winograd_gradient_tiles(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int,
+    ) -> None:  # fmt: skip
         for i in range(count):
-            filter_tile(
+            winograd_filter_tile(
                 SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
-    return gradient_tiles
+    return winograd_gradient_tiles

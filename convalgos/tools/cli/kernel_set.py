@@ -91,18 +91,18 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 
 _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_planes, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
-    driver.write_box, driver.run_boxes, driver.share_box, channel_kernels.filter_channel_blocks,
+    driver.write_box, driver.run_each_box, driver.share_box, channel_kernels.filter_channel_blocks,
     depthwise_weights.driver, direct.sum_blocks, direct_pixels.sum_row_blocks, direct_weights.sum_gradients,
     im2col.fill_channels_last, im2col.multiply,
     jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.run_slices,
-    spectral_kernels.alone, weights_driver.share,
+    spectral_kernels.run_chunks, weights_driver.share_weight_box,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
     depthwise_weights.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
-    spectral_kernels.forward, spectral_kernels.backward, spectral_kernels.pack,
+    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, spectral_kernels.pack_spectra,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
 
@@ -135,13 +135,13 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             ):
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
-                yield _kernel(weights_driver.outer, size, lanes, rows, vectors, accumulate)
+                yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
         yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
-    filters, blocks = blocking.TILES[wide]
+    filters, blocks = blocking.PRODUCT_TILES[wide]
     for f, b in product((1, 2, 4), (1, 2)):
         if f <= filters and b <= blocks:
-            yield _kernel(spectral_kernels.multiply, size, lanes, f, b)
+            yield _kernel(spectral_kernels.multiply_planes, size, lanes, f, b)
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
         if rows * columns <= padded_planes.SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
             yield _kernel(depthwise_weights.correlate, size, lanes, rows, columns)
@@ -156,16 +156,16 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
     t = winograd_transforms
     for dims in (1, 2):
         for a in winograd.ALGORITHMS:
-            for factory in (t.input_tiles, t.filter_tiles, t.output_tiles):
+            for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_output_tiles):
                 yield _kernel(factory, size, lanes, a.m, a.r, dims)
         for b in winograd_weights.ALGORITHMS:
-            for factory in (t.input_tiles, t.gradient_tiles, t.output_tiles):
+            for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
                 yield _kernel(factory, size, lanes, b.r, b.m, dims)
         for f in fft_tiles.ALGORITHMS:
             for factory in (
-                fft_transforms.input_tiles,
-                fft_transforms.filter_tiles,
-                fft_transforms.output_tiles,
+                fft_transforms.spectral_input_tiles,
+                fft_transforms.spectral_filter_tiles,
+                fft_transforms.spectral_output_tiles,
             ):
                 yield _kernel(factory, size, lanes, f.t, dims)
 

@@ -1,0 +1,99 @@
+"""Plans on boxes of tiles: the arguments of the kernels of `tiled.driver`, and their launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.runtime.plan import KernelPlan, Workspace
+from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.tiled.driver import (
+    AXIS_FIELDS,
+    BOX_ARGUMENTS,
+    SIZES,
+    multiply_box,
+    read_box,
+    run_each_box,
+    share_box,
+    write_box,
+)
+
+
+class BoxPlan(KernelPlan):
+    """A plan on boxes. Subclasses implement `pack_filter`, which gives U.
+
+    Args:
+        input_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
+            target_step, point_step) that transforms `count` tiles of pixels of `lanes` channels; a transform
+            in one dimension steps by column_step.
+        output_tiles: of a kernel (source, source_step, point_step, count, target, row_step, column_step,
+            tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
+            only `columns` counts. All steps count elements.
+        sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        cut: BoxSizes,
+        input_tiles: int,
+        output_tiles: int,
+        sum_panel: int,
+    ):
+        values = box_values(cut) | {
+            "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
+            "multiply_box": multiply_box(), "write_box": write_box(),
+            "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
+            "scatter": channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
+        }  # fmt: skip
+        steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
+        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes)
+        self.cut = cut
+
+    def launch_steps(self, workspace: Workspace) -> None:
+        if not self.cut.team:
+            return super().launch_steps(workspace)
+        for box in range(self.cut.boxes):
+            for phase in range(3):
+                workspace.arguments.box, workspace.arguments.phase = box, phase
+                super().launch_steps(workspace)
+        return None
+
+
+def box_values(cut: BoxSizes) -> dict[str, Any]:
+    """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`."""
+    p = cut.problem
+    x_steps, y_steps = (map_strides(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
+    values: dict[str, Any] = {
+        "box": 0, "phase": 0, "size": p.itemsize, "tasks": cut.threads, "groups": p.groups,
+        "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
+        "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
+        "gather": channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
+    }  # fmt: skip
+    for i, name in enumerate(("depth", "rows", "columns")):
+        axis, given = (
+            getattr(cut, name),
+            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
+        )
+        values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
+    for name in set(SIZES.names or ()) - values.keys():
+        if hasattr(cut, name):
+            values[name] = getattr(cut, name)
+    return values
+
+
+def _offsets(cut: BoxSizes) -> np.ndarray:
+    """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
+    slot = cut.depth.dilation // cut.slot_step * cut.slot_tiles * cut.v_row if cut.depth.taps > 1 else 0
+    depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot
+    phase = np.arange(cut.phases).reshape(-1, 1) * cut.channel_blocks * cut.parts * cut.lanes
+    block, lane = np.divmod(np.arange(cut.problem.w_shape[1]), cut.lanes)
+    offsets: np.ndarray = (depth + phase + block * cut.parts * cut.lanes + lane).ravel()
+    return offsets.astype(np.int64)
