@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
 LONGEST_NAME = 1000  # characters
 NOMINAL = "nominal"  # begins the source of figures that nobody measured
 L3_OF_CORE = 16 << 20  # bytes: virtual machines of 2 cores were told of 480 MiB
-SLOWEST_LAUNCH = 2e-4  # seconds, of a parallel region whose threads all have a core
+LONGEST_REGION = 2e-4  # seconds, of a parallel region whose threads all have a core
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def doubts(machine: Machine) -> list[str]:
             f"peak_float64 {machine.peak_float64 / 1e9:.0f} GFLOP/s is not about half of peak_float32, "
             f"{machine.peak_float32 / 1e9:.0f} GFLOP/s"
         )
-    if machine.launch > SLOWEST_LAUNCH:
+    if machine.launch > LONGEST_REGION:
         found.append(f"launch {machine.launch * 1e6:.0f} us is longer than a parallel region takes to start")
     return found
 
@@ -205,10 +205,8 @@ def load(threads: int) -> Machine | None:
     """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
     path = _path(threads)
     try:
-        stored = strict_json.loads(path.read_text("utf-8"))
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise ValueError("not a machine file of this version")
-        strict_json.integer("format", stored.pop("format"), FORMAT, FORMAT)
+        stored = strict_json.of_format(path.read_text("utf-8"), FORMAT)
+        del stored["format"]
         machine = checked(stored)
         if machine.threads != threads:
             raise ValueError(f"threads={machine.threads} must be {threads}, as its name says")

@@ -31,6 +31,7 @@ def of_format(text: str, version: int) -> dict[str, Any]:
     value = loads(text)
     if not isinstance(value, dict) or value.get("format") != version:
         raise ValueError("not a file of this version")
+    integer("format", value["format"], version, version)
     return value
 
 

@@ -28,7 +28,7 @@ BURST = 0.02  # seconds
 BURSTS = 6
 BUSY = 0.85  # of the peak of one thread is expected of each of many
 TASK = 20_000  # nanoseconds of the tasks of a region
-SLOWEST_LAUNCH = 4e-6  # seconds; a longer one was measured while other programs held the cores
+DISTURBED_LAUNCH = 4e-6  # seconds; a longer one was measured while other programs held the cores
 RATES = ("peak_float32", "peak_float64", "bandwidth", "cache_bandwidth")  # better where larger
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
 AGREE = 0.08  # within which two passes are the same
@@ -190,7 +190,7 @@ def _copies(nbytes: int) -> Callable[[int], float]:
 
 def _launch(threads: int) -> float:
     """What a region takes beyond its tasks, which are long enough for every thread to come in time."""
-    return min(SLOWEST_LAUNCH, _best(_call(busy(), threads, repeats=TASK)) - TASK * 1e-9)
+    return min(DISTURBED_LAUNCH, _best(_call(busy(), threads, repeats=TASK)) - TASK * 1e-9)
 
 
 def _call(kernel: int, tasks: int, **values: int | np.ndarray) -> Callable[[], None]:
