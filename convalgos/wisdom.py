@@ -16,8 +16,8 @@ from convalgos.api import planning
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import timing
+from convalgos.measure.accuracy import repeating_arrays
 from convalgos.measure.backends import backend
-from convalgos.measure.race import cheap_arrays
 from convalgos.select import devices, registry, wisdom_file
 from convalgos.select.measured import Entries, Entry, Measured
 
@@ -189,7 +189,7 @@ def verify(
         name = fastest[text]
         progress(f"{name} {text}", turn / len(chosen))
         problem = ConvProblem.parse(text)
-        x, w = map(here.put, cheap_arrays(problem))
+        x, w = map(here.put, repeating_arrays(problem))
         y = here.empty(problem.array_shapes[2], x.dtype)
         with here.working():
             plan = registry.find_algorithm(name, problem).serve(problem)

@@ -93,4 +93,4 @@ def main():
     timing.HOST_TRIES = 1
     sys.modules["torch"] = None  # its import takes seconds
     GpuAlgorithm.serve = lambda algorithm, problem: Plan(problem, algorithm)
-    process.serve(Connection(int(sys.argv[1])), Simulated)
+    process.serve_jobs(Connection(int(sys.argv[1])), Simulated)

@@ -17,13 +17,18 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.cpu.reference import Reference, answer
-from convalgos.measure import accuracy, timing
+from convalgos.measure import accuracy, remembered, timing
+from convalgos.measure import table as measure_table
 from convalgos.measure.backends import Backend
-from convalgos.measure.timing import Row, Timing
+from convalgos.measure.table import Row, Table, time_candidates
+from convalgos.measure.timing import Timing
 from convalgos.select import Candidate, Ranking, Rejection
 from convalgos.tools.bench import peers
+from convalgos.tools.bench import read_target as targets
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import run as bench_run
-from convalgos.tools.bench.peers import PEERS, Peer
+from convalgos.tools.bench.peer import Peer
+from convalgos.tools.bench.peers import PEERS
 from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.report import terminal as report_terminal
 
@@ -77,13 +82,13 @@ def ranking(*kinds, problem=SMALL):
 def layer_result(
     problem=SMALL, pick="cpu.a", rows=(), failed=(), found=(), name="layer", suite="net", count=1
 ):
-    table = timing.Table(problem, tuple(rows), (), tuple(failed))
-    return bench_run.LayerResult(Layer(suite, name, problem, count), pick, table, tuple(found))
+    table = Table(problem, tuple(rows), (), tuple(failed))
+    return bench_results.LayerResult(Layer(suite, name, problem, count), pick, table, tuple(found))
 
 
 def row(algorithm, seconds, error=1e-7, bound=1e-6):
     samples = (0.9 * seconds, seconds, 1.1 * seconds)  # of which the spread is a tenth
-    return Row(algorithm, seconds, 0.1, 0, error, bound, samples)
+    return Row(algorithm, Timing(samples), 0, error, bound)
 
 
 # --- timing ----------------------------------------------------------------------------------
@@ -122,7 +127,7 @@ def test_a_long_call_is_its_own_warm_up_and_a_very_long_one_is_timed_once(monkey
 
 
 def test_a_table_measures_checks_and_lists_the_rest():
-    table = timing.table(ranking("wrong", "lazy", "broken", "hopeless"), rounds=1)
+    table = time_candidates(ranking("wrong", "lazy", "broken", "hopeless"), rounds=1)
     by_id = {r.algorithm: r for r in table.rows}
     assert by_id.keys() == {"cpu.odd.wrong", "cpu.odd.lazy", "cpu.reference"}
     assert by_id["cpu.reference"].error < 1e-6 < 1e-2 < by_id["cpu.odd.wrong"].error < np.inf
@@ -138,23 +143,23 @@ def test_a_table_measures_checks_and_lists_the_rest():
 
 
 def test_the_first_of_a_ranking_is_timed_in_full_however_slow(monkeypatch):
-    monkeypatch.setattr(timing, "SLOW", -1.0)  # everything is
-    table = timing.table(ranking("wrong"), rounds=2)
+    monkeypatch.setattr(measure_table, "SLOW", -1.0)  # everything is
+    table = time_candidates(ranking("wrong"), rounds=2)
     assert {r.algorithm: len(r.samples_s) for r in table.rows} == {"cpu.odd.wrong": 6, "cpu.reference": 1}
 
 
 def test_others_are_timed_in_the_same_rounds():
     order = []
-    table = timing.table(ranking(), rounds=2, others={"them": lambda: order.append(1)})
+    table = time_candidates(ranking(), rounds=2, others={"them": lambda: order.append(1)})
     assert len(table.others["them"].samples) == len(table.rows[0].samples_s) == 6
     assert len(order) >= 8
 
 
 def test_what_a_table_tells_is_kept_with_failures_and_wrong_results():
-    known = timing.entry(timing.table(ranking("wrong", "lazy", "broken"), rounds=1))
+    known = remembered.of_table(time_candidates(ranking("wrong", "lazy", "broken"), rounds=1))
     assert known["cpu.odd.broken"].failure == "RuntimeError: the kernel is\nbroken"
     assert known["cpu.reference"].error < 1e-6 < known["cpu.odd.wrong"].error
-    assert known["cpu.odd.lazy"].error == timing.UNBOUNDED
+    assert known["cpu.odd.lazy"].error == remembered.UNBOUNDED
     assert known["cpu.reference"].prepare_s > 0 and known["cpu.reference"].workspace_bytes == 16
 
 
@@ -178,7 +183,7 @@ def test_complaints_name_layer_algorithm_and_reason():
         failed=[Rejection("cpu.b", "RuntimeError: no\nmore")],
         name="L",
     )
-    results = bench_run.Results("", MACHINE, {}, layers=[result])
+    results = bench_results.Results("", MACHINE, {}, layers=[result])
     assert results.complaints() == [
         "L: cpu.fast has error 5.0e-01, over its bound 1.0e-06",
         "L: cpu.b failed: RuntimeError: no",
@@ -187,8 +192,8 @@ def test_complaints_name_layer_algorithm_and_reason():
 
 def test_ratios_are_their_time_over_ours():
     found = [
-        bench_run.PeerResult("p", Timing((4.0, 6.0)), 0.0),
-        bench_run.PeerResult("q", None, None, "cannot"),
+        bench_results.PeerResult("p", Timing((4.0, 6.0)), 0.0),
+        bench_results.PeerResult("q", None, None, "cannot"),
     ]
     result = layer_result(rows=[row("cpu.a", 2.0)], found=found)
     assert (result.ratio("p"), result.ratio("q"), result.ratio("r")) == (2.5, None, None)
@@ -196,8 +201,8 @@ def test_ratios_are_their_time_over_ours():
 
 
 def test_geometric_mean():
-    assert bench_run.geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
-    assert bench_run.geometric_mean([None]) is None
+    assert bench_results.geometric_mean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert bench_results.geometric_mean([None]) is None
 
 
 def test_a_layer_is_run_with_its_peers():
@@ -266,14 +271,14 @@ def test_the_json_has_what_it_says():
         rows=[row("cpu.a", 1.0, error=np.inf)],
         failed=[Rejection("cpu.b", "why")],
         found=[
-            bench_run.PeerResult("p", Timing((1.0, 3.0)), 1e-7),
-            bench_run.PeerResult("q", None, None, "cannot"),
+            bench_results.PeerResult("p", Timing((1.0, 3.0)), 1e-7),
+            bench_results.PeerResult("q", None, None, "cannot"),
         ],
     )
-    results = bench_run.Results(
-        "convalgos bench", MACHINE, bench_run.versions(), {"up": "no"}, [result, wrong]
+    results = bench_results.Results(
+        "convalgos bench", MACHINE, bench_results.versions(), {"up": "no"}, [result, wrong]
     )
-    text = json.dumps(bench_run.as_json(results), allow_nan=False)
+    text = json.dumps(bench_results.as_json(results), allow_nan=False)
     read = json.loads(text)
     assert read.keys() == {
         "kind", "format", "command", "started", "machine", "versions", "skipped", "layers",
@@ -380,26 +385,26 @@ def hide(monkeypatch):
 def test_absent_peers_are_left_out_or_named(hide):
     hide("torch")
     hide("onnx")
-    assert [peer.name for peer in peers.choose(None)] == ["scipy"]
+    assert [peer.name for peer in peers.choose_peers(None)] == ["scipy"]
     with pytest.raises(
         Unsupported, match=r"peer torch needs torch, which is not installed .*convalgos\[torch"
     ):
-        peers.choose("torch")
+        peers.choose_peers("torch")
     with pytest.raises(Unsupported, match=r"peer onnxruntime needs onnx, which is not installed"):
-        peers.choose("scipy,onnxruntime")
+        peers.choose_peers("scipy,onnxruntime")
 
 
 def test_peers_are_chosen_by_package_or_name():
-    assert peers.choose("none") == ()
-    assert [peer.name for peer in peers.choose("scipy")] == ["scipy"]
+    assert peers.choose_peers("none") == ()
+    assert [peer.name for peer in peers.choose_peers("scipy")] == ["scipy"]
     with pytest.raises(
         ValueError, match=r"peers='scypi' must be none, or some of torch, .*did you mean scipy"
     ):
-        peers.choose("scipy,scypi")
+        peers.choose_peers("scipy,scypi")
     if not missing("torch"):
-        names = [peer.name for peer in peers.choose("torch")]
+        names = [peer.name for peer in peers.choose_peers("torch")]
         assert names == ["torch.channels_first", "torch.channels_last"]
-        assert [peer.name for peer in peers.choose("torch.channels_last")] == ["torch.channels_last"]
+        assert [peer.name for peer in peers.choose_peers("torch.channels_last")] == ["torch.channels_last"]
 
 
 # --- report ----------------------------------------------------------------------------------
@@ -407,17 +412,17 @@ def test_peers_are_chosen_by_package_or_name():
 
 def shown(results, width=120, terminal=True):
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
-    report_terminal.show(results, console)
+    report_terminal.show_results(results, console)
     return console.file.getvalue()
 
 
 def network(picks=("cpu.winograd.f4x3", "cpu.im2col.mkl")):
     names = [peer.name for peer in PEERS]
-    return bench_run.Results(
+    return bench_results.Results(
         "", MACHINE, {"python": "3"}, layers=[
             layer_result(
                 layer.problem, picks[0], [row(picks[1], 1e-3), row(picks[0], 1.3e-3)],
-                found=[bench_run.PeerResult(name, Timing((2.6e-3,)), 0.0) for name in names],
+                found=[bench_results.PeerResult(name, Timing((2.6e-3,)), 0.0) for name in names],
                 name=layer.name, suite="resnet50",
             )
             for layer in suites()["resnet50"]
@@ -426,8 +431,10 @@ def network(picks=("cpu.winograd.f4x3", "cpu.im2col.mkl")):
 
 
 def test_a_single_sample_has_no_spread():
-    single = Row("cpu.a", 2.0, 0.0, 0, 1e-7, 1e-6, (2.0,))
-    results = bench_run.Results("", MACHINE, {}, layers=[layer_result(rows=[single], pick="cpu.a", name="L")])
+    single = Row("cpu.a", Timing((2.0,)), 0, 1e-7, 1e-6)
+    results = bench_results.Results(
+        "", MACHINE, {}, layers=[layer_result(rows=[single], pick="cpu.a", name="L")]
+    )
     assert "n=1" in shown(results).split() and "1 sample" in str(results.layers[0].table)
 
 
@@ -452,7 +459,7 @@ def test_a_file_is_as_wide_as_it_takes():
 
 
 def test_what_went_wrong_is_shown():
-    results = bench_run.Results(
+    results = bench_results.Results(
         "", MACHINE, {}, {"up": "ConvTranspose is another operator"}, [
             layer_result(rows=[row("cpu.a", 1.0, error=0.5)], name="wrong"),
             layer_result(failed=[Rejection("cpu.a", "RuntimeError: no")], name="failing"),
@@ -460,7 +467,7 @@ def test_what_went_wrong_is_shown():
         ],
     )  # fmt: skip
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard")
-    report_terminal.show(results, console)
+    report_terminal.show_results(results, console)
     text = console.file.getvalue()
     assert "\x1b[1;31ma" in text.replace(" ", "")  # the pick's short id, in bold red
     assert "\x1b[1;31mwrong: cpu.a has error 5.0e-01, over its bound" in text
@@ -470,8 +477,8 @@ def test_what_went_wrong_is_shown():
 
 
 def test_counts_and_suites_are_shown_where_they_tell():
-    found = [bench_run.PeerResult("p", Timing((4.0,)), 0.0)]
-    results = bench_run.Results(
+    found = [bench_results.PeerResult("p", Timing((4.0,)), 0.0)]
+    results = bench_results.Results(
         "", MACHINE, {}, {}, [
             layer_result(rows=[row("cpu.a", 1.0)], name="x", suite="s", count=3, found=found),
             layer_result(rows=[row("cpu.a", 2.0)], name="y", suite="t", found=found),
@@ -494,7 +501,7 @@ def test_digits(value, text):
 @pytest.mark.parametrize("direction", ["backward_data", "backward_weights"])
 def test_torch_is_timed_on_gradients(direction, layout):
     pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
-    (layer,) = bench_run.changed([Layer("", "one", SMALL)], direction=direction, layout=layout)
+    (layer,) = targets.changed([Layer("", "one", SMALL)], direction=direction, layout=layout)
     torch = [peer for peer in PEERS if peer.package == "torch"]
     result = bench_run.run_layer(layer, torch, only=["cpu.reference"], rounds=1)
     assert [p.name for p in result.peers] == ["torch.channels_first", "torch.channels_last"]

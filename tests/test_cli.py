@@ -15,10 +15,10 @@ from convalgos import ConvProblem, Unsupported
 from convalgos.api import planning
 from convalgos.core.errors import missing
 from convalgos.cpu.reference import ALGORITHMS, Reference
-from convalgos.measure import timing
 from convalgos.select import devices, registry
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import COLUMNS
+from convalgos.tools.cli import explain_commands
 
 HEADER = ",".join(COLUMNS)
 TABLE = f"""{HEADER}
@@ -203,7 +203,7 @@ def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):
     def interrupted(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(timing, "table", interrupted)
+    monkeypatch.setattr(explain_commands, "time_candidates", interrupted)
     assert run("find", "n1 c4 w9 k4 s3", status=130).stderr == "interrupted\n"
 
 

@@ -19,7 +19,7 @@ from convalgos.tools.evaluate import other_machine, recorded_tables, regret
 from convalgos.tools.evaluate import report as evaluate_report
 from convalgos.tools.evaluate.learned import Learned
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
-from convalgos.tools.evaluate.regret import Case
+from convalgos.tools.evaluate.regret import MeasuredLayer
 
 SHIPPED = sorted((Path(__file__).parents[1] / "asv_bench" / "tables").glob("*.json"))
 PROBLEM = ca.ConvProblem.parse("n1 c16 h12 w12 k16 r3 s3 p1")
@@ -33,7 +33,7 @@ def case(suite="net", count=1, **samples):
     candidates = tuple(
         Candidate(registry.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
     )
-    return Case(layer, devices.current_machine(), candidates, ())
+    return MeasuredLayer(layer, devices.current_machine(), candidates, ())
 
 
 def always(name):
@@ -135,14 +135,14 @@ def test_candidates_are_those_of_the_machine_of_a_table():
     here = devices.current_machine()
     problems = [PROBLEM, ca.ConvProblem.parse("n2 c3 w20 k4 s3")]
     plain = [choose.survey(p, "cpu", here)[0] for p in problems]
-    assert other_machine.survey(problems, here) == plain
+    assert other_machine.survey_there(problems, here) == plain
     (there,) = {16, 32, 64} - {here.vector_bytes, 16 if here.vector_bytes > 16 else 64}
     other = replace(here, vector_bytes=there, threads=here.threads + 1, l2_bytes=here.l2_bytes // 2)
-    seen = other_machine.survey(problems, other)
+    seen = other_machine.survey_there(problems, other)
     assert [[c.id for c in found] for found in seen] == [[c.id for c in found] for found in plain]
     assert all(c.predicted > 0 for found in seen for c in found)
     assert [c.workspace_bytes for c in seen[0]] != [c.workspace_bytes for c in plain[0]]
-    assert other_machine.survey(problems, here) == plain  # this process still plans for its own
+    assert other_machine.survey_there(problems, here) == plain  # this process still plans for its own
 
 
 def test_the_errors_of_the_models():
@@ -151,7 +151,7 @@ def test_the_errors_of_the_models():
         c if c.id == OWN else Candidate(c.algorithm, 0, 0, 0, predicted=2 * c.predicted)
         for c in found[0].candidates
     ]
-    found = [Case(found[0].layer, found[0].machine, tuple(doubled), ())]
+    found = [MeasuredLayer(found[0].layer, found[0].machine, tuple(doubled), ())]
     (error,) = regret.model_errors(found)  # direct is more than 3 times the fastest
     assert (error.family, error.count, error.bias) == ("cpu.im2col", 2, pytest.approx(math.sqrt(2)))
     assert error.scatter == pytest.approx(math.sqrt(2))
@@ -163,7 +163,7 @@ def test_the_errors_of_the_models():
 def mistaken(found, wrong):
     """The same cases, predicted right but for a factor of each id."""
     return [
-        Case(
+        MeasuredLayer(
             c.layer,
             c.machine,
             tuple(replace(k, predicted=c.seconds(k.id) / wrong.get(k.id, 1.0)) for k in c.candidates),
@@ -206,7 +206,7 @@ def test_what_was_never_seen_is_not_corrected():
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
-    found = regret.cases([recorded_tables.read(path)])
+    found = regret.measured_layers([recorded_tables.read_table_file(path)])
     plain = regret.evaluate("analytic", ranker.analytic, found)
     assert regret.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
 
@@ -230,18 +230,18 @@ def bench_json(tmp_path_factory):
 
 
 def test_a_table_of_bench_is_read_and_made_compact(bench_json, tmp_path):
-    table = recorded_tables.read(bench_json)
+    table = recorded_tables.read_table_file(bench_json)
     (layer,) = table.layers
     written = json.loads(bench_json.read_text())["layers"][0]
     assert layer.times.keys() == {c["algorithm"] for c in written["candidates"]}
     assert str(layer.problem) == written["problem"]
     small = tmp_path / "small.json"
-    small.write_text(recorded_tables.dump(table))
-    again = recorded_tables.read(small)
+    small.write_text(recorded_tables.compact_text(table))
+    again = recorded_tables.read_table_file(small)
     assert again.machine == table.machine and again.versions == table.versions
     for name, times in layer.times.items():
         assert again.layers[0].times[name].samples_s == pytest.approx(times.samples_s, rel=1e-3)
-    assert recorded_tables.dump(again) == recorded_tables.dump(table)
+    assert recorded_tables.compact_text(again) == recorded_tables.compact_text(table)
 
 
 def test_wrong_results_are_left_out(bench_json, tmp_path):
@@ -250,7 +250,7 @@ def test_wrong_results_are_left_out(bench_json, tmp_path):
     found["layers"][0]["candidates"][1]["error"] = 1.0
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(found))
-    left = recorded_tables.read(path).layers[0].times
+    left = recorded_tables.read_table_file(path).layers[0].times
     assert left.keys() == {c["algorithm"] for c in found["layers"][0]["candidates"][2:]}
 
 
@@ -269,22 +269,22 @@ def test_a_table_that_is_none_is_refused(bench_json, tmp_path, damage):
     path = tmp_path / "bad.json"
     path.write_text(damage(bench_json.read_text()))
     with pytest.raises(ValueError, match=r"bad\.json is not a table of convalgos bench"):
-        recorded_tables.read(path)
+        recorded_tables.read_table_file(path)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_shipped_tables_can_be_replayed(path):
-    table = recorded_tables.read(path)
-    assert recorded_tables.dump(table) == path.read_text()
+    table = recorded_tables.read_table_file(path)
+    assert recorded_tables.compact_text(table) == path.read_text()
     assert table.machine.name and table.versions["convalgos"]
-    found = regret.cases([table])
+    found = regret.measured_layers([table])
     assert len(found) == len(table.layers)
     e = regret.evaluate("analytic", ranker.analytic, found)
     assert e.gap_closed(regret.single_best(found)) > 0.5  # the models know far more than one rule does
 
 
 def test_tables_are_shipped():
-    tables = [recorded_tables.read(path) for path in SHIPPED]
+    tables = [recorded_tables.read_table_file(path) for path in SHIPPED]
     assert max(len(t.layers) for t in tables) >= 100
     assert max(len({layer.suite for layer in t.layers}) for t in tables) >= 20
     assert len({t.machine for t in tables}) >= 2
@@ -318,7 +318,7 @@ def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_p
 def test_the_command_that_compacts(bench_json, tmp_path):
     path = tmp_path / "small.json"
     assert "1 layers" in run("select", "compact", bench_json, path).stdout
-    assert recorded_tables.read(path).layers
+    assert recorded_tables.read_table_file(path).layers
     assert "is not a table" in run("select", "evaluate", mangled(path), status=2).stderr
 
 
@@ -331,5 +331,7 @@ def mangled(path):
 def test_names_are_escaped():
     bad = case("<b>net</b>", cpu__direct=flat(1.0), cpu__im2col__own=flat(3.0))
     e = regret.evaluate("own", always(OWN), [bad])
-    page = evaluate_report.html([e], regret.single_best([bad]), [], [Recorded(bad.machine, {}, ())])
+    page = evaluate_report.evaluation_page(
+        [e], regret.single_best([bad]), [], [Recorded(bad.machine, {}, ())]
+    )
     assert "<b>" not in page and "&lt;b&gt;net" in page

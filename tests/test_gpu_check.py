@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from convalgos.gpu.device.offline import PaperDevice
 from convalgos.gpu.direct import DirectPlan
 from convalgos.gpu.im2col import PatchPlan
 from convalgos.gpu.launch.plan import GpuPlan
-from convalgos.select import algorithms, facing
+from convalgos.select import algorithms, facing, registry
 from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import recorded_tables, regret
@@ -68,7 +69,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(timing, "PROMISING", 1e9)
     monkeypatch.setattr(calibrate, "COPIED", 1 << 12)
     monkeypatch.setattr(calibrate, "SQUARE", 16)
-    monkeypatch.setattr(compiling, "builds", lambda device: [])
+    monkeypatch.setattr(compiling, "builds_to_try", lambda device: [])
     monkeypatch.setattr(sanitize, "tool", lambda: None)
     monkeypatch.setattr(command, "suites", lambda: {"net": (LAYER,)})
     with use(shim.ShimDevice()) as chosen:
@@ -83,7 +84,7 @@ def only(monkeypatch):
     def algorithms_on(device, direction="forward"):
         return tuple(facing(a, direction) for a in chosen)
 
-    monkeypatch.setattr(checks.choose, "algorithms_on", algorithms_on)
+    monkeypatch.setattr(registry, "algorithms_on", algorithms_on)
 
 
 def run(chosen, folder, *arguments):
@@ -173,7 +174,7 @@ def test_a_gpu_with_little_memory_is_no_failure(stand_in, only, tmp_path, monkey
 @needs_shim
 def test_a_build_that_does_not_compile_is_told_and_the_rest_goes_on(stand_in, only, tmp_path, monkeypatch):
     good, broken = Build.of("im2col.cu", element_t="float", CHANNELS_LAST=0), Build.of("direct.cu", TILE_M=3)
-    monkeypatch.setattr(compiling, "builds", lambda device: [good, broken])
+    monkeypatch.setattr(compiling, "builds_to_try", lambda device: [good, broken])
     status, record = run(stand_in, tmp_path, CHECKS)
     assert status == 1
     (told,) = record["wrong"]
@@ -234,14 +235,14 @@ def test_unknown_suites_and_devices_are_refused(stand_in, capsys):
 @needs_shim
 def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_path):
     run(stand_in, tmp_path, ALL)
-    table = recorded_tables.read(tmp_path / "gpu-h200-132sm.json")
+    table = recorded_tables.read_table_file(tmp_path / "gpu-h200-132sm.json")
     assert table.machine == stand_in.figures
-    assert {c.id for case in regret.cases([table]) for c in case.candidates} == set(OURS)
-    (tmp_path / "small.json").write_text(recorded_tables.dump(table))
-    small = recorded_tables.read(tmp_path / "small.json")
+    assert {c.id for case in regret.measured_layers([table]) for c in case.candidates} == set(OURS)
+    (tmp_path / "small.json").write_text(recorded_tables.compact_text(table))
+    small = recorded_tables.read_table_file(tmp_path / "small.json")
     token = device._chosen.set(None)  # no GPU, not even the stand-in
     try:
-        found = regret.cases([small])
+        found = regret.measured_layers([small])
         assert {m.family for m in regret.model_errors(found)} <= set(OURS)
         shown = CliRunner().invoke(main, ["select", "evaluate", str(tmp_path / "small.json")])
     finally:
@@ -301,7 +302,7 @@ def test_three_layers_of_each_kind_are_telling():
 
 def test_gradients_are_timed_after_what_targets_name_and_checked_before():
     layers = [layer for found in suites().values() for layer in found]
-    ordered, gradients = cases.by_importance(layers), cases.gradients(layers)
+    ordered, gradients = cases.by_importance(layers), cases.gradient_cases(layers)
     assert gradients == [case for case in ordered if case.problem.direction != "forward"]
     begin = ordered.index(gradients[0])
     wanted = (cases.is_winograd, cases.is_depthwise, cases.is_dense)
@@ -321,14 +322,14 @@ def test_gradients_are_timed_after_what_targets_name_and_checked_before():
 def test_every_algorithm_has_a_regular_and_an_odd_problem_of_each_type():
     with use(shim.RecordingDevice()):
         for algorithm in (a for a in algorithms("gpu") if list(a.builds())):
-            found = quick.cases(algorithm)
+            found = quick.quick_cases(algorithm)
             kinds = {(c.problem.dtype, c.problem.direction) for c in found}
             assert kinds >= set(product(algorithm.dtypes, algorithm.directions)), algorithm.id
             assert {c.suite for c in found} == {"regular", "odd"}, algorithm.id
             assert len({str(c.problem) for c in found}) == 2 * len(kinds), algorithm.id
             big = [c.problem for c in found if c.problem.flops > 5e10]
             assert not big, algorithm.id
-    first, *_, last = quick.algorithms()
+    first, *_, last = quick.gpu_algorithms()
     assert first == "gpu.direct" and last.partition("wgmma_")[2].count(".") == 1, "forms that race come last"
 
 
@@ -357,8 +358,7 @@ def test_gradients_stand_apart_from_the_forward_pass(stand_in, only, tmp_path, m
 
 @needs_shim
 def test_a_stray_output_between_the_places_is_found_and_the_right_one_is_blamed(stand_in, only, monkeypatch):
-    monkeypatch.setattr(reference_answers, "WHOLE", 0)
-    monkeypatch.setattr(reference_answers, "PLACES", 4)
+    monkeypatch.setattr(reference_answers, "EXTENT", replace(reference_answers.EXTENT, flops=0, places=4))
     places = reference_answers.Truth(LAYER.problem).places
     stray = next(
         (0, k, h, w) for k in range(5) for h in range(9) for w in range(8)
@@ -373,12 +373,16 @@ def test_a_stray_output_between_the_places_is_found_and_the_right_one_is_blamed(
 
         with monkeypatch.context() as patch:
             patch.setattr(plan, "run", run)
-            found = [r for r in checks.check(stand_in, [CASE], False, np.inf) if isinstance(r, Result)]
+            found = [
+                r for r in checks.check_algorithms(stand_in, [CASE], False, np.inf) if isinstance(r, Result)
+            ]
         assert {r.algorithm for r in found if r.wrong} == {wrong}
         (told,) = [r for r in found if r.wrong]
         assert told.where == stray and told.error > 0.1
     last = Case("net", "conv1", LAYER.problem.replace(layout="channels_last"))
-    assert not any(r.wrong for r in checks.check(stand_in, [last], False, np.inf) if isinstance(r, Result))
+    assert not any(
+        r.wrong for r in checks.check_algorithms(stand_in, [last], False, np.inf) if isinstance(r, Result)
+    )
 
 
 @needs_shim
@@ -400,13 +404,15 @@ def test_runs_that_differ_are_found(stand_in, only, monkeypatch):
 @needs_shim
 def test_what_was_tried_before_is_left_out(stand_in, only):
     other = Case("net", "other", ca.ConvProblem.parse(FEW[0]))
-    steps = [s for s in checks.check(stand_in, [CASE, other], False, np.inf) if isinstance(s, Begun)]
+    steps = [
+        s for s in checks.check_algorithms(stand_in, [CASE, other], False, np.inf) if isinstance(s, Begun)
+    ]
     begun = list(dict.fromkeys(s.key for s in steps if s.algorithm))
     assert len(begun) == 4 and len(steps) == 2 + 2 * 4  # data; then a plan and its run
 
     def left(**skip):
         given = Skip(**{name: frozenset(keys) for name, keys in skip.items()})
-        steps = checks.check(stand_in, [CASE, other], False, np.inf, skip=given)
+        steps = checks.check_algorithms(stand_in, [CASE, other], False, np.inf, skip=given)
         return list(dict.fromkeys(s.key for s in steps if isinstance(s, Begun) and s.algorithm))
 
     assert left(tried=begun[:3]) == begun[3:]
@@ -418,7 +424,7 @@ def test_what_is_timed_beside_ours_is_the_same_convolution(stand_in):
     problem = ca.ConvProblem.parse("n2 c3 w16 k3 s16 p15:0 groups3")
     (name,) = timing._spectral_peers(stand_in, problem)  # torch has no GPU here
     assert name == "cupy.fft"
-    x, w = timing.cheap_arrays(problem)
+    x, w = timing.repeating_arrays(problem)
     right = reference(problem, x, w)
     assert np.abs(timing._spectral(stand_in, problem)() - right).max() < 1e-4 * np.abs(right).max()
 
@@ -461,7 +467,7 @@ def test_targets_are_geometric_means_over_their_layers():
     calls = [HostTime("p", "gpu.direct", 6e-6, 2e-6), HostTime("p", "gpu.cudnn", 20e-6, None)]
     moved = ca.ConvProblem.parse("n8 c512 w4096 k512 s4 p3:0 groups512").bytes
     ceilings = [Ceiling("copy bytes/s", moved / 38e-6)]
-    found = {t.what: t for t in targets.targets(layers, signals, calls, ceilings)}
+    found = {t.what: t for t in targets.targets_reached(layers, signals, calls, ceilings)}
     strict = found["strict float32, channels first: the pick"]
     assert strict.reached == pytest.approx((4 * 1 * 12 * 5) ** 0.25) and strict.count == 4 and strict.met
     assert "r1 s1 1.00" in strict.least
@@ -514,7 +520,7 @@ cases.types = compiling.types = quick.types = lambda names: ["float32"]
 quick.REGULAR = quick.ODD = quick.USED = quick.AWKWARD = cases.USED
 cases.CAUSAL = times.CALLS = sweep.GROUPS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
-compiling.builds = lambda device: []
+compiling.builds_to_try = lambda device: []
 command.suites = lambda: {"none": ()}
 with use(shim.ShimDevice()) as device:
     sys.exit(command.main(["--out", sys.argv[1]], Here(device)))

@@ -13,7 +13,7 @@ from gpu_check_stand_in import Simulated
 import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import answer
-from convalgos.measure.race import cheap_arrays
+from convalgos.measure.accuracy import repeating_arrays
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.gpu_check import __main__ as command
 from convalgos.tools.gpu_check import baselines, targets, timing
@@ -37,7 +37,7 @@ def test_torch_computes_the_same_convolution(layout, direction):
     )
     for text in texts:
         problem = ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
-        x, w = cheap_arrays(problem)
+        x, w = repeating_arrays(problem)
         even = all(low == high for low, high in problem.padding)
         if not even and direction != "forward":
             with pytest.raises(Unsupported, match="paddings that differ"):
@@ -65,7 +65,7 @@ def test_the_best_baseline_there_is_counts_and_is_named():
     assert torch.baseline == ("torch", 30e-6)
     name, seconds = alone.baseline
     assert name == "recorded on an H200" and 1e-4 < seconds < 1e-2
-    strict, *_ = targets.targets([cudnn, alone], [], [], [])
+    strict, *_ = targets.targets_reached([cudnn, alone], [], [], [])
     assert strict.beside == "cuDNN 1, recorded on an H200 1" and strict.count == 2
 
 
@@ -80,7 +80,7 @@ def test_with_nothing_installed_targets_are_timed_beside_what_was_recorded():
         for p in (la.problem.replace(layout=layout, **kind),)
     ]
     assert sum(la.baseline is not None for la in timed) > 0.9 * len(timed)
-    reached = {t.what: t.reached for t in targets.targets(timed, [], [], [])}
+    reached = {t.what: t.reached for t in targets.targets_reached(timed, [], [], [])}
     for what in ("strict float32, channels first: the pick", "depthwise 31x31, float32",
                  "tf32, channels last: our own", "float16, channels first: the pick"):  # fmt: skip
         assert reached[what] is not None, what

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,13 @@ SMALL = ca.ConvProblem.parse("n1 c3 h9 w8 k5 r3 s3 p1")
 @pytest.fixture
 def large(monkeypatch):
     """A small problem counts as a large one."""
-    monkeypatch.setattr(reference_answers, "WHOLE", 0)
-    monkeypatch.setattr(reference_answers, "PLACES", 4)
+    monkeypatch.setattr(reference_answers, "EXTENT", replace(reference_answers.EXTENT, flops=0, places=4))
     monkeypatch.setattr(quick, "REGULAR", (str(SMALL),))
     monkeypatch.setattr(quick, "types", lambda names: ["float32"])
 
 
 def judged(device, answers, **skip):
-    return list(quick.judge(device, answers, np.inf, Skip(**skip)))
+    return list(quick.answer_large_problems(device, answers, np.inf, Skip(**skip)))
 
 
 @needs_shim
@@ -102,7 +102,9 @@ def test_between_the_places_that_the_host_knows_the_judge_finds_what_is_wrong(la
             spoiled = y.copy()
             spoiled[stray] += moved
             answers.keep(SMALL, Answer("the judge", 1e-10, spoiled))
-            found = checks.check(device, [case], False, np.inf, whose="gpu.direct", answers=answers)
+            found = checks.check_algorithms(
+                device, [case], False, np.inf, whose="gpu.direct", answers=answers
+            )
             wrong = [f for f in found if isinstance(f, Result) and f.wrong]
             assert [f.algorithm for f in wrong] == ([culprit] if culprit else [])
 
@@ -202,15 +204,15 @@ def test_the_summary_has_what_matters_on_sixty_lines():
 
 
 def test_phases_are_chosen_by_name_and_quick_ones_come_first():
-    names = [p.name for stage in phases.chosen(False, None) for p in stage.phases]
-    quick_ones = [p.name for stage in phases.chosen(True, None) for p in stage.phases]
+    names = [p.name for stage in phases.stages(False, None) for p in stage.phases]
+    quick_ones = [p.name for stage in phases.stages(True, None) for p in stage.phases]
     assert quick_ones == ["ceilings", "driver", "compile", "algorithms", "telling"]
     assert names[:5] == quick_ones and names[5] == "awkward" and len(set(names)) == len(names)
     assert sum(max(p.seconds for p in stage.phases) for stage in phases.QUICK) <= 140
-    (stage,) = phases.chosen(False, ["algorithms"])
+    (stage,) = phases.stages(False, ["algorithms"])
     assert [p.name for p in stage.phases] == ["algorithms"] and stage.lanes == phases.LANES
     with pytest.raises(ValueError, match="no phase 'tmes'; did you mean times"):
-        phases.chosen(False, ["times", "tmes"])
+        phases.stages(False, ["times", "tmes"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -234,7 +236,7 @@ def test_what_looks_at_results_is_called_before_it_is_needed(monkeypatch, dtype)
 
             return call
 
-    monkeypatch.setattr(reference_answers, "WHOLE", 0)
+    monkeypatch.setattr(reference_answers, "EXTENT", replace(reference_answers.EXTENT, flops=0))
     problem = SMALL.replace(dtype=dtype)
     with use(Simulated()) as device:
         device.xp = Watching()
@@ -279,6 +281,6 @@ def test_forms_that_race_are_checked_each_by_itself(tmp_path):
     form = "gpu.implicit_gemm.wgmma_half.pingpong"
     case = Case("odd", "conv", ca.ConvProblem.parse("n1 c16 h9 w7 k24 r3 s3 p1").replace(dtype="float16"))
     with use(shim.ShimDevice()) as device:
-        found = list(checks.check(device, [case], False, np.inf, whose=form))
+        found = list(checks.check_algorithms(device, [case], False, np.inf, whose=form))
     assert [f.algorithm for f in found if isinstance(f, Result)] == [form]
     assert not any(f.wrong for f in found if isinstance(f, Result))

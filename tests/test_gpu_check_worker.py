@@ -18,7 +18,7 @@ from convalgos.tools.gpu_check import __main__ as command
 from convalgos.tools.gpu_check import phases, process, quick, sanitize, worker
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.quarantine import Quarantine
-from convalgos.tools.gpu_check.results import Cut, Result
+from convalgos.tools.gpu_check.results import OutOfTime, Result
 from convalgos.tools.gpu_check.steps import PLANNING, RUNNING, Begun
 from convalgos.tools.gpu_check.worker import Apart, NoDeviceError, Task
 
@@ -154,11 +154,11 @@ def test_the_end_of_a_phase_is_kept_whatever_a_job_does(processes, monkeypatch):
         apart.ready()
         task = Task("phase", partial(job, path=os.devnull))
         found = [found for _, found in apart.run([task], time.monotonic())]
-        assert found == [Cut(0)], "not begun"
+        assert found == [OutOfTime(0)], "not begun"
         with monkeypatch.context() as patch:
             patch.setattr(worker, "ENDING", 0.5)
             found = [found for _, found in apart.run([task], time.monotonic() + 0.5)]
-        assert found == [Cut(0, running)] and apart.quarantine.barred == frozenset()
+        assert found == [OutOfTime(0, running)] and apart.quarantine.barred == frozenset()
 
 
 def chatter(device, path, skip):
@@ -264,8 +264,8 @@ TRIED = ("gpu.direct", "gpu.im2col", "gpu.fft.whole", "gpu.winograd.f4x3", "gpu.
 @pytest.fixture
 def quickly(processes, monkeypatch, tmp_path):
     monkeypatch.setattr(command, "suites", lambda: {"net": LAYERS})
-    every = quick.algorithms()
-    monkeypatch.setattr(quick, "algorithms", lambda: {name: every[name] for name in TRIED})
+    every = quick.gpu_algorithms()
+    monkeypatch.setattr(quick, "gpu_algorithms", lambda: {name: every[name] for name in TRIED})
 
     def check(behaviour):
         told = ",".join(f"{name}={how}" for name, how in behaviour.items())
@@ -346,7 +346,7 @@ def test_the_sanitizer_looks_at_what_failed_only(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(sanitize, "tool", lambda: "tool")
     monkeypatch.setattr(sanitize, "sanitize", lambda tool, ids, *rest: asked.append(ids) or iter(()))
-    (stage,) = phases.chosen(False, ["sanitizer"])
+    (stage,) = phases.stages(False, ["sanitizer"])
     for failed in (set(), {"gpu.direct", "gpu.cudnn", ""}):
         setting = phases.Setting(None, (), "cuda:0", time.monotonic() + 9, None, None, failed=failed)
         assert list(stage.run(setting)) == []

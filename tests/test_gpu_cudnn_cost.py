@@ -9,7 +9,7 @@ from convalgos.gpu import device as gpu
 from convalgos.gpu.vendor import cost
 from convalgos.gpu.vendor.recorded import is_recorded, recorded_seconds
 from convalgos.select import choose
-from convalgos.tools.bench.run import geometric_mean
+from convalgos.tools.bench.results import geometric_mean
 from convalgos.tools.bench.suites import suites
 
 LAYER = ConvProblem.parse("n64 c256 h56 w56 k256 r3 s3 p1")  # VGG's conv3_2

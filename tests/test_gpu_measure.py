@@ -22,10 +22,12 @@ from convalgos.gpu.compile import nvrtc
 from convalgos.gpu.device import calibrate, timer
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu.vendor import plans, runner, verify
-from convalgos.measure import accuracy, race, timing
+from convalgos.measure import accuracy, race
 from convalgos.measure.backends import GpuBackend, backend
 from convalgos.select import choose, devices, registry
-from convalgos.tools.bench import peers, training
+from convalgos.select.measured import Measured
+from convalgos.tools.bench import peer as peer_module
+from convalgos.tools.bench import peers, torch_peer, training
 from convalgos.tools.evaluate import recorded_tables
 from convalgos.tools.gpu_check import cases, checks, reference_answers
 from convalgos.tools.gpu_check.results import Result
@@ -144,7 +146,7 @@ def test_what_is_measured_chooses_the_next_plan(on_the_shim, wisdom):
     assert "measured time" in str(ca.explain(PROBLEM, device="cuda"))
     slow = min(known, key=lambda name: known[name].median_s)
     other = next(name for name in ALLOWED if name != slow)
-    devices.store("cuda").record(PROBLEM, {other: timing.Measured((1e-9,)), slow: timing.Measured((1.0,))})
+    devices.store("cuda").record(PROBLEM, {other: Measured((1e-9,)), slow: Measured((1.0,))})
     for name in ("cuda", "cuda:0"):
         assert ca.plan(PROBLEM, device=name).algorithm == other
         assert ca.plan(PROBLEM, device=name, on_miss="error").algorithm == other
@@ -169,7 +171,7 @@ def test_a_search_checks_what_it_times(on_the_shim, wisdom, monkeypatch):
 
 @needs_shim
 def test_large_results_are_sampled_where_they_lie(on_the_shim, monkeypatch):
-    monkeypatch.setattr(accuracy, "WHOLE_REFERENCE_FLOPS", 0)
+    monkeypatch.setattr(accuracy, "WHOLE_REFERENCE", replace(accuracy.WHOLE_REFERENCE, flops=0))
     for layout in ("channels_first", "channels_last"):
         problem = PROBLEM.replace(layout=layout)
         check = accuracy.AccuracyCheck(problem, GpuBackend(on_the_shim))
@@ -226,7 +228,7 @@ def test_where_the_device_is_lost_the_others_are_not_blamed(on_the_shim, wisdom,
 def test_plans_are_forgotten_when_more_is_known(on_the_shim, wisdom, monkeypatch):
     forgotten = []
     monkeypatch.setattr(planning, "forget_plans", lambda: forgotten.append(1))
-    planning.remember(PROBLEM, {"gpu.direct": timing.Measured((1e-3,))}, "cuda")
+    planning.remember(PROBLEM, {"gpu.direct": Measured((1e-3,))}, "cuda")
     assert forgotten and devices.store("cuda:0").lookup(PROBLEM)
 
 
@@ -240,7 +242,7 @@ def cudnn(monkeypatch):
     """A stand-in for cuDNN on the stand-in for a GPU."""
     front = Front(PLANS)
     monkeypatch.setitem(sys.modules, "cudnn", front)
-    for user in (algorithm, sys.modules["convalgos.gpu.launch.plan"], peers):
+    for user in (algorithm, sys.modules["convalgos.gpu.launch.plan"], peer_module):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with device.use(WithStreams()) as chosen:
         yield chosen
@@ -274,7 +276,7 @@ def test_a_bench_of_a_gpu_has_its_figures_its_peers_and_the_time_of_the_host(cud
         "cudnn.channels_first",
         "cudnn.channels_last",
     }
-    assert recorded_tables.read(path).machine == cudnn.figures
+    assert recorded_tables.read_table_file(path).machine == cudnn.figures
 
 
 @needs_shim
@@ -299,8 +301,8 @@ def test_gradients_are_checked_as_results_are(cudnn, monkeypatch):
     every = cases.of_texts("some", [str(PROBLEM)], DIRECTIONS)
     some = [case for case in every if case.type == "float32"]
     for whole in (1e9, 0):
-        monkeypatch.setattr(reference_answers, "WHOLE", whole)
-        found = [r for r in checks.check(cudnn, some, True, np.inf) if isinstance(r, Result)]
+        monkeypatch.setattr(reference_answers, "EXTENT", replace(reference_answers.EXTENT, flops=whole))
+        found = [r for r in checks.check_algorithms(cudnn, some, True, np.inf) if isinstance(r, Result)]
         assert not [r for r in found if r.wrong]
         ours = [r for r in found if r.algorithm == "gpu.cudnn" and r.what == "y"]
         assert {r.problem for r in ours} == {str(case.problem) for case in some} and len(ours) == 6
@@ -337,7 +339,7 @@ def test_the_peer_is_the_fastest_plan_of_cudnn(cudnn, monkeypatch, layout):
 def test_torch_rounds_to_tf32_only_where_it_is_asked_to(monkeypatch, channels_last):
     torch = pytest.importorskip("torch")
     settings = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    monkeypatch.setattr(peers.gpu, "current", lambda: SimpleNamespace(name="cpu"))
+    monkeypatch.setattr(torch_peer.gpu, "current", lambda: SimpleNamespace(name="cpu"))
     peer = peers.GPU_PEERS[3 if channels_last else 2]
     try:
         for compute in ("tf32", "float32"):
@@ -352,8 +354,8 @@ def test_torch_rounds_to_tf32_only_where_it_is_asked_to(monkeypatch, channels_la
 
 def test_peers_of_a_gpu_are_chosen_by_their_own_names():
     with pytest.raises(ValueError, match=r"cudnn\.channels_first"):
-        peers.choose("onnxruntime", "cuda")
-    assert peers.choose("none", "cuda") == ()
+        peers.choose_peers("onnxruntime", "cuda")
+    assert peers.choose_peers("none", "cuda") == ()
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from convalgos.gpu.device.offline import PaperDevice
 from convalgos.measure import backends
 from convalgos.tools.gpu_check import sweep
 from convalgos.tools.gpu_check.fit import fit
-from convalgos.tools.gpu_check.results import Cut, Result
+from convalgos.tools.gpu_check.results import OutOfTime, Result
 from convalgos.tools.gpu_check.steps import Begun
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -154,7 +154,7 @@ def test_what_was_tried_or_is_barred_is_left_out_and_time_is_kept(device, monkey
     again = [b for b in sweep.sweep(device, skip=skip, until=time.monotonic() + 60) if isinstance(b, Begun)]
     assert {b.key for b in again} == pairs - skip
     cut = next(sweep.sweep(device, until=0.0))
-    assert isinstance(cut, Cut) and cut.left > 10
+    assert isinstance(cut, OutOfTime) and cut.left > 10
 
 
 @needs_shim

@@ -57,7 +57,7 @@ def test_what_a_training_program_runs_is_captured_benched_and_trained(tmp_path):
     captured.write_text("".join(f"{count} {problem}\n" for problem, count in problems.items()))
     quick = ["--peers", "none", "--rounds", "1", "--json", table]
     run("bench", captured, *quick, "--algorithm", "cpu.reference", "--algorithm", "cpu.direct.weights")
-    layers = recorded_tables.read(table).layers
+    layers = recorded_tables.read_table_file(table).layers
     assert {layer.problem for layer in layers} == set(problems)
     assert all("cpu.reference" in layer.times for layer in layers)
     judged = run("select", "evaluate", table).stdout

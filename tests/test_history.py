@@ -18,7 +18,7 @@ from convalgos.tools.cli.main import main
 from convalgos.tools.history import asv
 from convalgos.tools.history import asv_progress as history_progress
 from convalgos.tools.history import compare as history_quick
-from convalgos.tools.history.compare import Compared, Side
+from convalgos.tools.history.compare import Compared, PickTimed
 
 ROOT = Path(__file__).parents[1]
 QUICK_BENCH = ["--bench", "CallOverhead", "--bench", r"track_choice\('wavenet", "--attribute", "rounds=1"]
@@ -246,7 +246,9 @@ def test_quick_says_why_there_is_nothing_to_compare_with(copy, convalgos, tmp_pa
 
 def compared(before, now):
     return Compared(
-        "l", "p", *(Side("cpu.a", Timing(t)) if t else Side(None, None, "no") for t in (before, now))
+        "l",
+        "p",
+        *(PickTimed("cpu.a", Timing(t)) if t else PickTimed(None, None, "no") for t in (before, now)),
     )
 
 
@@ -269,7 +271,7 @@ def test_verdicts(before, now, verdict):
 
 @pytest.mark.parametrize(("sides", "status"), [(((1.0,), ()), 1), (((), (1.0,)), 0), (((), ()), 0)])
 def test_quick_fails_only_where_a_layer_no_longer_runs(sides, status, monkeypatch):
-    monkeypatch.setattr(history_quick, "why_not", lambda base: None)
+    monkeypatch.setattr(history_quick, "why_not_compared", lambda base: None)
     monkeypatch.setattr(history_quick, "quick", lambda base, **more: iter([compared(*sides)]))
     done = CliRunner().invoke(main, ["history", "quick"])
     assert done.exit_code == status, done.output

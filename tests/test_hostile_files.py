@@ -137,11 +137,11 @@ def test_captures(tmp_path):
     for content in each(CAPTURE, 3):
         path.write_bytes(content)
         try:
-            capture.read(path)
+            capture.read_capture(path)
         except ValueError as error:
             assert str(error).startswith(str(path))
         own.write_bytes(content)
-        capture.gather(tmp_path / "of_process.txt")  # counts of a process, which are never refused
+        capture.gather_counts(tmp_path / "of_process.txt")  # counts of a process, which are never refused
         assert not own.exists()
 
 
@@ -172,7 +172,7 @@ def test_tables_of_bench(wisdom, tmp_path):
     run("bench", str(PROBLEMS[0]), "--peers", "none", "--algorithm", "cpu.reference", "--json", path)
     for content in each(path.read_text(), 5):
         path.write_bytes(content)
-        for read in (results_file.read, recorded_tables.read):
+        for read in (results_file.read_results, recorded_tables.read_table_file):
             try:
                 read(path)
             except ValueError as error:

@@ -4,6 +4,7 @@ import multiprocessing
 import time
 import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ import convalgos as ca
 from convalgos.core import interference
 from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
-from convalgos.measure import accuracy, race, timing
+from convalgos.measure import accuracy, race, remembered, timing
 from convalgos.measure.backends import Backend
+from convalgos.measure.table import time_candidates
 from convalgos.select import devices
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate, Ranking
@@ -142,7 +144,7 @@ def test_a_short_one_is_not_abandoned_by_one_sample(hurried):
 
 def table(place, wrong=(), **options):
     ranking = Ranking(PROBLEM, tuple(candidates(place, wrong)), ())
-    return timing.table(ranking, check=accuracy.AccuracyCheck(PROBLEM, place), **options)
+    return time_candidates(ranking, check=accuracy.AccuracyCheck(PROBLEM, place), **options)
 
 
 def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
@@ -152,7 +154,7 @@ def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
     assert set(rows["cpu.scripted.a"].samples_s) == {1e-5} and rows["cpu.scripted.a"].believable
     assert rows["cpu.scripted.b"].median_s == 8e-3 and not rows["cpu.scripted.b"].believable
     with pytest.warns(RuntimeWarning, match=r": cpu\.scripted\.b$"):
-        assert timing.entry(found).keys() == {"cpu.scripted.a", "cpu.scripted.c"}
+        assert remembered.of_table(found).keys() == {"cpu.scripted.a", "cpu.scripted.c"}
 
 
 # --- wrong results ---------------------------------------------------------------------------
@@ -161,7 +163,8 @@ def test_a_table_takes_disturbed_samples_again_and_keeps_none(hurried):
 @pytest.mark.parametrize("brief", [False, True])
 def test_a_wrong_result_is_never_remembered_as_a_time(hurried, wisdom, monkeypatch, brief):
     if brief:
-        monkeypatch.setattr(accuracy, "BRIEF_FLOPS", 0)  # samples, as of a large problem
+        of_large_problems = replace(accuracy.BRIEF, flops=0)
+        monkeypatch.setattr(accuracy, "BRIEF", of_large_problems)
     place = Place(a=[1e-5], b=[2e-5])
     with pytest.warns(RuntimeWarning, match=r"cpu\.scripted\.a is wrong on n1 c4 h9 w9 .*its error was"):
         found = run_race(place, wrong="a")
@@ -169,7 +172,7 @@ def test_a_wrong_result_is_never_remembered_as_a_time(hurried, wisdom, monkeypat
     assert found["cpu.scripted.b"].error <= 1e-5
     assert place.runs["a"] == 1
     with pytest.warns(RuntimeWarning, match=r"cpu\.scripted\.a is wrong on"):
-        kept = timing.entry(table(place, wrong="a"))
+        kept = remembered.of_table(table(place, wrong="a"))
     assert kept["cpu.scripted.a"].failure and kept["cpu.scripted.b"].median_s > 0
 
 
@@ -202,9 +205,9 @@ def test_plan_find_and_tune_do_not_take_what_is_wrong(wisdom, monkeypatch):
 
 @pytest.mark.parametrize("text", ["n1 c8 h30 w30 k8 r3 s3 p1", "n3 c2 w50 k2 s5 backward_weights float16"])
 def test_samples_of_a_result_lie_at_its_borders_too(monkeypatch, text):
-    monkeypatch.setattr(accuracy, "BRIEF_FLOPS", 0)
+    monkeypatch.setattr(accuracy, "BRIEF", replace(accuracy.BRIEF, flops=0))
     problem = ca.ConvProblem.parse(text)
-    check = accuracy.AccuracyCheck(problem, arrays=race.cheap_arrays(problem), brief=True)
+    check = accuracy.AccuracyCheck(problem, arrays=accuracy.repeating_arrays(problem), brief=True)
     y = ca.plan(problem, algorithm="cpu.reference")(check.x, check.w)
     assert check.error(y) < 1e-3
     for axis in range(y.ndim):
@@ -281,7 +284,7 @@ def test_measuring_holds_one_result_at_a_time_and_nothing_afterwards(wisdom):
         began = tracemalloc.get_traced_memory()[0]
         for measured in (
             lambda: race.race(problem, candidates(place), backend=place),
-            lambda: timing.table(
+            lambda: time_candidates(
                 Ranking(problem, tuple(candidates(place)), ()), check=accuracy.AccuracyCheck(problem, place)
             ),
         ):

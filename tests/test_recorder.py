@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import convalgos as ca
 from convalgos.core.plan import watchers
 from convalgos.measure import capture as measure_capture
-from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench import read_target as targets
 from convalgos.tools.cli.main import main
 
 PROBLEM = ca.ConvProblem.parse("n1 c2 h9 w9 k4 r3 s3 p1")
@@ -70,14 +70,14 @@ def test_other_arrays_are_counted_once():
 def test_a_file_is_added_to_and_read_by_people(tmp_path):
     path = tmp_path / "captured.txt"
     other = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
-    measure_capture.add(path, {PROBLEM: 2})
-    measure_capture.add(path, {PROBLEM: 1, other: 7})
+    measure_capture.add_counts(path, {PROBLEM: 2})
+    measure_capture.add_counts(path, {PROBLEM: 1, other: 7})
     assert path.read_text() == f"7 {other}\n3 {PROBLEM}\n"
     path.write_text(f"# mine\n\n{PROBLEM}  # once\n5 {other}\n")
-    assert measure_capture.read(path) == {PROBLEM: 1, other: 5}
+    assert measure_capture.read_capture(path) == {PROBLEM: 1, other: 5}
     path.write_text(f"{other}\n3 what\n")
     with pytest.raises(ValueError, match=r"captured\.txt, line 2: problem 'what'"):
-        measure_capture.read(path)
+        measure_capture.read_capture(path)
 
 
 def capture(output, *command):
@@ -96,8 +96,8 @@ def test_the_command_counts_whole_programs_and_passes_their_status_on(tmp_path):
     )
     done = capture(output, sys.executable, "-c", parent, PROGRAM, "5", "0")
     assert done.returncode == 0 and "20 runs" in done.stderr
-    assert measure_capture.read(output) == {PROBLEM: 23}
-    (layer,) = bench_run.read_target(str(output))[0]
+    assert measure_capture.read_capture(output) == {PROBLEM: 23}
+    (layer,) = targets.read_target(str(output))[0]
     assert (layer.problem, layer.count) == (PROBLEM, 23)
 
 
@@ -114,7 +114,7 @@ def test_a_child_of_a_fork_tells_only_of_itself(tmp_path):
     output = tmp_path / "captured.txt"
     environment = {**os.environ, measure_capture.VARIABLE: str(output)}
     subprocess.run([sys.executable, "-c", code, "2", "0"], env=environment, check=True)
-    assert measure_capture.read(output) == {PROBLEM: 2}
+    assert measure_capture.read_capture(output) == {PROBLEM: 2}
 
 
 def run_captured(code, output, *arguments):
@@ -130,7 +130,7 @@ def test_a_damaged_file_costs_a_warning(tmp_path, damage):
     done = run_captured(PROGRAM, output, "3", "0")
     assert done.returncode == 0 and "Traceback" not in done.stderr
     assert done.stderr.count("was damaged") == 1
-    assert measure_capture.read(output) == {PROBLEM: 3}
+    assert measure_capture.read_capture(output) == {PROBLEM: 3}
     assert (tmp_path / "captured.txt.damaged").read_bytes() == damage
 
 
@@ -191,10 +191,13 @@ def test_a_program_that_runs_on_is_read(tmp_path):
     )  # fmt: skip
     try:
         assert running.stdout.readline() == "ran\n"
-        assert measure_capture.read(output) == {PROBLEM: 4} and measure_capture.gather(output) == {}
+        assert (
+            measure_capture.read_capture(output) == {PROBLEM: 4}
+            and measure_capture.gather_counts(output) == {}
+        )
     finally:
         running.communicate("\n", timeout=60)
-    assert measure_capture.read(output) == {PROBLEM: 4}
+    assert measure_capture.read_capture(output) == {PROBLEM: 4}
 
 
 def test_a_child_forked_while_another_thread_counts_goes_on(tmp_path):

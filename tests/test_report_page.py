@@ -18,10 +18,12 @@ from convalgos.core.errors import missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.measure.timing import Row, Table, Timing
+from convalgos.measure.table import Row, Table
+from convalgos.measure.timing import Timing
 from convalgos.select import ranker, registry
 from convalgos.select.ranking import Rejection
-from convalgos.tools.bench import results_file, run
+from convalgos.tools.bench import results as bench_results
+from convalgos.tools.bench import results_file
 from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import recorded_tables, regret
@@ -40,22 +42,22 @@ ALGORITHMS = ("cpu.direct", "cpu.winograd.f4x3", "cpu.im2col.own", "cpu.fft.fftw
 
 def row(algorithm, seconds, error=1e-7):
     samples = tuple(seconds * f for f in (0.98, 1.0, 1.0, 1.05))
-    return Row(algorithm, seconds, Timing(samples).spread, 1 << 20, error, 1e-6, samples)
+    return Row(algorithm, Timing(samples), 1 << 20, error, 1e-6)
 
 
 def result(layer, turn, peers=("torch.channels_first", "onnxruntime")):
     base = layer.problem.flops / 4e11 + 1e-5
     rows = [row(a, base * (1 + 0.3 * ((i + turn) % 4))) for i, a in enumerate(ALGORITHMS)]
-    found = [run.PeerResult(p, Timing((2 * base, 2.2 * base, 3 * base)), 1e-6) for p in peers]
-    found.append(run.PeerResult("scipy", None, None, "not on this"))
+    found = [bench_results.PeerResult(p, Timing((2 * base, 2.2 * base, 3 * base)), 1e-6) for p in peers]
+    found.append(bench_results.PeerResult("scipy", None, None, "not on this"))
     table = Table(layer.problem, tuple(sorted(rows, key=lambda r: r.median_s)), (Rejection("cpu.no", "no"),))
-    return run.LayerResult(layer, ALGORITHMS[turn % 3 and 1], table, tuple(found))
+    return bench_results.LayerResult(layer, ALGORITHMS[turn % 3 and 1], table, tuple(found))
 
 
 def results(*names, more=()):
     layers = [layer for name in names for layer in suites()[name]]
     found = [result(layer, i) for i, layer in enumerate(layers)]
-    return run.Results("convalgos bench 'x <y>'", MACHINE, {"numpy": "2.0"}, {}, [*found, *more])
+    return bench_results.Results("convalgos bench 'x <y>'", MACHINE, {"numpy": "2.0"}, {}, [*found, *more])
 
 
 def hostile():
@@ -63,7 +65,7 @@ def hostile():
     layer = Layer(HOSTILE, HOSTILE, ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))
     made = results("alexnet", more=[result(layer, 1, peers=(HOSTILE,))])
     made.skipped[HOSTILE] = HOSTILE
-    made.layers[-1] = run.LayerResult(
+    made.layers[-1] = bench_results.LayerResult(
         layer,
         "cpu.direct",
         Table(layer.problem, (row("cpu.direct", 1e-5, error=1.0),), (), (Rejection("cpu.bad", HOSTILE),)),
@@ -75,16 +77,18 @@ def hostile():
 def odd():
     """Layers that nothing serves, that failed, that have no peers, that have one sample."""
     a, b, c, d = suites()["wavenet"]
-    alone = Row("cpu.direct", 1.0, 0.0, 0, 0.0, 1e-6, (1.0,))
+    alone = Row("cpu.direct", Timing((1.0,)), 0, 0.0, 1e-6)
     found = [
-        run.LayerResult(a, None, Table(a.problem, (), (Rejection("cpu.direct", "no"),)), ()),
-        run.LayerResult(b, "cpu.direct", Table(b.problem, (), (), (Rejection("cpu.direct", "broke"),)), ()),
-        run.LayerResult(c, "cpu.direct", Table(c.problem, (alone,), ()), ()),
-        run.LayerResult(
+        bench_results.LayerResult(a, None, Table(a.problem, (), (Rejection("cpu.direct", "no"),)), ()),
+        bench_results.LayerResult(
+            b, "cpu.direct", Table(b.problem, (), (), (Rejection("cpu.direct", "broke"),)), ()
+        ),
+        bench_results.LayerResult(c, "cpu.direct", Table(c.problem, (alone,), ()), ()),
+        bench_results.LayerResult(
             d, "cpu.direct", Table(d.problem, (row("cpu.direct", 1.0, error=float("inf")),), ()), ()
         ),
     ]
-    return run.Results("convalgos bench", MACHINE, {}, {}, found)
+    return bench_results.Results("convalgos bench", MACHINE, {}, {}, found)
 
 
 class Reader(HTMLParser):
@@ -127,7 +131,7 @@ def figures(text):
 def test_figures_are_what_plotly_takes(made):
     from plotly.graph_objects import Figure
 
-    found = figures(report_page.html(made()))
+    found = figures(report_page.results_page(made()))
     assert len(found) >= 5
     for figure in found:
         assert Figure(figure).data
@@ -135,7 +139,7 @@ def test_figures_are_what_plotly_takes(made):
 
 def test_everything_is_in_the_page():
     made = results("resnet50")
-    text = report_page.html(made)
+    text = report_page.results_page(made)
     read = Reader(text)
     shown = set(read.cells)
     for r in made.layers:
@@ -155,8 +159,8 @@ def test_everything_is_in_the_page():
 
 
 def test_what_is_data_stays_data():
-    text = report_page.html(hostile())
-    read, plain = Reader(text), Reader(report_page.html(results("alexnet", more=[])))
+    text = report_page.results_page(hostile())
+    read, plain = Reader(text), Reader(report_page.results_page(results("alexnet", more=[])))
     assert not read.events
     assert set(read.tags) <= set(plain.tags) | {"ul", "li", "details", "summary"}
     assert "img" not in read.tags and HOSTILE not in text
@@ -166,13 +170,13 @@ def test_what_is_data_stays_data():
 
 
 def test_what_failed_is_told():
-    text = report_page.html(odd())
+    text = report_page.results_page(odd())
     assert "broke" in text and "over its bound" in text
     assert "failed" in Reader(text).cells and "none" in Reader(text).cells
 
 
 def test_nothing_measured_is_a_page_too():
-    assert "nothing" in report_page.html(run.Results("x", MACHINE, {}, {}))
+    assert "nothing" in report_page.results_page(bench_results.Results("x", MACHINE, {}, {}))
 
 
 def test_the_same_family_has_the_same_colour_on_every_page():
@@ -191,7 +195,9 @@ def test_the_map_has_a_point_for_each_layer():
     )
     layers = [Layer("s", f"l{i}", ConvProblem.parse(p)) for i, p in enumerate(problems)]
     found = [result(layer, i) for i, layer in enumerate(layers)]
-    (others,) = pick_map.picks(run.Results("", MACHINE, {}, {}, found))  # kinds of few layers share a map
+    (others,) = pick_map.picks(
+        bench_results.Results("", MACHINE, {}, {}, found)
+    )  # kinds of few layers share a map
     assert others[0] == pick_map.OTHERS
     points = [
         (told.split("<br>")[0], x, y)
@@ -211,7 +217,7 @@ def test_the_map_has_a_point_for_each_layer():
 def test_axes_cover_their_points_and_have_ticks(made):
     """Also where there is one point, and where a whisker reaches beyond it."""
     checked = 0
-    for figure in figures(report_page.html(made())):
+    for figure in figures(report_page.results_page(made())):
         for letter in "xy":
             axis = figure["layout"][f"{letter}axis"]
             if "range" not in axis:
@@ -268,7 +274,7 @@ def test_colours_are_apart():
 def test_a_bench_of_a_gpu():
     layers = [replace(la, problem=la.problem.replace(dtype="float16")) for la in suites()["alexnet"]]
     found = [
-        run.LayerResult(
+        bench_results.LayerResult(
             la,
             "gpu.cudnn",
             Table(
@@ -276,11 +282,13 @@ def test_a_bench_of_a_gpu():
                 (replace(row("gpu.cudnn", 1e-4), host_s=7e-6), replace(row("gpu.direct", 2e-4), host_s=3e-6)),
                 (),
             ),
-            (run.PeerResult("torch.channels_last", Timing((2e-4,)), 1e-4),),
+            (bench_results.PeerResult("torch.channels_last", Timing((2e-4,)), 1e-4),),
         )
         for la in layers
     ]
-    text = report_page.html(run.Results("convalgos bench --device cuda", H200, {}, {}, found))
+    text = report_page.results_page(
+        bench_results.Results("convalgos bench --device cuda", H200, {}, {}, found)
+    )
     cells = Reader(text).cells
     assert "cudnn" in cells and "7.00" in cells and "host us" in text and H200.name in text
     assert any("peak float16" in json.dumps(figure) for figure in figures(text))
@@ -289,19 +297,19 @@ def test_a_bench_of_a_gpu():
 @pytest.mark.parametrize("made", [lambda: results("alexnet"), odd, hostile], ids=["usual", "odd", "hostile"])
 def test_a_table_is_read_as_it_was_written(made, tmp_path):
     path, out = tmp_path / "table.json", tmp_path / "page.html"
-    written = run.as_json(made())
+    written = bench_results.as_json(made())
     path.write_text(json.dumps(written))
-    assert run.as_json(results_file.read(path)) == written
+    assert bench_results.as_json(results_file.read_results(path)) == written
     done = CliRunner().invoke(main, ["report", str(path), str(out)])
     assert done.exit_code == 0, done.output
-    assert out.read_text() == report_page.html(results_file.read(path))
+    assert out.read_text() == report_page.results_page(results_file.read_results(path))
     assert made().layers[0].layer.name in CliRunner().invoke(main, ["report", str(path)]).stdout
 
 
 def test_a_table_of_a_gpu_is_read(tmp_path):
     path = tmp_path / "table.json"
-    path.write_text(json.dumps(run.as_json(run.Results("", H200, {}, {}))))
-    assert results_file.read(path).machine == H200
+    path.write_text(json.dumps(bench_results.as_json(bench_results.Results("", H200, {}, {}))))
+    assert results_file.read_results(path).machine == H200
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,7 @@ def test_a_table_of_a_gpu_is_read(tmp_path):
 )
 def test_what_is_no_table_is_refused(damage, tmp_path):
     path = tmp_path / "bad.json"
-    path.write_text(damage(json.dumps(run.as_json(results("alexnet")))))
+    path.write_text(damage(json.dumps(bench_results.as_json(results("alexnet")))))
     done = CliRunner().invoke(main, ["report", str(path)])
     assert done.exit_code == 2 and "bad.json is not a table of convalgos bench --json" in done.stderr
 
@@ -353,11 +361,13 @@ def pages(tmp_path_factory):
         "hostile": hostile(),
     }
     for name, found in made.items():
-        (folder / f"{name}.html").write_text(report_page.html(found))
-    tables = [recorded_tables.read(path) for path in (ROOT / "asv_bench" / "tables").glob("epyc*.json")]
-    cases = regret.cases(tables)
+        (folder / f"{name}.html").write_text(report_page.results_page(found))
+    tables = [
+        recorded_tables.read_table_file(path) for path in (ROOT / "asv_bench" / "tables").glob("epyc*.json")
+    ]
+    cases = regret.measured_layers(tables)
     judged = [regret.evaluate("analytic", ranker.analytic, cases)]
-    selectors = evaluate_report.html(judged, judged[0], regret.model_errors(cases), tables)
+    selectors = evaluate_report.evaluation_page(judged, judged[0], regret.model_errors(cases), tables)
     (folder / "selectors.html").write_text(selectors)
     return folder
 
@@ -467,7 +477,7 @@ def test_it_prints_in_light_colours(browser, pages):
 
 
 def test_tables_of_few_rows_have_no_filter():
-    few = html.table(["a"], [["x"]] * 3, label="t")
-    many = html.table(["a", "b"], [["x", (2.0, "two")]] * 30, label="t", numeric=["b"])
+    few = html.html_table(["a"], [["x"]] * 3, label="t")
+    many = html.html_table(["a", "b"], [["x", (2.0, "two")]] * 30, label="t", numeric=["b"])
     assert "<input" not in few and "<input" in many
     assert '<td class="number" data-order="2.0">two</td>' in many

@@ -13,8 +13,8 @@ from test_training import step
 
 from convalgos.core import json_format
 from convalgos.measure.timing import Timing
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import results_file
-from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.evaluate import recorded_tables
 from convalgos.tools.gpu_check.report import Report
@@ -24,7 +24,7 @@ TABLES = Path(__file__).parents[1] / "asv_bench" / "tables"
 
 
 def saved(path, results=None, **changes):
-    path.write_text(json.dumps(bench_run.as_json(results or network()) | changes))
+    path.write_text(json.dumps(bench_results.as_json(results or network()) | changes))
     return path
 
 
@@ -33,11 +33,11 @@ def saved(path, results=None, **changes):
 
 def test_every_file_says_what_it_is_and_in_which_format(tmp_path):
     layers = [step(la.problem, (1, 2, 3), la.name) for la in suites()["alexnet"]]
-    steps = bench_run.Results("", network().machine, {}, {}, layers)
+    steps = bench_results.Results("", network().machine, {}, {}, layers)
     checked = Report("", H200, {}).as_json()
     written = {
-        "bench": bench_run.as_json(network()),
-        "training": bench_run.as_json(steps),
+        "bench": bench_results.as_json(network()),
+        "training": bench_results.as_json(steps),
         "gpu_check": checked,
     }
     for kind, found in written.items():
@@ -49,12 +49,14 @@ def test_every_file_says_what_it_is_and_in_which_format(tmp_path):
         del found["kind"], found["format"]  # as it was written before there was such a head
         path.write_text(json.dumps(found))
         assert json_format.load(path, kind)["kind"] == kind
-    assert '"format": 1' in recorded_tables.dump(recorded_tables.read(saved(tmp_path / "b.json")))
+    assert '"format": 1' in recorded_tables.compact_text(
+        recorded_tables.read_table_file(saved(tmp_path / "b.json"))
+    )
     (compact, *_) = TABLES.glob("*.json")
     assert json_format.load(compact, "selector_table")["kind"] == "selector_table"
 
 
-@pytest.mark.parametrize("read", [results_file.read, recorded_tables.read])
+@pytest.mark.parametrize("read", [results_file.read_results, recorded_tables.read_table_file])
 def test_a_later_format_is_refused_with_what_helps(tmp_path, read):
     path = saved(tmp_path / "later.json", format=7)
     with pytest.raises(
@@ -98,12 +100,12 @@ def test_report_says_in_a_sentence_what_is_wrong_with_a_file(tmp_path, text, why
 
 
 def test_a_field_that_is_wrong_is_named(tmp_path):
-    found = bench_run.as_json(network())
+    found = bench_results.as_json(network())
     del found["layers"][0]["candidates"][0]["samples_s"]
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(found))
     assert "it lacks 'samples_s'" in run("report", path, status=2).stderr
-    path.write_text(json.dumps(bench_run.as_json(network()) | {"layers": 3}))
+    path.write_text(json.dumps(bench_results.as_json(network()) | {"layers": 3}))
     assert "a field is not what it should be" in run("report", path, status=2).stderr
 
 
@@ -112,12 +114,12 @@ def test_a_field_that_is_wrong_is_named(tmp_path):
 
 def changed(factor):
     """The network, each of whose picks takes so many times as long."""
-    pick = replace(row("cpu.winograd.f4x3", 1.3e-3 * factor), samples_s=(1.3e-3 * factor,))
+    pick = replace(row("cpu.winograd.f4x3", 1.3e-3 * factor), timing=Timing((1.3e-3 * factor,)))
     layers = [
         layer_result(la.problem, pick.algorithm, [pick], name=la.name, suite="resnet50")
         for la in suites()["resnet50"]
     ]
-    return bench_run.Results("convalgos bench", network().machine, {"python": "3"}, {}, layers)
+    return bench_results.Results("convalgos bench", network().machine, {"python": "3"}, {}, layers)
 
 
 def test_two_files_are_compared_layer_by_layer(tmp_path):
@@ -149,7 +151,7 @@ def test_what_differs_besides_is_told(tmp_path):
     first.layers[1] = layer_result(
         first.layers[1].problem, None, name=first.layers[1].layer.name, suite="resnet50"
     )
-    found = comparison.compare(first, second, ("a", "b"))
+    found = comparison.compare_results(first, second, ("a", "b"))
     assert len(found.pairs) == 12 and found.pairs[0].after.pick == "cpu.direct"
     assert found.left_out == (
         "resnet50 res2a_2a_1x1: has no time in a",
@@ -165,20 +167,20 @@ def test_samples_that_overlap_are_no_verdict():
     def noisy(seconds):
         found = changed(1)
         samples = tuple(seconds * (1 + i / 10) for i in range(9))
-        one = replace(row("cpu.a", Timing(samples).median), samples_s=samples)
+        one = replace(row("cpu.a", Timing(samples).median), timing=Timing(samples))
         found.layers = [layer_result(r.problem, "cpu.a", [one], name=r.layer.name) for r in found.layers]
         return found
 
-    near = comparison.compare(noisy(1.0), noisy(1.1), ("a", "b"))
+    near = comparison.compare_results(noisy(1.0), noisy(1.1), ("a", "b"))
     assert {pair.verdict for pair in near.pairs} == {""} and near.mean == pytest.approx(1.1)
-    far = comparison.compare(noisy(1.0), noisy(3.0), ("a", "b"))
+    far = comparison.compare_results(noisy(1.0), noisy(3.0), ("a", "b"))
     assert {pair.verdict for pair in far.pairs} == {"slower"}
 
 
 def test_training_steps_compare_and_other_kinds_do_not(tmp_path):
     def steps(factor):
         layers = [step(la.problem, (factor, 2 * factor, 3), la.name) for la in suites()["alexnet"]]
-        return bench_run.Results("", network().machine, {}, {}, layers)
+        return bench_results.Results("", network().machine, {}, {}, layers)
 
     before, after = saved(tmp_path / "a.json", steps(1)), saved(tmp_path / "b.json", steps(3))
     text = run("report", before, after).stdout

@@ -9,9 +9,9 @@ from test_bench import MACHINE, layer_result, row
 
 from convalgos import ConvProblem
 from convalgos.measure.timing import Timing
-from convalgos.tools.bench import run as bench_run
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import CONVBENCH, Layer, suite, suites
-from convalgos.tools.bench.suites.sampling import sample, weight
+from convalgos.tools.bench.suites.sampling import layer_weight, sample
 from convalgos.tools.report import kinds
 
 
@@ -34,7 +34,7 @@ def test_the_same_seed_draws_the_same_layers_in_their_order():
 def test_layers_are_drawn_in_proportion_to_their_weight():
     layers = [Layer("", str(n), ConvProblem.parse(f"c{n} h1 w1 k1 r1 s1"), n) for n in (1, 2, 5)]
     for by, shares in (("unique", (1, 1, 1)), ("layers", (1, 2, 5)), ("macs", (1, 4, 25))):
-        assert [weight(layer, by) for layer in layers] == list(shares)
+        assert [layer_weight(layer, by) for layer in layers] == list(shares)
         drawn = Counter(sample(layers, 1, seed, by)[0].name for seed in range(3000))
         for layer, share in zip(layers, shares, strict=True):
             expected = 3000 * share / sum(shares)
@@ -59,16 +59,16 @@ def test_bench_takes_a_sample():
 def test_kinds_and_weights_are_summed_up():
     def layer(text, ratio, count):
         found = [
-            bench_run.PeerResult("torch", Timing((ratio,)), 0.0),
-            bench_run.PeerResult("ort", Timing((9.0,)), 0.0),
+            bench_results.PeerResult("torch", Timing((ratio,)), 0.0),
+            bench_results.PeerResult("ort", Timing((9.0,)), 0.0),
         ]
         return layer_result(ConvProblem.parse(text), "cpu.a", [row("cpu.a", 1.0)], found=found, count=count)
 
     dense, pointwise = "c8 h9 w9 k8 r3 s3", "c16 h9 w9 k16 r1 s1"
-    results = bench_run.Results(
+    results = bench_results.Results(
         "", MACHINE, {}, layers=[layer(dense, 2.0, 1)] * 6 + [layer(pointwise, 0.5, 3)] * 6
     )
-    _, rows = kinds.table(results)
+    _, rows = kinds.kinds_table(results)
     assert [(r[0], r[1], r[2], r[5]) for r in rows] == [
         ("dense", "6", "2.00", "0"), ("1x1", "6", "0.50", "6"), ("all", "12", "1.00", "6"),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_kinds_and_weights_are_summed_up():
         f"time of the best peer / of the pick: by layers {2**-0.5:.2f}, by products {2**products:.2f}, "
         "every layer alike 1.00"
     ]
-    assert kinds.table(bench_run.Results("", MACHINE, {}, layers=results.layers[:9])) is None, "few"
-    assert [kinds.kind(ConvProblem.parse(t)) for t in (
+    assert kinds.kinds_table(bench_results.Results("", MACHINE, {}, layers=results.layers[:9])) is None, "few"
+    assert [kinds.layer_kind(ConvProblem.parse(t)) for t in (
         "c8 h1 w1 k8 r1 s1", "c8 h9 w9 k8 r3 s3 groups8", "c8 h9 w9 k8 r3 s3 groups2", "c8 h9 w9 k8 r1 s3"
     )] == ["1x1 on one pixel", "depthwise", "grouped", "dense"]  # fmt: skip

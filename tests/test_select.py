@@ -9,7 +9,7 @@ import convalgos as ca
 from convalgos.api import planning
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import Reference
-from convalgos.measure import race, timing
+from convalgos.measure import race, table, timing
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import choose, devices, ranker, registry
 from convalgos.select.constraints import Constraints
@@ -359,7 +359,7 @@ class Timed(Reference):
 def run_race(monkeypatch):
     Timed.clock, Timed.runs = 0.0, {}
     monkeypatch.setattr(race.time, "perf_counter", lambda: Timed.clock)
-    monkeypatch.setattr(race.timing.time, "sleep", lambda s: None)
+    monkeypatch.setattr(race.time, "sleep", lambda s: None)
 
     def run(times, predicted=None, **options):
         Timed.takes = times
@@ -446,7 +446,7 @@ def test_estimate_measures_nothing(wisdom, monkeypatch):
     def never(*arguments, **more):
         raise AssertionError("timed in a call that did not ask for it")
 
-    for module, name in ((race, "race"), (timing, "table"), (timing, "interleave")):
+    for module, name in ((race, "race"), (table, "time_candidates"), (timing, "interleave")):
         monkeypatch.setattr(module, name, never)
     x, w = random_arrays(PROBLEM)
     ca.plan(PROBLEM)

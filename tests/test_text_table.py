@@ -12,7 +12,7 @@ from test_training import step
 from convalgos import ConvProblem
 from convalgos.measure.timing import Timing
 from convalgos.select.ranking import Rejection
-from convalgos.tools.bench import run
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.console.text_output import clean, one_line
 from convalgos.tools.console.text_table import Column, print_table
@@ -50,7 +50,7 @@ def check(text, width, values):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_bench_fits_every_width(width):
     results = network()
-    text = shown(lambda console: report_terminal.show(results, console), width)
+    text = shown(lambda console: report_terminal.show_results(results, console), width)
     check(text, width, [layer.name for layer in suites()["resnet50"]])
     assert text.count("winograd.f4x3") == len(results.layers) and text.count("1.30") >= len(results.layers)
     gone = re.search(r"no room here for: ((?:.|\n)*?);", text)
@@ -69,8 +69,8 @@ def test_a_bench_fits_every_width(width):
 def test_training_steps_fit_every_width(width):
     layers = [step(la.problem, (1.5, 20.25, 3), la.name, them=(10, 100)) for la in suites()["resnet50"]]
     machine = network().machine
-    results = run.Results("", machine, {"python": "3"}, {}, layers)
-    text = shown(lambda console: training.show(results, console), width)
+    results = bench_results.Results("", machine, {"python": "3"}, {}, layers)
+    text = shown(lambda console: training.show_steps(results, console), width)
     check(text, width, [layer.name for layer in suites()["resnet50"]])
     assert text.count("24.8") >= len(layers)  # the step itself is never left out
 
@@ -78,7 +78,9 @@ def test_training_steps_fit_every_width(width):
 @pytest.mark.parametrize("terminal_width", [20, 80])
 def test_a_file_has_everything_whatever_the_terminal_is(terminal_width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(terminal_width))
-    text = shown(lambda console: report_terminal.show(network(), console), terminal_width, terminal=False)
+    text = shown(
+        lambda console: report_terminal.show_results(network(), console), terminal_width, terminal=False
+    )
     assert "no room" not in text
     line = next(line for line in text.splitlines() if "res5_3x3" in line)
     assert "n8 c512 h7 w7 k512 r3 s3 p1" in line and line.split()[-11:] == (
@@ -138,13 +140,13 @@ def test_wide_characters_are_measured_as_they_show():
 )
 def test_names_are_data(text, seen):
     assert clean(text) == one_line(text) == seen
-    peer = run.PeerResult(text, Timing((4.0,)), 0.0)
-    results = run.Results("", network().machine, {}, {text: "why"}, [
+    peer = bench_results.PeerResult(text, Timing((4.0,)), 0.0)
+    results = bench_results.Results("", network().machine, {}, {text: "why"}, [
         layer_result(rows=[row("cpu.a", 1.0)], name=text, found=[peer]),
         layer_result(rows=[row("cpu.a", 1.0, error=0.5)], name=text, suite=text),
     ])  # fmt: skip
     for width, terminal in ((120, True), (80, False)):
-        shows = shown(lambda console: report_terminal.show(results, console), width, terminal)
+        shows = shown(lambda console: report_terminal.show_results(results, console), width, terminal)
         assert shows.count(seen) >= 4 and ("\x1b" not in shows)
 
 

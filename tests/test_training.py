@@ -19,11 +19,12 @@ from convalgos.measure import accuracy, timing
 from convalgos.measure.timing import Timing
 from convalgos.select import choose, registry
 from convalgos.tools.bench import peers, results_file, training
-from convalgos.tools.bench import run as bench_run
-from convalgos.tools.bench.peers import PEERS, Peer
-from convalgos.tools.bench.run import PeerResult
+from convalgos.tools.bench import results as bench_results
+from convalgos.tools.bench.peer import Peer
+from convalgos.tools.bench.peers import PEERS
+from convalgos.tools.bench.results import PeerResult
 from convalgos.tools.bench.suites import COLUMNS, Layer, suites
-from convalgos.tools.bench.training import Pass, PeerStep, StepResult
+from convalgos.tools.bench.training import PassResult, PeerStep, StepResult
 from convalgos.tools.report import training as report_training
 
 SMALL = ConvProblem.parse("n2 c4 h9 w8 k6 r3 s3 p1")
@@ -137,9 +138,9 @@ def test_a_wrong_or_failing_pass_is_named_and_the_others_go_on(untimed, monkeypa
         assert data.failed and told == "one backward_data: cpu.broken failed: RuntimeError: it broke"
         assert found.seconds is None and found.as_json()["passes"][1]["error"] is None
     path = tmp_path / "out.json"
-    results = bench_run.Results("convalgos training", MACHINE, {"python": "3"}, layers=[found])
-    path.write_text(json.dumps(bench_run.as_json(results), allow_nan=False))
-    assert results_file.read(path).complaints() == [told]
+    results = bench_results.Results("convalgos training", MACHINE, {"python": "3"}, layers=[found])
+    path.write_text(json.dumps(bench_results.as_json(results), allow_nan=False))
+    assert results_file.read_results(path).complaints() == [told]
 
 
 def test_what_nothing_serves_is_no_failure(untimed):
@@ -170,8 +171,8 @@ def test_a_peer_may_fail_or_be_off(untimed):
 def test_the_json_has_what_it_says(untimed):
     peer = Peer("them", lambda p, x, w, threads: lambda: answer(p, x, w), backward=gradients_of)
     found = training.run_step(Layer("net", "one", SMALL, 3), [peer], rounds=2)
-    results = bench_run.Results("convalgos training", MACHINE, {"python": "3"}, {"up": "no"}, [found])
-    (layer,) = json.loads(json.dumps(bench_run.as_json(results), allow_nan=False))["layers"]
+    results = bench_results.Results("convalgos training", MACHINE, {"python": "3"}, {"up": "no"}, [found])
+    (layer,) = json.loads(json.dumps(bench_results.as_json(results), allow_nan=False))["layers"]
     assert (layer["suite"], layer["name"], layer["count"], layer["flops"]) == ("net", "one", 3, SMALL.flops)
     assert ConvProblem.parse(layer["problem"]) == SMALL
     assert [p["direction"] for p in layer["passes"]] == list(DIRECTIONS)
@@ -216,10 +217,10 @@ def test_torch_computes_both_gradients_at_once(peer, text):
 
 
 def test_only_peers_that_compute_gradients_are_chosen():
-    assert {peer.name for peer in training.choose_peers(None)} == {p.name for p in TORCH if not p.missing()}
-    assert training.choose_peers("none") == ()
+    assert {peer.name for peer in training.training_peers(None)} == {p.name for p in TORCH if not p.missing()}
+    assert training.training_peers("none") == ()
     with pytest.raises(ValueError, match="peers='scipy' computes no gradients"):
-        training.choose_peers("scipy")
+        training.training_peers("scipy")
     scipy = next(peer for peer in PEERS if peer.name == "scipy")
     with pytest.raises(Unsupported, match="scipy computes no gradients"):
         scipy.call_backward(SMALL, *(np.zeros(1) for _ in range(3)), 1)
@@ -235,11 +236,11 @@ def step(problem, milliseconds, name="layer", suite="net", count=1, them=None, *
     """Passes that take so many milliseconds, beside a peer's two calls."""
     ids = "cpu.winograd.f4x3", "cpu.direct.pixels", "cpu.winograd.weights.f4x5"
     passes = tuple(
-        Pass(d, algorithm, Timing((1e-3 * ms,)), 0, 1e-7, 1e-6)
+        PassResult(d, algorithm, Timing((1e-3 * ms,)), 0, 1e-7, 1e-6)
         for d, algorithm, ms in zip(DIRECTIONS, ids, milliseconds, strict=True)
     )
     if changes:
-        passes = (*passes[:2], Pass("backward_weights", **changes))
+        passes = (*passes[:2], PassResult("backward_weights", **changes))
     parts = [PeerResult(part, Timing((1e-3 * ms,)), 0.0) for part, ms in zip("fb", them or (), strict=False)]
     steps = [PeerStep(peer.name, *parts) for peer in TORCH] if them else []
     return StepResult(Layer(suite, name, problem, count), passes, tuple(steps))
@@ -247,7 +248,9 @@ def step(problem, milliseconds, name="layer", suite="net", count=1, them=None, *
 
 def shown(*layers, color=None):
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=color)
-    report_training.show(bench_run.Results("", MACHINE, {"python": "3"}, {"up": "no"}, list(layers)), console)
+    report_training.show_steps(
+        bench_results.Results("", MACHINE, {"python": "3"}, {"up": "no"}, list(layers)), console
+    )
     return console.file.getvalue()
 
 

@@ -33,7 +33,7 @@ from convalgos.select.ranker import Ranker, find_ranker
 from convalgos.select.ranking import Ranking
 
 if TYPE_CHECKING:
-    from convalgos.measure.timing import Table
+    from convalgos.measure.table import Table
 
 MOST_MEMORIES = 4  # times the memory of the machine that the arrays of a plan may take
 EFFORTS = ("estimate", "measure", "exhaustive")
@@ -239,8 +239,9 @@ def find(
         >>> table.rows[0].median_s > 0
         True
     """
-    from convalgos.measure import accuracy, race, timing
+    from convalgos.measure import accuracy, race, remembered
     from convalgos.measure.backends import backend
+    from convalgos.measure.table import known_table, time_candidates
 
     device = _check(problem, device)
     if effort not in EFFORTS[1:]:
@@ -250,12 +251,12 @@ def find(
     ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
         check = accuracy.AccuracyCheck(problem, backend(device))
-        table = timing.table(ranking, time_budget=time_budget, check=check)
-        remember(problem, timing.entry(table), device)
+        table = time_candidates(ranking, time_budget=time_budget, check=check)
+        remember(problem, remembered.of_table(table), device)
         return table
     found = race.race(problem, ranking.candidates, time_budget=time_budget, backend=backend(device))
     remember(problem, found, device)
-    return timing.known_table(ranking, found)
+    return known_table(ranking, found)
 
 
 def explain(
@@ -353,15 +354,16 @@ def _measured(
     selector: str | None,
 ) -> Plan:
     """The plan of what is measured fastest, measuring what is not known yet."""
-    from convalgos.measure import accuracy, race, timing
+    from convalgos.measure import accuracy, race, remembered
     from convalgos.measure.backends import backend
+    from convalgos.measure.table import time_candidates
 
     exhaustive = _tries_variants(effort, device) and selector is None
     ranking = choose.rank(problem, device, constraints, selector=selector, exhaustive=exhaustive)
     if effort == "exhaustive":
         check = accuracy.AccuracyCheck(problem, backend(device))
-        table = timing.table(ranking, within=float("inf"), time_budget=time_budget, check=check)
-        found = timing.entry(table)
+        table = time_candidates(ranking, within=float("inf"), time_budget=time_budget, check=check)
+        found = remembered.of_table(table)
     else:
         best = ranking.candidates[0].seconds if ranking.candidates else 0.0
         calls = constraints.expected_calls

@@ -1,26 +1,81 @@
-"""Accuracy: the float64 answer of a problem, and how far from it a result lies."""
+"""Accuracy: the data that runs read, their float64 answer, and how far from it a result lies."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
+from convalgos.core.random_numbers import repeating_normal
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.measure.backends import CPU, Backend
 
-WHOLE_REFERENCE_FLOPS = 2e10  # above it, and with long filters, y is checked at SAMPLED_OUTPUTS places
-WHOLE_REFERENCE_TAPS = 2048
-WHOLE_REFERENCE_BYTES = 1 << 27  # of all arrays, which the reference has several times in float64
-BRIEF_FLOPS, BRIEF_TAPS = 2e7, 64  # the same for a brief check
-SAMPLED_OUTPUTS = 512
-BRIEF_PRODUCTS, BRIEF_OUTPUTS = 4e6, 256  # of a brief check of samples: products in all, and outputs at least
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of an answer is computed: all of it up to these sizes, beyond one of them so many places."""
+
+    flops: float
+    taps: int  # of the filter, in all groups
+    places: int
+    bytes: float = math.inf  # of all arrays, which the reference has several times in float64
+
+
+WHOLE_REFERENCE = Extent(flops=2e10, taps=2048, places=512, bytes=1 << 27)
+BRIEF = Extent(flops=2e7, taps=64, places=512, bytes=1 << 27)  # takes no longer than some runs
+BRIEF_PRODUCTS, BRIEF_PLACES = 4e6, 256  # of a brief check: products of all its places, and places at least
+BORDER = 1 / 8  # share of the coordinates of places that are the first, and that are the last
+
+
+class ExactAnswer:
+    """The float64 answer of a problem: whole where that is little work, else at places.
+
+    Args:
+        first, second: what a run reads, logical.
+
+    Attributes:
+        places: (count, dimensions) of logical elements; None where the answer is whole.
+        y: the answer, logical, or (count,) its elements at the places.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        first: np.ndarray,
+        second: np.ndarray,
+        extent: Extent,
+        rng: np.random.Generator,
+        border: float = BORDER,
+    ):
+        self._problem, self._read = problem, (first, second)
+        self.places: np.ndarray | None = None
+        taps = problem.gemm_k // max(1, problem.w_shape[1]) * problem.groups
+        small = problem.flops <= extent.flops and problem.bytes <= extent.bytes and taps <= extent.taps
+        if problem.is_empty or small:
+            self.y = answer(problem, first, second)
+        else:
+            self.places = _places(problem.result_shape, extent.places, rng, border)
+            self.y = answer_at(problem, first, second, self.places)
+
+    def at(self, place: tuple[int, ...]) -> float:
+        """A single element, logical."""
+        return float(answer_at(self._problem, *self._read, np.array([place]))[0])
+
+
+def _places(shape: tuple[int, ...], count: int, rng: np.random.Generator, border: float) -> np.ndarray:
+    """(count, dimensions) Elements of an array, many of them at its borders, where tails of tiles are."""
+    where = np.stack([rng.integers(0, size, count) for size in shape], axis=1)
+    drawn = rng.random(where.shape)
+    last = np.broadcast_to(np.array(shape) - 1, where.shape)
+    return np.where(drawn < border, 0, np.where(drawn < 2 * border, last, where))
 
 
 class AccuracyCheck:
-    """Knows the float64 answer of a problem on given arrays, whole or at sampled outputs.
+    """Compares results of a problem with its float64 answer.
 
     Args:
         backend: where the candidates run.
@@ -39,43 +94,30 @@ class AccuracyCheck:
         self.problem, self.backend = problem, backend
         self.x, self.w = arrays or random_arrays(problem)
         first, second = problem.logical(0, self.x), problem.logical(1, self.w)
-        taps = problem.gemm_k // max(1, problem.w_shape[1])
-        self._where: np.ndarray | None = None
-        most_flops = BRIEF_FLOPS if brief else WHOLE_REFERENCE_FLOPS
-        most_taps = BRIEF_TAPS if brief else WHOLE_REFERENCE_TAPS
-        small = problem.bytes <= WHOLE_REFERENCE_BYTES and problem.flops <= most_flops
-        if small and taps * problem.groups <= most_taps:
-            self._answer = answer(problem, first, second)
-        else:
-            count = SAMPLED_OUTPUTS
-            if brief:
-                count = min(count, max(BRIEF_OUTPUTS, int(BRIEF_PRODUCTS / max(1, problem.reduction))))
-            self._where = _sampled(problem.result_shape, count)
-            self._answer = answer_at(problem, first, second, self._where)
-
-        self._scale = error_scale(problem, first, second, self._answer) or 1.0
+        extent = _brief_extent(problem) if brief else WHOLE_REFERENCE
+        self._exact = ExactAnswer(problem, first, second, extent, np.random.default_rng(1))
+        self._scale = error_scale(problem, first, second, self._exact.y) or 1.0
 
     def error(self, y: Any) -> float:
         """max|y - answer| over their `error_scale` of a y in the problem's layout; infinite where it is NaN.
 
-        y: an array of the host, or of the backend of the check.
+        y: an array of the host, or of the backend.
         """
-        if not self._answer.size:
+        right, places = self._exact.y, self._exact.places
+        if not right.size:
             return 0.0
         y = self.problem.logical(2, y)
-        found = self.backend.get(y) if self._where is None else self.backend.at(y, self._where)
-        worst = float(np.max(deviation(self.problem.dtype, found, self._answer)))
-        return worst / self._scale if np.isfinite(worst) else float("inf")
+        found = self.backend.get(y) if places is None else self.backend.at(y, places)
+        worst = float(np.max(deviation(self.problem.dtype, found, right)))
+        return worst / self._scale if math.isfinite(worst) else math.inf
 
 
-def _sampled(shape: tuple[int, ...], count: int) -> np.ndarray:
-    """(count, dimensions) Places of an array, many of them at its borders, where tails of tiles are."""
-    rng = np.random.default_rng(1)
-    where = np.stack([rng.integers(0, size, count) for size in shape], axis=1)
-    at_end = rng.random(where.shape) < 1 / 8
-    where[at_end] = np.broadcast_to(np.array(shape) - 1, where.shape)[at_end]
-    where[rng.random(where.shape) < 1 / 16] = 0
-    return where
+def _brief_extent(problem: ConvProblem) -> Extent:
+    places = max(BRIEF_PLACES, int(BRIEF_PRODUCTS / max(1, problem.reduction)))
+    return replace(BRIEF, places=min(BRIEF.places, places))
+
+
+# --- data ------------------------------------------------------------------------------------
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -88,3 +130,14 @@ def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.n
     w /= wide(np.sqrt(max(1, problem.reduction)))
     dtype = numpy_dtype(problem.dtype)
     return x.astype(dtype, copy=False), w.astype(dtype, copy=False)
+
+
+def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
+    """What a run of the problem reads, made at the speed of a copy, of numbers like any other.
+
+    They repeat after a prime number of elements, so that no two rows, channels or images are the same; the
+    second are scaled for results of order 1.
+    """
+    dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
+    first, second, _ = problem.array_shapes
+    return repeating_normal(first, 0, dtype), repeating_normal(second, 1, dtype, scale)

@@ -1,8 +1,9 @@
 """Where candidates are timed: on the CPU by the wall clock, on a GPU by its own.
 
 All that timing and checking need to know of a device is here: how data get there and back, what a sample
-is, how long to pause and to warm up. On a GPU a sample is the mean over a burst of calls, by events on the
-current stream, and what fits into L2 is still there from the call before, as between layers of a network.
+is, how long to pause and to warm up. Arrays of a device are of its library, and so `Any` here. On a GPU a
+sample is the mean over a burst of calls, by events on the current stream, and what fits into L2 is still
+there from the call before, as between layers of a network.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Backend:
 
     def get(self, array: Any) -> np.ndarray:
         """An array of the device as the host reads it."""
-        return array
+        found: np.ndarray = array
+        return found
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialised array."""
@@ -59,7 +61,8 @@ class Backend:
 
     def at(self, array: Any, where: np.ndarray) -> np.ndarray:
         """(count,) Single elements of an array of the device; `where` is (count, dimensions)."""
-        return array[tuple(where.T)]
+        found: np.ndarray = array[tuple(where.T)]
+        return found
 
     def wait(self) -> None:
         """Until all that was asked of the device is done."""
@@ -103,49 +106,50 @@ class GpuBackend(Backend):
     def __init__(self, device: gpu.Device):
         self.name, self._device = device.name, device
 
-    def working(self):
+    def working(self) -> AbstractContextManager[Any]:
         return gpu.use(self._device)
 
-    def put(self, array):
+    def put(self, array: np.ndarray) -> Any:
         with self._device.active():
             return self._device.xp.asarray(array)
 
-    def get(self, array):
+    def get(self, array: Any) -> np.ndarray:
         xp = self._device.xp
         with self._device.active():
-            return array if xp is np else xp.asnumpy(array)
+            found: np.ndarray = array if xp is np else xp.asnumpy(array)
+        return found
 
-    def empty(self, shape, dtype):
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         with self._device.active():
             return self._device.xp.empty(shape, dtype)
 
-    def spoil(self, y):
+    def spoil(self, y: Any) -> None:
         with self._device.active():
             super().spoil(y)
 
-    def at(self, array, where):
+    def at(self, array: Any, where: np.ndarray) -> np.ndarray:
         bits = array.view(f"u{array.dtype.itemsize}")  # which every library can pick from
         with self._device.active():
             return self.get(bits[tuple(where.T)]).view(array.dtype)
 
-    def wait(self):
+    def wait(self) -> None:
         self._device.synchronize()
 
-    def ready(self, call):
+    def ready(self, call: Call) -> None:
         call()
         self.wait()
 
-    def sample(self, call, samples):
+    def sample(self, call: Call, samples: Samples) -> float:
         seconds = self.seconds(call)  # by the clock of the device, while the host waits
         samples.add(seconds, False)
         return seconds
 
-    def seconds(self, call):
+    def seconds(self, call: Call) -> float:
         once = self._device.elapsed(call)
         calls = min(MOST_CALLS, int(BURST / max(once, 1e-9)))
         return once if calls < 2 else self._device.elapsed(lambda: _repeat(call, calls)) / calls
 
-    def host_seconds(self, call):
+    def host_seconds(self, call: Call) -> float:
         self.wait()
         start = time.perf_counter()
         _repeat(call, MOST_CALLS)  # no stream is full with as few
@@ -153,10 +157,10 @@ class GpuBackend(Backend):
         self.wait()
         return took / MOST_CALLS
 
-    def versions(self):
+    def versions(self) -> dict[str, str]:
         return self._device.versions()
 
-    def lost(self):
+    def lost(self) -> bool:
         try:
             self.wait()
         except Exception:  # what the library of the device calls it

@@ -59,7 +59,7 @@ def capture() -> Iterator[Counter[ConvProblem]]:
         plan.watchers.remove(watch)
 
 
-def read(path: str | Path) -> Counter[ConvProblem]:
+def read_capture(path: str | Path) -> Counter[ConvProblem]:
     """What a file holds, with what processes that still run, or were killed, have not added to it.
 
     Raises:
@@ -73,14 +73,14 @@ def read(path: str | Path) -> Counter[ConvProblem]:
     return found
 
 
-def add(path: str | Path, more: Mapping[ConvProblem, int]) -> None:
+def add_counts(path: str | Path, more: Mapping[ConvProblem, int]) -> None:
     """Add counts to those of a file, alone among all processes."""
     path = Path(path)
     with locked(path, PATIENCE):
         _add(path, more)
 
 
-def gather(path: str | Path) -> Counter[ConvProblem]:
+def gather_counts(path: str | Path) -> Counter[ConvProblem]:
     """Add to a file what processes counted that ended without doing so, and read it; empty if there is none.
 
     Raises:
@@ -147,10 +147,10 @@ class _Counts:
             self.start_anew()
         try:
             try:
-                gather(self._path)
+                gather_counts(self._path)
             except ValueError as error:
                 set_aside(self._path, str(error))
-                gather(self._path)
+                gather_counts(self._path)
         except (OSError, ValueError) as error:
             _warn(f"what was captured lies beside {self._path}, to which it could not be added: {error}")
 

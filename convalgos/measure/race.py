@@ -1,30 +1,26 @@
 """effort="measure": time the few candidates that may be the fastest, in about twenty times a run.
 
-Candidates run in the order of their predictions. The first result of each is checked against float64, at some
-of its places where it is large. One that takes twice the incumbent's time is abandoned after a call; the rest
-are timed in turns, and leave as soon as they are clearly behind. What was learned of each, also of the
-abandoned, is for the wisdom, but for times that other programs had part in: these are taken again, and if
-that does not help, they are forgotten.
+1. Candidates run once, in the order of their predictions. The result of each is checked against float64, at
+   some of its places where it is large. One that takes twice the incumbent's time is abandoned.
+2. The rest are timed in rounds, and leave as soon as they are clearly behind.
+3. What was learned of each, also of the abandoned, is for the wisdom, but for times that other programs had
+   part in: these are taken again, and if that does not help, they are forgotten.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Sequence
 
 from convalgos.core.interference import LEAST, Samples
-from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
-from convalgos.core.version import __version__
-from convalgos.measure import timing
-from convalgos.measure.accuracy import AccuracyCheck
+from convalgos.measure import remembered
+from convalgos.measure.accuracy import AccuracyCheck, repeating_arrays
 from convalgos.measure.backends import CPU, Backend
 from convalgos.measure.timing import Progress, silent
-from convalgos.select.measured import Entry, Measured
+from convalgos.measure.trial import Trial, start
+from convalgos.select.measured import Entry
 from convalgos.select.ranking import Candidate
 
 WITHIN = 1.5  # times the best prediction; slower ones cannot win unless a model is wrong by as much
@@ -40,21 +36,7 @@ RETRIES = 6  # of a sample that other programs disturbed, in a turn,
 PATIENCE = 1.0  # and seconds, beside those of RUNS, that disturbed runs may take in all
 PAUSE = 0.01  # seconds after one, in which others may get done
 DOUBTFUL, SLACK = 5.0, 1e-4  # times the prediction, and seconds more, over which too few samples say nothing
-PERIOD = 16381  # elements; a prime
 SPINNERS = 1.15  # times the best prediction, within which candidates that leave threads spinning take part
-
-
-@dataclass
-class _Runner:
-    candidate: Candidate
-    call: Callable[[], object] | None  # None once it has left: it lets go of its workspace
-    prepare: float
-    error: float = math.nan
-    samples: Samples = field(default_factory=Samples)
-
-    @property
-    def best(self) -> float:
-        return self.samples.best
 
 
 def race(
@@ -81,131 +63,173 @@ def race(
     Returns:
         What is known of each candidate that was run: its samples, or how it failed.
     """
-    start, spent, lost = time.perf_counter(), 0.0, 0.0
-    host = cheap_arrays(problem)
-    x, w = map(backend.put, host)
-    y = backend.empty(problem.array_shapes[2], x.dtype)
-    check: AccuracyCheck | None = None  # made when there is something to check
-    field_, found = _starters(candidates, within), {}
-    runners: list[_Runner] = []
+    running = _Race(problem, backend, time_budget, runs_budget)
+    running.first_runs(_starters(candidates, within), progress)
+    running.rounds(progress)
+    return running.result()
 
-    def late() -> bool:
-        return time_budget is not None and time.perf_counter() - start >= time_budget
 
-    def run(runner: _Runner, samples: Samples) -> float:
-        nonlocal spent, lost
+class _Race:
+    """The candidates of a problem while they are timed, and the time that is left for it."""
+
+    def __init__(
+        self, problem: ConvProblem, backend: Backend, time_budget: float | None, runs_budget: float | None
+    ):
+        self._problem, self._backend = problem, backend
+        self._time_budget, self._runs_budget = time_budget, runs_budget
+        self._start = time.perf_counter()
+        self._spent = 0.0  # seconds of undisturbed runs, and of preparing filters
+        self._lost = 0.0  # seconds of runs that other programs disturbed
+        self._host = repeating_arrays(problem)
+        x, w = map(backend.put, self._host)
+        self._arrays = x, w, backend.empty(problem.array_shapes[2], x.dtype)
+        self._check: AccuracyCheck | None = None  # made when there is something to check
+        self._trials: list[Trial] = []  # those that gave a right result
+        self._found: Entry = {}
+
+    def first_runs(self, candidates: Sequence[Candidate], progress: Progress) -> None:
+        """Each candidate that there is time for, once; the slow ones leave."""
+        for turn, candidate in enumerate(candidates):
+            if self._trials and not self._is_time_left(candidate.prepare):
+                continue
+            progress(candidate.id, turn / len(candidates) / 2)
+            try:
+                self._first_run(candidate)
+            except MemoryError:
+                continue  # that there was no room now says nothing of the next time
+            except Exception as error:  # one that is broken must not keep the others from being known
+                self._found[candidate.id] = remembered.of_failure(f"{type(error).__name__}: {error}")
+                if self._backend.lost():
+                    break
+
+    def rounds(self, progress: Progress) -> None:
+        """Time the others in turns, forwards and backwards, while it is open which is the fastest."""
+        for turn in range(ROUNDS):
+            running = self._running()
+            best = min((t.best for t in running), default=0.0)
+            for trial in running:
+                if trial.best > (ABANDON if turn == 0 else CLEAR) * best:
+                    self._leave(trial)
+            running = self._running()
+            if len(running) < 2 and turn:
+                break
+            for trial in running if turn % 2 == 0 else running[::-1]:
+                if not self._is_time_left():
+                    return
+                progress(trial.id, 0.5 + turn / ROUNDS / 2)
+                if self._time_budget is not None and any(t.candidate.algorithm.spins for t in running):
+                    time.sleep(self._backend.idle)
+                self._burst(trial, fresh=turn == 0)
+
+    def result(self) -> Entry:
+        """What is remembered of each candidate that was run."""
+        for trial in self._running():
+            self._leave(trial)
+        disturbed = []
+        for trial in self._trials:
+            if _tells(trial):
+                self._found[trial.id] = remembered.of_trial(trial)
+            else:
+                disturbed.append(trial.id)
+        remembered.warn_of_disturbed(self._problem, disturbed)
+        return self._found
+
+    def _running(self) -> list[Trial]:
+        return [t for t in self._trials if t.call is not None]
+
+    def _first_run(self, candidate: Candidate) -> None:
+        trial = start(candidate, self._problem, self._arrays, self._backend)
+        assert trial.call is not None
+        self._spent += trial.prepare_s
+        self._backend.ready(trial.call)
+        y = self._arrays[2]
+        self._backend.spoil(y)
+        hopeless = COLD * ABANDON * self._best()
+        first = self._sample(trial, cold := Samples())
+        self._check = self._check or AccuracyCheck(self._problem, self._backend, self._host, brief=True)
+        trial.error = self._check.error(y)
+        if not trial.error <= candidate.error_bound:
+            self._found[candidate.id] = remembered.of_wrong_result(
+                self._problem, candidate.id, trial.error, candidate.error_bound
+            )
+            return
+        if first > hopeless and cold.quiet:
+            trial.samples = cold
+        else:
+            self._more(trial, 1)
+        if trial.best > hopeless:
+            self._leave(trial)
+        self._trials.append(trial)
+
+    def _best(self) -> float:
+        return min((t.best for t in self._trials), default=math.inf)
+
+    def _sample(self, trial: Trial, samples: Samples) -> float:
+        """Seconds of a run, which are added to the samples."""
         began, before = time.perf_counter(), len(samples.disturbed)
-        assert runner.call is not None
-        took = backend.sample(runner.call, samples)
+        assert trial.call is not None
+        took = self._backend.sample(trial.call, samples)
         passed = time.perf_counter() - began
         if len(samples.disturbed) > before:
-            lost += passed
+            self._lost += passed
         else:
-            spent += passed
+            self._spent += passed
         return took
 
-    def more(runner: _Runner, count: int) -> None:
+    def _more(self, trial: Trial, count: int) -> None:
         """So many more undisturbed samples, if other programs let us have them."""
-        samples, tries = runner.samples, count + RETRIES
+        samples, tries = trial.samples, count + RETRIES
         wanted = len(samples.quiet) + count
         while len(samples.quiet) < wanted and tries:
             tries -= 1
             before = len(samples.disturbed)
-            run(runner, samples)
+            self._sample(trial, samples)
             if len(samples.disturbed) > before:
-                if late() or lost > PATIENCE + RUNS * runner.best:
+                if self._is_late() or self._lost > PATIENCE + RUNS * trial.best:
                     return
                 time.sleep(PAUSE)
 
-    def burst(runner: _Runner, fresh: bool) -> None:
+    def _burst(self, trial: Trial, fresh: bool) -> None:
         """Samples of a turn, after a call that brings its data into the caches; `fresh`: in place of all."""
-        run(runner, Samples())
-        known, runner.samples = runner.samples, Samples()
-        more(runner, BURST)
-        if not (fresh and runner.samples.quiet):
-            runner.samples = known + runner.samples
+        self._sample(trial, Samples())
+        known, trial.samples = trial.samples, Samples()
+        self._more(trial, BURST)
+        if not (fresh and trial.samples.quiet):
+            trial.samples = known + trial.samples
 
-    def leave(runner: _Runner) -> None:
+    def _leave(self, trial: Trial) -> None:
         """Its last word: samples that are too few, or do not agree, are taken again."""
         for _ in range(2):
-            if runner.samples.believable or late():
+            if trial.samples.believable or self._is_late():
                 break
-            if runner.samples.enough:  # which do not agree: twice as many hardly do so by chance
-                runner.samples = Samples()
-                more(runner, 2 * LEAST)
+            if trial.samples.enough:  # which do not agree: twice as many hardly do so by chance
+                trial.samples = Samples()
+                self._more(trial, 2 * LEAST)
             else:
-                more(runner, LEAST - len(runner.samples.quiet))
-        runner.call = None
+                self._more(trial, LEAST - len(trial.samples.quiet))
+        trial.call = None
 
-    def left(more: float = 0.0) -> bool:
+    def _is_late(self) -> bool:
+        return self._time_budget is not None and time.perf_counter() - self._start >= self._time_budget
+
+    def _is_time_left(self, more: float = 0.0) -> bool:
         """Whether there is time, for so many seconds more; what is known by now says how much there is."""
-        if late():
+        if self._is_late():
             return False
-        if runs_budget is not None and spent >= runs_budget:
+        if self._runs_budget is not None and self._spent >= self._runs_budget:
             return False
-        best = min((r.best for r in runners), default=float("inf"))
-        limit = max(backend.least, RUNS * best)
-        return time_budget is not None or spent + more < limit or (len(runners) < FIRST and more < limit)
-
-    for turn, candidate in enumerate(field_):
-        if runners and not left(candidate.prepare):
-            continue
-        progress(candidate.id, turn / len(field_) / 2)
-        try:
-            with backend.working():
-                plan = candidate.algorithm.serve(problem)
-            began = time.perf_counter()
-            prepared = plan.prepare(w)
-            backend.wait()
-            call = lambda plan=plan, prepared=prepared: plan(x, prepared, out=y)  # noqa: E731
-            runner = _Runner(candidate, call, time.perf_counter() - began)
-            spent += runner.prepare
-            backend.ready(call)
-            backend.spoil(y)
-            incumbent = min((r.best for r in runners), default=float("inf"))
-            first = run(runner, cold := Samples())
-            check = check or AccuracyCheck(problem, backend, host, brief=True)
-            runner.error = check.error(y)
-            if not runner.error <= candidate.error_bound:
-                found[candidate.id] = timing.wrong_result(
-                    problem, candidate.id, runner.error, candidate.error_bound
-                )
-                continue
-            if first > COLD * ABANDON * incumbent and cold.quiet:
-                runner.samples = cold
-            else:
-                more(runner, 1)
-            if runner.best > COLD * ABANDON * incumbent:
-                leave(runner)
-        except MemoryError:
-            continue  # that there was no room now says nothing of the next time
-        except Exception as error:  # one that is broken must not keep the others from being known
-            found[candidate.id] = timing.failure(f"{type(error).__name__}: {error}")
-            if backend.lost():
-                break
-            continue
-        runners.append(runner)
-    _rounds(runners, burst, leave, left, progress, idle=backend.idle if time_budget is not None else 0.0)
-    kept = {r.candidate.id for r in runners if _tells(r)}
-    for r in runners:
-        if r.candidate.id in kept:
-            found[r.candidate.id] = Measured(
-                samples_s=tuple(r.samples.quiet),
-                workspace_bytes=r.candidate.workspace_bytes,
-                error=r.error,
-                prepare_s=r.prepare,
-                version=__version__,
-            )
-    timing.warn_of_disturbed(problem, [r.candidate.id for r in runners if r.candidate.id not in kept])
-    return found
+        limit = max(self._backend.least, RUNS * self._best())
+        if self._time_budget is not None or self._spent + more < limit:
+            return True
+        return len(self._trials) < FIRST and more < limit
 
 
-def _tells(runner: _Runner) -> bool:
+def _tells(trial: Trial) -> bool:
     """Whether its samples may be remembered; too few, as where time is short, must be near the prediction."""
-    samples = runner.samples
+    samples = trial.samples
     if samples.enough:
         return samples.believable
-    predicted = runner.candidate.predicted or runner.candidate.seconds
+    predicted = trial.candidate.predicted or trial.candidate.seconds
     return bool(samples.quiet) and samples.best <= DOUBTFUL * predicted + SLACK
 
 
@@ -228,49 +252,3 @@ def _starters(candidates: Sequence[Candidate], within: float) -> list[Candidate]
     calm = [c for c in candidates if not c.algorithm.spins and c.seconds <= within * best]
     others = [c for c in candidates if c.algorithm.spins and c.seconds <= min(within, SPINNERS) * best]
     return calm + others
-
-
-def _rounds(
-    runners: list[_Runner],
-    burst: Callable[[_Runner, bool], None],
-    leave: Callable[[_Runner], None],
-    left: Callable[[], bool],
-    progress: Progress,
-    idle: float,
-) -> None:
-    """Time the runners in turns, forwards and backwards, for as long as it is open which is the fastest."""
-    running = [r for r in runners if r.call is not None]
-    for turn in range(ROUNDS):
-        best = min((r.best for r in running), default=0.0)
-        behind = ABANDON if turn == 0 else CLEAR
-        for r in running:
-            if r.best > behind * best:
-                leave(r)
-        running = [r for r in running if r.call is not None]
-        if len(running) < 2 and turn:
-            break
-        for r in running if turn % 2 == 0 else running[::-1]:
-            if not left():
-                break
-            progress(r.candidate.id, 0.5 + turn / ROUNDS / 2)
-            if idle and any(other.candidate.algorithm.spins for other in running):
-                time.sleep(idle)
-            burst(r, turn == 0)
-        else:
-            continue
-        break
-    for r in running:
-        leave(r)
-
-
-def cheap_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What a run of the problem reads, made at the speed of a copy, of numbers like any other.
-
-    They repeat after a prime number of elements, so that no two rows, channels or images are the same; the
-    second are scaled for results of order 1.
-    """
-    values = np.random.default_rng(0).standard_normal((2, PERIOD), np.float32)
-    values[1] /= np.sqrt(max(1, problem.reduction))
-    first, second, _ = problem.array_shapes
-    x, w = values.astype(numpy_dtype(problem.dtype))
-    return np.resize(x, first), np.resize(w, second)

@@ -79,8 +79,8 @@ Entry = dict[str, Measured]  # id -> what is known
 Entries = dict[str, Entry]  # text of a problem -> its candidates
 
 
-def relative_spread(samples: tuple[float, ...]) -> float:
-    """(third quartile - first quartile) / median."""
+def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
+    """The first and the third, interpolated between the samples beside them."""
     ordered = sorted(samples)
 
     def quartile(number: int) -> float:
@@ -88,7 +88,13 @@ def relative_spread(samples: tuple[float, ...]) -> float:
         above = ordered[min(whole + 1, len(ordered) - 1)]
         return ordered[whole] + quarters / 4 * (above - ordered[whole])
 
-    return (quartile(3) - quartile(1)) / median(ordered)
+    return quartile(1), quartile(3)
+
+
+def relative_spread(samples: tuple[float, ...]) -> float:
+    """(third quartile - first quartile) / median."""
+    low, high = quartiles(samples)
+    return (high - low) / median(samples)
 
 
 def now() -> str:

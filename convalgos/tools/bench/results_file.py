@@ -10,15 +10,16 @@ from typing import Any
 from convalgos.core import strict_json
 from convalgos.core.json_format import load, reading
 from convalgos.core.problem import ConvProblem
-from convalgos.measure.timing import Row, Table, Timing
+from convalgos.measure.table import Row, Table
+from convalgos.measure.timing import Timing
 from convalgos.select.ranking import Rejection
 from convalgos.tools.bench.recorded_machine import read_machine
-from convalgos.tools.bench.run import LayerResult, PeerResult, Results
+from convalgos.tools.bench.results import LayerResult, PeerResult, Results
 from convalgos.tools.bench.suites import Layer
-from convalgos.tools.bench.training import Pass, PeerStep, StepResult
+from convalgos.tools.bench.training import PassResult, PeerStep, StepResult
 
 
-def read(path: Path) -> Results[LayerResult] | Results[StepResult]:
+def read_results(path: Path) -> Results[LayerResult] | Results[StepResult]:
     """The results in a file: those of `bench`, or of `training`.
 
     Raises:
@@ -56,8 +57,8 @@ def _what(found: dict[str, Any]) -> Layer:
     return Layer(str(found["suite"]), str(found["name"]), problem, _count("count", found["count"]))
 
 
-def _pass(found: dict[str, Any]) -> Pass:
-    return Pass(
+def _pass(found: dict[str, Any]) -> PassResult:
+    return PassResult(
         direction=str(found["direction"]),
         algorithm=_optional(_name, found["algorithm"]),
         timing=_seconds(found["samples_s"]) if found["samples_s"] else None,
@@ -70,15 +71,12 @@ def _pass(found: dict[str, Any]) -> Pass:
 
 
 def _row(found: dict[str, Any]) -> Row:
-    samples = _seconds(found["samples_s"])
     return Row(
         algorithm=str(found["algorithm"]),
-        median_s=samples.median,
-        spread=samples.spread,
+        timing=_seconds(found["samples_s"]),
         workspace_bytes=_count("workspace_bytes", found["workspace_bytes"]),
         error=_error(found["error"]),
         error_bound=_error(found["error_bound"]),
-        samples_s=samples.samples,
         host_s=_optional(_time, found["host_s"]),
     )
 

@@ -21,15 +21,16 @@ from convalgos.measure.timing import Timing
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.tools.bench import peers
-from convalgos.tools.bench.peers import Peer
-from convalgos.tools.bench.run import PeerResult, finite, layer_as_json, over_bound, peer_threads, try_call
+from convalgos.tools.bench.peer import Peer
+from convalgos.tools.bench.results import PeerResult, finite, layer_as_json, over_bound
+from convalgos.tools.bench.run import peer_threads, try_call
 from convalgos.tools.bench.suites import Layer
 
 CHANGING = Constraints(weights_constant=False)
 
 
 @dataclass(frozen=True)
-class Pass:
+class PassResult:
     """One of the three on a layer: what was picked and how it did, or why there is nothing."""
 
     direction: str
@@ -89,7 +90,7 @@ class StepResult:
     kind: ClassVar[str] = "training"
 
     layer: Layer
-    passes: tuple[Pass, ...]  # in the order of DIRECTIONS
+    passes: tuple[PassResult, ...]  # in the order of DIRECTIONS
     peers: tuple[PeerStep, ...]
 
     @property
@@ -148,13 +149,13 @@ def steps_of(layers: Iterable[Layer]) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-def choose_peers(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
+def training_peers(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
     """Those of `peers.choose` that compute gradients.
 
     Raises:
         ValueError: there is no such peer, or one that was asked for computes none.
     """
-    chosen = peers.choose(words, device)
+    chosen = peers.choose_peers(words, device)
     for peer in chosen:
         if words is not None and peer.backward is None:
             raise ValueError(f"peers={peer.name!r} computes no gradients, and so has no training step")
@@ -216,7 +217,7 @@ def total(timings: Iterable[Timing | None]) -> float | None:
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _try_pass(check: AccuracyCheck) -> tuple[Pass, Call | None]:
+def _try_pass(check: AccuracyCheck) -> tuple[PassResult, Call | None]:
     """What a first run of the pick tells, and the call to time, which prepares the filter, too."""
     problem, here = check.problem, check.backend
     ranking = choose.rank(problem, here.name, CHANGING)
@@ -229,13 +230,13 @@ def _try_pass(check: AccuracyCheck) -> tuple[Pass, Call | None]:
         call()
         error = check.error(result)
     except Unsupported as reason:
-        return Pass(problem.direction, why_not=str(reason)), None
+        return PassResult(problem.direction, why_not=str(reason)), None
     except Exception as failure:  # one that is broken must not hide what is known of the others
         why_not = f"{type(failure).__name__}: {failure}"
-        return Pass(problem.direction, pick, why_not=why_not, failed=True), None
+        return PassResult(problem.direction, pick, why_not=why_not, failed=True), None
     taken = next(c for c in ranking.candidates if c.id == plan.algorithm)
     limits = taken.workspace_bytes, error, taken.error_bound
-    return Pass(problem.direction, plan.algorithm, None, *limits), call
+    return PassResult(problem.direction, plan.algorithm, None, *limits), call
 
 
 def _try_peer(peer: Peer, checks: dict[str, AccuracyCheck]) -> tuple[PeerStep, dict[str, Call]]:

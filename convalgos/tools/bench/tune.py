@@ -16,8 +16,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import GpuMachine, measured
 from convalgos.gpu.device import calibrate as gpu_calibrate
-from convalgos.measure import accuracy, race, timing
+from convalgos.measure import accuracy, race, remembered
 from convalgos.measure.backends import backend
+from convalgos.measure.table import time_candidates, worth_timing
 from convalgos.measure.timing import Progress, silent
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
@@ -43,7 +44,7 @@ def is_known(problem: ConvProblem, effort: str, device: str = "cpu") -> bool:
         return False
     if effort == "measure":
         return True
-    return timing.worth_timing(choose.rank(problem, device)) <= known.keys()
+    return worth_timing(choose.rank(problem, device)) <= known.keys()
 
 
 def tune(
@@ -66,8 +67,8 @@ def tune(
         return Tuned(problem, None, None, None)
     if effort == "exhaustive":
         check = accuracy.AccuracyCheck(problem, backend(device))
-        table = timing.table(ranking, time_budget=time_budget, check=check, progress=progress)
-        found = timing.entry(table)
+        table = time_candidates(ranking, time_budget=time_budget, check=check, progress=progress)
+        found = remembered.of_table(table)
     else:
         candidates, here = ranking.candidates, backend(device)
         found = race.race(problem, candidates, time_budget=time_budget, backend=here, progress=progress)

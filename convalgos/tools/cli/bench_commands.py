@@ -19,6 +19,8 @@ from convalgos.measure import timing
 from convalgos.measure.backends import backend
 from convalgos.select import devices, registry
 from convalgos.tools.bench import peers, results_file, training
+from convalgos.tools.bench import read_target as targets
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import Layer, sampling
 from convalgos.tools.cli import completion
@@ -73,7 +75,7 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
             "target",
             nargs=-1,
             metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
-            shell_complete=completion.targets,
+            shell_complete=completion.complete_target,
         ),
     ):
         command = option(command)
@@ -130,18 +132,18 @@ def bench_command(
     layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     for algorithm in only:
         registry.find_algorithm(algorithm)
-    chosen = peers.choose(peer_names, device)
+    chosen = peers.choose_peers(peer_names, device)
     if html_path is not None and (reason := missing("plotly")):
         raise Unsupported(f"--html {reason}")
     results = new_results(device, skipped)
 
-    def run(layer: Layer, progress: timing.Progress) -> bench_run.LayerResult:
+    def run(layer: Layer, progress: timing.Progress) -> bench_results.LayerResult:
         return bench_run.run_layer(layer, chosen, only=only, rounds=rounds, device=device, progress=progress)
 
     def show() -> None:
-        terminal.show(results, console())
+        terminal.show_results(results, console())
         if html_path is not None:
-            write_atomic(html_path, page.html(results))
+            write_atomic(html_path, page.results_page(results))
 
     measure_layers(target, layers, run, results, json_path, show)
     if all(result.pick is None for result in results.layers):
@@ -181,13 +183,15 @@ def training_command(
     """
     layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     layers = training.steps_of(layers)
-    chosen = training.choose_peers(peer_names, device)
-    results: bench_run.Results[training.StepResult] = new_results(device, skipped)
+    chosen = training.training_peers(peer_names, device)
+    results: bench_results.Results[training.StepResult] = new_results(device, skipped)
 
     def run(layer: Layer, progress: timing.Progress) -> training.StepResult:
         return training.run_step(layer, chosen, rounds=rounds, device=device, progress=progress)
 
-    measure_layers(target, layers, run, results, json_path, lambda: report_training.show(results, console()))
+    measure_layers(
+        target, layers, run, results, json_path, lambda: report_training.show_steps(results, console())
+    )
     if all(p.algorithm is None for result in results.layers for p in result.passes):
         raise Unsupported("no algorithm can serve any of these layers")
     if results.complaints():
@@ -208,17 +212,19 @@ def report_command(table: Path, other: Path | None) -> None:
     With OTHER.json it compares the two, layer by layer: the time of our pick in OTHER / in TABLE, above 1
     where OTHER is slower; and it says where the machines, the versions or the picks differ.
     """
-    results: bench_run.Results[Any] = results_file.read(table)
+    results: bench_results.Results[Any] = results_file.read_results(table)
     steps = any(isinstance(result, training.StepResult) for result in results.layers)
     if other is None:
-        (report_training if steps else terminal).show(results, console())
+        (report_training.show_steps if steps else terminal.show_results)(results, console())
     elif other.suffix.lower() == ".json":
         names = str(table), str(other)
-        comparison.show(comparison.compare(results, results_file.read(other), names), console())
+        comparison.show_comparison(
+            comparison.compare_results(results, results_file.read_results(other), names), console()
+        )
     elif steps:
         raise ValueError(f"{table} is of training steps, of which there is no page")
     else:
-        write_atomic(other, page.html(results))
+        write_atomic(other, page.results_page(results))
 
 
 COMMANDS: tuple[click.Command, ...] = (bench_command, training_command, report_command)
@@ -237,8 +243,8 @@ def read_layers(
     weights: str,
 ) -> tuple[tuple[Layer, ...], dict[str, str]]:
     """The layers to measure, and the nodes of a model that are skipped; see `bench.read_target`."""
-    layers, skipped = bench_run.read_target(" ".join(target) or "resnet50", batch)
-    layers = bench_run.changed(_matching(layers, pattern), **changes)
+    layers, skipped = targets.read_target(" ".join(target) or "resnet50", batch)
+    layers = targets.changed(_matching(layers, pattern), **changes)
     return layers if sample is None else sampling.sample(layers, sample, seed, weights), skipped
 
 
@@ -256,12 +262,12 @@ def _matching(layers: tuple[Layer, ...], pattern: str | None) -> tuple[Layer, ..
     return matching
 
 
-def new_results(device: str, skipped: dict[str, str]) -> bench_run.Results[Any]:
+def new_results(device: str, skipped: dict[str, str]) -> bench_results.Results[Any]:
     """With no layer yet."""
-    return bench_run.Results(
+    return bench_results.Results(
         command=shlex.join(["convalgos", *sys.argv[1:]]),
         machine=devices.measured_figures(device),
-        versions=bench_run.versions() | backend(device).versions(),
+        versions=bench_results.versions() | backend(device).versions(),
         skipped=skipped,
     )
 
@@ -270,7 +276,7 @@ def measure_layers(
     target: tuple[str, ...],
     layers: tuple[Layer, ...],
     run: Run,
-    results: bench_run.Results[Any],
+    results: bench_results.Results[Any],
     json_path: Path | None,
     show: Callable[[], None],
 ) -> None:
@@ -298,6 +304,6 @@ def measure_layers(
         sys.exit(interrupted)
 
 
-def _save(results: bench_run.Results[Any], path: Path | None) -> None:
+def _save(results: bench_results.Results[Any], path: Path | None) -> None:
     if path is not None:
-        write_atomic(path, json.dumps(bench_run.as_json(results), indent=1) + "\n")
+        write_atomic(path, json.dumps(bench_results.as_json(results), indent=1) + "\n")

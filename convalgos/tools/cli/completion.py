@@ -19,7 +19,7 @@ Completion of commands, suites, ids and peers by Tab; for good in ~/.bashrc or ~
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def targets(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_target(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of suites, then files."""
     from convalgos.tools.bench.suites import names
 

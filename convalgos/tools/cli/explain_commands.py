@@ -13,7 +13,10 @@ from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
 from convalgos.measure import accuracy, timing
 from convalgos.measure.backends import backend
+from convalgos.measure.table import time_candidates
 from convalgos.select import choose, devices
+from convalgos.tools.bench import read_target as targets
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import run as bench_run
 from convalgos.tools.bench.suites import Layer, names
 from convalgos.tools.cli import completion
@@ -30,7 +33,7 @@ TARGET = click.argument(
     nargs=-1,
     required=True,
     metavar="PROBLEM | SUITE | TABLE.csv | MODEL.onnx",
-    shell_complete=completion.targets,
+    shell_complete=completion.complete_target,
 )
 
 
@@ -119,17 +122,17 @@ def find_command(
     if not single:
         results = new_results(device, skipped)
 
-        def run(layer: Layer, progress: timing.Progress) -> bench_run.LayerResult:
+        def run(layer: Layer, progress: timing.Progress) -> bench_results.LayerResult:
             return bench_run.run_layer(layer, rounds=rounds, device=device, progress=progress)
 
-        measure_layers(target, layers, run, results, None, lambda: terminal.show(results, console()))
+        measure_layers(target, layers, run, results, None, lambda: terminal.show_results(results, console()))
         sys.exit(FAILED if results.complaints() else None)
     problem = layers[0].problem
     devices.measured_figures(device)
     with bar() as progress:
         task = progress.add_task("", total=1)
         ranking, check = choose.rank(problem, device), accuracy.AccuracyCheck(problem, backend(device))
-        table = timing.table(
+        table = time_candidates(
             ranking, rounds=rounds, check=check, progress=teller(progress, task, 0, "problem")
         )
     report_ranking.show_table(table, console())
@@ -146,7 +149,7 @@ def _read(
     """(layers, nodes of a model that are skipped, whether it is a single problem given as text)."""
     text = " ".join(words)
     skipped: dict[str, str] = {}
-    single = text not in ("all", *names()) and Path(text).suffix.lower() not in bench_run.SUFFIXES
+    single = text not in ("all", *names()) and Path(text).suffix.lower() not in targets.SUFFIXES
     if single:
         try:
             problem = ConvProblem.parse(text)
@@ -158,5 +161,5 @@ def _read(
             problem = problem.replace(x_shape=(batch, *problem.x_shape[1:]))
         layers: tuple[Layer, ...] = (Layer("", "problem", problem),)
     else:
-        layers, skipped = bench_run.read_target(text, batch)
-    return bench_run.changed(layers, **changes), skipped, single
+        layers, skipped = targets.read_target(text, batch)
+    return targets.changed(layers, **changes), skipped, single

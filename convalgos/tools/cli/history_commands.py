@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from convalgos.tools.bench import run
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.console.exit_status import FAILED
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import cell, console, echo
 from convalgos.tools.console.text_table import Cell, Column, print_table
 from convalgos.tools.history import asv
 from convalgos.tools.history import compare as history_quick
-from convalgos.tools.history.compare import Compared, Side
+from convalgos.tools.history.compare import Compared, PickTimed
 from convalgos.tools.report import terminal
 
 EVERY = 16  # commits from one milestone to the next
@@ -31,7 +31,7 @@ def history_group() -> None:
     """
 
 
-def _choices(command: Callable) -> Callable:
+def _choices(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options about what is measured."""
     for option in (
         click.option(
@@ -108,7 +108,7 @@ def publish_command(output: Path | None) -> None:
 )
 def compare_command(before: str | None, after: str | None, machine: str | None, factor: float) -> None:
     """Print how two measured commits differ, by default the two newest."""
-    echo(asv.compare(before, after, machine, factor))
+    echo(asv.compare_commits(before, after, machine, factor))
 
 
 @history_group.command("quick")
@@ -127,7 +127,7 @@ def quick_command(base: str, budget: float) -> None:
     Prints the least time now / before: below 1 it is faster now. Noise never fails; the exit status is 1 only
     where a layer that ran before no longer does.
     """
-    if reason := history_quick.why_not(base):
+    if reason := history_quick.why_not_compared(base):
         echo(f"nothing to compare with: {reason}")
         return
     found: list[Compared] = []
@@ -139,7 +139,7 @@ def quick_command(base: str, budget: float) -> None:
         echo(f"nothing to compare with: {reason}")
         return
     print_table(*_table(found, base), console())
-    mean = run.geometric_mean(c.ratio for c in found)
+    mean = bench_results.geometric_mean(c.ratio for c in found)
     echo(f"geometric mean {mean:.2f}" if mean else "no layer ran on both sides")
     if lost := [c for c in found if c.before.timing and not c.now.timing]:
         for c in lost:
@@ -191,7 +191,7 @@ def _table(found: Sequence[Compared], base: str) -> tuple[list[Column], list[tup
     return columns, rows
 
 
-def _cells(side: Side) -> tuple[str, str]:
+def _cells(side: PickTimed) -> tuple[str, str]:
     """Pick and milliseconds."""
     if side.least is None:
         return "n/a", ""

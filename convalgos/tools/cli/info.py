@@ -24,7 +24,7 @@ from convalgos.gpu import device as gpu
 from convalgos.gpu.device.measured import LIMITS
 from convalgos.select import devices
 from convalgos.select.wisdom_file import folder as wisdom_folder
-from convalgos.tools.bench import run
+from convalgos.tools.bench import results as bench_results
 from convalgos.tools.history import asv
 from convalgos.tools.report import model_constants, terminal
 
@@ -40,13 +40,13 @@ SOURCES = {"machine": terminal.MACHINE_SOURCES, "gpu": terminal.GPU_SOURCES}  # 
 CPU = Path("/sys/devices/system/cpu/cpu0")
 
 
-def facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> dict[str, Any]:
+def machine_facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> dict[str, Any]:
     """All of it, for `json.dumps`: sections of names and values."""
     from convalgos.cpu.runtime import jit  # imports llvmlite
 
     machine = devices.current_machine()
     found: dict[str, Any] = {
-        "versions": run.versions() | {"source": _source()},
+        "versions": bench_results.versions() | {"source": _source()},
         "system": _system(),
         "cpu": _cpu(),
         "threads": {"threads": jit.thread_count(), "layer": jit.thread_layer()},
@@ -65,7 +65,7 @@ def facts(algorithms: Iterable[Algorithm], *, with_constants: bool = False) -> d
     return found
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show_facts(found: dict[str, Any], console: Console) -> None:
     """Print it, a table for each section."""
     for title, section in found.items():
         if title == "constants":

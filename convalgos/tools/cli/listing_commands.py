@@ -59,7 +59,7 @@ def algorithms_command(family: str | None) -> None:
 def suites_command() -> None:
     """List the suites of layers that are embedded, for bench, explain, find, training and tune."""
     columns = [Column("suite"), Column("layers", right=True), Column("kinds", wraps=True)]
-    rows = [(name, str(len(layers)), kinds(layers)) for name, layers in suites().items()]
+    rows = [(name, str(len(layers)), counted_kinds(layers)) for name, layers in suites().items()]
     total = sum(map(len, suites().values()))
     rows.append(("all", str(total), "every layer of all of them"))
     images = (
@@ -71,7 +71,7 @@ def suites_command() -> None:
 COMMANDS: tuple[click.Command, ...] = (algorithms_command, suites_command)
 
 
-def kinds(layers: Iterable[Layer]) -> str:
+def counted_kinds(layers: Iterable[Layer]) -> str:
     """The kinds of layers, the most frequent first, with counts above one.
 
     Example:

@@ -23,7 +23,7 @@ from convalgos.tools.cli.completion import HOW
 from convalgos.tools.cli.history_commands import history_group
 from convalgos.tools.console import termination
 from convalgos.tools.console.exit_status import DONE, MEANING, REFUSED
-from convalgos.tools.console.text_output import clean, console, flush, silence
+from convalgos.tools.console.text_output import clean, console, flush_output, silence
 
 
 class _Told(click.ClickException):
@@ -42,7 +42,7 @@ class _Commands(click.Group):
         try:
             return self._carry_out(ctx)
         finally:
-            flush()
+            flush_output()
 
     def _carry_out(self, ctx: click.Context) -> Any:
         try:
@@ -80,11 +80,11 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with bytes and seconds.")
 def info_command(with_constants: bool, as_json: bool) -> None:
     """Show what a bug report needs: versions, the machine, where its figures came from, what is kept."""
-    found = info.facts(planning.algorithms(), with_constants=with_constants)
+    found = info.machine_facts(planning.algorithms(), with_constants=with_constants)
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
-        info.show(found, console())
+        info.show_facts(found, console())
 
 
 for command in (

@@ -16,7 +16,8 @@ from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
 from convalgos.measure import capture
 from convalgos.select import devices, ranker
-from convalgos.tools.bench import run, tune
+from convalgos.tools.bench import read_target as targets
+from convalgos.tools.bench import tune
 from convalgos.tools.cli import completion
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console, echo
@@ -155,15 +156,15 @@ def evaluate_command(
         runpy.run_path(str(load))
     new = [name for name in ranker.rankers() if name not in before]
     chosen = list(dict.fromkeys(names or ("analytic", "learned", *new)))
-    read = [recorded_tables.read(path) for path in tables]
-    found = regret.cases(read)
+    read = [recorded_tables.read_table_file(path) for path in tables]
+    found = regret.measured_layers(read)
     evaluations = [
         regret.evaluate(name, ranker.find_ranker(name), found, held_out=hold_out) for name in chosen
     ]
     single, errors = regret.single_best(found), regret.model_errors(found)
-    evaluate_report.show(evaluations, single, errors, console())
+    evaluate_report.show_evaluation(evaluations, single, errors, console())
     if page is not None:
-        write_atomic(page, evaluate_report.html(evaluations, single, errors, read))
+        write_atomic(page, evaluate_report.evaluation_page(evaluations, single, errors, read))
         echo(f"the picks are plotted in {page}")
 
 
@@ -172,8 +173,8 @@ def evaluate_command(
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
 def compact_command(table: Path, path: Path) -> None:
     """Write what a selector is judged by, of a TABLE of `bench --json`, to a small file for git."""
-    found = recorded_tables.read(table)
-    write_atomic(path, recorded_tables.dump(found))
+    found = recorded_tables.read_table_file(table)
+    write_atomic(path, recorded_tables.compact_text(found))
     echo(f"{len(found.layers)} layers of {found.machine.name} in {path}")
 
 
@@ -190,14 +191,14 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
     from convalgos.tools.evaluate import scipy_choice  # imports SciPy
 
     if tables:
-        found = scipy_choice.read(tables)
+        found = scipy_choice.read_choices(tables)
     else:
         with bar() as progress:
             task = progress.add_task("", total=1)
-            found = scipy_choice.record(count, seed, progress=teller(progress, task, 0))
+            found = scipy_choice.record_choices(count, seed, progress=teller(progress, task, 0))
     if path is not None:
-        scipy_choice.write(path, found)
-    scipy_choice.show(found, console())
+        scipy_choice.write_choices(path, found)
+    scipy_choice.show_choices(found, console())
     echo(scipy_choice.speedups(found))
 
 
@@ -206,7 +207,7 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
     "target",
     nargs=-1,
     metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
-    shell_complete=completion.targets,
+    shell_complete=completion.complete_target,
 )
 @click.option(
     "--machine", "figures", is_flag=True, help="Measure the peak and the bandwidth of the device again."
@@ -248,8 +249,8 @@ def tune_command(
             echo(f"warning: {line}", err=True)
     if not target:
         return
-    layers, _ = run.read_target(" ".join(target), batch)
-    layers = run.changed(layers, **changes)
+    layers, _ = targets.read_target(" ".join(target), batch)
+    layers = targets.changed(layers, **changes)
     problems = list(dict.fromkeys(layer.problem for layer in layers))
     names = {layer.problem: layer.name for layer in reversed(layers)}
     open_ = [p for p in problems if again or not tune.is_known(p, effort, device)]
@@ -287,13 +288,13 @@ def capture_command(output: Path, command: tuple[str, ...]) -> None:
 
     The exit status is that of the command.
     """
-    before = capture.gather(output)
+    before = capture.gather_counts(output)
     environment = {**os.environ, capture.VARIABLE: str(output.absolute())}
     try:
         status = subprocess.run(command, env=environment).returncode
     except FileNotFoundError:
         raise ValueError(f"{command[0]!r} is no program that can be run") from None
-    found = capture.gather(output)
+    found = capture.gather_counts(output)
     runs = found.total() - before.total()
     echo(f"{runs} runs; {len(found)} problems in {output}" if runs else "nothing was run", err=True)
     sys.exit(status if status >= 0 else 128 - status)

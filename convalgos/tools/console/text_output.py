@@ -52,7 +52,7 @@ def console(err: bool = False) -> Console:
     return _Console(stderr=err, markup=False, emoji=False, highlight=False)
 
 
-def flush() -> None:
+def flush_output() -> None:
     """Bring out what is left, before the interpreter does and complains."""
     for stream in (sys.stdout, sys.stderr):
         try:

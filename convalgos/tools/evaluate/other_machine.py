@@ -20,20 +20,25 @@ from convalgos.select import choose
 from convalgos.select.ranking import Candidate
 
 
-def survey(problems: Sequence[ConvProblem], figures: Machine) -> list[list[Candidate]]:
+def survey_there(problems: Sequence[ConvProblem], figures: Machine) -> list[list[Candidate]]:
     """The candidates of each problem on a machine, with what their models predict there."""
     if is_here(figures):
         return [choose.survey(problem, "cpu", figures)[0] for problem in problems]
     environment = {**os.environ, "NUMBA_NUM_THREADS": str(figures.threads)}
     environment.pop("NUMBA_CPU_NAME", None)
     done = subprocess.run(
-        [sys.executable, "-c", "from convalgos.tools.evaluate import other_machine; other_machine.answer()"],
+        [
+            sys.executable,
+            "-c",
+            "from convalgos.tools.evaluate import other_machine; other_machine.answer_survey()",
+        ],
         input=pickle.dumps((problems, figures)),
         env=environment,
         stdout=subprocess.PIPE,
         check=True,
     )
-    return pickle.loads(done.stdout)
+    found: list[list[Candidate]] = pickle.loads(done.stdout)
+    return found
 
 
 def is_here(figures: Machine) -> bool:
@@ -46,7 +51,7 @@ def is_here(figures: Machine) -> bool:
     )  # fmt: skip
 
 
-def answer() -> None:
+def answer_survey() -> None:
     """What the process on that machine does: problems and figures on its input, candidates on its output."""
     problems, figures = pickle.load(sys.stdin.buffer)
     machine.assume(figures)

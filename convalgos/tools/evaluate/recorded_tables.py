@@ -42,7 +42,7 @@ class Recorded:
     layers: tuple[RecordedLayer, ...]
 
 
-def read(path: str | Path) -> Recorded:
+def read_table_file(path: str | Path) -> Recorded:
     """A table in either form.
 
     Raises:
@@ -56,7 +56,7 @@ def read(path: str | Path) -> Recorded:
     return Recorded(machine, versions, layers)
 
 
-def dump(table: Recorded) -> str:
+def compact_text(table: Recorded) -> str:
     """The compact form: sorted, with a line for every layer, so that it can be kept in git."""
     lines = [
         json.dumps(

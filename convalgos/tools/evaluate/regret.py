@@ -31,7 +31,7 @@ HELD_OUT = ("network", "machine")
 
 
 @dataclass(frozen=True)
-class Case:
+class MeasuredLayer:
     """A layer as a ranker sees it: only candidates that were measured, and that this version has."""
 
     layer: RecordedLayer
@@ -72,10 +72,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PickRegret:
     """One pick."""
 
-    case: Case
+    case: MeasuredLayer
     pick: str
     regret: float
     right: bool  # the fastest, or not to be told from it
@@ -91,7 +91,7 @@ class Evaluation:
     """All picks of one selector. Regret is the time of the pick over that of the fastest."""
 
     selector: str
-    judged: tuple[Judged, ...]
+    judged: tuple[PickRegret, ...]
 
     @cached_property
     def regrets(self) -> np.ndarray:
@@ -125,7 +125,7 @@ class Evaluation:
 
     def by_group(self) -> dict[str, Evaluation]:
         """Of each network."""
-        groups: dict[str, list[Judged]] = {}
+        groups: dict[str, list[PickRegret]] = {}
         for j in self.judged:
             groups.setdefault(j.case.group, []).append(j)
         return {name: Evaluation(self.selector, tuple(found)) for name, found in groups.items()}
@@ -141,7 +141,7 @@ class ModelError:
     scatter: float  # typical factor around that: exp of the standard deviation of the logarithm
 
 
-def cases(tables: Iterable[Recorded]) -> list[Case]:
+def measured_layers(tables: Iterable[Recorded]) -> list[MeasuredLayer]:
     """The layers of some tables, as a ranker sees them. Layers without candidates are left out."""
     found = []
     for table in tables:
@@ -150,19 +150,21 @@ def cases(tables: Iterable[Recorded]) -> list[Case]:
             there = tuple(c for c in candidates if c.id in layer.times)
             absent = tuple(c.id for c in candidates if c.id not in layer.times)
             if there:
-                found.append(Case(layer, table.machine, there, absent))
+                found.append(MeasuredLayer(layer, table.machine, there, absent))
     return found
 
 
 def _candidates(problems: list[ConvProblem], machine: Any) -> list[list[Candidate]]:
     """Of each problem, as on the machine of the table, which may be one that is not at hand."""
     if isinstance(machine, Machine):
-        return other_machine.survey(problems, machine)
+        return other_machine.survey_there(problems, machine)
     with gpu.use(PaperDevice(machine)) as device:
         return [choose.survey(problem, device.name, machine)[0] for problem in problems]
 
 
-def evaluate(name: str, ranker: Any, found: Sequence[Case], *, held_out: str = "network") -> Evaluation:
+def evaluate(
+    name: str, ranker: Any, found: Sequence[MeasuredLayer], *, held_out: str = "network"
+) -> Evaluation:
     """Judge a ranker. One with a method `fit(cases) -> ranker` is fitted anew for each part that is held out.
 
     Args:
@@ -188,10 +190,10 @@ def evaluate(name: str, ranker: Any, found: Sequence[Case], *, held_out: str = "
     return Evaluation(name, tuple(judged))
 
 
-def single_best(found: Sequence[Case]) -> Evaluation:
+def single_best(found: Sequence[MeasuredLayer]) -> Evaluation:
     """The best that one algorithm does on all layers; where it was not measured, the slowest stands in."""
 
-    def stand_in(case: Case, name: str) -> str:
+    def stand_in(case: MeasuredLayer, name: str) -> str:
         if any(c.id == name for c in case.candidates):
             return name
         return max(case.candidates, key=lambda c: (case.seconds(c.id), c.id)).id
@@ -201,7 +203,7 @@ def single_best(found: Sequence[Case]) -> Evaluation:
     return min(tried, key=lambda e: e.mean)
 
 
-def model_errors(found: Sequence[Case]) -> list[ModelError]:
+def model_errors(found: Sequence[MeasuredLayer]) -> list[ModelError]:
     """The error of each family's cost model, over all candidates that took at most 3 times the fastest."""
     logs: dict[str, list[float]] = {}
     for case in found:
@@ -215,13 +217,13 @@ def model_errors(found: Sequence[Case]) -> list[ModelError]:
     ]
 
 
-def _fitted(ranker: Any, found: Sequence[Case], parts: Sequence[Any], held_out: Any) -> Any:
+def _fitted(ranker: Any, found: Sequence[MeasuredLayer], parts: Sequence[Any], held_out: Any) -> Any:
     if not hasattr(ranker, "fit"):
         return ranker
     return ranker.fit([case for case, part in zip(found, parts, strict=True) if part != held_out])
 
 
-def _judge(case: Case, pick: str) -> Judged:
+def _judge(case: MeasuredLayer, pick: str) -> PickRegret:
     fastest: Measured = case.layer.times[case.oracle]
     right = pick == case.oracle or case.layer.times[pick].ties(fastest)
-    return Judged(case, pick, case.regret(pick), right)
+    return PickRegret(case, pick, case.regret(pick), right)

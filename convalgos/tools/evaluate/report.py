@@ -11,9 +11,19 @@ from rich.console import Console
 
 from convalgos.tools.console.text_table import Column, print_table
 from convalgos.tools.evaluate.recorded_tables import Recorded
-from convalgos.tools.evaluate.regret import Evaluation, Judged, ModelError
-from convalgos.tools.report.charts import family, family_colors, log_axis, marks
-from convalgos.tools.report.html import Figure, Html, chart, label, layout, page, section, table, tiles
+from convalgos.tools.evaluate.regret import Evaluation, ModelError, PickRegret
+from convalgos.tools.report.charts import family_colors, family_name, log_axis, marks
+from convalgos.tools.report.html import (
+    Figure,
+    Html,
+    chart,
+    figure_tiles,
+    html_table,
+    label,
+    layout,
+    page,
+    section,
+)
 from convalgos.tools.report.terminal import digits
 
 WORST = 10  # picks that are listed
@@ -76,7 +86,7 @@ def model_rows(errors: Sequence[ModelError]) -> list[Row]:
     return [(m.family, str(m.count), f"{m.bias:.2f}", f"{m.scatter:.2f}") for m in errors]
 
 
-def show(
+def show_evaluation(
     evaluations: Sequence[Evaluation], single: Evaluation, errors: Sequence[ModelError], console: Console
 ) -> None:
     """All of it on a terminal."""
@@ -90,7 +100,7 @@ def show(
         print_table(_columns(headings), rows, console, title)
 
 
-def html(
+def evaluation_page(
     evaluations: Sequence[Evaluation],
     single: Evaluation,
     errors: Sequence[ModelError],
@@ -100,7 +110,7 @@ def html(
     machines = "; ".join(f"{t.machine.summary}, convalgos {t.versions.get('convalgos', '?')}" for t in tables)
     names = tuple(e.selector for e in evaluations)
     parts = [
-        tiles(
+        figure_tiles(
             (f"mean regret of {e.selector}", f"{e.mean:.3f}", f"worst {e.regrets.max():.2f}")
             for e in evaluations
         ),
@@ -143,7 +153,7 @@ EXPLAINED = (
 )
 
 
-def _name(j: Judged) -> str:
+def _name(j: PickRegret) -> str:
     layer = j.case.layer
     return f"{layer.suite}/{layer.name}" if layer.suite else layer.name
 
@@ -159,7 +169,7 @@ def _columns(headings: Sequence[str]) -> list[Column]:
 def _page_table(heading: Sequence[str], rows: Sequence[Row]) -> Html:
     numbers = [h for i, h in enumerate(heading) if all(_number(row[i]) is not None for row in rows)]
     cells = [[v if (n := _number(v)) is None else (n, v) for v in row] for row in rows]
-    return table(heading, cells, label=heading[0], numeric=numbers, wide=("problem",))
+    return html_table(heading, cells, label=heading[0], numeric=numbers, wide=("problem",))
 
 
 def _number(words: str) -> float | None:
@@ -174,7 +184,7 @@ def _scatter(e: Evaluation) -> Figure:
     """Regret over the time of the fastest, both logarithmic, a point for each layer."""
     data: list[Figure] = []
     for name, mark in marks(family_colors(j.pick for j in e.judged)).items():
-        mine = [j for j in e.judged if family(j.pick) == name]
+        mine = [j for j in e.judged if family_name(j.pick) == name]
         data.append(
             {
                 "type": "scatter",

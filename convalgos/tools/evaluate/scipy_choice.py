@@ -38,7 +38,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Judged:
+class ChoiceTimed:
     """One problem: what was chosen, and what everything took."""
 
     shape1: Shape
@@ -71,7 +71,7 @@ class Judged:
         return min(kind) / min(self.algorithms_s.values())
 
 
-def draw(ndim: int, mode: str, rng: np.random.Generator) -> tuple[Shape, Shape]:
+def draw_shapes(ndim: int, mode: str, rng: np.random.Generator) -> tuple[Shape, Shape]:
     """The shapes of a random signal or image, and of what it is convolved with."""
 
     def size(low: float, high: float) -> int:
@@ -87,7 +87,9 @@ def draw(ndim: int, mode: str, rng: np.random.Generator) -> tuple[Shape, Shape]:
     return (sides[0], sides[2]), (sides[1], sides[3])
 
 
-def record(count: int, seed: int = 0, *, rounds: int = 2, progress: Progress = silent) -> list[Judged]:
+def record_choices(
+    count: int, seed: int = 0, *, rounds: int = 2, progress: Progress = silent
+) -> list[ChoiceTimed]:
     """Draw and time `count` problems, of each number of dimensions and each mode in turn.
 
     Example:
@@ -98,14 +100,14 @@ def record(count: int, seed: int = 0, *, rounds: int = 2, progress: Progress = s
     for i in range(count):
         ndim, mode = 1 + i % 2, signal.MODES[i // 2 % 3]
         rng = np.random.default_rng((seed, i))
-        shapes = draw(ndim, mode, rng)
+        shapes = draw_shapes(ndim, mode, rng)
         told = f"{'x'.join(map(str, shapes[0]))} with {'x'.join(map(str, shapes[1]))}, {mode}"
         progress(told, i / count)
-        found.append(judge(*shapes, mode, rounds=rounds))
+        found.append(time_choice(*shapes, mode, rounds=rounds))
     return found
 
 
-def judge(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> Judged:
+def time_choice(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> ChoiceTimed:
     """Choose and time everything on a problem."""
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(shape1), rng.standard_normal(shape2)
@@ -130,7 +132,7 @@ def judge(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> Judged
     calls |= {method: partial(scipy.signal.convolve, x, w, mode, method) for method in methods}
     calls |= {name: partial(plan, *inputs) for name, plan in plans.items()}
     times = {name: t.median for name, t in timing.interleave(calls, rounds=rounds).items()}
-    return Judged(
+    return ChoiceTimed(
         shape1=shape1,
         shape2=shape2,
         mode=mode,
@@ -143,12 +145,12 @@ def judge(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> Judged
     )
 
 
-def write(path: str | Path, found: Sequence[Judged]) -> None:
+def write_choices(path: str | Path, found: Sequence[ChoiceTimed]) -> None:
     """Keep what was recorded, a problem on each line."""
     Path(path).write_text("[\n" + ",\n".join(json.dumps(asdict(j)) for j in found) + "\n]\n")
 
 
-def read(paths: Iterable[str | Path]) -> list[Judged]:
+def read_choices(paths: Iterable[str | Path]) -> list[ChoiceTimed]:
     """What was recorded.
 
     Raises:
@@ -159,13 +161,13 @@ def read(paths: Iterable[str | Path]) -> list[Judged]:
         try:
             for values in json.loads(Path(path).read_text()):
                 shapes = {name: tuple(values.pop(name)) for name in ("shape1", "shape2")}
-                found.append(Judged(**values | shapes))
+                found.append(ChoiceTimed(**values | shapes))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} is not a table of convalgos select scipy: {error}") from None
     return found
 
 
-def show(found: Sequence[Judged], console: Console) -> None:
+def show_choices(found: Sequence[ChoiceTimed], console: Console) -> None:
     """Print the regrets of both choices."""
     columns = [Column(name, right=i > 0, spare=i) for i, name in enumerate(COLUMNS)]
     rows = []
@@ -194,7 +196,7 @@ def _row(regrets: np.ndarray) -> tuple[str, ...]:
     )
 
 
-def speedups(found: Sequence[Judged]) -> str:
+def speedups(found: Sequence[ChoiceTimed]) -> str:
     """How much faster our convolve is than SciPy's, in words."""
     told = []
     for ndim in (1, 2):

@@ -15,7 +15,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.version import __version__
 from convalgos.gpu import device as gpu
 from convalgos.tools import gpu_check
-from convalgos.tools.bench.run import versions
+from convalgos.tools.bench.results import versions
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.console.exit_status import DONE, FAILED, REFUSED
 from convalgos.tools.console.termination import status, terminable
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, worker: Worker | None = None) -
     if unknown := set(given.suites) - set(suites()):
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites())}")
     try:
-        stages = phases.chosen(given.quick, given.phases.split(",") if given.phases else None)
+        stages = phases.stages(given.quick, given.phases.split(",") if given.phases else None)
     except ValueError as error:
         parser.error(f"--phases: {error}")
     if given.one:

@@ -119,7 +119,7 @@ def of_layers(layers: Iterable[Layer]) -> list[Case]:
     ]
 
 
-def gradients(layers: Iterable[Layer]) -> list[Case]:
+def gradient_cases(layers: Iterable[Layer]) -> list[Case]:
     """The gradients that are timed: those of `by_importance`, to be checked before."""
     return [case for case in by_importance(layers) if case.problem.direction != "forward"]
 

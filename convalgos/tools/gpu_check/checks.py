@@ -22,7 +22,7 @@ from convalgos.select import choose
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.reference_answers import Answers, Truth, ahead
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import CUDNN, DATA, NOTHING, PLANNING, RUNNING, Begun, Skip
 
 THREADS = 4
@@ -59,7 +59,7 @@ def candidates(case: Case, device: Device, whose: str = "everyone's") -> tuple[l
 # --- results -------------------------------------------------------------------------------------
 
 
-def check(
+def check_algorithms(
     device: Device,
     cases: Sequence[Case],
     thorough: bool,
@@ -67,7 +67,7 @@ def check(
     whose: str = "everyone's",
     answers: Answers | None = None,
     skip: Skip = NOTHING,
-) -> Iterator[Begun | Result | Cut]:
+) -> Iterator[Begun | Result | OutOfTime]:
     """Every algorithm on every problem.
 
     Args:
@@ -83,7 +83,7 @@ def check(
     with closing(ahead(case.problem for case in cases)) as truths:
         for done, case in enumerate(cases):
             if time.monotonic() > until:
-                yield Cut(len(cases) - done)
+                yield OutOfTime(len(cases) - done)
                 return
             yield Begun(case, patience=DATA)
             truth, checker = next(truths), None
@@ -211,11 +211,11 @@ def _wide(y: Any) -> Any:
 
 def behave(
     device: Device, cases: Sequence[Case], until: float, skip: Skip = NOTHING
-) -> Iterator[Begun | Result | Cut]:
+) -> Iterator[Begun | Result | OutOfTime]:
     """Every algorithm on problems that are not empty: again, captured, in threads, ..."""
     for done, case in enumerate(cases):
         if time.monotonic() > until:
-            yield Cut(len(cases) - done)
+            yield OutOfTime(len(cases) - done)
             return
         if skip.problem(case.problem):
             continue

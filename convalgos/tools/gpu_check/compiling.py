@@ -17,23 +17,25 @@ from convalgos.gpu.launch.plan import GpuAlgorithm
 from convalgos.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import quick
 from convalgos.tools.gpu_check.cases import TYPES, Case, types
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import DATA, NOTHING, Begun, Skip
 
 NO_PROBLEM = ConvProblem.parse("n1 c1 w1 k1 s1")
 
 
-def builds(device: Device) -> list[Build]:
+def builds_to_try(device: Device) -> list[Build]:
     """Those that this device can be asked for, in the order in which they are checked first."""
     ordered = [
         a
-        for a in quick.algorithms().values()
+        for a in quick.gpu_algorithms().values()
         if isinstance(a, GpuAlgorithm) and a.capability <= device.figures.capability
     ]
     return list(dict.fromkeys([timer.WAIT, *(build for a in ordered for build in a.builds())]))
 
 
-def compile_all(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | Cut]:
+def compile_builds(
+    device: Device, until: float, skip: Skip = NOTHING
+) -> Iterator[Begun | Result | OutOfTime]:
     """A failure for every build that does not compile; the others are ready to run.
 
     Args:
@@ -41,7 +43,7 @@ def compile_all(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[
         skip: is of no matter: nobody is to blame for a compiler that does not end.
     """
     kinds = types(dict.fromkeys(kind["dtype"] for kind in TYPES.values()))
-    wanted = builds(device)
+    wanted = builds_to_try(device)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         waiting = {pool.submit(warm, device, kind): f"CuPy's kernels of {kind}" for kind in kinds}
@@ -52,7 +54,7 @@ def compile_all(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[
             if (error := made.exception()) is not None:
                 yield Result("compile", "", "", what, failure=told(error))
             if time.monotonic() > until and done < len(waiting):
-                yield Cut(len(waiting) - done)
+                yield OutOfTime(len(waiting) - done)
                 return
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -53,7 +53,8 @@ def fit(
 
         def residuals(logs: np.ndarray, names: Sequence[str] = tuple(free)) -> np.ndarray:
             given = dict(estimates) | dict(zip(names, np.exp(logs).tolist(), strict=True))
-            return np.log(np.asarray(model(given), dtype=float)) - measured
+            apart: np.ndarray = np.log(np.asarray(model(given), dtype=float)) - measured
+            return apart
 
         bounds = np.log([limits[name] for name in free]).T  # (2, constants)
         start = np.log([estimates[name] for name in free])

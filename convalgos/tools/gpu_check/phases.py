@@ -51,7 +51,7 @@ Found = Iterator[tuple[str, Any]]  # (phase, what was found)
 
 
 @dataclass(frozen=True)
-class Phase:
+class CheckPhase:
     """A part of the check.
 
     Attributes:
@@ -71,7 +71,7 @@ class Phase:
 class Stage:
     """Phases that run at once, in so many processes."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[CheckPhase, ...]
     lanes: int = 1
 
     def run(self, setting: Setting) -> Found:
@@ -103,16 +103,16 @@ def _driver(setting: Setting, until: float) -> list[Task]:
 
 
 def _compile(setting: Setting, until: float) -> list[Task]:
-    return [_job("compile", compiling.compile_all, until=until)]
+    return [_job("compile", compiling.compile_builds, until=until)]
 
 
 def _algorithms(setting: Setting, until: float) -> list[Task]:
     """The judge, then a process for each algorithm, some at once; they do not wait for it for ever."""
-    judge = _job("algorithms", quick.judge, QUICK_STEP, answers=setting.answers, until=until)
+    judge = _job("algorithms", quick.answer_large_problems, QUICK_STEP, answers=setting.answers, until=until)
     found, latest = [judge], time.monotonic() + JUDGING
-    for name in quick.algorithms():
+    for name in quick.gpu_algorithms():
         task = _job(
-            "algorithms", quick.each, QUICK_STEP, algorithm=name, answers=setting.answers, until=until
+            "algorithms", quick.check_each, QUICK_STEP, algorithm=name, answers=setting.answers, until=until
         )
         task.own, task.after, task.not_after = True, judge, latest
         found.append(task)
@@ -124,7 +124,9 @@ def _telling(setting: Setting, until: float) -> list[Task]:
     chosen = cases.telling(setting.layers, OF_EACH)
     name, now = "telling", time.monotonic()
     soon = now + CHECKED * (until - now)
-    first = _job(name, checks.check, QUICK_STEP, cases=chosen, thorough=False, until=soon, whose="ours")
+    first = _job(
+        name, checks.check_algorithms, QUICK_STEP, cases=chosen, thorough=False, until=soon, whose="ours"
+    )
     then = _job(name, timing.layers, QUICK_STEP, cases=chosen, until=until)
     return [first, then]
 
@@ -132,20 +134,22 @@ def _telling(setting: Setting, until: float) -> list[Task]:
 QUICK = (
     Stage(
         (
-            Phase("ceilings", "a copy beyond L2, products of large matrices", 15.0, _ceilings),
-            Phase("driver", "which maps the driver encodes for copies of the copy engine", 15.0, _driver),
+            CheckPhase("ceilings", "a copy beyond L2, products of large matrices", 15.0, _ceilings),
+            CheckPhase(
+                "driver", "which maps the driver encodes for copies of the copy engine", 15.0, _driver
+            ),
         )
     ),
     Stage(
         (
-            Phase("compile", "all kernels, CuPy's own too, in the background", 25.0, _compile),
-            Phase(
+            CheckPhase("compile", "all kernels, CuPy's own too, in the background", 25.0, _compile),
+            CheckPhase(
                 "algorithms", "one regular and one odd problem for each algorithm and type", 45.0, _algorithms
             ),
         ),
         LANES,
     ),
-    Stage((Phase("telling", "three of each kind, checked and timed beside cuDNN", 80.0, _telling),)),
+    Stage((CheckPhase("telling", "three of each kind, checked and timed beside cuDNN", 80.0, _telling),)),
 )
 
 # --- the others ----------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ SWEEPING = 60.0  # of these, which times leave
 
 def _awkward(setting: Setting, until: float) -> list[Task]:
     chosen = cases.of_texts("awkward", cases.AWKWARD)
-    return [_job("awkward", checks.check, cases=chosen, thorough=True, until=until, whose="ours")]
+    return [_job("awkward", checks.check_algorithms, cases=chosen, thorough=True, until=until, whose="ours")]
 
 
 def _in_use(setting: Setting, until: float) -> list[Task]:
@@ -165,7 +169,7 @@ def _in_use(setting: Setting, until: float) -> list[Task]:
 
 def _layers(setting: Setting, until: float) -> list[Task]:
     chosen = [case for case in cases.by_importance(setting.layers) if case.problem.direction == DIRECTIONS[0]]
-    return [_job("layers", checks.check, cases=chosen, thorough=False, until=until, whose="ours")]
+    return [_job("layers", checks.check_algorithms, cases=chosen, thorough=False, until=until, whose="ours")]
 
 
 def _gradients(setting: Setting, until: float) -> list[Task]:
@@ -173,12 +177,12 @@ def _gradients(setting: Setting, until: float) -> list[Task]:
     awkward = cases.of_texts("awkward", cases.AWKWARD[::2], turned)
     used = cases.of_texts("used", cases.USED_BACKWARD, turned)
     return [
-        _job(name, checks.check, cases=awkward, thorough=True, until=until, whose="ours"),
+        _job(name, checks.check_algorithms, cases=awkward, thorough=True, until=until, whose="ours"),
         _job(name, checks.behave, cases=used, until=until),
         _job(
             name,
-            checks.check,
-            cases=cases.gradients(setting.layers),
+            checks.check_algorithms,
+            cases=cases.gradient_cases(setting.layers),
             thorough=False,
             until=until,
             whose="ours",
@@ -188,7 +192,7 @@ def _gradients(setting: Setting, until: float) -> list[Task]:
 
 def _cudnn(setting: Setting, until: float) -> list[Task]:
     chosen = cases.of_texts("awkward", cases.AWKWARD[::2], DIRECTIONS)
-    return [_job("cudnn", checks.check, cases=chosen, thorough=True, until=until, whose="cuDNN's")]
+    return [_job("cudnn", checks.check_algorithms, cases=chosen, thorough=True, until=until, whose="cuDNN's")]
 
 
 def _calls(setting: Setting, until: float) -> list[Task]:
@@ -225,20 +229,20 @@ class Sanitizing(Stage):
 
 
 REST = (
-    Stage((Phase("awkward", "sizes that are awkward for kernels", WHOLE, _awkward, True),)),
-    Stage((Phase("in-use", "plans repeated, captured, in threads, on views", WHOLE, _in_use, True),)),
-    Stage((Phase("layers", "the layers of the suites", 120.0, _layers),)),
-    Stage((Phase("gradients", "of awkward problems and of layers", 60.0, _gradients),)),
-    Stage((Phase("cudnn", "cuDNN's plans on awkward problems", 50.0, _cudnn),)),
-    Sanitizing((Phase("sanitizer", "compute-sanitizer over what failed", 60.0, lambda *_: []),)),
-    Stage((Phase("calls", "the host's time", 30.0, _calls),)),
-    Stage((Phase("signals", "long causal filters beside FFTs", 40.0, _signals),)),
-    Stage((Phase("times", "all layers beside cuDNN", WHOLE, _times),)),
-    Stage((Phase("sweep", "constants of the cost models", SWEEPING, _sweep),)),
+    Stage((CheckPhase("awkward", "sizes that are awkward for kernels", WHOLE, _awkward, True),)),
+    Stage((CheckPhase("in-use", "plans repeated, captured, in threads, on views", WHOLE, _in_use, True),)),
+    Stage((CheckPhase("layers", "the layers of the suites", 120.0, _layers),)),
+    Stage((CheckPhase("gradients", "of awkward problems and of layers", 60.0, _gradients),)),
+    Stage((CheckPhase("cudnn", "cuDNN's plans on awkward problems", 50.0, _cudnn),)),
+    Sanitizing((CheckPhase("sanitizer", "compute-sanitizer over what failed", 60.0, lambda *_: []),)),
+    Stage((CheckPhase("calls", "the host's time", 30.0, _calls),)),
+    Stage((CheckPhase("signals", "long causal filters beside FFTs", 40.0, _signals),)),
+    Stage((CheckPhase("times", "all layers beside cuDNN", WHOLE, _times),)),
+    Stage((CheckPhase("sweep", "constants of the cost models", SWEEPING, _sweep),)),
 )
 
 
-def chosen(quick_only: bool, names: Collection[str] | None) -> list[Stage]:
+def stages(quick_only: bool, names: Collection[str] | None) -> list[Stage]:
     """The stages of a check.
 
     Args:

@@ -22,7 +22,7 @@ from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.gpu_check.cases import Case, by_importance, causal
 from convalgos.tools.gpu_check.checks import candidates
 from convalgos.tools.gpu_check.steps import CUDNN
-from convalgos.tools.gpu_check.targets import Reached, targets
+from convalgos.tools.gpu_check.targets import Reached, targets_reached
 from convalgos.tools.gpu_check.timing import Ceiling, LayerTimes, Timed
 
 FFTS = "FFTs of the whole signal"
@@ -36,7 +36,7 @@ def predicted(device: Device, layers: Iterable[Layer]) -> list[Reached]:
         timed = [*_layers(device, by_importance(layers))]
         signals = [*_layers(device, causal())]
         copy = Ceiling("copy bytes/s", device.figures.bandwidth)
-        return targets(timed, signals, [], [copy])
+        return targets_reached(timed, signals, [], [copy])
 
 
 def cudnn_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
@@ -68,7 +68,7 @@ def _layers(device: Device, cases: Sequence[Case]) -> Iterator[LayerTimes]:
             yield LayerTimes(case, rows[0].algorithm, tuple(rows), others)
 
 
-def table(found: Sequence[Reached], name: str) -> str:
+def predictions_table(found: Sequence[Reached], name: str) -> str:
     """The lines that are printed."""
     rows = [(t.what, f"{'<=' if t.at_most else '>='} {t.target:g}{t.unit}", _told(t), t.least) for t in found]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("profile", nargs="?", default="sm_90", choices=known, help=f"of {', '.join(known)}")
     name = parser.parse_args(arguments).profile
     layers = [layer for of in suites().values() for layer in of]
-    print(table(predicted(gpu.named(name), layers), name))
+    print(predictions_table(predicted(gpu.named(name), layers), name))
 
 
 if __name__ == "__main__":

@@ -115,10 +115,10 @@ class Process:
 
 def main() -> None:
     """`... NUMBER DEVICE`: serve the device until the pipe is closed."""
-    serve(Connection(int(sys.argv[1])), lambda: gpu.named(sys.argv[2]))
+    serve_jobs(Connection(int(sys.argv[1])), lambda: gpu.named(sys.argv[2]))
 
 
-def serve(pipe: Any, found: Any) -> None:
+def serve_jobs(pipe: Any, found: Any) -> None:
     """Jobs come in, and what they yield goes out.
 
     Args:

@@ -19,9 +19,9 @@ from convalgos.measure.backends import GpuBackend
 from convalgos.select import registry
 from convalgos.tools.gpu_check.baselines import torch_call
 from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
-from convalgos.tools.gpu_check.checks import check
+from convalgos.tools.gpu_check.checks import check_algorithms
 from convalgos.tools.gpu_check.reference_answers import Answer, Answers, Truth
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import DATA, NOTHING, PLANNING, Begun, Skip
 
 REGULAR = (
@@ -41,7 +41,7 @@ BOUND = 1e-10  # of a judge in float64
 LAST = "wgmma"  # in the ids of what is tried last
 
 
-def algorithms() -> dict[str, Algorithm]:
+def gpu_algorithms() -> dict[str, Algorithm]:
     """All algorithms by their ids: `gpu.direct` first, wgmma last, and behind it its forms that race."""
     found = registry.algorithms("gpu")
     listed = sorted(found, key=lambda a: (LAST in a.id, not a.id.startswith("gpu.direct")))
@@ -49,7 +49,7 @@ def algorithms() -> dict[str, Algorithm]:
     return {a.id: a for a in (*listed, *forms)}
 
 
-def cases(algorithm: Algorithm) -> list[Case]:
+def quick_cases(algorithm: Algorithm) -> list[Case]:
     """Of its own directions and each type a regular and an odd problem, in different layouts if it can."""
     found: list[Case] = []
     for direction, name in product(algorithm.directions, types(TYPES)):
@@ -68,20 +68,20 @@ def _case(kind: str, text: str, layout: str, direction: str, name: str) -> Case:
     return Case(kind, text, problem)
 
 
-def each(
+def check_each(
     device: Device, algorithm: str, answers: Answers, until: float, skip: Skip = NOTHING
-) -> Iterator[Begun | Result | Cut]:
+) -> Iterator[Begun | Result | OutOfTime]:
     """Check an algorithm on its regular and odd problems."""
-    chosen = cases(algorithms()[algorithm])
-    yield from check(device, chosen, True, until, whose=algorithm, answers=answers, skip=skip)
+    chosen = quick_cases(gpu_algorithms()[algorithm])
+    yield from check_algorithms(device, chosen, True, until, whose=algorithm, answers=answers, skip=skip)
 
 
 # --- the judge -----------------------------------------------------------------------------------
 
 
-def judge(
+def answer_large_problems(
     device: Device, answers: Answers, until: float, skip: Skip = NOTHING
-) -> Iterator[Begun | Result | Cut]:
+) -> Iterator[Begun | Result | OutOfTime]:
     """Compute the regular problems that are too large for the host, for `each` to compare with."""
     every = [
         _case("regular", text, LAYOUTS[0], direction, name)
@@ -89,7 +89,7 @@ def judge(
     ]
     for done, case in enumerate(every):
         if time.monotonic() > until:
-            yield Cut(len(every) - done)
+            yield OutOfTime(len(every) - done)
             return
         if skip.problem(case.problem):
             continue
@@ -121,7 +121,8 @@ def judge(
 def _by_torch(device: Device, truth: Truth) -> np.ndarray:
     problem = truth.problem.replace(dtype="float64", compute_dtype=None)
     y = torch_call(device.name, problem, *_wide(truth))()
-    return y.cpu().numpy().reshape(problem.result_shape)
+    found: np.ndarray = y.cpu().numpy().reshape(problem.result_shape)
+    return found
 
 
 def _by_direct(device: Device, truth: Truth) -> np.ndarray:
@@ -129,7 +130,8 @@ def _by_direct(device: Device, truth: Truth) -> np.ndarray:
     name = "gpu.direct.weights" if problem.direction == "backward_weights" else "gpu.direct"
     plan = registry.find_algorithm(name, problem).serve(problem)
     x, w = map(backend.put, _wide(truth))
-    return problem.logical(2, backend.get(plan(x, plan.prepare(w))))
+    found: np.ndarray = problem.logical(2, backend.get(plan(x, plan.prepare(w))))
+    return found
 
 
 def _wide(truth: Truth) -> tuple[np.ndarray, np.ndarray]:

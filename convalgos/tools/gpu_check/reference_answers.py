@@ -21,12 +21,12 @@ import numpy as np
 
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.reference import answer, answer_at
+from convalgos.core.random_numbers import repeating_normal
+from convalgos.measure.accuracy import ExactAnswer, Extent
 
-PLACES = 256  # of a large y that are computed
+EXTENT = Extent(flops=2e8, taps=1 << 16, places=256)  # up to which y is computed whole; places of others
 BORDER = 0.25  # share of their coordinates that are the first, and that are the last of a dimension
-WHOLE = 2e8  # flops up to which y is computed whole
-PERIOD = 1_000_003  # of the random numbers in large arrays: a prime, so that no size is a multiple of it
+LONG_PERIOD = 1_000_003  # of the random numbers in large arrays: a prime, so that no size is a multiple of it
 
 
 class Truth:
@@ -35,20 +35,14 @@ class Truth:
     def __init__(self, problem: ConvProblem):
         self.problem = problem
         rng = np.random.default_rng(crc32(str(problem).encode()))
-        dtype = numpy_dtype(problem.dtype)
-        scale = 1 / math.sqrt(max(1, problem.reduction))
+        dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
         first, second, _ = problem.array_shapes
-        self.first = _normal(rng, first).astype(dtype)
-        self.second = (_normal(rng, second) * np.float32(scale)).astype(dtype)
-        self.bias = _normal(rng, (problem.bias_size,)).astype(dtype)
-        self._read = problem.logical(0, self.first), problem.logical(1, self.second)
-        self.places: np.ndarray | None = None  # (PLACES, 2 + ndim) of logical elements, or None for all
-        taps = problem.gemm_k // max(1, problem.w_shape[1]) * problem.groups
-        if problem.is_empty or (problem.flops <= WHOLE and taps <= PLACES * PLACES):
-            self.y = answer(problem, *self._read)
-        else:
-            self.places = np.stack([_coordinates(rng, n) for n in problem.result_shape], axis=1)
-            self.y = answer_at(problem, *self._read, self.places)
+        self.first = repeating_normal(first, rng, dtype, period=LONG_PERIOD)
+        self.second = repeating_normal(second, rng, dtype, scale, LONG_PERIOD)
+        self.bias = repeating_normal((problem.bias_size,), rng, dtype, period=LONG_PERIOD)
+        read = problem.logical(0, self.first), problem.logical(1, self.second)
+        self._exact = ExactAnswer(problem, *read, EXTENT, rng, BORDER)
+        self.y, self.places = self._exact.y, self._exact.places
         # Never less than what elements are like: a few may all be small by chance.
         self.scale = max(1.0, float(np.abs(self.y).max(initial=0)))
 
@@ -63,7 +57,7 @@ class Truth:
 
     def at(self, place: tuple[int, ...]) -> float:
         """A single element of the result, logical."""
-        return float(answer_at(self.problem, *self._read, np.array([place]))[0])
+        return self._exact.at(place)
 
 
 def ahead(problems: Iterable[ConvProblem]) -> Generator[Truth, None, None]:
@@ -114,17 +108,3 @@ class Answers:
 
     def _path(self, problem: ConvProblem) -> Path:
         return self.folder / f"{crc32(str(problem).encode()):08x}.npz"
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """float32; repeats itself after PERIOD elements."""
-    count = math.prod(shape)
-    values = rng.standard_normal(min(count, PERIOD), np.float32)
-    return np.resize(values, shape) if count else np.zeros(shape, np.float32)
-
-
-def _coordinates(rng: np.random.Generator, size: int) -> np.ndarray:
-    """(PLACES,) Along a dimension: many at its ends."""
-    inside = rng.integers(0, size, PLACES)
-    where = rng.random(PLACES)
-    return np.where(where < BORDER, 0, np.where(where < 2 * BORDER, size - 1, inside))

@@ -17,8 +17,8 @@ from convalgos.core.cache_files import write_atomic
 from convalgos.core.json_format import head
 from convalgos.gpu.device import GpuMachine
 from convalgos.tools.gpu_check.probe import Answered
-from convalgos.tools.gpu_check.results import Cut, Result
-from convalgos.tools.gpu_check.targets import Reached, fastest, ours, picked, targets
+from convalgos.tools.gpu_check.results import OutOfTime, Result
+from convalgos.tools.gpu_check.targets import Reached, once_measured, ours, picked, targets_reached
 from convalgos.tools.gpu_check.timing import Ceiling, HostTime, LayerTimes, Timed
 
 LAYERS = (
@@ -76,13 +76,13 @@ class Report:
             self.calls.append(found)
         elif isinstance(found, Ceiling):
             self.ceilings.append(found)
-        elif isinstance(found, Cut):
+        elif isinstance(found, OutOfTime):
             told = f"cut, {found.left} problems left" if found.left else "cut"
             self.phases[phase] = f"{told} while {found.running}" if found.running else told
             self.unfinished.append(phase)
 
     def targets(self) -> list[Reached]:
-        return targets(self._right(self.layers), self._right(self.signals), self.calls, self.ceilings)
+        return targets_reached(self._right(self.layers), self._right(self.signals), self.calls, self.ceilings)
 
     def _right(self, timed: Sequence[LayerTimes]) -> list[LayerTimes]:
         """Without the algorithms whose result on the layer is wrong: their times mean nothing."""
@@ -105,7 +105,8 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
-        return json.loads(self.text())
+        found: dict[str, Any] = json.loads(self.text())
+        return found
 
     def text(self) -> str:
         """JSON with a line for each item of the lists in it, to be read and kept in git."""
@@ -235,7 +236,7 @@ def _layer_row(layer: LayerTimes) -> tuple[str, ...]:
     case, peer = layer.case, layer.baseline
     ratios = [
         f"{peer.seconds / row.median_s:.2f}" if row and peer else ""
-        for row in (picked(layer), fastest(layer))
+        for row in (picked(layer), once_measured(layer))
     ]
     return (
         case.title, f"`{case.problem}`", *_one(picked(layer)), *_one(ours(layer)),

@@ -55,7 +55,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Cut:
+class OutOfTime:
     """The time was spent before all was done."""
 
     left: int  # problems

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from convalgos.tools.gpu_check.report import Report, aim, reached
-from convalgos.tools.gpu_check.targets import Reached, fastest, kind_of
+from convalgos.tools.gpu_check.results import Result
+from convalgos.tools.gpu_check.targets import Reached, kind_of, once_measured
 from convalgos.tools.gpu_check.timing import LayerTimes
 
 LINES = 60
@@ -52,7 +53,7 @@ def _refused(report: Report) -> Iterable[str]:
 
 def _wrong(report: Report) -> Iterable[str]:
     """A line for each algorithm, those with the most first."""
-    found: dict[str, list] = {}
+    found: dict[str, list[Result]] = {}
     for result in report.wrong:
         found.setdefault(result.algorithm or result.case, []).append(result)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
@@ -72,7 +73,7 @@ def _slow(layers: Iterable[LayerTimes]) -> Iterable[str]:
     """The layers on which the fastest of all candidates is furthest behind the baseline."""
     ratios = []
     for layer in layers:
-        best, peer = fastest(layer), layer.baseline
+        best, peer = once_measured(layer), layer.baseline
         if best and peer and peer.seconds < best.median_s:
             ratios.append((peer.seconds / best.median_s, layer, best, peer))
     for ratio, layer, best, peer in sorted(ratios, key=lambda row: row[0])[:SLOW]:

@@ -28,11 +28,11 @@ from convalgos.gpu.direct import Direct
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.spectral import block_fft, transposed_io
 from convalgos.gpu.vendor import cost
+from convalgos.measure.accuracy import repeating_arrays
 from convalgos.measure.backends import Call, GpuBackend
-from convalgos.measure.race import cheap_arrays
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.fit import Fit, fit
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import PLANNING, Begun
 
 SUITE = "sweep"
@@ -65,14 +65,14 @@ LONG = (  # filters that it does not hold
     "n4 c64 w131072 k64 s131072 p131071:0 groups64",
 )
 SHARES = (1, 3, 8, 24)  # parts of the tiles of a long filter: such as fit into L2, and such as do not
-SPLITS = 2  # numbers of parts of a sum that are tried for each tile, the most promising ones
+SPLITS_TRIED = 2  # numbers of parts of a sum that are tried for each tile, the most promising ones
 TRIES = 3  # of which the median counts
 LAUNCHES, ROWS = (16, 64), 7  # kernels in a row: a launch is what each more takes; and how often
 SMALL = "n1 c1 h1 w1 k1 r1 s1"
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepPoint:
     """One kernel in one form on a problem, and what the models say of it."""
 
     problem: ConvProblem
@@ -87,7 +87,7 @@ class Group:
 
     name: str
     estimates: dict[str, float]
-    trials: Callable[[GpuMachine], Iterator[Trial]]
+    trials: Callable[[GpuMachine], Iterator[SweepPoint]]
 
     def known(self, figures: GpuMachine) -> dict[str, float]:
         """The constants as they are without this sweep."""
@@ -96,7 +96,7 @@ class Group:
 
 def sweep(
     device: Device, *, skip: Container[tuple[str, str]] = (), until: float, folder: Path | None = None
-) -> Iterator[Begun | Result | Cut]:
+) -> Iterator[Begun | Result | OutOfTime]:
     """Time, fit and keep, a group of constants after the other.
 
     Args:
@@ -109,11 +109,11 @@ def sweep(
     """
     yield from _launches(device, skip, folder)
     for group in GROUPS:
-        samples: list[tuple[Trial, float]] = []
+        samples: list[tuple[SweepPoint, float]] = []
         trials = [t for t in group.trials(device.figures) if (str(t.problem), t.algorithm) not in skip]
         for done, trial in enumerate(trials):
             if time.monotonic() > until:
-                yield Cut(len(trials) - done)
+                yield OutOfTime(len(trials) - done)
                 break
             yield Begun(_case(trial.problem), trial.algorithm, PLANNING)
             try:
@@ -127,10 +127,10 @@ def sweep(
         if samples:
             found = solved(group, samples, device.figures)
             yield _report(group.name, group.known(device.figures), found, len(samples))
-            keep(device, found.values, folder)
+            keep_constants(device, found.values, folder)
 
 
-def solved(group: Group, samples: list[tuple[Trial, float]], figures: GpuMachine) -> Fit:
+def solved(group: Group, samples: list[tuple[SweepPoint, float]], figures: GpuMachine) -> Fit:
     """The constants of a group from measured seconds of its trials."""
 
     def model(values: Mapping[str, float]) -> list[float]:
@@ -141,7 +141,7 @@ def solved(group: Group, samples: list[tuple[Trial, float]], figures: GpuMachine
     return fit(model, [seconds for _, seconds in samples], group.known(figures), limits)
 
 
-def keep(device: Device, values: Mapping[str, float], folder: Path | None = None) -> None:
+def keep_constants(device: Device, values: Mapping[str, float], folder: Path | None = None) -> None:
     """Constants for this process and later ones, with those that were found before."""
     if not values:
         return
@@ -163,7 +163,7 @@ def _report(name: str, estimates: Mapping[str, float], found: Fit, count: int) -
 # --- what is timed -------------------------------------------------------------------------------
 
 
-def _tiles(machine: GpuMachine) -> Iterator[Trial]:
+def _tiles(machine: GpuMachine) -> Iterator[SweepPoint]:
     """Every tile of wgmma, and the numbers of parts that are promising for it."""
     for problem in map(ConvProblem.parse, DENSE):
         algorithm = wgmma.Wgmma("half" if problem.itemsize == 2 else "tf32")
@@ -174,17 +174,19 @@ def _tiles(machine: GpuMachine) -> Iterator[Trial]:
         for tile in wgmma.TILES:
             if algorithm.form.shared_bytes(tile) <= machine.block_shared_bytes:
                 trials = [_product(algorithm, problem, tile, splits) for splits in allowed]
-                yield from sorted(trials, key=lambda trial: trial.predicted(machine))[:SPLITS]
+                yield from sorted(trials, key=lambda trial: trial.predicted(machine))[:SPLITS_TRIED]
 
 
-def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: wgmma.Tile, splits: int) -> Trial:
+def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: wgmma.Tile, splits: int) -> SweepPoint:
     def predicted(machine: GpuMachine) -> float:
         return algorithm.seconds(problem, tile, splits, machine) + machine.launch
 
-    return Trial(problem, algorithm.id, lambda: wgmma.WgmmaPlan(problem, algorithm, tile, splits), predicted)
+    return SweepPoint(
+        problem, algorithm.id, lambda: wgmma.WgmmaPlan(problem, algorithm, tile, splits), predicted
+    )
 
 
-def _vendor(machine: GpuMachine) -> Iterator[Trial]:
+def _vendor(machine: GpuMachine) -> Iterator[SweepPoint]:
     """The first plans of cuDNN, where it is there."""
     for text, kind in product(LARGE, ("compute_tf32", "float16")):
         problem, algorithm = ConvProblem.parse(f"{text} channels_last {kind}"), Cudnn()
@@ -192,14 +194,14 @@ def _vendor(machine: GpuMachine) -> Iterator[Trial]:
             yield _first(algorithm, problem)
 
 
-def _first(algorithm: Cudnn, problem: ConvProblem) -> Trial:
+def _first(algorithm: Cudnn, problem: ConvProblem) -> SweepPoint:
     def predicted(machine: GpuMachine) -> float:
         return cost.model_seconds(problem, machine)
 
-    return Trial(problem, algorithm.id, lambda: algorithm.serve(problem), predicted)
+    return SweepPoint(problem, algorithm.id, lambda: algorithm.serve(problem), predicted)
 
 
-def _transforms(machine: GpuMachine) -> Iterator[Trial]:
+def _transforms(machine: GpuMachine) -> Iterator[SweepPoint]:
     """Short filters in every tile of a block, long ones in several parts."""
     for problem in map(ConvProblem.parse, SHORT):
         for chain in fft_fused.tried(problem, None):
@@ -213,8 +215,8 @@ def _transforms(machine: GpuMachine) -> Iterator[Trial]:
             yield from (_long(stepped, problem, way._replace(per_pass=part)) for part in parts)
 
 
-def _fused(algorithm: fft_fused.FusedFft, problem: ConvProblem) -> Trial:
-    return Trial(
+def _fused(algorithm: fft_fused.FusedFft, problem: ConvProblem) -> SweepPoint:
+    return SweepPoint(
         problem,
         algorithm.id,
         lambda: algorithm.plan(problem),
@@ -222,11 +224,13 @@ def _fused(algorithm: fft_fused.FusedFft, problem: ConvProblem) -> Trial:
     )
 
 
-def _long(algorithm: fft_four_step.SteppedFft, problem: ConvProblem, way: fft_four_step.Steps) -> Trial:
+def _long(algorithm: fft_four_step.SteppedFft, problem: ConvProblem, way: fft_four_step.Steps) -> SweepPoint:
     def predicted(machine: GpuMachine) -> float:
         return fft_four_step.steps_seconds(problem, way, machine) + transposed_io.seconds(problem, machine)
 
-    return Trial(problem, algorithm.id, lambda: fft_four_step.SteppedPlan(problem, algorithm, way), predicted)
+    return SweepPoint(
+        problem, algorithm.id, lambda: fft_four_step.SteppedPlan(problem, algorithm, way), predicted
+    )
 
 
 GROUPS = (
@@ -248,7 +252,7 @@ GROUPS = (
 )
 
 
-def _seconds(device: Device, trial: Trial) -> float:
+def _seconds(device: Device, trial: SweepPoint) -> float:
     """The median of some samples."""
     backend = GpuBackend(device)
     call = _call(backend, trial.problem, trial.plan())
@@ -257,7 +261,7 @@ def _seconds(device: Device, trial: Trial) -> float:
 
 def _call(backend: GpuBackend, problem: ConvProblem, plan: GpuPlan) -> Call:
     """A run of a plan, after a first one."""
-    first, second = map(backend.put, cheap_arrays(problem))
+    first, second = map(backend.put, repeating_arrays(problem))
     y = backend.empty(problem.array_shapes[2], first.dtype)
     prepared = plan.prepare(second)
     backend.ready(lambda: plan(first, prepared, out=y))
@@ -282,7 +286,7 @@ def _launches(
         measured.LIMITS,
     )
     yield _report("a launch", {measured.LAUNCH: device.figures.launch}, found, len(apart))
-    keep(device, found.values, folder)
+    keep_constants(device, found.values, folder)
 
 
 def _case(problem: ConvProblem) -> Case:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from convalgos.core.problem import ConvProblem
-from convalgos.tools.bench.run import geometric_mean
+from convalgos.tools.bench.results import geometric_mean
 from convalgos.tools.gpu_check.baselines import Baseline
 from convalgos.tools.gpu_check.cases import is_dense, is_depthwise, is_winograd
 from convalgos.tools.gpu_check.steps import CUDNN
 from convalgos.tools.gpu_check.timing import Ceiling, HostTime, LayerTimes, Timed
 
 OWN_CALL, CUDNN_CALL, CAPTURED_CALL = 12e-6, 15e-6, 3e-6  # seconds of the host
+FIRST, LAST = "channels_first", "channels_last"
 GRADIENTS = {"backward_data": "dx", "backward_weights": "dw"}  # as they are called in the report
 
 
@@ -52,7 +54,7 @@ def ours(layer: LayerTimes) -> Timed | None:
     return layer.best(lambda row: row.ours)
 
 
-def fastest(layer: LayerTimes) -> Timed | None:
+def once_measured(layer: LayerTimes) -> Timed | None:
     """What the selector takes once it has measured."""
     return layer.best()
 
@@ -66,99 +68,103 @@ def winograd(layer: LayerTimes) -> Timed | None:
     return layer.best(lambda row: row.algorithm.startswith("gpu.winograd"))
 
 
-def targets(
+class Goal(NamedTuple):
+    """A target for the ratio of a baseline's time to ours, over the layers that are wanted."""
+
+    what: str
+    target: float
+    who: Of
+    wanted: Callable[[ConvProblem], bool]
+    layout: str
+    type: str
+    direction: str = "forward"
+
+    def reached(self, layers: Iterable[LayerTimes]) -> Reached:
+        ratios, names = {}, Counter[str]()
+        for layer in layers:
+            mine, peer = self.who(layer), layer.baseline
+            if self._is_about(layer) and mine and peer:
+                ratios[layer.case.title] = peer.seconds / mine.median_s
+                names[kind_of(peer)] += 1
+        beside = ", ".join(f"{name} {count}" for name, count in names.items())
+        return replace(_mean(self.what, self.target, ratios), beside=beside)
+
+    def _is_about(self, layer: LayerTimes) -> bool:
+        problem, type_ = layer.case.problem, layer.case.type
+        told = (problem.direction, problem.layout, type_)
+        return told == (self.direction, self.layout, self.type) and self.wanted(problem)
+
+
+def targets_reached(
     layers: Sequence[LayerTimes],
     signals: Sequence[LayerTimes],
     calls: Sequence[HostTime],
     ceilings: Sequence[Ceiling],
 ) -> list[Reached]:
     """All of them, whether or not anything was timed for them."""
-    first, last = "channels_first", "channels_last"
-
-    def over(
-        what: str,
-        target: float,
-        who: Of,
-        wanted: Callable[[ConvProblem], bool],
-        layout: str,
-        *types: str,
-        direction: str = "forward",
-    ) -> Reached:
-        chosen = [
-            la
-            for la in layers
-            if (la.case.problem.direction, la.case.problem.layout) == (direction, layout)
-            and la.case.type in types
-            and wanted(la.case.problem)
-        ]
-        ratios, names = {}, Counter[str]()
-        for layer in chosen:
-            mine, peer = who(layer), layer.baseline
-            if mine and peer:
-                ratios[layer.case.title] = peer.seconds / mine.median_s
-                names[kind_of(peer)] += 1
-        return replace(_mean(what, target, ratios), beside=", ".join(f"{n} {c}" for n, c in names.items()))
-
-    def everything(problem: ConvProblem) -> bool:
-        return True
-
-    def depthwise(wanted: Callable[[int], bool]) -> Callable[[ConvProblem], bool]:
-        return lambda p: is_depthwise(p) and p.ndim == 2 and wanted(max(p.kernel))
-
-    floats = ("float32", "float16", "bfloat16")
-    found = [
-        over("strict float32, channels first: the pick", 1.6, picked, everything, first, "float32"),
-        over("strict float32, channels first: once measured", 1.6, fastest, everything, first, "float32"),
-        over("Winograd, 3x3 with C, K >= 64 and N <= 8", 2.2, winograd, is_winograd, first, "float32"),
-        *(
-            reached
-            for name in floats
-            for reached in (
-                over(f"depthwise 3x3, {name}", 1.1, picked, depthwise(lambda r: r == 3), first, name),
-                over(
-                    f"depthwise 5x5 and larger, {name}", 3.0, picked, depthwise(lambda r: r > 3), first, name
-                ),
-                over(f"depthwise 31x31, {name}", 10.0, picked, depthwise(lambda r: r == 31), first, name),
-            )
-        ),
-        *(
-            reached
-            for name in ("tf32", "float16")
-            for reached in (
-                over(f"{name}, channels first: the pick", 1.3, picked, is_dense, first, name),
-                over(f"{name}, channels last: our own", 0.9, ours, is_dense, last, name),
-                over(f"{name}, channels last: the pick", 1.0, picked, is_dense, last, name),
-            )
-        ),
+    return [
+        *(goal.reached(layers) for goal in _forward_goals()),
+        _copy_share(layers, ceilings),
+        *(goal.reached(layers) for goal in _gradient_goals()),
+        *_long_signals(signals),
+        *_host_times(calls),
     ]
-    found.append(_copy_share(layers, ceilings))
-    found += [
-        over(f"{word} of {kind}, {name}: the pick", 1.0, picked, wanted, layout, name, direction=direction)
-        for direction, word in GRADIENTS.items()
+
+
+def _forward_goals() -> Iterator[Goal]:
+    strict = "strict float32, channels first:"
+    yield Goal(f"{strict} the pick", 1.6, picked, lambda p: True, FIRST, "float32")
+    yield Goal(f"{strict} once measured", 1.6, once_measured, lambda p: True, FIRST, "float32")
+    what = "Winograd, 3x3 with C, K >= 64 and N <= 8"
+    yield Goal(what, 2.2, winograd, is_winograd, FIRST, "float32")
+    for name in ("float32", "float16", "bfloat16"):
+        for size, target, wanted in (
+            ("3x3", 1.1, _depthwise(3, 3)),
+            ("5x5 and larger", 3.0, _depthwise(4, 1000)),
+            ("31x31", 10.0, _depthwise(31, 31)),
+        ):
+            yield Goal(f"depthwise {size}, {name}", target, picked, wanted, FIRST, name)
+    for name in ("tf32", "float16"):
+        yield Goal(f"{name}, channels first: the pick", 1.3, picked, is_dense, FIRST, name)
+        yield Goal(f"{name}, channels last: our own", 0.9, ours, is_dense, LAST, name)
+        yield Goal(f"{name}, channels last: the pick", 1.0, picked, is_dense, LAST, name)
+
+
+def _gradient_goals() -> Iterator[Goal]:
+    for direction, word in GRADIENTS.items():
         for kind, wanted, layout, name in (
-            ("dense layers, channels first", is_dense, first, "float32"),
-            ("dense layers, channels last", is_dense, last, "float16"),
-            ("dense layers, channels last", is_dense, last, "tf32"),
-            ("depthwise layers", is_depthwise, first, "float32"),
-            ("depthwise layers", is_depthwise, first, "float16"),
-        )
-    ]
+            ("dense layers, channels first", is_dense, FIRST, "float32"),
+            ("dense layers, channels last", is_dense, LAST, "float16"),
+            ("dense layers, channels last", is_dense, LAST, "tf32"),
+            ("depthwise layers", is_depthwise, FIRST, "float32"),
+            ("depthwise layers", is_depthwise, FIRST, "float16"),
+        ):
+            what = f"{word} of {kind}, {name}: the pick"
+            yield Goal(what, 1.0, picked, wanted, layout, name, direction)
+
+
+def _depthwise(least: int, most: int) -> Callable[[ConvProblem], bool]:
+    """Whether a problem is a depthwise one in 2-D whose longest side of the filter is within these."""
+    return lambda p: is_depthwise(p) and p.ndim == 2 and least <= max(p.kernel) <= most
+
+
+def _long_signals(signals: Sequence[LayerTimes]) -> Iterator[Reached]:
     for library in dict.fromkeys(name for la in signals for name in la.others):
         ratios = {
             la.case.title: la.others[library] / pick.median_s
             for la in signals
             if (pick := la.picked) and library in la.others
         }
-        found.append(_mean(f"long causal 1-D, 1k to 128k, beside {library}", 4.0, ratios))
+        yield _mean(f"long causal 1-D, 1k to 128k, beside {library}", 4.0, ratios)
+
+
+def _host_times(calls: Sequence[HostTime]) -> Iterator[Reached]:
     own = {f"{c.algorithm} {c.problem}": c.call_s for c in calls if not c.algorithm.startswith(CUDNN)}
     vendor = {f"{c.algorithm} {c.problem}": c.call_s for c in calls if c.algorithm.startswith(CUDNN)}
     captured = {f"{c.algorithm} {c.problem}": c.captured_s for c in calls if c.captured_s is not None}
-    found += [
-        _slowest("host time of a call, our own", OWN_CALL, own),
-        _slowest("host time of a call, cuDNN", CUDNN_CALL, vendor),
-        _slowest("host time of a captured call", CAPTURED_CALL, captured),
-    ]
-    return found
+    yield _slowest("host time of a call, our own", OWN_CALL, own)
+    yield _slowest("host time of a call, cuDNN", CUDNN_CALL, vendor)
+    yield _slowest("host time of a captured call", CAPTURED_CALL, captured)
 
 
 def _copy_share(layers: Iterable[LayerTimes], ceilings: Iterable[Ceiling]) -> Reached:

@@ -21,15 +21,15 @@ from convalgos.gpu.device import Device
 from convalgos.gpu.device.calibrate import copy_bandwidth, product_rate
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost
+from convalgos.measure.accuracy import repeating_arrays
 from convalgos.measure.backends import Call, GpuBackend
-from convalgos.measure.race import cheap_arrays
 from convalgos.measure.timing import interleave
 from convalgos.select import choose
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.baselines import TORCH, Baseline, recorded, torch_call
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.checks import candidates
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import CUDNN, DATA, NOTHING, PLANNING, RUNNING, Begun, Skip
 
 LONGEST_PEER = 0.1  # seconds of a call of torch's by prediction: others are not timed
@@ -119,7 +119,7 @@ def layers(
     until: float,
     skip: Skip = NOTHING,
     beside: str = "cuDNN",
-) -> Iterator[Begun | Result | LayerTimes | Cut]:
+) -> Iterator[Begun | Result | LayerTimes | OutOfTime]:
     """Time layers until a moment of `time.monotonic`.
 
     Args:
@@ -128,7 +128,7 @@ def layers(
     """
     for done, case in enumerate(cases):
         if time.monotonic() > until:
-            yield Cut(len(cases) - done)
+            yield OutOfTime(len(cases) - done)
             return
         if skip.problem(case.problem) or _is_done(case, skip) or case.problem.is_empty:
             continue
@@ -144,7 +144,7 @@ def layers(
             plans = [c for c in varied if c.id.startswith(CUDNN)]  # of which `gpu.cudnn` is the first
             chosen += plans[1:PLANS]
         chosen = [c for c in chosen if not skip.hopeless((str(case.problem), c.id))]
-        arrays = cheap_arrays(case.problem)
+        arrays = repeating_arrays(case.problem)
         if beside != "cuDNN":
             others = _spectral_peers(device, case.problem)
         elif any(c.id.startswith(CUDNN) for c in chosen):
@@ -235,7 +235,7 @@ def _spectral_peers(device: Device, problem: ConvProblem) -> dict[str, Call]:
 def _spectral(device: Device, problem: ConvProblem) -> Call:
     """y by transforms of the whole padded signal, that of the filter made before."""
     xp = device.xp
-    x, w = map(xp.asarray, cheap_arrays(problem))
+    x, w = map(xp.asarray, repeating_arrays(problem))
     size, n = problem.spatial[0], 2 * problem.spatial[0]
     spectrum = xp.fft.rfft(w[:, 0, ::-1], n)  # (C, n // 2 + 1)
     return lambda: xp.fft.irfft(xp.fft.rfft(x, n) * spectrum, n)[..., :size]
@@ -245,7 +245,7 @@ def _spectral_torch(device: Device, problem: ConvProblem) -> Call:
     """The same with torch, on its default stream, which is CuPy's, too."""
     import torch
 
-    x, w = (torch.from_numpy(array).to(device.name) for array in cheap_arrays(problem))
+    x, w = (torch.from_numpy(array).to(device.name) for array in repeating_arrays(problem))
     size, n = problem.spatial[0], 2 * problem.spatial[0]
     spectrum = torch.fft.rfft(w[:, 0, :].flip(-1), n)
     return lambda: torch.fft.irfft(torch.fft.rfft(x, n) * spectrum, n)[..., :size]
@@ -254,12 +254,14 @@ def _spectral_torch(device: Device, problem: ConvProblem) -> Call:
 # --- the host ------------------------------------------------------------------------------------
 
 
-def calls(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | HostTime | Cut]:
+def calls(
+    device: Device, until: float, skip: Skip = NOTHING
+) -> Iterator[Begun | Result | HostTime | OutOfTime]:
     """The host's time of every algorithm on small problems."""
     backend = GpuBackend(device)
     for done, text in enumerate(CALLS):
         if time.monotonic() > until:
-            yield Cut(len(CALLS) - done)
+            yield OutOfTime(len(CALLS) - done)
             return
         for compute in ("float32", "tf32"):
             problem = ConvProblem.parse(text).replace(compute_dtype=compute)
@@ -282,7 +284,7 @@ def calls(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun 
 def _host_time(backend: GpuBackend, candidate: Candidate, problem: ConvProblem) -> HostTime:
     plan = candidate.algorithm.serve(problem)
     assert isinstance(plan, GpuPlan)
-    x, w = map(backend.put, cheap_arrays(problem))
+    x, w = map(backend.put, repeating_arrays(problem))
     y = backend.empty(problem.array_shape(problem.y_shape), x.dtype)
     prepared = plan.prepare(w)
     call = lambda: plan(x, prepared, out=y)  # noqa: E731
@@ -299,7 +301,9 @@ def _host_time(backend: GpuBackend, candidate: Candidate, problem: ConvProblem) 
 # --- what the GPU can do -------------------------------------------------------------------------
 
 
-def ceilings(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Begun | Result | Ceiling | Cut]:
+def ceilings(
+    device: Device, until: float, skip: Skip = NOTHING
+) -> Iterator[Begun | Result | Ceiling | OutOfTime]:
     """A copy beyond L2, and products of large matrices."""
     kinds: dict[str, Callable[[], float]] = {
         "copy bytes/s": lambda: copy_bandwidth(device),
@@ -308,7 +312,7 @@ def ceilings(device: Device, until: float, skip: Skip = NOTHING) -> Iterator[Beg
     }
     for done, (name, run) in enumerate(kinds.items()):
         if time.monotonic() > until:
-            yield Cut(len(kinds) - done)
+            yield OutOfTime(len(kinds) - done)
             return
         begun = Begun(Case("ceilings", name, ConvProblem.parse("n1 c1 w1 k1 s1")), name)
         if begun.key in skip:

@@ -24,7 +24,7 @@ from typing import Any
 from convalgos.gpu.device import Device
 from convalgos.tools.gpu_check.process import SERVE, Done, Lost, Process, Ready
 from convalgos.tools.gpu_check.quarantine import SUSPECT, Quarantine
-from convalgos.tools.gpu_check.results import Cut, Result, told
+from convalgos.tools.gpu_check.results import OutOfTime, Result, told
 from convalgos.tools.gpu_check.steps import DATA, FIRST, NOTHING, RUNNING, Begun, Job, Key, Skip
 
 KILLING = 2.0  # seconds that a process has to end after it was killed, before it is left to itself
@@ -180,7 +180,7 @@ class Apart(Worker):
                         waiting.append(lane.task)
                 self._reap()
             for task in waiting:
-                yield task, Cut(0)
+                yield task, OutOfTime(0)
         finally:
             self._break_off()
 
@@ -255,18 +255,18 @@ class Apart(Worker):
         self.quarantine.lost(begun, reason)
         yield task, Result(begun.case.title, *begun.key, "the process of the GPU", failure=reason)
 
-    def _cut(self, lane: _Lane, now: float) -> Cut:
+    def _cut(self, lane: _Lane, now: float) -> OutOfTime:
         """The time is spent, and the job does not end: suspicious where one run is under way for long."""
         self._leave(lane.process, kill=True)
         lane.task.ended = True
         begun, silent = lane.begun, now - lane.heard
         if begun is None or not begun.algorithm:
-            return Cut(0)
+            return OutOfTime(0)
         if begun.patience <= RUNNING and silent >= self._scale * SUSPECT:
             self.quarantine.lost(
                 begun, f"nothing was heard for {silent:.3g} s at the end of {lane.task.phase}"
             )
-        return Cut(0, f"{begun.algorithm} ran on `{begun.case.problem}`")
+        return OutOfTime(0, f"{begun.algorithm} ran on `{begun.case.problem}`")
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -210,7 +210,9 @@ def publish(folder: Path | None = None) -> Path:
     return pages / "index.html"
 
 
-def compare(before: str | None, after: str | None, machine: str | None = None, factor: float = 1.1) -> str:
+def compare_commits(
+    before: str | None, after: str | None, machine: str | None = None, factor: float = 1.1
+) -> str:
     """The ratios of two measured commits as text; by default of the two newest that this machine has.
 
     Raises:
@@ -247,7 +249,7 @@ def _need_asv() -> None:
 
 def _asv(
     root: Path, words: Sequence[str], results: Path, environment: dict[str, str], **options: Any
-) -> subprocess.CompletedProcess:
+) -> subprocess.CompletedProcess[str]:
     """Run asv with its configuration, and results in this folder."""
     with _command(root, words, results) as command:
         return subprocess.run(command, env={**os.environ, **environment}, **options)
@@ -334,7 +336,7 @@ def _environment() -> str:
     """What asv calls the environment that is this Python."""
     from asv.environment import get_env_name
 
-    return get_env_name("existing", sys.executable.replace(os.sep, "_"), {}, {})
+    return str(get_env_name("existing", sys.executable.replace(os.sep, "_"), {}, {}))
 
 
 def _python() -> str:

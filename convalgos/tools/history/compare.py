@@ -39,7 +39,7 @@ class Incomparable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Side:
+class PickTimed:
     """A version on a layer: its pick and times, or why there are none."""
 
     pick: str | None
@@ -58,8 +58,8 @@ class Compared:
 
     layer: str
     problem: str
-    before: Side
-    now: Side
+    before: PickTimed
+    now: PickTimed
 
     @property
     def ratio(self) -> float | None:
@@ -77,7 +77,7 @@ class Compared:
         return "faster" if self.ratio < 1 / NOTABLE and now[1] < before[0] else ""
 
 
-def why_not(base: str) -> str | None:
+def why_not_compared(base: str) -> str | None:
     """Why there is nothing to compare with, in one sentence, or None."""
     try:
         root = source_tree()
@@ -133,7 +133,7 @@ def _compare(name: str, problem: str, before: Ask, now: Ask) -> Compared:
         name,
         problem,
         *(
-            Side(f.get("pick"), Timing(tuple(s)) if s else None, f.get("why_not"))
+            PickTimed(f.get("pick"), Timing(tuple(s)) if s else None, f.get("why_not"))
             for f, s in zip(found, samples, strict=True)
         ),
     )
@@ -175,7 +175,8 @@ def _worker(tree: Path) -> Iterator[Ask]:
         def ask(request: dict[str, Any]) -> dict[str, Any]:
             try:
                 print(json.dumps(request), file=asked, flush=True)
-                return json.loads(told.readline())
+                found: dict[str, Any] = json.loads(told.readline())
+                return found
             except (BrokenPipeError, json.JSONDecodeError):
                 process.wait()
                 said.seek(0)

@@ -1,4 +1,4 @@
-"""The charts of a bench, as Plotly figures made from the data of `convalgos.tools.bench.run`.
+"""The charts of a bench, as Plotly figures made from the data of `convalgos.tools.bench.results`.
 
 One colour stands for one family of algorithms in all of them.
 """
@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from convalgos.core.problem import ConvProblem
-from convalgos.measure.timing import Row, Timing
+from convalgos.measure.table import Row
+from convalgos.measure.timing import Timing
 from convalgos.select import registry
-from convalgos.tools.bench.run import LayerResult, Results, geometric_mean
+from convalgos.tools.bench.results import LayerResult, LayerResults, geometric_mean
 from convalgos.tools.report.html import NEUTRAL, STRONG, Figure, colors, label, layout
 from convalgos.tools.report.terminal import digits, layer_name, short, timed_peers
 
@@ -34,19 +35,19 @@ SYMBOLS = (
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
 
 
-def family(algorithm: str) -> str:
+def family_name(algorithm: str) -> str:
     """cpu.winograd.f4x3 -> winograd; a bench is of one device."""
     return algorithm.split(".")[1]
 
 
 def family_colors(ids: Iterable[str]) -> dict[str, str]:
     """The families of some algorithms, each with the colour that it has on every page."""
-    there = {family(i) for i in ids}
+    there = {family_name(i) for i in ids}
     return {name: color for name, color in colors(_families() | there).items() if name in there}
 
 
 def _families() -> set[str]:
-    return {family(a.id) for a in registry.algorithms()}
+    return {family_name(a.id) for a in registry.algorithms()}
 
 
 def marks(color: dict[str, str]) -> dict[str, Figure]:
@@ -55,14 +56,14 @@ def marks(color: dict[str, str]) -> dict[str, Figure]:
     return {name: {"color": of, "symbol": symbols[name]} for name, of in color.items()}
 
 
-def ran(results: Results) -> dict[str, str]:
+def ran(results: LayerResults) -> dict[str, str]:
     return family_colors(row.algorithm for r in results.layers for row in r.table.rows)
 
 
 # --- against the peers -----------------------------------------------------------------------
 
 
-def bars(results: Results, layers: Sequence[LayerResult]) -> tuple[Figure, int]:
+def bars(results: LayerResults, layers: Sequence[LayerResult]) -> tuple[Figure, int]:
     """Effective GFLOP/s of the pick and of each peer, with the quartiles; and the height in pixels."""
     peers = [name for name in timed_peers(results) if any(r.peer_seconds(name) for r in layers)]
     several = len({r.layer.suite for r in layers}) > 1  # else the title names it
@@ -125,7 +126,7 @@ def _bar(
     }
 
 
-def by_network(results: Results) -> tuple[Figure, int]:
+def by_network(results: LayerResults) -> tuple[Figure, int]:
     """Peer time / pick time: mean and range over the layers of each network; and the height in pixels."""
     peers = timed_peers(results)
     suites = list(dict.fromkeys(r.layer.suite for r in results.layers))
@@ -203,13 +204,13 @@ def log_axis(values: Sequence[float]) -> Figure:
 # --- roofline --------------------------------------------------------------------------------
 
 
-def roofline(results: Results) -> Figure:
+def roofline(results: LayerResults) -> Figure:
     """Effective GFLOP/s over operations per byte: every candidate on every layer, picks ringed."""
     machine = results.machine
     points = list(_points(results))
     data = []
     for name, mark in marks(ran(results)).items():
-        mine = [(r, row) for r, row in points if family(row.algorithm) == name]
+        mine = [(r, row) for r, row in points if family_name(row.algorithm) == name]
         data.append(_dots(results, name, mine, mark))
     intensities = [_intensity(r.problem) for r, _ in points]
     peaks = {r.problem.dtype: machine.peak_of(r.problem) for r in results.layers}
@@ -234,13 +235,13 @@ def roofline(results: Results) -> Figure:
     return {"data": data, "layout": look}
 
 
-def _points(results: Results) -> Iterator[tuple[LayerResult, Row]]:
+def _points(results: LayerResults) -> Iterator[tuple[LayerResult, Row]]:
     for r in results.layers:
         for row in r.table.rows:
             yield r, row
 
 
-def _dots(results: Results, name: str, points: list[tuple[LayerResult, Row]], mark: Figure) -> Figure:
+def _dots(results: LayerResults, name: str, points: list[tuple[LayerResult, Row]], mark: Figure) -> Figure:
     picked = [row.algorithm == r.pick for r, row in points]
     return {
         "type": "scatter",
@@ -280,7 +281,7 @@ def _intensity(p: ConvProblem) -> float:
 # --- regret and error ------------------------------------------------------------------------
 
 
-def regrets(results: Results) -> Figure:
+def regrets(results: LayerResults) -> Figure:
     """Share of the layers whose regret is at most so large, with a point for each layer."""
     found = sorted((r.regret, layer_name(results, r), r) for r in results.layers if r.regret)
     shares = [100 * (i + 1) / len(found) for i in range(len(found))]
@@ -309,7 +310,7 @@ def regrets(results: Results) -> Figure:
     return {"data": [data], "layout": look}
 
 
-def errors(results: Results) -> Figure:
+def errors(results: LayerResults) -> Figure:
     """Speed relative to the fastest over the error, of every right candidate on every layer."""
     data = []
     seen: list[float] = []
@@ -317,7 +318,7 @@ def errors(results: Results) -> Figure:
         mine = [
             (r, row)
             for r, row in _points(results)
-            if family(row.algorithm) == name and r.oracle and 0 < row.error < math.inf
+            if family_name(row.algorithm) == name and r.oracle and 0 < row.error < math.inf
         ]
         dots = _dots(results, name, mine, mark)
         seen += [row.error for _, row in mine]
@@ -333,7 +334,7 @@ def errors(results: Results) -> Figure:
     return {"data": data, "layout": look}
 
 
-def _told(results: Results, r: LayerResult, row: Row) -> str:
+def _told(results: LayerResults, r: LayerResult, row: Row) -> str:
     wrong = ", over its bound" if row in r.wrong else ""
     return label(
         f"{short(row.algorithm)}{' (the pick)' if row.algorithm == r.pick else ''}",

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from convalgos.measure.timing import Timing
-from convalgos.tools.bench.run import LayerResult, Results, geometric_mean
+from convalgos.tools.bench.results import LayerResult, Results, geometric_mean
 from convalgos.tools.bench.training import StepResult
 from convalgos.tools.console.text_output import cell
 from convalgos.tools.console.text_table import Cell, Column, print_table
@@ -20,7 +20,7 @@ CALIBRATED = 0.05  # share by which measured figures of one machine differ betwe
 
 
 @dataclass(frozen=True)
-class Side:
+class PickOfFile:
     """What is compared of a layer in one of the files."""
 
     pick: str
@@ -34,8 +34,8 @@ class Pair:
 
     name: str
     problem: str
-    before: Side
-    after: Side
+    before: PickOfFile
+    after: PickOfFile
 
     @property
     def ratio(self) -> float:
@@ -65,7 +65,7 @@ class Comparison:
         return geometric_mean(pair.ratio for pair in self.pairs)
 
 
-def compare(before: Results[Any], after: Results[Any], names: tuple[str, str]) -> Comparison:
+def compare_results(before: Results[Any], after: Results[Any], names: tuple[str, str]) -> Comparison:
     """Two results of one kind; layers are the same where suite, name and problem are.
 
     Raises:
@@ -93,7 +93,7 @@ def compare(before: Results[Any], after: Results[Any], names: tuple[str, str]) -
     return Comparison(names, tuple(pairs), tuple(_differences(before, after)), tuple(left_out))
 
 
-def show(found: Comparison, console: Console) -> None:
+def show_comparison(found: Comparison, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     columns = [
         *(LAYER, PROBLEM, Column("A: pick", wraps=True, spare=2), Column("A\nms", right=True)),
@@ -134,19 +134,21 @@ def _by_layer(results: Results[Any]) -> dict[tuple[str, str, str], Any]:
     return {(r.layer.suite, r.layer.name, str(r.problem)): r for r in results.layers}
 
 
-def _side(result: LayerResult | StepResult) -> Side | None:
+def _side(result: LayerResult | StepResult) -> PickOfFile | None:
     """The pick of a layer, or its whole step."""
     if isinstance(result, LayerResult):
         row = result.pick_row
-        return Side(row.algorithm, row.median_s, Timing(row.samples_s).quartiles) if row else None
+        return PickOfFile(row.algorithm, row.median_s, Timing(row.samples_s).quartiles) if row else None
     timings = [p.timing for p in result.passes if p.timing is not None]
     if result.seconds is None:
         return None
     low, high = (math.fsum(t.quartiles[i] for t in timings) for i in (0, 1))
-    return Side(" + ".join(short(p.algorithm or "") for p in result.passes), result.seconds, (low, high))
+    return PickOfFile(
+        " + ".join(short(p.algorithm or "") for p in result.passes), result.seconds, (low, high)
+    )
 
 
-def _cells(side: Side) -> tuple[str, str]:
+def _cells(side: PickOfFile) -> tuple[str, str]:
     return short(side.pick), digits(side.seconds * 1e3)
 
 

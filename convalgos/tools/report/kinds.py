@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from convalgos.core.problem import ConvProblem
-from convalgos.tools.bench.run import LayerResult, Results, geometric_mean
-from convalgos.tools.bench.suites.sampling import WEIGHTS, weight
+from convalgos.tools.bench.results import LayerResult, LayerResults, geometric_mean
+from convalgos.tools.bench.suites.sampling import WEIGHTS, layer_weight
 from convalgos.tools.console.text_table import Cell, Column
 
 FEWEST = 10  # layers of several kinds that are summed up
@@ -15,7 +15,7 @@ EVEN = 0.95  # of the best peer's speed: what is less is slower, and not for wha
 HEADINGS = {"unique": "every layer alike", "layers": "by layers", "macs": "by products"}
 
 
-def kind(p: ConvProblem) -> str:
+def layer_kind(p: ConvProblem) -> str:
     """What networks call such a layer."""
     if p.groups > 1:
         return "depthwise" if p.groups == p.C else "grouped"
@@ -30,12 +30,12 @@ def best_ratio(result: LayerResult) -> float | None:
     return min(ratios, default=None)
 
 
-def table(results: Results) -> tuple[list[Column], list[tuple[Cell, ...]]] | None:
+def kinds_table(results: LayerResults) -> tuple[list[Column], list[tuple[Cell, ...]]] | None:
     """Each kind, and all; None where layers are few, of one kind, or beside no peer."""
     found = [(r, ratio) for r in results.layers if (ratio := best_ratio(r))]
     kinds: dict[str, list[tuple[LayerResult, float]]] = {}
     for r, ratio in found:
-        kinds.setdefault(kind(r.problem), []).append((r, ratio))
+        kinds.setdefault(layer_kind(r.problem), []).append((r, ratio))
     if len(found) < FEWEST or len(kinds) < 2:
         return None
     columns = [
@@ -47,7 +47,7 @@ def table(results: Results) -> tuple[list[Column], list[tuple[Cell, ...]]] | Non
     return columns, [*rows, _row("all", found)]
 
 
-def weighted(results: Results) -> list[str]:
+def weighted(results: LayerResults) -> list[str]:
     """The geometric mean beside the best peer, with every layer alike and by what `sampling` weighs by."""
     found = [(r, ratio) for r in results.layers if (ratio := best_ratio(r))]
     means = [f"{HEADINGS[by]} {_mean(found, by):.2f}" for by in WEIGHTS if found]
@@ -70,6 +70,6 @@ def _row(name: str, found: Sequence[tuple[LayerResult, float]]) -> tuple[Cell, .
 
 
 def _mean(found: Sequence[tuple[LayerResult, float]], by: str) -> float:
-    weights = [weight(r.layer, by) for r, _ in found]
+    weights = [layer_weight(r.layer, by) for r, _ in found]
     logs = sum(w * math.log(ratio) for w, (_, ratio) in zip(weights, found, strict=True))
     return math.exp(logs / (sum(weights) or 1.0))

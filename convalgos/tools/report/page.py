@@ -1,25 +1,25 @@
-"""The page of a bench: one HTML file, made from the data of `convalgos.tools.bench.run`."""
+"""The page of a bench: one HTML file, made from the data of `convalgos.tools.bench.results`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from convalgos.measure.timing import Row
-from convalgos.tools.bench.run import LayerResult, Results, geometric_mean
+from convalgos.measure.table import Row
+from convalgos.tools.bench.results import LayerResult, LayerResults, geometric_mean
 from convalgos.tools.report import charts
 from convalgos.tools.report.html import (
     Html,
     chart,
     code,
     definitions,
-    folded,
+    details,
+    figure_tiles,
     grid,
+    html_table,
+    markup,
     page,
     section,
-    table,
-    text,
-    tiles,
     warning,
 )
 from convalgos.tools.report.pick_map import picks
@@ -30,7 +30,7 @@ LAYERS_PER_CHART = 24
 Cell = str | tuple[float, str] | None
 
 
-def html(results: Results) -> str:
+def results_page(results: LayerResults) -> str:
     """The file.
 
     Raises:
@@ -40,7 +40,7 @@ def html(results: Results) -> str:
     for r in results.layers:
         if r.table.rows:
             groups.setdefault(r.layer.suite, []).append(r)
-    parts = [tiles(_tiles(results))]
+    parts = [figure_tiles(_tiles(results))]
     if results.complaints():
         parts.append(warning(results.complaints()))
     if groups:
@@ -57,7 +57,7 @@ def html(results: Results) -> str:
 # --- parts -----------------------------------------------------------------------------------
 
 
-def _overviews(results: Results) -> list[Html]:
+def _overviews(results: LayerResults) -> list[Html]:
     """Charts of all layers at once."""
     return [
         section(
@@ -89,14 +89,14 @@ def _overviews(results: Results) -> list[Html]:
     ]
 
 
-def _title(results: Results) -> str:
+def _title(results: LayerResults) -> str:
     suites = list(dict.fromkeys(r.layer.suite for r in results.layers if r.layer.suite))
     if len(suites) > 3:
         return f"convalgos bench: {len(results.layers)} layers of {len(suites)} networks"
     return f"convalgos bench: {', '.join(suites) or 'a problem' if results.layers else 'nothing'}"
 
 
-def _tiles(results: Results) -> list[tuple[str, str, str]]:
+def _tiles(results: LayerResults) -> list[tuple[str, str, str]]:
     found = [
         ("layers", str(len(results.layers)), f"{sum(len(r.table.rows) for r in results.layers)} timings")
     ]
@@ -113,7 +113,7 @@ def _tiles(results: Results) -> list[tuple[str, str, str]]:
     return found
 
 
-def _by_network(results: Results) -> Html:
+def _by_network(results: LayerResults) -> Html:
     figure, height = charts.by_network(results)
     return section(
         "Speed by network",
@@ -123,7 +123,7 @@ def _by_network(results: Results) -> Html:
     )
 
 
-def _by_layer(results: Results, groups: dict[str, list[LayerResult]]) -> Html:
+def _by_layer(results: LayerResults, groups: dict[str, list[LayerResult]]) -> Html:
     """A chart for each network, or for every so many layers of one."""
     parts = []
     for suite, found in groups.items():
@@ -142,7 +142,7 @@ def _by_layer(results: Results, groups: dict[str, list[LayerResult]]) -> Html:
     )
 
 
-def _tables(results: Results) -> Html:
+def _tables(results: LayerResults) -> Html:
     peers = timed_peers(results)
     hosts = any(row.host_s is not None for r in results.layers for row in r.table.rows)
     timing = ("ms", "±%", *(("host us",) if hosts else ()), "GFLOP/s")
@@ -153,16 +153,16 @@ def _tables(results: Results) -> Html:
     return section(
         "All figures",
         "Press a heading to sort. Peers are their time over that of the pick: above 1 the pick is faster.",
-        table(
+        html_table(
             layers,
             [_row(results, r, peers, hosts) for r in results.layers],
             label="layers",
             numeric=set(layers).difference(words),
             wide=("problem",),
         ),
-        folded(
+        details(
             "every algorithm on every layer",
-            table(
+            html_table(
                 candidates,
                 [row for r in results.layers for row in _candidates(results, r, hosts)],
                 label="algorithms",
@@ -172,7 +172,7 @@ def _tables(results: Results) -> Html:
     )
 
 
-def _row(results: Results, r: LayerResult, peers: Sequence[str], hosts: bool) -> list[Cell]:
+def _row(results: LayerResults, r: LayerResult, peers: Sequence[str], hosts: bool) -> list[Cell]:
     """A layer: what was picked, and how it did."""
     row, oracle = r.pick_row, r.oracle
     share = 100 * r.problem.flops / row.median_s / results.machine.peak_of(r.problem) if row else 0.0
@@ -194,7 +194,7 @@ def _row(results: Results, r: LayerResult, peers: Sequence[str], hosts: bool) ->
     ]
 
 
-def _candidates(results: Results, r: LayerResult, hosts: bool) -> Iterator[list[Cell]]:
+def _candidates(results: LayerResults, r: LayerResult, hosts: bool) -> Iterator[list[Cell]]:
     """What was timed on a layer, the peers among it, and what failed."""
     name = layer_name(results, r)
     least = r.oracle.median_s if r.oracle else math.nan
@@ -215,12 +215,12 @@ def _candidates(results: Results, r: LayerResult, hosts: bool) -> Iterator[list[
         yield [name, told, *_timing(r, None, 0.0, None, hosts), None, None, None, None]
 
 
-def _how(results: Results) -> Html:
+def _how(results: LayerResults) -> Html:
     """What it takes to do it again."""
     parts = [code(results.command), definitions(figures_of(results.machine) | results.versions)]
     if results.skipped:
         skipped = definitions(results.skipped)
-        parts.append(folded(f"{len(results.skipped)} nodes of the model were skipped", skipped))
+        parts.append(details(f"{len(results.skipped)} nodes of the model were skipped", skipped))
     return section("Machine, versions, and how to do it again", "The command that made this page:", *parts)
 
 
@@ -229,7 +229,7 @@ def _how(results: Results) -> Html:
 
 def _mark(words: str, *, bad: bool = False, good: bool = False) -> Html:
     kind = "bad" if bad else "good" if good else ""
-    return Html(f'<span class="{kind}">{text(words)}</span>') if kind else text(words)
+    return Html(f'<span class="{kind}">{markup(words)}</span>') if kind else markup(words)
 
 
 def _timing(r: LayerResult, seconds: float | None, spread: float, row: Row | None, hosts: bool) -> list[Cell]:

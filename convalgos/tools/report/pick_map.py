@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from convalgos.core.problem import ConvProblem
-from convalgos.tools.bench.run import LayerResult, Results
-from convalgos.tools.report.charts import family, log_axis, marks, ran
+from convalgos.tools.bench.results import LayerResult, LayerResults
+from convalgos.tools.report.charts import family_name, log_axis, marks, ran
 from convalgos.tools.report.html import Figure, label, layout
 from convalgos.tools.report.terminal import digits, layer_name, short
 
@@ -17,7 +17,7 @@ FIRST = 4  # channels of a first layer, at most
 APART = 1.07  # a layer beside one of the same sizes, on the axis of sizes
 
 
-def kind(p: ConvProblem) -> str:
+def map_kind(p: ConvProblem) -> str:
     """What layers are shown beside each other in one map."""
     if p.ndim != 2:
         return f"{p.ndim}-D"
@@ -31,13 +31,13 @@ def kind(p: ConvProblem) -> str:
     return "1x1" if taps == 1 else "up to 3x3" if taps <= 3 else "larger than 3x3"
 
 
-def picks(results: Results) -> list[tuple[str, Figure, int]]:
+def picks(results: LayerResults) -> list[tuple[str, Figure, int]]:
     """(title, figure, height in pixels): for each kind of layer, the pick over channels and sizes of maps."""
     color = ran(results)
     kinds: dict[str, list[LayerResult]] = {}
     for r in results.layers:
         if r.pick is not None:
-            kinds.setdefault(kind(r.problem), []).append(r)
+            kinds.setdefault(map_kind(r.problem), []).append(r)
     by_count = sorted(kinds, key=lambda name: len(kinds[name])) if len(kinds) > 1 else []
     others: list[LayerResult] = []
     while by_count and (len(kinds[by_count[0]]) < FEW or 0 < len(others) < FEW):
@@ -48,7 +48,7 @@ def picks(results: Results) -> list[tuple[str, Figure, int]]:
     return [(name, _map(results, found, color), HEIGHT) for name, found in ordered]
 
 
-def _map(results: Results, layers: list[LayerResult], color: dict[str, str]) -> Figure:
+def _map(results: LayerResults, layers: list[LayerResult], color: dict[str, str]) -> Figure:
     """A point for each layer; those of the same sizes stand side by side."""
     together: dict[tuple[float, float], list[LayerResult]] = {}
     for r in layers:
@@ -59,7 +59,7 @@ def _map(results: Results, layers: list[LayerResult], color: dict[str, str]) -> 
             at[id(r)] = size * APART ** (i - (len(found) - 1) / 2)
     data: list[Figure] = []
     for name, mark in marks(color).items():
-        mine = [r for r in layers if family(r.pick or "") == name]
+        mine = [r for r in layers if family_name(r.pick or "") == name]
         if not mine:
             continue
         data.append(
@@ -91,10 +91,10 @@ def _channels(p: ConvProblem) -> float:
 
 def _size(p: ConvProblem) -> float:
     """Geometric mean of the sizes of the map that a layer reads; at least 1."""
-    return max(1.0, math.prod(p.spatial) ** (1 / p.ndim))
+    return max(1.0, float(math.prod(p.spatial) ** (1 / p.ndim)))
 
 
-def _pick_told(results: Results, r: LayerResult) -> str:
+def _pick_told(results: LayerResults, r: LayerResult) -> str:
     row = r.pick_row
     speed = f"{digits(row.median_s * 1e3)} ms" if row else "failed"
     regret = f", regret {r.regret:.2f}" if r.regret else ""

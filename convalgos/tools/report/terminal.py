@@ -1,4 +1,4 @@
-"""What the command line shows: text for people, made from the data of `convalgos.tools.bench.run`."""
+"""What the command line shows: text for people, made from the data of `convalgos.tools.bench.results`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from convalgos.core.machine import Machine
 from convalgos.gpu.device import GpuMachine
 from convalgos.gpu.device.measured import LAUNCH
-from convalgos.tools.bench.run import LayerResult, Measured, Results, geometric_mean
+from convalgos.tools.bench.results import Findings, LayerResult, LayerResults, Results, geometric_mean
 from convalgos.tools.console.text_output import cell, one_line
 from convalgos.tools.console.text_table import Cell, Column, print_table
 from convalgos.tools.report import kinds as report_kinds
@@ -45,14 +45,14 @@ LAYER, PROBLEM = Column("layer", wraps=True), Column("problem", wraps=True, spar
 # --- bench -----------------------------------------------------------------------------------
 
 
-def show(results: Results, console: Console) -> None:
+def show_results(results: LayerResults, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     if results.layers:
         print_table(*layer_table(results), console)
-    if kinds := report_kinds.table(results):
+    if kinds := report_kinds.kinds_table(results):
         print_table(*kinds, console)
         print_lines([cell(line) for line in report_kinds.weighted(results)], console)
-    print_lines(footer(results), console)
+    print_lines(results_footer(results), console)
 
 
 def print_lines(lines: list[Text], console: Console) -> None:
@@ -61,7 +61,7 @@ def print_lines(lines: list[Text], console: Console) -> None:
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def layer_table(results: Results) -> tuple[list[Column], list[tuple[Cell, ...]]]:
+def layer_table(results: LayerResults) -> tuple[list[Column], list[tuple[Cell, ...]]]:
     """One line per layer. Ids leave out the device, and the oracle where the pick is the oracle."""
     hosts = any(r.pick_row and r.pick_row.host_s is not None for r in results.layers)
     peers = timed_peers(results)
@@ -94,7 +94,7 @@ def peer_column(name: str) -> Column:
     return Column(PEER_HEADINGS.get(name, name), right=True, spare=1)
 
 
-def footer(results: Results) -> list[Text]:
+def results_footer(results: LayerResults) -> list[Text]:
     """Means over the layers, the machine, and what went wrong."""
     lines = []
     regrets = {layer_name(results, r): r.regret for r in results.layers}
@@ -128,13 +128,13 @@ def mean(what: str, by_layer: dict[str, float | None], extreme: str, choose: Any
     return [f"  {what:22s} {geometric_mean(there.values()):6.2f}   {extreme} {there[at]:.2f} ({at}){of}"]
 
 
-def timed_peers(results: Results) -> list[str]:
+def timed_peers(results: LayerResults) -> list[str]:
     """The peers that have a time on some layer."""
     names = dict.fromkeys(p.name for r in results.layers for p in r.peers)
     return [name for name in names if any(r.peer_seconds(name) for r in results.layers)]
 
 
-def layer_name(results: Results[Any], result: Measured) -> str:
+def layer_name(results: Results[Any], result: Findings) -> str:
     """Its name, with its suite where there are several, and its count where the model says so."""
     layer = result.layer
     several = len({r.layer.suite for r in results.layers}) > 1
@@ -183,7 +183,7 @@ def ratio(value: float | None) -> Text | str:
     return cell(f"{value:.2f}", style="green" if value >= 1 else "yellow") if value else "n/a"
 
 
-def _whole_network(results: Results) -> list[str]:
+def _whole_network(results: LayerResults) -> list[str]:
     """Time of all layers as often as they occur, where a model says how often that is."""
     calls = sum(r.layer.count for r in results.layers)
     if calls == len(results.layers):

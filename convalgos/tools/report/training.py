@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from convalgos.measure.timing import Timing
-from convalgos.tools.bench.run import Results
-from convalgos.tools.bench.training import Pass, StepResult
+from convalgos.tools.bench.results import Results
+from convalgos.tools.bench.training import PassResult, StepResult
 from convalgos.tools.console.text_output import cell
 from convalgos.tools.console.text_table import Cell, Column, print_table
 from convalgos.tools.report import terminal
@@ -20,11 +20,11 @@ WORDS = {"forward": "forward", "backward_data": "dx", "backward_weights": "dw"}
 Steps = Results[StepResult]
 
 
-def show(results: Steps, console: Console) -> None:
+def show_steps(results: Steps, console: Console) -> None:
     """The table of all layers, and what it amounts to."""
     if results.layers:
         print_table(*step_table(results), console)
-    terminal.print_lines(footer(results), console)
+    terminal.print_lines(steps_footer(results), console)
 
 
 def step_table(results: Steps) -> tuple[list[Column], list[tuple[Cell, ...]]]:
@@ -32,7 +32,7 @@ def step_table(results: Steps) -> tuple[list[Column], list[tuple[Cell, ...]]]:
 
     Of a peer the time of its step / that of ours, and the milliseconds of its two calls.
     """
-    peers = timed_peers(results)
+    peers = peers_of_steps(results)
     columns = [
         *(terminal.LAYER, terminal.PROBLEM),
         *(Column(f"{word}\nms", right=True) for word in WORDS.values()),
@@ -53,10 +53,10 @@ def step_table(results: Steps) -> tuple[list[Column], list[tuple[Cell, ...]]]:
     return columns, rows
 
 
-def footer(results: Steps) -> list[Text]:
+def steps_footer(results: Steps) -> list[Text]:
     """Means over the layers, the whole network, the machine, and what went wrong."""
     lines = []
-    for name in timed_peers(results):
+    for name in peers_of_steps(results):
         ratios = {terminal.layer_name(results, r): r.ratio(name) for r in results.layers}
         lines += terminal.mean(name, ratios, "least", min)
     if lines:
@@ -71,13 +71,13 @@ def footer(results: Steps) -> list[Text]:
     return [cell(line) for line in lines] + terminal.closing(results, unserved)
 
 
-def timed_peers(results: Steps) -> list[str]:
+def peers_of_steps(results: Steps) -> list[str]:
     """The peers that have a whole step on some layer."""
     found = [p for r in results.layers for p in r.peers]
     return list(dict.fromkeys(p.name for p in found if p.seconds is not None))
 
 
-def _pass(p: Pass) -> Text:
+def _pass(p: PassResult) -> Text:
     """The cell of a pass: its time, and what was picked."""
     if p.algorithm is None or p.failed:
         return cell("failed" if p.failed else "none", style="bold red" if p.failed else "")
@@ -104,7 +104,7 @@ def _whole_network(results: Steps) -> list[str]:
     if ours is None:
         return []
     lines = [f"a step of all {calls} convolutions: {_terms(list(WORDS.values()), ours)}"]
-    for name in timed_peers(results):
+    for name in peers_of_steps(results):
         steps = [r.peer(name) for r in layers]
         theirs = _milliseconds(results, [s.timings if s else (None, None) for s in steps])
         if theirs is not None:

@@ -12,7 +12,7 @@ WEIGHTS = ("layers", "macs", "unique")
 """What a layer counts by: how many layers of networks are like it, these times their products, or 1."""
 
 
-def weight(layer: Layer, by: str) -> float:
+def layer_weight(layer: Layer, by: str) -> float:
     """How much a layer counts, by one of WEIGHTS."""
     if by == "unique":
         return 1.0
@@ -40,7 +40,7 @@ def sample(layers: Sequence[Layer], number: int, seed: int = 0, by: str = "layer
     if by not in WEIGHTS:
         raise ValueError(f"by={by!r} must be one of {', '.join(WEIGHTS)}")
     draw = random.Random(seed)
-    weights = [weight(layer, by) for layer in layers]
+    weights = [layer_weight(layer, by) for layer in layers]
     keys = [math.log(1 - draw.random()) / w if w > 0 else -math.inf for w in weights]
     chosen = sorted(range(len(layers)), key=lambda i: -keys[i])[:number]
     return tuple(layers[i] for i in sorted(chosen) if weights[i] > 0)

@@ -32,7 +32,7 @@ class Html(str):
     """Text that is markup already."""
 
 
-def text(value: object) -> Html:
+def markup(value: object) -> Html:
     """A value as markup: escaped, unless it is markup."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
@@ -55,12 +55,12 @@ def page(title: str, subtitle: str, parts: Iterable[Html]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{text(title)}</title>
+<title>{markup(title)}</title>
 <style>
 {_asset("style.css")}</style>
 </head>
 <body>
-<header><h1>{text(title)}</h1><p>{text(subtitle)}</p></header>
+<header><h1>{markup(title)}</h1><p>{markup(subtitle)}</p></header>
 <main>
 {body}
 </main>
@@ -74,13 +74,13 @@ def page(title: str, subtitle: str, parts: Iterable[Html]) -> str:
 
 def section(title: str, about: str, *parts: Html) -> Html:
     """A heading, a sentence that says how to read what follows, and that."""
-    return Html(f"<section><h2>{text(title)}</h2><p>{text(about)}</p>{''.join(parts)}</section>")
+    return Html(f"<section><h2>{markup(title)}</h2><p>{markup(about)}</p>{''.join(parts)}</section>")
 
 
-def tiles(figures: Iterable[tuple[str, str, str]]) -> Html:
+def figure_tiles(figures: Iterable[tuple[str, str, str]]) -> Html:
     """The figures that matter most: (what, value, remark) each."""
     found = "".join(
-        f"<div><dt>{text(what)}</dt><dd>{text(value)}<small>{text(remark)}</small></dd></div>"
+        f"<div><dt>{markup(what)}</dt><dd>{markup(value)}<small>{markup(remark)}</small></dd></div>"
         for what, value, remark in figures
     )
     return Html(f'<dl class="tiles">{found}</dl>')
@@ -89,9 +89,9 @@ def tiles(figures: Iterable[tuple[str, str, str]]) -> Html:
 def chart(figure: Figure, label: str, *, height: int = 420, title: str = "") -> Html:
     """A chart that is as wide as there is room; `label` tells it to those who cannot see it."""
     data = json.dumps(figure, allow_nan=False).replace("<", "\\u003c")
-    heading = f"<figcaption>{text(title)}</figcaption>" if title else ""
+    heading = f"<figcaption>{markup(title)}</figcaption>" if title else ""
     return Html(
-        f'<figure class="chart" role="img" aria-label="{text(label)}">{heading}'
+        f'<figure class="chart" role="img" aria-label="{markup(label)}">{heading}'
         f'<div class="plot" style="height:{height}px"></div>'
         f'<script type="application/json">{data}</script></figure>'
     )
@@ -102,7 +102,7 @@ def grid(parts: Iterable[Html]) -> Html:
     return Html(f'<div class="grid">{"".join(parts)}</div>')
 
 
-def table(
+def html_table(
     heading: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
@@ -121,39 +121,39 @@ def table(
     numbers, breaking = set(numeric), set(wide)
     kinds = [f"{'number' if h in numbers else 'words'}{' wide' if h in breaking else ''}" for h in heading]
     head = "".join(
-        f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{text(h)}</button></th>'
+        f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{markup(h)}</button></th>'
         for h, kind in zip(heading, kinds, strict=True)
     )
     body = [f"<tr>{''.join(_cell(v, kind) for v, kind in zip(row, kinds, strict=True))}</tr>" for row in rows]
     words = (
         f'<label>filter <input type="search" placeholder="words, all of which a row has"'
-        f' aria-label="filter {text(label)}"></label> <output></output>'
+        f' aria-label="filter {markup(label)}"></label> <output></output>'
     )
     return Html(
         f'<div class="table">{words if len(body) > SEEN_AT_ONCE else ""}'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(label)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div></div>"
     )
 
 
 def definitions(pairs: Mapping[str, object]) -> Html:
     """Names and what they stand for."""
-    found = "".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in pairs.items())
+    found = "".join(f"<dt>{markup(k)}</dt><dd>{markup(v)}</dd>" for k, v in pairs.items())
     return Html(f'<dl class="pairs">{found}</dl>')
 
 
-def folded(title: str, *parts: Html) -> Html:
+def details(title: str, *parts: Html) -> Html:
     """What is shown when its title is pressed."""
-    return Html(f"<details><summary>{text(title)}</summary>{''.join(parts)}</details>")
+    return Html(f"<details><summary>{markup(title)}</summary>{''.join(parts)}</details>")
 
 
 def code(words: str) -> Html:
-    return Html(f"<pre><code>{text(words)}</code></pre>")
+    return Html(f"<pre><code>{markup(words)}</code></pre>")
 
 
 def warning(lines: Iterable[str]) -> Html:
     """A list of what went wrong."""
-    return Html(f'<ul class="warning">{"".join(f"<li>{text(line)}</li>" for line in lines)}</ul>')
+    return Html(f'<ul class="warning">{"".join(f"<li>{markup(line)}</li>" for line in lines)}</ul>')
 
 
 def layout(x: str, y: str, **more: Any) -> Figure:
@@ -189,7 +189,7 @@ def _cell(value: object, kind: str) -> str:
     if isinstance(value, tuple):
         number, value = value
         order = f' data-order="{float(number)!r}"'
-    return f'<td class="{kind}"{order}>{"" if value is None else text(value)}</td>'
+    return f'<td class="{kind}"{order}>{"" if value is None else markup(value)}</td>'
 
 
 @cache
