@@ -16,7 +16,7 @@ from convalgos.core.machine import Machine
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.dwconv import channel_blocking, row_tiling
-from convalgos.cpu.dwconv.channel_kernels import meetings
+from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
 from convalgos.cpu.dwconv.row_tables import RowTables
 from convalgos.cpu.layout import streaming

@@ -13,7 +13,7 @@ from convalgos import ConvProblem
 from convalgos.cpu import reference
 from convalgos.cpu.depthwise_weights import DepthwiseWeights
 from convalgos.cpu.dwconv import padded_planes
-from convalgos.cpu.dwconv.padded_planes import Bordered
+from convalgos.cpu.dwconv.padded_planes import PaddedPlanes
 from convalgos.cpu.vectors import simd
 
 WEIGHTS = DepthwiseWeights()
@@ -62,7 +62,7 @@ def cuts(problem):
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_cut_is_exact(problem, monkeypatch):
     for cut in set(cuts(problem)):
-        monkeypatch.setattr("convalgos.cpu.depthwise_weights.bordered", lambda _, cut=cut: cut)
+        monkeypatch.setattr("convalgos.cpu.depthwise_weights.padded_planes", lambda _, cut=cut: cut)
         check(WEIGHTS, problem, "integers")
 
 
@@ -80,11 +80,11 @@ def test_tiles_cover_every_tap_once(width, kernel, monkeypatch):
     monkeypatch.setattr(padded_planes, "vector_bytes", lambda: width)
     t, r, s = kernel
     problem = ConvProblem((1, 1, t, r, 100 + s), (1, 1, t, r, s))
-    tiles = Bordered(problem, problem.spatial_out, False).tap_tiles
+    tiles = PaddedPlanes(problem, problem.spatial_out, False).tap_tiles
     met = np.zeros((t * r, s), int)
     for rows, columns in tiles:
         met[rows.start : rows.stop, columns.start : columns.stop] += 1
-        assert len(rows) * len(columns) <= padded_planes.SUMS[width]
+        assert len(rows) * len(columns) <= padded_planes.TAP_SUMS[width]
         assert len(rows) + len(columns) <= padded_planes.ADDRESSES
     assert (met == 1).all()
 
@@ -124,7 +124,7 @@ def test_vectors_are_channels_where_that_was_faster(text, by_channel, monkeypatc
     monkeypatch.setattr(padded_planes, "vector_bytes", lambda: 64)
     monkeypatch.setattr(simd, "vector_bytes", lambda: 64)
     problem = ConvProblem.parse(text).replace(direction="backward_weights")
-    assert padded_planes.bordered.__wrapped__(problem).by_channel == by_channel
+    assert padded_planes.padded_planes.__wrapped__(problem).by_channel == by_channel
 
 
 def test_the_cut_does_not_depend_on_the_threads():
@@ -133,7 +133,7 @@ def test_the_cut_does_not_depend_on_the_threads():
     for count in (1, threads):
         numba.set_num_threads(count)
         try:
-            found.add(padded_planes.bordered.__wrapped__(problem))
+            found.add(padded_planes.padded_planes.__wrapped__(problem))
         finally:
             numba.set_num_threads(threads)
     assert len(found) == 1

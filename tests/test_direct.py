@@ -48,9 +48,9 @@ def test_blocking_of_long_rows_is_quick_to_find():
 )
 def test_stores_around_the_caches_are_right(text, dtype, monkeypatch):
     monkeypatch.setattr(streaming, "STREAMED_PIXELS", 0.0)
-    row_blocking.blocking.cache_clear()
+    row_blocking.row_blocking.cache_clear()
     check(DirectPixels(), ConvProblem.parse(f"{text} {dtype}"))
-    row_blocking.blocking.cache_clear()
+    row_blocking.row_blocking.cache_clear()
 
 
 def test_both_forms_agree():

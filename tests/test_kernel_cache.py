@@ -86,11 +86,11 @@ def test_kernels_of_several_processes_keep_apart_though_they_are_named_alike(fol
 
 def test_all_that_a_kernel_depends_on_is_in_its_key(folder, monkeypatch):
     def of(value):
-        return kernel_cache.key(number.__wrapped__(value), "void(1)")
+        return kernel_cache.kernel_key(number.__wrapped__(value), "void(1)")
 
     assert of(3) == of(3) != of(4)
-    assert of(3) != kernel_cache.key(sum_to.__wrapped__(3), "void(1)")
-    assert of(3) != kernel_cache.key(number.__wrapped__(3), "void(2)")
+    assert of(3) != kernel_cache.kernel_key(sum_to.__wrapped__(3), "void(1)")
+    assert of(3) != kernel_cache.kernel_key(number.__wrapped__(3), "void(2)")
     before = of(3)
     for name, value in (("_sources", lambda file: "other"), ("_compiler", lambda: {"target": "another"})):
         with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_all_that_a_kernel_depends_on_is_in_its_key(folder, monkeypatch):
         return lambda address: array
 
     with pytest.raises(TypeError, match="may close over integers only"):
-        kernel_cache.key(outer([1, 2]), "void(1)")
+        kernel_cache.kernel_key(outer([1, 2]), "void(1)")
 
 
 # --- damage ----------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ def test_a_kernel_under_the_name_of_another_is_not_loaded(folder, compiled):
 def test_a_kernel_that_calls_what_is_not_there_is_not_linked(folder, compiled, monkeypatch):
     """LLVM would end the process."""
     with monkeypatch.context() as patch:
-        real = kernel_cache.save
+        real = kernel_cache.save_kernel
 
         def needing_more(key, name, needs, code):
             real(key, name, [*needs, "no_such_function"], code)
 
-        patch.setattr(kernel_cache, "save", needing_more)
+        patch.setattr(kernel_cache, "save_kernel", needing_more)
         assert fresh(number, 9) == 9
     with pytest.warns(RuntimeWarning, match="it calls no_such_function"):
         assert fresh(number, 9) == 9

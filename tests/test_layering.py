@@ -93,7 +93,9 @@ def inside(path: Path) -> set[str]:
 def is_operation(node: ast.AST) -> bool:
     """Whether it is a function that is compiled into the kernels that call it."""
     decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
-    return any(d.rpartition(".")[2] in ("emitter", "helper", "intrinsic") for d in decorators)
+    if any(d.rpartition(".")[2] in ("emitter", "helper", "intrinsic") for d in decorators):
+        return True
+    return isinstance(node, ast.FunctionDef) and [a.arg for a in node.args.args[:1]] == ["v"]
 
 
 def room(module: str) -> str:
@@ -272,7 +274,7 @@ def test_blocks_of_the_fft_go_through_mkl_where_fftw_is_left_out():
     pytest.importorskip("llvmlite")
     told = run(OVERLAP, "pyfftw", "mkl")
     assert "needs pyfftw, which is not installed (pip install pyfftw)" in told
-    if not mkl.why_not():
+    if not mkl.why_no_mkl():
         assert run(OVERLAP, "pyfftw") < 1e-5
     if not engines.why_not_engine("fftw"):
         assert run(OVERLAP, "mkl") < 1e-5

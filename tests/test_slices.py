@@ -11,13 +11,15 @@ from convalgos.core.backward.polyphase import phases
 from convalgos.cpu.backward import interleave, slices
 from convalgos.cpu.backward.subproblems import subproblems
 from convalgos.cpu.layout import streaming
-from convalgos.cpu.runtime.threads import Lone
+from convalgos.cpu.runtime.threads import SingleThreaded
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on, current_machine, find_algorithm
 
 numba = pytest.importorskip("numba")
 
-LONE = [a for a in algorithms_on("cpu", "backward_data") if isinstance(getattr(a, "inner", None), Lone)]
+LONE = [
+    a for a in algorithms_on("cpu", "backward_data") if isinstance(getattr(a, "inner", None), SingleThreaded)
+]
 PROBLEMS = (
     "n5 c6 h9 w8 k4 r3 s3 p1 stride2",
     "n4 c5 h11 w40 k3 r5 s4 p0:1,2:0 stride2",  # rows of several vectors

@@ -12,7 +12,7 @@ import pytest
 
 from convalgos.cpu.runtime import jit, thread_pool
 from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
-from convalgos.cpu.vectors.atomics import add, load, nanoseconds, pause
+from convalgos.cpu.vectors.atomics import atomic_add, atomic_load, nanoseconds, pause
 
 TASKS = (1, 2, 3, 7, 64, 1000)
 
@@ -22,10 +22,10 @@ def count():
     """Adds 1 to the word of the task, after the nanoseconds that word 0 holds."""
 
     def count(args, task):
-        until = nanoseconds() + load(args)
+        until = nanoseconds() + atomic_load(args)
         while nanoseconds() < until:
             pause()
-        add(args + 8 * (task + 1), 1)
+        atomic_add(args + 8 * (task + 1), 1)
 
     return count
 
@@ -35,11 +35,11 @@ def meet():
     """Waits until as many tasks are there as word 0 holds, for seconds; word 2 counts those that saw it."""
 
     def meet(args, task):
-        add(args + 8, 1)
+        atomic_add(args + 8, 1)
         until = nanoseconds() + 20_000_000_000
-        while load(args + 8) < load(args) and nanoseconds() < until:
+        while atomic_load(args + 8) < atomic_load(args) and nanoseconds() < until:
             pause()
-        add(args + 16, load(args + 8) == load(args))
+        atomic_add(args + 16, atomic_load(args + 8) == atomic_load(args))
 
     return meet
 

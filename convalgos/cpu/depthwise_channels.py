@@ -38,7 +38,7 @@ from convalgos.cpu.dwconv.channel_kernels import (
 from convalgos.cpu.dwconv.channel_tables import band_tables, lane_filters
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
-from convalgos.cpu.runtime.threads import Lone, thread_count
+from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
@@ -51,7 +51,7 @@ class ChannelsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Channels):
         c = channel_blocking(problem)
         p = c.problem
-        tasks = thread_count()
+        tasks = plan_threads()
         slices, slices_out = p.spatial[0], p.spatial_out[0]
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
         last = p.layout == "channels_last"
@@ -116,7 +116,7 @@ class ChannelsPlan(KernelPlan):
 
 
 @dataclass(frozen=True)
-class Channels(Lone, Algorithm):
+class Channels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
@@ -157,7 +157,7 @@ class Channels(Lone, Algorithm):
         return CALL + machine.launch + compute + machine.stream(p.x_bytes + p.y_bytes, p.bytes) / 2
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else thread_count() * channel_blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else plan_threads() * channel_blocking(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

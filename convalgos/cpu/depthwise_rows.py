@@ -25,7 +25,7 @@ from convalgos.cpu.dwconv.row_kernels import (
     ROW_KERNEL_FIELDS,
     ROW_STRIP,
     ROW_TILE,
-    filter_planes,
+    filter_depthwise_planes,
     filter_row_tiles,
 )
 from convalgos.cpu.dwconv.row_strips import passes
@@ -33,7 +33,7 @@ from convalgos.cpu.dwconv.row_tables import RowTables, folded_passes
 from convalgos.cpu.dwconv.row_tiling import plane_cycles, row_tiling
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
-from convalgos.cpu.runtime.threads import Lone, thread_count
+from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
 
 MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
@@ -45,7 +45,7 @@ class RowsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Rows):
         c = row_tiling(problem)
         p = c.problem
-        tasks = thread_count()
+        tasks = plan_threads()
         tables = RowTables(c)
         self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, p.dtype)
         self._masks = tables.masks
@@ -64,7 +64,7 @@ class RowsPlan(KernelPlan):
             "stream": streaming.stream(p.itemsize, c.lanes) if c.streams else 0,
             "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
-        steps = [(filter_planes(), tasks)]
+        steps = [(filter_depthwise_planes(), tasks)]
         super().__init__(problem, algorithm, ROW_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ class RowsPlan(KernelPlan):
 
 
 @dataclass(frozen=True)
-class Rows(Lone, Algorithm):
+class Rows(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
@@ -107,7 +107,7 @@ class Rows(Lone, Algorithm):
         return CALL + machine.launch + max(compute, machine.stream(p.x_bytes + p.y_bytes, p.bytes))
 
     def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else thread_count() * row_tiling(problem).scratch_bytes
+        return 0 if problem.is_empty else plan_threads() * row_tiling(problem).scratch_bytes
 
     def error_bound(self, problem):
         return error_of_sums(problem)

@@ -42,7 +42,7 @@ from convalgos.cpu.gemm.blocking import (
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
-from convalgos.cpu.runtime.threads import Lone, cut_once, thread_count
+from convalgos.cpu.runtime.threads import SingleThreaded, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -69,10 +69,10 @@ class DirectBlocking(PanelBlocks):
         return whole_lines((self.input_elements + sums) * self.problem.itemsize)
 
 
-@cut_once(256)
+@cached_by_threads(256)
 def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     p = flat_view(problem)
-    threads = thread_count()
+    threads = plan_threads()
     rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
     copied = any(pad != (0, 0) for pad in p.padding)
     o, q_rows, q = p.spatial_out
@@ -212,7 +212,7 @@ class DirectPlan(KernelPlan):
         cut = direct_blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        tasks = thread_count()
+        tasks = plan_threads()
         last = p.layout == "channels_last"
         pixel_table = cut.pixel_table(spare=cut.rows)
         values = cut.fields() | {
@@ -221,7 +221,7 @@ class DirectPlan(KernelPlan):
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
             "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
             "load_c": 1 if last else p.w_shape[1],
-            "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams(p)),
+            "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
             "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.PREFETCH_TAPS),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
@@ -236,18 +236,18 @@ class DirectPlan(KernelPlan):
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
         if p.layout == "channels_last":
             w = w.swapaxes(2, 3)
-        return panels.pack(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
+        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
 
 
 def _memory(problem: ConvProblem, machine: Machine) -> float:
     """Seconds in which x and y are moved, and the sums do not hide it."""
     p = problem
-    written = p.y_bytes * (1 if panels.streams(p) else 2)  # a cached store reads its line first
+    written = p.y_bytes * (1 if panels.streams_panels(p) else 2)  # a cached store reads its line first
     return SHOWN * machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
 
 
 @dataclass(frozen=True)
-class Direct(Lone, Algorithm):
+class Direct(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
@@ -261,14 +261,14 @@ class Direct(Lone, Algorithm):
         # elements that are copied: the input of every block, once for each part of its filters
         copied = tasks * cut.images * p.w_shape[1] * math.prod(cut.spans) if cut.copied else 0
         copies = COPYING * 2 * copied * p.itemsize / machine.cache_bandwidth
-        sums = balance * panels.seconds(p, machine) * panels.crowding(p)
+        sums = balance * panels.product_seconds(p, machine) * panels.crowding(p)
         return CALL + machine.launch + sums + copies + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        return CALL + machine.launch + panels.seconds(problem, machine) + _memory(problem, machine)
+        return CALL + machine.launch + panels.product_seconds(problem, machine) + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else thread_count() * direct_blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else plan_threads() * direct_blocking(problem).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)

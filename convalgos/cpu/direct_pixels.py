@@ -35,11 +35,11 @@ from convalgos.cpu.gemm.blocking import (
     run_pixels,
     table_number,
 )
-from convalgos.cpu.gemm.row_blocking import blocking, offsets, streams, tables
+from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking, streams_pixels
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
-from convalgos.cpu.runtime.threads import Lone, thread_count
+from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import microkernel
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -156,11 +156,11 @@ def sum_tile(a: Any, block: BlockExtent, group: int, tile: int, scratch: int) ->
 
 class DirectPixelsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: DirectPixels):
-        cut = blocking(problem)
+        cut = row_blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, cut.lanes
-        tasks = thread_count()
-        vectors, starts, places, counts = tables(cut)
+        tasks = plan_threads()
+        vectors, starts, places, counts = block_tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
         soon = microkernel.PREFETCH_TAPS if p.is_pointwise else 0
@@ -219,12 +219,12 @@ def _least_waits(filters: int) -> float:
 def _memory(p: ConvProblem, machine: Machine) -> float:
     """Seconds to move x and y: copies wait for x where it comes from memory, and so do streamed stores."""
     beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
-    memory = (2 * p.x_bytes * beyond + 0.6 * p.y_bytes * streams(p)) / machine.bandwidth
-    return memory + (0.0 if streams(p) else p.y_bytes / machine.cache_bandwidth)
+    memory = (2 * p.x_bytes * beyond + 0.6 * p.y_bytes * streams_pixels(p)) / machine.bandwidth
+    return memory + (0.0 if streams_pixels(p) else p.y_bytes / machine.cache_bandwidth)
 
 
 @dataclass(frozen=True)
-class DirectPixels(Lone, Algorithm):
+class DirectPixels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     @property
@@ -239,7 +239,7 @@ class DirectPixels(Lone, Algorithm):
         return None
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        cut = blocking(problem)
+        cut = row_blocking(problem)
         p = cut.problem
         waits = _waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k
         if p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes():
@@ -263,7 +263,7 @@ class DirectPixels(Lone, Algorithm):
         return CALL + machine.launch + computed + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else thread_count() * blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else plan_threads() * row_blocking(problem).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)

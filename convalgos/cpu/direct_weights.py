@@ -292,7 +292,7 @@ class DirectWeights(Algorithm):
         balance = -(-cut.units // threads) * threads / cut.units
         cycles = cut.reads * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)  # of all threads, in seconds
         moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
-        sums = SUMS * panels.seconds(p, machine) + cycles
+        sums = SUMS * panels.product_seconds(p, machine) + cycles
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         parts = 2 * cut.part_bytes / machine.cache_bandwidth
         return CALL + machine.launch + max(balance * sums, moved) + written + parts

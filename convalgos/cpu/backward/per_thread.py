@@ -26,7 +26,7 @@ from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
 from convalgos.cpu.backward.subproblems import filters_of, subproblems
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import RUN_FIELDS, Packed, arguments, fields
-from convalgos.cpu.runtime.threads import alone, thread_count, worth_sharing
+from convalgos.cpu.runtime.threads import on_one_thread, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -76,9 +76,9 @@ def run_slices() -> Callable[..., None]:
 class SlicedPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: StandIn, cut: Slicing):
         super().__init__(problem, algorithm, slices_workspace_bytes(cut, algorithm.inner))
-        self.cut, self.tasks = cut, min(thread_count(), cut.count)
+        self.cut, self.tasks = cut, min(plan_threads(), cut.count)
         self._parallel = worth_sharing(problem)
-        with alone():
+        with on_one_thread():
             shared: dict[Any, Any] = {f: algorithm.child_plan(f) for f, _ in cut.forwards}  # kernel plans
         self.plans: list[Any] = [shared[p.forward] if p.forward else None for p in cut.subproblems]
         self.subproblems = subproblems(problem, cut.spare)

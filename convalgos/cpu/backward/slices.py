@@ -22,7 +22,7 @@ from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Subproblem, subproblems
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.runtime.threads import Lone, alone, thread_count
+from convalgos.cpu.runtime.threads import SingleThreaded, on_one_thread, plan_threads
 
 LEAST_SHARE = 0.8  # of the time of all threads, at least, that slices must fill; else all compute together
 SHOWN_MEMORY = 0.5  # of the time in which dy and dx are moved, which the sums do not hide
@@ -101,17 +101,17 @@ class Slicing:
 
 def slices_workspace_bytes(cut: Slicing, algorithm: Algorithm) -> int:
     """Of all threads: the parts, then what plans and stage need, one after the other."""
-    with alone():
+    with on_one_thread():
         each = [algorithm.workspace_bytes(f) for f, _ in cut.forwards]
     each.append(cut.stage[1])
-    return min(thread_count(), cut.count) * (sum(cut.part_bytes) + whole_lines(max(each)))
+    return min(plan_threads(), cut.count) * (sum(cut.part_bytes) + whole_lines(max(each)))
 
 
 def slicing(problem: ConvProblem, algorithm: Algorithm, spare: float) -> Slicing | None:
     """How the threads share a problem in slices, or None where they compute it together."""
-    if not isinstance(algorithm, Lone):
+    if not isinstance(algorithm, SingleThreaded):
         return None
-    cut = cut_for(problem, algorithm.least_groups(problem), spare, thread_count())
+    cut = cut_for(problem, algorithm.least_groups(problem), spare, plan_threads())
     return cut if cut and _serves(algorithm, cut) else None
 
 
@@ -151,7 +151,7 @@ def _ways(problem: ConvProblem, least_groups: int, spare: float) -> Iterator[Sli
 def slices_seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float:
     """Predicted time of a run on all threads."""
     p, one = cut.problem, _one_thread(machine)
-    with alone():
+    with on_one_thread():
         sums = sum(count * (algorithm.cost(f, one) - CALL) for f, count in cut.forwards)
     own = sums + interleave.interleave_seconds(cut.slice, one)
     rounds = -(-cut.count // machine.threads)
@@ -164,7 +164,7 @@ def slices_seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> floa
 def least_slices_seconds(cut: Slicing, algorithm: Algorithm, machine: Machine) -> float:
     """A lower bound of `slices_seconds`."""
     one = _one_thread(machine)
-    with alone():
+    with on_one_thread():
         sums = sum(count * (algorithm.least(f, one) - CALL) for f, count in cut.forwards)
         return cut.count * sums / machine.threads
 

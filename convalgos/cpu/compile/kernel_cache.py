@@ -51,7 +51,9 @@ TOOLKIT = (
     "cpu/gemm/blocking.py",
     "cpu/tiled/driver.py",
     "cpu/layout/strided_rows.py",
+    "cpu/layout/strides.py",
     "cpu/layout/streaming.py",
+    "cpu/dwconv/channel_taps.py",
     "cpu/dwconv/shifted_rows.py",
     "cpu/dwconv/tap_passes.py",
     "cpu/tiled/fft_codelets.py",
@@ -59,7 +61,7 @@ TOOLKIT = (
 )  # a change in these recompiles all kernels
 
 
-def key(function: Callable, signature: str) -> dict[str, Any] | None:
+def kernel_key(function: Callable, signature: str) -> dict[str, Any] | None:
     """All that the code of a kernel depends on; None where the text of its file cannot be read.
 
     Raises:
@@ -79,7 +81,7 @@ def key(function: Callable, signature: str) -> dict[str, Any] | None:
     }
 
 
-def load(wanted: dict[str, Any] | None) -> int | None:
+def load_kernel(wanted: dict[str, Any] | None) -> int | None:
     """The address of a kernel of this key, linked into this process, or None where it is not kept."""
     if wanted is None or (path := _path(wanted)) is None:
         return None
@@ -105,7 +107,7 @@ def load(wanted: dict[str, Any] | None) -> int | None:
     return address
 
 
-def save(wanted: dict[str, Any] | None, name: str, needs: list[str], code: bytes) -> None:
+def save_kernel(wanted: dict[str, Any] | None, name: str, needs: list[str], code: bytes) -> None:
     """Keep the object code of a kernel, in which `name` is the function, and `needs` are not defined.
 
     What cannot be kept costs one warning.

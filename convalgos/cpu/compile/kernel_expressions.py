@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.cpu.compile.kernel_values import NotAKernel, Numbers, Record, Words, like, parts
+from convalgos.cpu.compile.kernel_values import NotAKernel, Numbers, Record, Words, numbers_of, rebuilt
 from convalgos.cpu.vectors.simd import Operation, allocate, call, carray, ir, pointer
 
 ARITHMETIC: dict[type, tuple[Callable, str]] = {
@@ -67,10 +67,10 @@ class Function:
         self.write(self.slots[name], value)
 
     def slot(self, value: Any) -> Slot:
-        return Slot(value, [allocate(self.b, self.n.llvm(part).type) for part in parts(value)])
+        return Slot(value, [allocate(self.b, self.n.llvm(part).type) for part in numbers_of(value)])
 
     def write(self, slot: Slot, value: Any) -> None:
-        numbers = [self.n.llvm(part) for part in parts(value)]
+        numbers = [self.n.llvm(part) for part in numbers_of(value)]
         if [n.type for n in numbers] != [m.allocated_type for m in slot.memory]:
             raise NotAKernel("it has values of different kinds")
         for number, memory in zip(numbers, slot.memory, strict=True):
@@ -81,7 +81,7 @@ class Function:
 
         def value(of: Any) -> Any:
             if isinstance(of, tuple):
-                return like(of, map(value, of))
+                return rebuilt(of, map(value, of))
             if isinstance(of, np.dtype):
                 return of
             at = next(memory)

@@ -39,16 +39,16 @@ class Record(NamedTuple):
     dtype: np.dtype
 
 
-def parts(value: Any) -> Iterator[Any]:
+def numbers_of(value: Any) -> Iterator[Any]:
     """The numbers of which a value consists."""
     if isinstance(value, tuple):
         for part in value:
-            yield from parts(part)
+            yield from numbers_of(part)
     elif not isinstance(value, np.dtype):
         yield value
 
 
-def like(example: tuple, given: Any) -> Any:
+def rebuilt(example: tuple, given: Any) -> Any:
     """A tuple of the same kind."""
     return type(example)(*given) if hasattr(example, "_fields") else tuple(given)
 

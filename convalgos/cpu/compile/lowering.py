@@ -7,7 +7,7 @@ A kernel is a function over integers: addresses and sizes, of 64 bits. It may ha
 - words in memory, `carray(pointer(address), shape, dtype)[i]`, and records, `carray(...)[i].field`; no index
   is checked, and none counts from the end;
 - `np.uint32` and `np.float32` of a value, and `.view` between them;
-- the kernel at an address, `call(kernel, (a, b))`, operations of `simd`, and helpers (`jit.helper`), whose
+- the kernel at an address, `call(kernel, (a, b))`, operations of `simd`, and helpers (`helper`), whose
   code becomes a part of the kernel's.
 
 What is known when it is compiled - integers that it closes over, constants of its module - is folded, and of
@@ -22,11 +22,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from convalgos.cpu.compile.kernel_expressions import Function, Slot
 from convalgos.cpu.compile.kernel_values import NotAKernel
 from convalgos.cpu.vectors.simd import ir
+
+Helper = TypeVar("Helper", bound=Callable[..., Any])
 
 
 def lower(function: Callable, returns: bool = False) -> tuple[str, str]:
@@ -52,6 +54,12 @@ def lower(function: Callable, returns: bool = False) -> tuple[str, str]:
     builder.position_at_end(kernel.entry_basic_block)
     builder.branch(body)
     return name, str(module)
+
+
+def helper(function: Helper) -> Helper:
+    """A function that kernels call by name; compiled into each of them. Define it at module level."""
+    function.is_helper = True  # type: ignore[attr-defined]
+    return function
 
 
 class _Loop(NamedTuple):

@@ -10,7 +10,7 @@ from convalgos.core.cached_attribute import kept
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
-from convalgos.cpu.runtime.threads import cut_once, thread_count
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
@@ -153,7 +153,7 @@ def groups_of_vector(p: ConvProblem) -> int:
     return simd.lanes(p.itemsize) // max(p.w_shape[1], p.gemm_n)
 
 
-@cut_once(256)
+@cached_by_threads(256)
 def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     p = problem.as_3d
     lanes, groups = simd.lanes(p.itemsize), groups_of_vector(problem)
@@ -178,7 +178,7 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
-    threads, overlap = thread_count(), p.kernel_extent[1] - 1  # rows of x that two bands share
+    threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
     rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
     bands = -(-rows_out // rows)
     while bands < rows_out:

@@ -15,7 +15,11 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import LINE
 
-SUMS = {64: 28, 32: 12, 16: 12}  # taps at a time, for the bytes of a vector: as many as there are registers,
+TAP_SUMS = {
+    64: 28,
+    32: 12,
+    16: 12,
+}  # taps at a time, for the bytes of a vector: as many as there are registers,
 ADDRESSES = 11  # and their rows and columns, for which there are other registers
 # Estimates for Zen 5 with AVX-512: cycles of a thread
 TAP_CYCLES = 0.62  # for a vector of dy and a tap, where vectors are channels,
@@ -28,7 +32,7 @@ IN_L2 = 0.25  # that the planes of a block may fill, and dy where it is turned
 
 
 @dataclass(frozen=True)
-class Bordered:
+class PaddedPlanes:
     """Blocks of outputs, and the planes of x under them. Sizes are per dimension of the 3-D view.
 
     A plane holds one phase of the strides, with zeros outside of the map; its elements are single, or vectors
@@ -114,7 +118,7 @@ class Bordered:
     def tap_tiles(self) -> list[tuple[range, range]]:
         """Rows of taps, in all slices, and columns, that are summed at a time: few and even tiles."""
         *_, columns = self.problem.kernel
-        rows, most = math.prod(self.problem.kernel[:2]), SUMS[vector_bytes()]
+        rows, most = math.prod(self.problem.kernel[:2]), TAP_SUMS[vector_bytes()]
         fitting = [
             (-(-rows // r) * -(-columns // c), r * c, r, c)
             for c in range(1, min(columns, ADDRESSES - 1) + 1)
@@ -187,7 +191,7 @@ class Bordered:
 
 
 @lru_cache(256)
-def bordered(problem: ConvProblem) -> Bordered:
+def padded_planes(problem: ConvProblem) -> PaddedPlanes:
     """Vectors of pixels, or of channels where that is faster on all cores: channels last, and on small maps.
 
     The sums are rounded in another order then, so that this does not look at the number of threads.
@@ -201,13 +205,13 @@ def bordered(problem: ConvProblem) -> Bordered:
     return channels if channels.serves and of_channels < of_pixels else pixels
 
 
-def in_blocks(p: ConvProblem, by_channel: bool) -> Bordered:
+def in_blocks(p: ConvProblem, by_channel: bool) -> PaddedPlanes:
     """The largest blocks whose planes fit, halved from the slowest dimension on."""
     room = IN_L2 * cache_sizes()[1]
     block = list(p.spatial_out)
 
-    def cut() -> Bordered:
-        return Bordered(p, (block[0], block[1], block[2]), by_channel)
+    def cut() -> PaddedPlanes:
+        return PaddedPlanes(p, (block[0], block[1], block[2]), by_channel)
 
     for axis in range(3):
         while block[axis] > 1 and (cut().planes + cut().gathered) * p.itemsize > room:

@@ -1,6 +1,6 @@
 """The kernels of `cpu.depthwise.rows`: strips of columns of a plane, filtered where they lie.
 
-1. `filter_planes`, the driver, deals planes and bands of output rows to the threads.
+1. `filter_depthwise_planes`, the driver, deals planes and bands of output rows to the threads.
 2. `filter_row_tiles` filters a band: tiles of output rows by strips of one or two vectors of columns. The
    sums of a strip stay in registers over the whole kernel.
 3. Usual kernels have code of their own (`shifted_rows`), all others are summed pass by pass (`tap_passes`).
@@ -251,10 +251,10 @@ def filter_folded_row(SIZE: int, LANES: int, ROWS: int, STRIDE: int) -> jit.Kern
 
 
 @jit.specialise
-def filter_planes() -> jit.Kernel:
+def filter_depthwise_planes() -> jit.Kernel:
     """Planes x bands, dealt to the tasks in equal runs; of each band all filters of its channel in turn."""
 
-    def filter_planes(args: int, task: int) -> None:
+    def filter_depthwise_planes(args: int, task: int) -> None:
         a = carray(pointer(args), 1, ROW_KERNEL_FIELDS)[0]
         bands = carray(pointer(a.bands), a.band_count, ROW_BAND)
         scratch = a.scratch + task * a.scratch_bytes
@@ -277,4 +277,4 @@ def filter_planes() -> jit.Kernel:
                 if a.stream:
                     call(a.stream, (scratch, y + b.first * a.size, b.elements))
 
-    return filter_planes
+    return filter_depthwise_planes

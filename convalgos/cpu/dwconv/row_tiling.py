@@ -16,7 +16,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
-from convalgos.cpu.runtime.threads import cut_once, thread_count
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
 # Rows of a tile of two vectors at most, by vector bytes: half of the registers hold sums. The same for
@@ -161,14 +161,14 @@ def folded_rows(stride: int) -> list[int]:
     return [r for r in FOLDED_ROWS if r * stride <= FOLDED_SUMS[vector_bytes()]]
 
 
-@cut_once(256)
+@cached_by_threads(256)
 def row_tiling(problem: ConvProblem) -> RowTiling:
     p = problem.as_3d
     l1, l2, _ = cache_sizes()
     _, rows_out, columns_out = p.spatial_out
     lanes = simd.lanes(p.itemsize)
     whole = RowTiling(p, 1, rows_out, columns_out)
-    wanted = -(-THREAD_UNITS * thread_count() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
+    wanted = -(-THREAD_UNITS * plan_threads() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
     most = max(1, rows_out // whole.row_sets // wanted)
     narrow = columns_out <= lanes and whole.square > 0
     shapes = [r for r in TILE_ROWS[whole.step, p.stride[2]] if r <= min(tile_rows(p.stride[2], narrow), most)]

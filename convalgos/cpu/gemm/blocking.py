@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.layout.strides import first_output, map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import copy_bytes, zero_bytes
@@ -178,15 +178,6 @@ class BlockExtent(NamedTuple):
     slices: Any
     rows: Any
     columns: Any
-
-
-@jit.helper
-def first_output(a: Any, block: int) -> tuple[int, int, int, int]:
-    """(block of images, slice, row, column) of the first output of a block."""
-    q = block % a.blocks_q * a.block_q
-    p = block // a.blocks_q % a.blocks_p * a.block_p
-    o = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
-    return block // (a.blocks_q * a.blocks_p * a.blocks_o), o, p, q
 
 
 @jit.helper

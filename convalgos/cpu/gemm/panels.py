@@ -17,6 +17,7 @@ from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
@@ -39,11 +40,11 @@ def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
     table = microkernel.REGISTER_TILES[vector_bytes()]
     needed = -(-filters // simd.lanes(dtype_bytes))  # vectors
 
-    def seconds(vectors: int) -> float:
+    def product_seconds(vectors: int) -> float:
         registers = table[vectors] * vectors
         return -(-needed // vectors) * vectors * (registers + 3) / registers
 
-    vectors = min(table, key=lambda v: (seconds(v), -v))
+    vectors = min(table, key=lambda v: (product_seconds(v), -v))
     return table[vectors], vectors
 
 
@@ -52,7 +53,7 @@ def chunk(taps: int) -> int:
     return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
 
 
-PACK = np.dtype([(n, np.int64) for n in ("w", "packed", "groups", "filters", "taps", "panel", "tasks")])
+PANEL_PACK_FIELDS = fields("w packed groups filters taps panel tasks")
 
 
 @jit.specialise
@@ -60,7 +61,7 @@ def pack_panels(SIZE, LANES):
     """Squares of LANES filters by LANES taps are turned, panel by panel; the last two may overlap."""
 
     def pack_panels(args, task):
-        a = carray(pointer(args), 1, PACK)[0]
+        a = carray(pointer(args), 1, PANEL_PACK_FIELDS)[0]
         panels = (a.filters + a.panel - 1) // a.panel
         total = a.groups * panels
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -84,7 +85,7 @@ def pack_panels(SIZE, LANES):
     return pack_panels
 
 
-def pack(w: np.ndarray, panel: int) -> np.ndarray:
+def packed_panels(w: np.ndarray, panel: int) -> np.ndarray:
     """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
     groups, filters, taps = w.shape
     lanes = simd.lanes(w.itemsize)
@@ -95,12 +96,13 @@ def pack(w: np.ndarray, panel: int) -> np.ndarray:
     result[:, -1, :, filters - (count - 1) * panel :] = 0
     # with fewer taps than lanes a square runs over into the next panel, which must then be written later
     tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
-    record = np.array([(w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks)], PACK)
+    values = w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks
+    record = np.array([values], PANEL_PACK_FIELDS)
     jit.launch(pack_panels(w.itemsize, lanes), record.ctypes.data, tasks)
     return result
 
 
-def seconds(problem: ConvProblem, machine: Machine) -> float:
+def product_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Predicted time of all sums and of the output step on all threads, from data in the caches."""
     p, lanes = problem, simd.lanes(problem.itemsize)
     rows, vectors = tile_for(p.gemm_n, p.itemsize)
@@ -179,7 +181,7 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
     return sum_panel
 
 
-def streams(problem: ConvProblem) -> bool:
+def streams_panels(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and its planes are aligned alike, to be stored around them."""
     plane = math.prod(problem.spatial_out) * problem.itemsize
     last = problem.layout == "channels_last"
@@ -192,7 +194,7 @@ def streams(problem: ConvProblem) -> bool:
 
 
 @simd.emitter
-def store_row(v, x, bias, relu, columns, y):
+def finish_row(v, x, bias, relu, columns, y):
     """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
     value = v.fadd(v.load(v.pointer(x)), v.load(v.pointer(bias)))
     v.store_masked(v.fmax(value, v.lower_bound(relu)), v.pointer(y), 0, v.mask(columns))
@@ -213,7 +215,7 @@ def store_run(SIZE, LANES):
             if y_pixel != 1:
                 for i in range(pixels):
                     from_ = source + i * width * SIZE
-                    store_row(SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE)
+                    finish_row(SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE)
                 continue
             whole = stream and count == LANES
             piece = -(target // SIZE) % LANES if whole else 0  # pixels up to the first aligned one

@@ -17,14 +17,14 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import streaming
-from convalgos.cpu.runtime.threads import cut_once, thread_count
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
 
 
 @dataclass(frozen=True)
-class Blocking:
+class RowBlocking:
     """How the output is cut. Sizes are per dimension (O, P, Q) of the 3-D view."""
 
     problem: ConvProblem  # the 3-D view
@@ -121,7 +121,7 @@ class Blocking:
     @property
     def streams(self) -> bool:
         """Whether y is too large for the caches, and stored around them."""
-        return streams(self.problem)
+        return streams_pixels(self.problem)
 
     @property
     def staged(self) -> int:
@@ -138,19 +138,19 @@ class Blocking:
         return whole_lines(elements * self.problem.itemsize)
 
 
-def streams(problem: ConvProblem) -> bool:
+def streams_pixels(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and stored around them."""
     return streaming.outgrows_caches(problem.y_bytes, streaming.STREAMED_PIXELS)
 
 
-@cut_once(256)
-def blocking(problem: ConvProblem) -> Blocking:
+@cached_by_threads(256)
+def row_blocking(problem: ConvProblem) -> RowBlocking:
     """The cut of a problem that keeps the input of a block in L2, and all threads busy."""
     p = problem.as_3d
     flat = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
     if flat:  # one long row of pixels
         p = p.with_valid(x_shape=(p.N, p.C, 1, 1, math.prod(p.spatial)), dilation=(1, 1, 1))
-    threads = thread_count()
+    threads = plan_threads()
     lanes = simd.lanes(p.itemsize)
     o, rows, q = p.spatial_out
     room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
@@ -162,9 +162,9 @@ def blocking(problem: ConvProblem) -> Blocking:
         images = max(1, min(pixels // q, -(-p.N // threads)))
         parts = -(-p.N // images)
         images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
-        chosen = Blocking(p, images, (1, 1, q), 1)
+        chosen = RowBlocking(p, images, (1, 1, q), 1)
     else:
-        chosen = Blocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
+        chosen = RowBlocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
     blocks = math.prod(chosen.blocks) * p.groups
     if blocks % threads and blocks < 8 * threads:
         return replace(chosen, filter_parts=min(threads, chosen.tiles))
@@ -184,7 +184,7 @@ def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int
     return -(-sizes[0] // -(-sizes[0] // slices)), rows, columns
 
 
-def tables(cut: Blocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def block_tables(cut: RowBlocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """For each way of being cut short, (16,): the vectors of a block; (16, vectors + spare) each: where
     they start in scratch, where their pixels go (in y, or in the staged row), and how many these are.
     """
@@ -216,7 +216,7 @@ def tables(cut: Blocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return vectors, starts, places, counts
 
 
-def offsets(cut: Blocking) -> np.ndarray:
+def offsets(cut: RowBlocking) -> np.ndarray:
     """(taps,) offsets in scratch, channels outermost."""
     p = cut.problem
     _, c, d, h = cut.strides

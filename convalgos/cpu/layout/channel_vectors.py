@@ -18,7 +18,7 @@ from convalgos.cpu.vectors.simd import carray, pointer
 
 
 @jit.helper
-def copy_strided(target, source, count, stride, size):
+def copy_strided(target: int, source: int, count: int, stride: int, size: int) -> None:
     """target[i] = source[i * stride] for elements of 4 or 8 bytes."""
     if size == 4:
         to4 = carray(pointer(target), count, np.int32)
@@ -33,7 +33,7 @@ def copy_strided(target, source, count, stride, size):
 
 
 @jit.helper
-def place_strided(target, source, count, stride, size):
+def place_strided(target: int, source: int, count: int, stride: int, size: int) -> None:
     """target[i * stride] = source[i] for elements of 4 or 8 bytes: `copy_strided` turned round."""
     if size == 4:
         to4 = carray(pointer(target), count * stride, np.int32)

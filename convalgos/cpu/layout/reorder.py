@@ -15,7 +15,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, by_name
-from convalgos.cpu.runtime.threads import thread_count
+from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
@@ -23,12 +23,12 @@ FEW = 4  # channels, up to which vectors are split and joined
 CHUNK = 1024  # pixels that a thread turns at a time
 
 # Cycles of a thread; calibrated on Sapphire Rapids.
-CALL = 2e-6  # seconds of Python around a reorder
+REORDER_CALL = 2e-6  # seconds of Python around a reorder
 VECTOR = 2.5  # to load or store a vector of few channels, and to fill it from another one
 SQUARE = 100  # lanes x lanes in registers, whose lines lie far apart
 
 # x, y: images of `channels` x `pixels`, in one order and in the other
-RECORD = arguments("images channels pixels tasks")
+REORDER_FIELDS = arguments("images channels pixels tasks")
 
 
 def is_same(shape: Shape) -> bool:
@@ -36,7 +36,7 @@ def is_same(shape: Shape) -> bool:
     return shape[1] == 1 or math.prod(shape[2:]) == 1
 
 
-def seconds(shape: Shape, itemsize: int, machine: Machine) -> float:
+def reorder_seconds(shape: Shape, itemsize: int, machine: Machine) -> float:
     """Predicted time to reorder an array of a logical (N, C, *spatial) shape, on all threads."""
     if is_same(shape):
         return 0.0
@@ -47,7 +47,7 @@ def seconds(shape: Shape, itemsize: int, machine: Machine) -> float:
     else:
         cycles = SQUARE * images * -(-pixels // lanes) * -(-channels // lanes)
     nbytes = math.prod(shape) * itemsize
-    return CALL + machine.launch + max(cycles / _clock(machine), machine.stream(2 * nbytes))
+    return REORDER_CALL + machine.launch + max(cycles / _clock(machine), machine.stream(2 * nbytes))
 
 
 def _clock(machine: Machine) -> float:
@@ -71,14 +71,14 @@ class Reorder:
 
     def __init__(self, shape: Shape, itemsize: int, to_last: bool):
         images, channels, *sizes = shape
-        self._tasks = thread_count()
-        self._record = np.zeros(1, RECORD)
+        self._tasks = plan_threads()
+        self._record = np.zeros(1, REORDER_FIELDS)
         values = (images, channels, math.prod(sizes), self._tasks)
         for name, value in zip(("images", "channels", "pixels", "tasks"), values, strict=True):
             self._record[name] = value
         self._arguments, self._address = by_name(self._record), self._record.ctypes.data
         few = channels if channels <= FEW else 0
-        self._kernel = (last if to_last else first)(itemsize, simd.lanes(itemsize), few)
+        self._kernel = (reorder_to_last if to_last else reorder_to_first)(itemsize, simd.lanes(itemsize), few)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, (N, C, *spatial) and (N, *spatial, C) or the other way round."""
@@ -153,7 +153,7 @@ def turn_square(v, x, x_stride, rows, columns, y, y_stride):
 
 
 @jit.helper
-def turn(size, lanes, x, rows, columns, row0, row1, column0, column1, y):
+def transpose_range(size, lanes, x, rows, columns, row0, row1, column0, column1, y):
     """y[j][i] = x[i][j] of a matrix of rows x columns, for rows and columns from the first up to the end."""
     for r in range(row0, row1, lanes):
         for c in range(column0, column1, lanes):
@@ -170,7 +170,7 @@ def turn(size, lanes, x, rows, columns, row0, row1, column0, column1, y):
 
 
 @jit.helper
-def chunk_of(a, unit):
+def reorder_chunk(a, unit):
     """(image, first pixel, end) of a unit of work."""
     chunks = (a.pixels + CHUNK - 1) // CHUNK
     start = unit % chunks * CHUNK
@@ -178,40 +178,40 @@ def chunk_of(a, unit):
 
 
 @jit.specialise
-def first(SIZE, LANES, CHANNELS):
+def reorder_to_first(SIZE, LANES, CHANNELS):
     """(N, pixels, channels) into (N, channels, pixels); CHANNELS: how many, where they are few, or 0."""
 
-    def first(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def reorder_to_first(args, task):
+        a = carray(pointer(args), 1, REORDER_FIELDS)[0]
         units = (a.pixels + CHUNK - 1) // CHUNK * a.images
         image = a.channels * a.pixels * SIZE
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
-            n, start, end = chunk_of(a, unit)
+            n, start, end = reorder_chunk(a, unit)
             x, y = a.x + n * image, a.y + n * image
             if CHANNELS:
                 x, y = x + start * CHANNELS * SIZE, y + start * SIZE
                 split_pixels(SIZE, LANES, CHANNELS, x, end - start, y, a.pixels)
             else:
-                turn(SIZE, LANES, x, a.pixels, a.channels, start, end, 0, a.channels, y)
+                transpose_range(SIZE, LANES, x, a.pixels, a.channels, start, end, 0, a.channels, y)
 
-    return first
+    return reorder_to_first
 
 
 @jit.specialise
-def last(SIZE, LANES, CHANNELS):
+def reorder_to_last(SIZE, LANES, CHANNELS):
     """(N, channels, pixels) into (N, pixels, channels)."""
 
-    def last(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+    def reorder_to_last(args, task):
+        a = carray(pointer(args), 1, REORDER_FIELDS)[0]
         units = (a.pixels + CHUNK - 1) // CHUNK * a.images
         image = a.channels * a.pixels * SIZE
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
-            n, start, end = chunk_of(a, unit)
+            n, start, end = reorder_chunk(a, unit)
             x, y = a.x + n * image, a.y + n * image
             if CHANNELS:
                 x, y = x + start * SIZE, y + start * CHANNELS * SIZE
                 join_pixels(SIZE, LANES, CHANNELS, x, a.pixels, end - start, y)
             else:
-                turn(SIZE, LANES, x, a.channels, a.pixels, 0, a.channels, start, end, y)
+                transpose_range(SIZE, LANES, x, a.channels, a.pixels, 0, a.channels, start, end, y)
 
-    return last
+    return reorder_to_last

@@ -92,7 +92,7 @@ class Reordered(StandIn):
         return maps + self.inner.workspace_bytes(problem.relaid)
 
     def _moving(self, problem: ConvProblem, machine: Any) -> float:
-        return sum(reorder.seconds(shape, problem.itemsize, machine) for shape, _ in _maps(problem))
+        return sum(reorder.reorder_seconds(shape, problem.itemsize, machine) for shape, _ in _maps(problem))
 
     def plan(self, problem):
         return ReorderedPlan(problem, self)
@@ -113,8 +113,8 @@ class ReorderedPlan(Plan):
         """The filter as the algorithm wants it; dy itself."""
         return w if self._weights else self._inner.prepare_filter(w)
 
-    def new_workspace(self) -> Workspace:
-        return Workspace(self.problem, self._inner.new_workspace())
+    def new_workspace(self) -> ReorderedWorkspace:
+        return ReorderedWorkspace(self.problem, self._inner.new_workspace())
 
     def run(self, x, w, bias, activation, y, workspace) -> None:
         x = workspace.first.moved(x)
@@ -127,7 +127,7 @@ class ReorderedPlan(Plan):
         workspace.other.move_back(target, y)
 
 
-class Workspace:
+class ReorderedWorkspace:
     """Of one run at a time: maps in the other layout, what moves them, and what the algorithm needs."""
 
     def __init__(self, problem: ConvProblem, inner: Any):
@@ -135,11 +135,11 @@ class Workspace:
         names = [name[-1] for name in problem.arrays if name[-1] != "w"]  # the first is read first
         back = problem.direction != "backward_weights"  # whether the other one is written
         self.inner = inner
-        self.first = Map(problem, shapes[names[0]], False)
-        self.other = Map(problem, shapes[names[1]], back)
+        self.first = ReorderedMap(problem, shapes[names[0]], False)
+        self.other = ReorderedMap(problem, shapes[names[1]], back)
 
 
-class Map:
+class ReorderedMap:
     """An array of the problem in the other layout."""
 
     def __init__(self, problem: ConvProblem, shape: tuple[int, ...], written: bool):

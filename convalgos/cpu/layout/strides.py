@@ -1,6 +1,10 @@
-"""Strides of a map in memory, in either layout."""
+"""Where things lie in a map: its strides in either layout, and where a block of outputs begins."""
 
 from __future__ import annotations
+
+from typing import Any
+
+from convalgos.cpu.runtime import jit
 
 
 def map_strides(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[int, int, int, int, int]:
@@ -16,3 +20,12 @@ def map_strides(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[i
     if layout == "channels_last":
         return channels * d * h * w, 1, channels * h * w, channels * w, channels
     return channels * d * h * w, d * h * w, h * w, w, 1
+
+
+@jit.helper
+def first_output(a: Any, block: int) -> tuple[int, int, int, int]:
+    """(block of images, slice, row, column) of the first output of a block."""
+    q = block % a.blocks_q * a.block_q
+    p = block // a.blocks_q % a.blocks_p * a.block_p
+    o = block // (a.blocks_q * a.blocks_p) % a.blocks_o * a.block_o
+    return block // (a.blocks_q * a.blocks_p * a.blocks_o), o, p, q

@@ -18,6 +18,7 @@ from convalgos.core.errors import missing
 from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.jit import thread_count
+from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.atomics import nanoseconds
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
@@ -104,13 +105,13 @@ def _disagreeing(found: list[Machine]) -> tuple[str, ...]:
 
 # --- with our kernels ------------------------------------------------------------------------
 
-RECORD = np.dtype([(name, np.int64) for name in ("kernel", "x", "w", "y", "repeats", "bytes", "tasks")])
+CALIBRATION_FIELDS = fields("x w y repeats bytes tasks")
 
 
 @jit.specialise
 def product(SIZE, LANES, ROWS, VECTORS, TAPS):
     def product(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+        a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         y = a.y + task * ROWS * VECTORS * LANES * SIZE
         for _ in range(a.repeats):
             microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, a.x, TAPS, a.w, TAPS, y, VECTORS * LANES)
@@ -121,7 +122,7 @@ def product(SIZE, LANES, ROWS, VECTORS, TAPS):
 @jit.specialise
 def copy_part():
     def copy_part(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+        a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         first = a.bytes * task // a.tasks
         for _ in range(a.repeats):
             copy_bytes(a.y + first, a.x + first, a.bytes * (task + 1) // a.tasks - first)
@@ -132,7 +133,7 @@ def copy_part():
 @jit.specialise
 def busy():
     def busy(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+        a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         until = nanoseconds() + a.repeats
         while nanoseconds() < until:
             pass
@@ -194,7 +195,7 @@ def _launch(threads: int) -> float:
 
 
 def _call(kernel: int, tasks: int, **values: int | np.ndarray) -> Callable[[], None]:
-    record = np.zeros(1, RECORD)
+    record = np.zeros(1, CALIBRATION_FIELDS)
     for name, value in {"tasks": tasks, **values}.items():
         record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
     address = record.ctypes.data

@@ -17,7 +17,7 @@ from convalgos.cpu.vectors.simd import carray, pointer
 
 SMALL = 1 << 12  # elements below which NumPy is as fast,
 PIECE = 1 << 15  # and those that are worth a thread; Xeon with AMX
-RECORD = np.dtype([(name, np.int64) for name in ("source", "target", "count", "tasks")])
+HALF_FIELDS = np.dtype([(name, np.int64) for name in ("source", "target", "count", "tasks")])
 
 
 @jit.specialise
@@ -25,7 +25,7 @@ def widen(BRAIN):
     """float32 of bfloat16, or of float16."""
 
     def widen(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+        a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first
         source = carray(pointer(a.source + 2 * first), count, np.uint16)
@@ -49,7 +49,7 @@ def narrow(BRAIN):
     """bfloat16 of float32, or float16."""
 
     def narrow(args, task):
-        a = carray(pointer(args), 1, RECORD)[0]
+        a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first
         source = carray(pointer(a.source + 4 * first), count, np.uint32)
@@ -87,5 +87,5 @@ def convert(source: np.ndarray, target: np.ndarray) -> None:
     half = source if widening else target
     kernel = (widen if widening else narrow)(int(half.dtype != np.float16))
     tasks = min(jit.thread_count(), -(-source.size // PIECE))
-    record = np.array([(source.ctypes.data, target.ctypes.data, source.size, tasks)], RECORD)
+    record = np.array([(source.ctypes.data, target.ctypes.data, source.size, tasks)], HALF_FIELDS)
     jit.launch(kernel, record.ctypes.data, tasks)

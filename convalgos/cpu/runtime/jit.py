@@ -32,10 +32,15 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import cpu_count
 from convalgos.cpu.compile import code_generation, kernel_cache
-from convalgos.cpu.compile.lowering import lower
+from convalgos.cpu.compile.lowering import helper, lower
 from convalgos.cpu.runtime import thread_pool
 from convalgos.cpu.vectors import atomics
 from convalgos.cpu.vectors.simd import call, carray, external, pointer
+
+__all__ = [
+    "Kernel", "borrow", "compile_kernel", "data_address", "helper", "launch", "of_borrowed", "of_threads",
+    "say_nothing", "specialise", "thread_count", "thread_layer",
+]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
 _kept: list[Any] = []  # what was compiled must outlive its address
@@ -97,12 +102,6 @@ def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
     return address
 
 
-def helper(function: Callable) -> Callable:
-    """A function that kernels call by name; compiled into each of them. Define it at module level."""
-    function.is_helper = True  # type: ignore[attr-defined]
-    return function
-
-
 def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
     """The address of a compiled function over integers, which returns an "integer" or nothing.
 
@@ -112,14 +111,14 @@ def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
     if _uncompilable:
         raise Unsupported(_uncompilable)
     count = len(inspect.signature(function).parameters)
-    key = kernel_cache.key(function, f"{result}({count} addresses or sizes)")
-    if (address := kernel_cache.load(key)) is not None:
+    key = kernel_cache.kernel_key(function, f"{result}({count} addresses or sizes)")
+    if (address := kernel_cache.load_kernel(key)) is not None:
         return address
     _say_what_takes_long()
     began = time.perf_counter()
     name, needs, code = _object_code(function, result)
     _spend(time.perf_counter() - began)
-    kernel_cache.save(key, name, needs, code)
+    kernel_cache.save_kernel(key, name, needs, code)
     return code_generation.link(name, needs, code)
 
 
@@ -228,14 +227,14 @@ def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
 def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
     invoke = _from_python(b"invoke", _invoke, FASTCALL)
-    run = functools.partial(invoke, compile_kernel(thread_pool.launch))
+    run = functools.partial(invoke, compile_kernel(thread_pool.launch_tasks))
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
 
 
 @functools.cache
 def of_borrowed() -> int:
     """What the threads of an OpenMP run, compiled."""
-    return compile_kernel(thread_pool.share)
+    return compile_kernel(thread_pool.share_tasks)
 
 
 def _invoke(this, arguments, count):

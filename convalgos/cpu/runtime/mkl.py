@@ -34,23 +34,23 @@ FIELDS = "gemm set_threads no_transpose size groups step pieces cut_rows rows co
 MATRICES = (
     "a a_row a_group b b_row b_group c c_row c_group"  # addresses; elements, bytes from one to the next
 )
-RECORD = np.dtype([(name, np.int64) for name in f"{FIELDS} {MATRICES}".split()])
+MKL_FIELDS = np.dtype([(name, np.int64) for name in f"{FIELDS} {MATRICES}".split()])
 NO_TRANSPOSE = ctypes.create_string_buffer(b"N")
 _NO_TRANSPOSE_AT = ctypes.addressof(NO_TRANSPOSE)
 NUMBERS = 8  # words of a task: what MKL wants addresses of
 
 
-def why_not() -> str | None:
+def why_no_mkl() -> str | None:
     """Why MKL cannot be called here, or None. (The wheel has no Python module: `needs` cannot see it.)"""
     return None if library() else f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
 
 
 @jit.specialise
-def multiply():
+def multiply_by_mkl():
     """c = a @ b in each group, a piece of the rows or columns of c by each task."""
 
-    def multiply(args, task):
-        r = carray(pointer(args), 1, RECORD)[0]
+    def multiply_by_mkl(args, task):
+        r = carray(pointer(args), 1, MKL_FIELDS)[0]
         call(r.set_threads, (1,))
         group, piece = task // r.pieces, task % r.pieces
         a, b = r.a + group * r.a_group, r.b + group * r.b_group
@@ -76,7 +76,7 @@ def multiply():
             (no, no, at, at + 8, at + 16, at + 48, b, at + 24, a, at + 32, at + 56, c, at + 40),
         )
 
-    return multiply
+    return multiply_by_mkl
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
@@ -103,11 +103,11 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
             size, groups, step, pieces, cut_rows, rows, columns, depth, numbers.ctypes.data,
             a.ctypes.data, a_row, a_group, b.ctypes.data, b_row, b_group, c.ctypes.data, c_row, c_group,
         )],
-        RECORD,
+        MKL_FIELDS,
     )  # fmt: skip
     before = mkl.MKL_Set_Num_Threads_Local(1)
     try:
-        jit.launch(multiply(), record.ctypes.data, tasks)
+        jit.launch(multiply_by_mkl(), record.ctypes.data, tasks)
     finally:
         mkl.MKL_Set_Num_Threads_Local(before)
 

@@ -24,16 +24,17 @@ import signal
 import sys
 
 from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.compile.lowering import helper
 from convalgos.cpu.vectors.atomics import (
     CAN_SLEEP,
-    add,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    atomic_take,
     give_way,
-    load,
     nanoseconds,
     pause,
     sleep,
-    store,
-    take,
     wake,
 )
 from convalgos.cpu.vectors.simd import call
@@ -59,109 +60,116 @@ AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes 
 FAULTS = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")}
 
 
-def work(pool):
+@helper
+def run_claimed(slot: int) -> int:
+    """Claim the tasks of a job one by one and run them, until none is left; returns how many.
+
+    Who has claimed tasks counts them off UNDONE behind the last one: until then the job cannot end, so that
+    what the slot holds is of this job.
+    """
+    done = 0
+    left = atomic_take(slot + UNCLAIMED)
+    while left > 0:
+        call(
+            atomic_load(slot + KERNEL),
+            (atomic_load(slot + ARGUMENTS), atomic_load(slot + TASKS) - left),
+        )
+        done += 1
+        left = atomic_take(slot + UNCLAIMED)
+    return done
+
+
+def work(pool: int) -> None:
     """What a worker does until it is stopped."""
     woken = False
     while True:
-        seen = load(pool + POSTED)
+        seen = atomic_load(pool + POSTED)
         for slot in range(pool + FIRST, pool + FIRST + SLOTS * SLOT, SLOT):
-            if load(slot + UNCLAIMED) > 0 and take(slot + HELPERS) > 0:
-                if woken and load(slot + HELPERS) > 0 and load(pool + SLEEPING) > 0:
+            if atomic_load(slot + UNCLAIMED) > 0 and atomic_take(slot + HELPERS) > 0:
+                if woken and atomic_load(slot + HELPERS) > 0 and atomic_load(pool + SLEEPING) > 0:
                     wake(pool + POSTED, AT_ONCE)
-                left = take(slot + UNCLAIMED)
-                while left > 0:
-                    # The job cannot end before this task has, so that what the slot holds is of this job.
-                    call(load(slot + KERNEL), (load(slot + ARGUMENTS), load(slot + TASKS) - left))
-                    if add(slot + UNDONE, -1) == 1 and load(slot + WAITING) > 0:
-                        wake(slot + UNDONE, 1)
-                    left = take(slot + UNCLAIMED)
-        if load(pool + STOP) > 0:
+                done = run_claimed(slot)
+                if done > 0 and atomic_add(slot + UNDONE, -done) == done and atomic_load(slot + WAITING) > 0:
+                    wake(slot + UNDONE, 1)
+        if atomic_load(pool + STOP) > 0:
             return
-        add(pool + SPINNING, 1)
+        atomic_add(pool + SPINNING, 1)
         now = nanoseconds()
-        until = now + (IDLE if now > load(pool + CROWDED) else SHORT)
-        while load(pool + POSTED) == seen and now < until:
+        until = now + (IDLE if now > atomic_load(pool + CROWDED) else SHORT)
+        while atomic_load(pool + POSTED) == seen and now < until:
             for _ in range(PAUSES):
                 pause()
             before, now = now, nanoseconds()
             if now - before > AWAY:  # another program had the core meanwhile, and wants it again
-                store(pool + CROWDED, now + CALM)
+                atomic_store(pool + CROWDED, now + CALM)
                 until = now
-        add(pool + SPINNING, -1)
+        atomic_add(pool + SPINNING, -1)
         # Who posts after this counts us among those to be woken, and who posted before made the words differ.
-        add(pool + SLEEPING, 1)
-        woken = load(pool + POSTED) == seen
+        atomic_add(pool + SLEEPING, 1)
+        woken = atomic_load(pool + POSTED) == seen
         if woken:
             sleep(pool + POSTED, seen)
-        add(pool + SLEEPING, -1)
+        atomic_add(pool + SLEEPING, -1)
 
 
-def launch(pool, kernel, arguments, tasks, threads):
+def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: int) -> None:
     """kernel(arguments, task) for every task in range(tasks), by up to so many threads, this one included."""
     slot = 0
     if tasks > 1 and threads > 1:
         for place in range(pool + FIRST, pool + FIRST + SLOTS * SLOT, SLOT):
-            if load(place + FREE) > 0 and take(place + FREE) > 0:
+            if atomic_load(place + FREE) > 0 and atomic_take(place + FREE) > 0:
                 slot = place
                 break
     if slot == 0:
         for task in range(tasks):
             call(kernel, (arguments, task))
         return
-    store(slot + KERNEL, kernel)
-    store(slot + ARGUMENTS, arguments)
-    store(slot + TASKS, tasks)
-    if load(pool + LOOP) > 0:
-        store(slot + UNCLAIMED, tasks)
+    atomic_store(slot + KERNEL, kernel)
+    atomic_store(slot + ARGUMENTS, arguments)
+    atomic_store(slot + TASKS, tasks)
+    if atomic_load(pool + LOOP) > 0:
+        atomic_store(slot + UNCLAIMED, tasks)
         # 0: as many threads as the library's other loops have, since another number would make them anew
-        call(load(pool + LOOP), (load(pool + SHARE), slot, 0, 0))
-        store(slot + FREE, 1)
+        call(atomic_load(pool + LOOP), (atomic_load(pool + SHARE), slot, 0, 0))
+        atomic_store(slot + FREE, 1)
         return
     helpers = min(threads, tasks) - 1
-    store(slot + UNDONE, tasks)
-    store(slot + HELPERS, helpers)
-    store(slot + UNCLAIMED, tasks)  # from here on others take part
-    add(pool + POSTED, 1)
-    missing = helpers - load(pool + SPINNING)
-    if missing > 0 and load(pool + SLEEPING) > 0:
+    atomic_store(slot + UNDONE, tasks)
+    atomic_store(slot + HELPERS, helpers)
+    atomic_store(slot + UNCLAIMED, tasks)  # from here on others take part
+    atomic_add(pool + POSTED, 1)
+    missing = helpers - atomic_load(pool + SPINNING)
+    if missing > 0 and atomic_load(pool + SLEEPING) > 0:
         wake(pool + POSTED, min(missing, AT_ONCE))
-    done = 0
-    left = take(slot + UNCLAIMED)
-    while left > 0:
-        call(kernel, (arguments, tasks - left))
-        done += 1
-        left = take(slot + UNCLAIMED)
-    if add(slot + UNDONE, -done) > done:
+    done = run_claimed(slot)
+    if atomic_add(slot + UNDONE, -done) > done:
         now = nanoseconds()
         soon, until = now + SHORT, now + LATE
-        while load(slot + UNDONE) > 0 and now < until:
+        while atomic_load(slot + UNDONE) > 0 and now < until:
             if now > soon:
                 give_way()  # who is waited for may need this core
             for _ in range(PAUSES):
                 pause()
             now = nanoseconds()
-        if load(slot + UNDONE) > 0:
-            add(slot + WAITING, 1)
-            undone = load(slot + UNDONE)
+        if atomic_load(slot + UNDONE) > 0:
+            atomic_add(slot + WAITING, 1)
+            undone = atomic_load(slot + UNDONE)
             while undone > 0:
                 sleep(slot + UNDONE, undone)
-                undone = load(slot + UNDONE)
-            add(slot + WAITING, -1)
-    store(slot + FREE, 1)
+                undone = atomic_load(slot + UNDONE)
+            atomic_add(slot + WAITING, -1)
+    atomic_store(slot + FREE, 1)
 
 
-def share(slot):
+def share_tasks(slot: int) -> None:
     """What a thread of OpenMP does in a launch; all have ended when the loop has."""
-    left = take(slot + UNCLAIMED)
-    while left > 0:
-        call(load(slot + KERNEL), (load(slot + ARGUMENTS), load(slot + TASKS) - left))
-        left = take(slot + UNCLAIMED)
+    run_claimed(slot)
 
 
-def stop(pool):
+def stop(pool: int) -> None:
     """Make workers end as soon as they have finished their tasks."""
-    store(pool + STOP, 1)
-    add(pool + POSTED, 1)
+    atomic_store(pool + STOP, 1)
+    atomic_add(pool + POSTED, 1)
     wake(pool + POSTED, 1 << 30)
 
 
@@ -187,7 +195,7 @@ class Pool:
             loop: address of its GOMP_parallel.
             share: address of the compiled function.
         """
-        self._words[LOOP // 8], self._words[SHARE // 8] = loop, share
+        self._words[LOOP // 8], self._words[SHARE // 8] = loop, share_tasks
         self.threads = sys.maxsize
 
     def grow(self, threads: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
@@ -14,17 +14,16 @@ from convalgos.cpu.runtime import jit
 # A problem of less is run by one thread: to wake others and to wait for them costs as much as they save, and
 # much more where other programs hold the cores.
 SMALL = 3e-5  # seconds on one thread,
-FLOPS, BYTES = (
-    9e10,
-    3e10,
-)  # at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
+# at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
+FLOPS, BYTES = 9e10, 3e10
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 _this = threading.local()
 
 
-def thread_count() -> int:
+def plan_threads() -> int:
     """Threads that a plan made now shares its work among."""
     return 1 if _alone() else jit.thread_count()
 
@@ -35,7 +34,7 @@ def worth_sharing(problem: ConvProblem) -> bool:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def on_one_thread() -> Iterator[None]:
     """What is planned inside is for one thread, which calls its kernels itself, with task 0."""
     before, _this.alone = _alone(), True
     try:
@@ -44,25 +43,33 @@ def alone() -> Iterator[None]:
         _this.alone = before
 
 
-def cut_once(entries: int) -> Callable[[Function], Function]:
-    """`lru_cache` of what depends on `thread_count` too."""
+def cached_by_threads(entries: int) -> Callable[[Callable[Given, Result]], CachedByThreads[Given, Result]]:
+    """`lru_cache` of a function of hashable arguments that depends on `plan_threads` too."""
 
-    def decorate(function: Function) -> Function:
-        @lru_cache(entries)
-        def kept(alone: bool, *arguments: Any) -> Any:
-            return function(*arguments)
-
-        @wraps(function)
-        def cached(*arguments: Any) -> Any:
-            return kept(_alone(), *arguments)
-
-        cached.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
-        return cached  # type: ignore[return-value]
+    def decorate(function: Callable[Given, Result]) -> CachedByThreads[Given, Result]:
+        return CachedByThreads(function, entries)
 
     return decorate
 
 
-class Lone:
+class CachedByThreads(Generic[Given, Result]):
+    """A function whose results are kept for each number of threads."""
+
+    def __init__(self, function: Callable[Given, Result], entries: int):
+        self.__wrapped__ = function
+
+        def of_threads(threads: int, *arguments: Any) -> Any:
+            return function(*arguments)  # type: ignore[call-arg]  # as they were given
+
+        self._kept = lru_cache(entries)(of_threads)
+        self.cache_clear = self._kept.cache_clear
+
+    def __call__(self, *arguments: Given.args, **named: Given.kwargs) -> Result:
+        assert not named, "arguments are told apart by their places"
+        return cast(Result, self._kept(plan_threads(), *arguments))
+
+
+class SingleThreaded:
     """Mixed into algorithms whose plans one thread can run: kernel plans that launch each step once."""
 
     def least_groups(self, problem: ConvProblem) -> int:
@@ -71,4 +78,4 @@ class Lone:
 
 
 def _alone() -> bool:
-    return getattr(_this, "alone", False)
+    return bool(getattr(_this, "alone", False))

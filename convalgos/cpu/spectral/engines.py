@@ -136,7 +136,7 @@ def _is_long_line(shape: tuple[int, ...]) -> bool:
 def why_not_engine(engine: str) -> str | None:
     """Why an engine cannot be called here, or None."""
     if engine == "mkl":
-        return mkl.why_not()
+        return mkl.why_no_mkl()
     if reason := missing("pyfftw"):
         return reason
     return None if _library(engine) else "pyfftw is there, but the FFTW functions inside could not be found"

@@ -22,25 +22,25 @@ CAN_SLEEP = platform.system() == "Linux" and FUTEX > 0
 
 
 @intrinsic
-def load(builder, address):
+def atomic_load(builder, address):
     """The word at an address."""
     return builder.load_atomic(_at(builder, address), "acquire", 8, typ=ir.IntType(64))
 
 
 @intrinsic
-def store(builder, address, value):
+def atomic_store(builder, address, value):
     """Write the word at an address."""
     builder.store_atomic(value, _at(builder, address), "release", 8)
 
 
 @intrinsic
-def add(builder, address, value):
+def atomic_add(builder, address, value):
     """Add to the word at an address, and return what it was before."""
     return builder.atomic_rmw("add", _at(builder, address), value, "seq_cst")
 
 
 @intrinsic
-def take(builder, address):
+def atomic_take(builder, address):
     """Take one from the word at an address where that is more than 0, and return what it was before."""
     word = ir.IntType(64)
     zero, one = ir.Constant(word, 0), ir.Constant(word, 1)

@@ -16,18 +16,23 @@ from typing import NamedTuple
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import (
-    depthwise_weights,
     direct,
     direct_pixels,
     direct_weights,
     fft_tiles,
-    im2col,
     winograd,
     winograd_weights,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
-from convalgos.cpu.dwconv import channel_blocking, channel_kernels, padded_planes, row_kernels, row_tiling
-from convalgos.cpu.gemm import panels, row_panels
+from convalgos.cpu.dwconv import (
+    channel_blocking,
+    channel_kernels,
+    padded_planes,
+    row_kernels,
+    row_tiling,
+    weight_kernels,
+)
+from convalgos.cpu.gemm import panels, patches, row_panels
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit, mkl
 from convalgos.cpu.spectral import blocking
@@ -66,7 +71,7 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True)
     return list(dict.fromkeys(found))
 
 
-def compile_all(wanted: Sequence[Kernel], processes: int, done: Callable[[Kernel], None]) -> None:
+def compile_kernels(wanted: Sequence[Kernel], processes: int, done: Callable[[Kernel], None]) -> None:
     """Compile kernels, in processes of their own as the compiler is locked; what is on disk is read from
     there.
 
@@ -90,17 +95,17 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 
 
 _OF_ALL: tuple[Callable[..., object], ...] = (
-    row_kernels.filter_planes, tiled_filters.transform_filters, driver.read_box, driver.multiply_box,
-    driver.write_box, driver.run_each_box, driver.share_box, channel_kernels.filter_channel_blocks,
-    depthwise_weights.driver, direct.sum_blocks, direct_pixels.sum_row_blocks, direct_weights.sum_gradients,
-    im2col.fill_channels_last, im2col.multiply,
-    jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply, per_thread.run_slices,
-    spectral_kernels.run_chunks, weights_driver.share_weight_box,
+    row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, driver.read_box,
+    driver.multiply_box, driver.write_box, driver.run_each_box, driver.share_box,
+    channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
+    direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
+    patches.multiply_patches, jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply_by_mkl,
+    per_thread.run_slices, spectral_kernels.run_chunks, weights_driver.share_weight_box,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
-    streaming.stream, depthwise_weights.border_pixels, depthwise_weights.border_squares,
-    depthwise_weights.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
+    streaming.stream, weight_kernels.border_pixels, weight_kernels.border_squares,
+    weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, spectral_kernels.pack_spectra,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
@@ -112,7 +117,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    for factory in (row_panels.pack_tiles, im2col.fill_channels_first):
+    for factory in (row_panels.pack_tiles, patches.fill_channels_first):
         yield _kernel(factory, size)
     for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
         for r, taps in product(tile_rows, (0, *row_kernels.SQUARE_KERNELS[stride]) if step else (0,)):
@@ -124,9 +129,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
             yield _kernel(strided_rows.copy_row, size, lanes, stride, kept)
-        yield _kernel(depthwise_weights.border_rows, size, lanes, stride)
+        yield _kernel(weight_kernels.border_rows, size, lanes, stride)
     yield _kernel(strided_rows.copy_row, size, lanes, 0, 0)
-    yield _kernel(depthwise_weights.border_rows, size, lanes, 0)
+    yield _kernel(weight_kernels.border_rows, size, lanes, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
@@ -143,10 +148,11 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         if f <= filters and b <= blocks:
             yield _kernel(spectral_kernels.multiply_planes, size, lanes, f, b)
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
-        if rows * columns <= padded_planes.SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
-            yield _kernel(depthwise_weights.correlate, size, lanes, rows, columns)
-    for factory, few in product((reorder.first, reorder.last), (0, *range(2, reorder.FEW + 1))):
-        yield _kernel(factory, size, lanes, few)
+        if rows * columns <= padded_planes.TAP_SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
+            yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)
+    for few in (0, *range(2, reorder.FEW + 1)):
+        yield _kernel(reorder.reorder_to_first, size, lanes, few)
+        yield _kernel(reorder.reorder_to_last, size, lanes, few)
     yield from _of_transforms(size, lanes)
     yield from _of_channels(size, lanes, groups)
 

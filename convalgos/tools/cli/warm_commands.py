@@ -33,7 +33,7 @@ def warm_command(dtypes: tuple[str, ...], groups: bool, processes: int | None) -
     kernels = kernel_set.kernels(dtypes, groups)
     with bar() as progress:
         task = progress.add_task("", total=len(kernels))
-        kernel_set.compile_all(
+        kernel_set.compile_kernels(
             kernels,
             processes or jit.thread_count(),
             lambda k: progress.update(task, advance=1, description=f"{k.module.rpartition('.')[2]}.{k.name}"),

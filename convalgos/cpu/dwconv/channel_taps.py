@@ -1,0 +1,170 @@
+"""What a block of columns sums for a row of the kernel, on pixels whose channels lie in the lanes.
+
+Every pixel of x is loaded once for each kernel row, and feeds all outputs that it meets (`add_usual_row`).
+For strides of which no code knows, each product loads its pixel (`add_any_row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from convalgos.cpu.vectors.simd import Register, Value, Vec
+
+# Columns of taps that are summed at a time, of any number; the first again and again.
+TAP_CHUNKS = (8, 4, 2, 1)
+
+# (sums of pixels, x, w): add the products of a row of taps
+AddRow = Callable[[Sequence[Register], Value, Value], None]
+Load = Callable[[Value], Value]
+Steps = dict[int, list[tuple[int, int]]]  # `meetings`
+
+
+def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, list[tuple[int, int]]]:
+    """Input column, counted from the first of a block -> the (output, kernel column) pairs that read it."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pixel in range(pixels):
+        for tap in range(taps):
+            found.setdefault(pixel * stride + tap * dilation, []).append((pixel, tap))
+    return dict(sorted(found.items()))
+
+
+class GroupChannels:
+    """The input channels of a group: how one is brought to the lanes of the filters of its group."""
+
+    def __init__(self, v: Vec, number: int, filters: int, taps: Value):
+        self._v, self.number, self._filters, self._taps = v, number, filters, taps
+        self._groups = v.lanes // max(number, filters)
+
+    def each(self, x: Value, w: Value, add: Callable[[Value, Value, Load], None]) -> None:
+        """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
+        v = self._v
+        if self._groups == 1 and self.number > 1:
+            with v.loop(self.number) as channel:
+                add(v.at(x, channel), v.at(w, v.imul(channel, v.imul(self._taps, v.lanes))), v.broadcast)
+            return
+        for channel in range(self.number):
+            add(x, v.at(w, v.imul(self._taps, channel * v.lanes)), self._loads(channel))
+
+    def _loads(self, channel: int) -> Load:
+        v, last = self._v, self._groups - 1
+        lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
+        if lanes == list(range(v.lanes)):
+            return v.load
+
+        def load(at: Value) -> Value:
+            value = v.load(at)
+            return v.shuffle(value, value, lanes)
+
+        return load
+
+
+def add_usual_row(
+    v: Vec, channels: GroupChannels, pixels: Sequence[Register], row: tuple[int, int, int], taps: Value,
+    x: Value, x_pixel: Value, w: Value, padding: tuple[Value, Value] | None,
+) -> None:  # fmt: skip
+    """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
+    `taps` columns, chunk by chunk. padding: columns of x at both ends that are passed over, if any."""
+    TAPS, STRIDE, DILATION = row
+    reach = v.iadd((len(pixels) - 1) * STRIDE + 1, v.imul(v.isub(TAPS or taps, 1), DILATION))
+    if padding:
+        padding = padding[0], v.isub(reach, padding[1])
+    if TAPS:
+        steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
+        # only the first and the last columns may be padding
+        _add_columns(v, channels, pixels, steps, x, x_pixel, w, (TAPS - 1) * DILATION, padding)
+        return
+    first = v.integer(0)
+    for chunk in TAP_CHUNKS:
+        steps = meetings(len(pixels), chunk, STRIDE, 1)
+        last = max(steps)
+        count = v.idiv(v.isub(taps, first), chunk)
+        with v.loop(count) as c:
+            s = v.iadd(first, v.imul(c, chunk))
+            x_s, w_s = v.at(x, v.imul(x_pixel, s)), v.at(w, v.imul(s, v.lanes))
+            if padding:
+                left, end = (v.isub(n, s) for n in padding)
+                missing = v.imax(left, v.isub(last + 1, end))  # columns at one end
+                with v.choose(v.isub(0, missing)) as (whole, part):
+                    with whole:
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+                    with part, v.unless_negative(v.isub(last, missing)):
+                        _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s, last + 1, (left, end))
+            else:
+                _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
+        first = v.iadd(first, v.imul(count, chunk))
+
+
+def _add_columns(
+    v: Vec, channels: GroupChannels, pixels: Sequence[Register], steps: Steps, x: Value, x_pixel: Value,
+    w: Value, border: int = 0, inside: tuple[Value, Value] | None = None,
+) -> None:  # fmt: skip
+    """Some columns of taps.
+
+    inside: the first column of x that lies in the map, and one behind the last, if not all of these do; the
+    others are among the first and the last `border`.
+    """
+    last = max(steps)
+    middle = [column for column in steps if border <= column <= last - border]
+    ends = [[column] for column in steps if column not in middle]
+    parts = [*([middle] if middle else []), *ends]
+    weights: dict[int, Any] = {}
+    if channels.number == 1:  # else they are too many for the registers, and each check is for all channels
+        parts.sort()
+        taps = sorted({tap for pairs in steps.values() for _, tap in pairs})
+        weights = {tap: v.load(w, tap * v.lanes) for tap in taps}
+
+    def add(columns: Sequence[int]) -> Callable[[Value, Value, Load], None]:
+        def add_channel(x: Value, w: Value, load: Load) -> None:
+            at = columns[0]
+            for column in columns:
+                x = v.step(x, v.imul(x_pixel, column - at))
+                at = column
+                value = load(x)
+                for pixel, tap in steps[column]:
+                    weight = weights[tap] if weights else v.load(w, tap * v.lanes)
+                    pixels[pixel].set(v.fma(value, weight, pixels[pixel].value))
+
+        return add_channel
+
+    at = 0
+    for columns in parts:
+        x = v.step(x, v.imul(x_pixel, columns[0] - at))
+        at = columns[0]
+        with ExitStack() as where:
+            if inside and columns is not middle:
+                where.enter_context(v.within(v.isub(at, inside[0]), v.isub(inside[1], inside[0])))
+            channels.each(x, w, add(columns))
+
+
+def add_any_row(v: Vec, channels: GroupChannels, a: Any, ranges: Value) -> AddRow:
+    """The same for any stride: `ranges` tells the first output that each tap meets, and one behind the
+    last."""
+    between, across = v.imul(a.from_pixel, a.stride), v.imul(a.from_pixel, a.dilation)
+
+    def add(pixels: Sequence[Register], x: Value, w: Value) -> None:
+        def add_channel(x: Value, w: Value, load: Load) -> None:
+            with v.loop(a.taps) as s:
+                weight = v.load(w, v.imul(s, v.lanes))
+                start, end = (v.table64(ranges, v.iadd(v.imul(s, 2), i)) for i in (0, 1))
+                at = v.at(x, v.imul(across, s))
+                missing = v.iadd(start, v.isub(len(pixels), end))
+                with v.choose(v.isub(0, missing)) as (whole, part):
+                    with whole:
+                        here = at
+                        for pixel, total in enumerate(pixels):
+                            here = v.step(here, between if pixel else 0)
+                            total.set(v.fma(load(here), weight, total.value))
+                    with part:
+                        here = at
+                        for pixel, total in enumerate(pixels):
+                            here = v.step(here, between if pixel else 0)
+                            behind_start = v.unless_negative(v.isub(pixel, start))
+                            before_end = v.unless_negative(v.isub(v.isub(end, 1), pixel))
+                            with behind_start, before_end:
+                                total.set(v.fma(load(here), weight, total.value))
+
+        channels.each(x, w, add_channel)
+
+    return add

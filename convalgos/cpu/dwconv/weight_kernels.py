@@ -1,0 +1,349 @@
+"""The kernels of the gradient of depthwise filters: padded planes of x, and dot products of them with dy.
+
+1. `correlate_planes`, the driver, deals channels, or vectors of them, to the threads. Of each unit it takes
+   all images and blocks of outputs in their order.
+2. `border_rows`, `border_pixels` or `border_squares` copy the input of a block into planes with a zero
+   border, one for each phase of the strides.
+3. `correlate_taps` sums the products of dy with some taps at a time, which stay in registers over the whole
+   block.
+4. At the end of a unit its sums become dw: lanes are channels, or are added up by `sum_lanes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
+
+from convalgos.cpu.layout.channel_vectors import copy_pixels
+from convalgos.cpu.layout.strided_rows import split_any_row, split_row, zero_row
+from convalgos.cpu.layout.strides import first_output
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import arguments, fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
+from convalgos.cpu.vectors.transpose import transpose
+
+DEPTHWISE_WEIGHTS_FIELDS = arguments(
+    "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
+    "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
+    "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q y_step "
+    "by_channel scratch_stride border_rows finish gather places fetch_x fetch_y"
+)
+# Taps that are summed at a time: the kernel, the first row and column.
+TAP_TILE = fields("correlate row column")
+
+
+@simd.emitter
+def correlate_tile(
+    v: Vec, ROWS: int, COLUMNS: int, args: Value, tile: Value, dy: Value, x: Value, sums: Value,
+    rows: Value, whole: Value, part: Value, inside: Value, ahead: Value, fetch: Value,
+) -> None:  # fmt: skip
+    """sums[r][s][:] += sum over i, j of dy[i][j][:] * x[i * x_row + j * lanes + down[r] + across[s]:].
+
+    For r < ROWS, s < COLUMNS of a tile of taps (see `TAP_TILE`), i < rows, j < whole + part; of the last
+    `part` vectors of dy, only `inside` lanes count. In each row `fetch` bytes from `ahead` on are asked into
+    L2.
+    """
+    a, t = v.record(args, DEPTHWISE_WEIGHTS_FIELDS), v.record(tile, TAP_TILE)
+    mask = v.mask(inside)
+    read, base, to = v.pointer(dy), v.pointer(x), v.pointer(sums)
+    x_row, sums_row = v.imul(a.pitch, a.unit), v.imul(a.row_taps, v.lanes)
+    down, across = v.iadd(a.down, v.imul(t.row, 8)), v.iadd(a.across, v.imul(t.column, 8))
+    starts = [v.at(base, v.table64(down, r)) for r in range(ROWS)]
+    columns = [v.table64(across, s) for s in range(COLUMNS)]
+    entries = [v.iadd(v.imul(sums_row, r), s * v.lanes) for r in range(ROWS) for s in range(COLUMNS)]
+    totals = [v.register(v.load(to, entry)) for entry in entries]
+    with v.loop(rows) as i:
+        with v.loop(v.idiv(v.iadd(fetch, simd.LINE - 1), simd.LINE)) as line:
+            v.prefetch(v.pointer(v.iadd(ahead, v.iadd(v.imul(i, fetch), v.imul(line, simd.LINE)))))
+
+        def add(j: Value, load: Callable[[Value], Value], i: Value = i) -> None:
+            value = load(v.iadd(v.imul(i, a.y_p), v.imul(j, a.y_step)))
+            at = v.iadd(v.imul(i, x_row), v.imul(j, v.lanes))
+            steps = [v.step(start, at) for start in starts]
+            for (row, column), total in zip(product(steps, columns), totals, strict=True):
+                total.set(v.fma(value, v.load(row, column), total.value))
+
+        with v.loop(whole) as j:
+            add(j, lambda at: v.load(read, at))
+        with v.loop(part) as j:
+            add(v.iadd(whole, j), lambda at: v.load_masked(read, at, mask))
+    for entry, total in zip(entries, totals, strict=True):
+        v.store(total.value, to, entry)
+
+
+@jit.specialise
+def correlate_taps(SIZE: int, LANES: int, ROWS: int, COLUMNS: int) -> jit.Kernel:
+    """`correlate_tile`."""
+
+    def correlate_taps(
+        args: int, tile: int, dy: int, x: int, sums: int, rows: int, whole: int, part: int, inside: int,
+        ahead: int, fetch: int,
+    ) -> None:  # fmt: skip
+        correlate_tile(
+            SIZE, LANES, ROWS, COLUMNS, args, tile, dy, x, sums, rows, whole, part, inside, ahead, fetch
+        )
+
+    return correlate_taps
+
+
+@simd.emitter
+def add_lanes(v: Vec, sums: Value, count: Value, y: Value) -> None:
+    """y[t] = the sum of sums[t][:], in the order of its lanes, for t < count; reads whole squares."""
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        first = v.imul(i, v.lanes)
+        read = v.at(v.pointer(sums), v.imul(first, v.lanes))
+        total, *others = transpose(v, [v.load(read, t * v.lanes) for t in range(v.lanes)])
+        for other in others:
+            total = v.fadd(total, other)
+        v.store_masked(total, v.pointer(y), first, v.mask(v.isub(count, first)))
+
+
+@jit.specialise
+def border_rows(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
+    """Rows of a slice from (h, w) on, and zeros outside of it, to phases of rows and columns.
+
+    `there` tells whether there is such a slice; `ahead` is asked into L2. STRIDE 0 is any stride along the
+    row: a few elements at a time.
+    """
+
+    def border_rows(
+        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
+    ) -> None:
+        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
+        stride, pitch, plane, height, x_h, down = a.stride_w, a.pitch, a.plane, a.height, a.x_h, a.stride_h
+        rows, fetch = a.rows, a.fetch_x
+        before = max(0, -w)
+        inside = min(a.width - w, pitch * stride) - before
+        there = there if inside > 0 else 0
+        source = x + (w + before) * SIZE
+        for i in range(rows):
+            simd.fetch_bytes(SIZE, LANES, 0, ahead + i * fetch, fetch)
+            for j in range(down):  # row by row, as they lie in memory
+                to = target + (j * stride * plane + i * pitch) * SIZE
+                row = h + i * down + j
+                if there == 0 or row < 0 or row >= height:
+                    for phase in range(stride):
+                        zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
+                elif STRIDE:
+                    from_ = source + row * x_h * SIZE
+                    split_row(SIZE, LANES, STRIDE, STRIDE, from_, before, inside, to, pitch, plane)
+                else:
+                    from_ = source + row * x_h * SIZE
+                    split_any_row(from_, before, inside, to, pitch, plane, stride, stride, SIZE)
+
+    return border_rows
+
+
+@jit.specialise
+def border_pixels(SIZE: int, LANES: int) -> jit.Kernel:
+    """`border_rows` of vectors of channels, of which lanes beyond `channels` become 0; asks for nothing."""
+
+    def border_pixels(
+        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
+    ) -> None:
+        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
+        pitch, plane, height, x_h, down = a.pitch, a.plane, a.height, a.x_h, a.stride_h
+        rows, stride, step = a.rows, a.stride_w, a.stride_w * a.x_w
+        for phase in range(stride):
+            first = w + phase  # column of the first place, then of the first one inside
+            low = min(pitch, (max(0, -first) + stride - 1) // stride)
+            count = max(0, min(pitch, (a.width - first + stride - 1) // stride) - low)
+            source = x + (first + low * stride) * a.x_w * SIZE
+            for i in range(rows):
+                for j in range(down):
+                    to = target + ((j * stride + phase) * plane + i * pitch * LANES) * SIZE
+                    row = h + i * down + j
+                    if there == 0 or row < 0 or row >= height:
+                        zero_row(SIZE, LANES, to, pitch * LANES)
+                    else:
+                        zero_row(SIZE, LANES, to, low * LANES)
+                        place = to + low * LANES * SIZE
+                        copy_pixels(SIZE, LANES, source + row * x_h * SIZE, step, channels, count, place)
+                        zero_row(SIZE, LANES, place + count * LANES * SIZE, (pitch - low - count) * LANES)
+
+    return border_pixels
+
+
+@simd.emitter
+def border_square(
+    v: Vec,
+    WHOLE: int,
+    x: Value,
+    x_stride: Value,
+    channels: Value,
+    columns: Value,
+    places: Value,
+    target: Value,
+) -> None:
+    """target[places[j]:][i] = x[i][j] for i < channels <= lanes, j < columns <= lanes; WHOLE: both are lanes.
+
+    Lanes beyond the channels hold some value or other.
+    """
+    to, row, read = v.pointer(target), v.step(v.pointer(x), 0), []
+    inside = v.mask(columns)
+    for i in range(v.lanes):
+        if WHOLE:
+            row = v.step(row, x_stride) if i else row
+            read.append(v.load(row))
+        else:
+            read.append(v.load_masked(row, v.imul(v.imin(i, v.isub(channels, 1)), x_stride), inside))
+    pixels = transpose(v, read)
+    for j in reversed(range(v.lanes)):  # those beyond the last go to its place first, and it goes there last
+        entry = j if WHOLE else v.imin(j, v.isub(columns, 1))
+        v.store(pixels[j], to, v.table64(places, entry))
+
+
+@jit.specialise
+def border_squares(SIZE: int, LANES: int) -> jit.Kernel:
+    """`border_pixels` of whole rows with channels first: squares are turned, and put where they belong."""
+
+    def border_squares(
+        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
+    ) -> None:
+        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
+        width, plane, pitch, down, x_c, places = a.width, a.plane, a.pitch, a.stride_h, a.x_c, a.places
+        band = a.rows * down
+        first = min(max(0, -h), band)  # of the rows that there are
+        end = max(first, min(band, a.height - h)) if there else first
+        for i in range(band):
+            if i < first or i >= end:
+                for phase in range(a.stride_w):
+                    row = (i % down * a.stride_w + phase) * plane + i // down * pitch * LANES
+                    zero_row(SIZE, LANES, target + row * SIZE, pitch * LANES)
+        source = x + h * width * SIZE
+        for start in range(first * width, end * width, LANES):
+            count = min(LANES, (end - first) * width)
+            at = min(start, end * width - count)  # the last square overlaps the one before
+            table = places + at * 8
+            if count == LANES and channels == LANES:
+                border_square(SIZE, LANES, 1, source + at * SIZE, x_c, channels, count, table, target)
+            else:
+                border_square(SIZE, LANES, 0, source + at * SIZE, x_c, channels, count, table, target)
+
+    return border_squares
+
+
+@jit.specialise
+def sum_lanes(SIZE: int, LANES: int) -> jit.Kernel:
+    """The sums of a channel, in the place of `channel_vectors.place`."""
+
+    def sum_lanes(
+        sums: int, channel_stride: int, pixel_stride: int, channels: int, count: int, y: int
+    ) -> None:
+        add_lanes(SIZE, LANES, sums, count, y)
+
+    return sum_lanes
+
+
+class PlaneBlock(NamedTuple):
+    """A block of outputs of some channels: its first output, and what it holds of each dimension."""
+
+    o: Any
+    p: Any
+    q: Any
+    slices: Any
+    rows: Any
+    columns: Any
+
+
+@jit.helper
+def plane_block(a: Any, block: int) -> PlaneBlock:
+    """A block by its number; those at the ends of a map are cut short."""
+    _, o, p, q = first_output(a, block)
+    return PlaneBlock(o, p, q, min(a.block_o, a.o - o), min(a.block_p, a.p - p), min(a.block_q, a.q - q))
+
+
+@jit.helper
+def beginning(a: Any, c: int, n: int, block: int) -> tuple[int, int]:
+    """Addresses of x and dy where a block of an image and channel begins, without its border."""
+    _, o, p, q = first_output(a, block)
+    x = n * a.x_n + c * a.x_c + o * a.stride_d * a.x_d + p * a.stride_h * a.x_h + q * a.stride_w * a.x_w
+    dy = n * a.y_n + c * a.multiplier * a.y_k + o * a.y_o + p * a.y_p + q * a.y_q
+    return a.x + x * a.size, a.w + dy * a.size
+
+
+@jit.helper
+def copy_planes(a: Any, args: int, b: PlaneBlock, x: int, channels: int, ahead: int, planes: int) -> None:
+    """The input under a block into planes, with its border; `ahead`: that of the next block."""
+    h, w = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    for i in range(a.slices):
+        for phase in range(a.stride_d):
+            d = (b.o + i) * a.stride_d - a.pad_d + phase
+            there = 1 if d >= 0 and d < a.depth else 0
+            place = phase * a.stride_h * a.stride_w * a.plane + i * a.rows * a.pitch * a.unit
+            source, to = x + d * a.x_d * a.size, planes + place * a.size
+            later = ahead + (i * a.stride_d + phase) * a.x_d * a.size
+            call(a.border_rows, (args, source, channels, there, h, w, to, later))
+
+
+@jit.helper
+def correlate_block(
+    a: Any, args: int, b: PlaneBlock, dy: int, lanes: int, planes: int, sums: int, ahead: int
+) -> None:
+    """Add the products of a block of dy, with all its filters, to the sums of all taps."""
+    if a.by_channel:
+        inside = lanes
+        whole = b.columns if lanes == a.lanes else 0
+        part = b.columns - whole
+    else:
+        whole = b.columns // a.lanes
+        inside = b.columns - whole * a.lanes
+        part = 1 if inside > 0 else 0
+    tiles = carray(pointer(a.tiles), a.tap_tiles, TAP_TILE)
+    for m in range(a.multiplier):
+        for i in range(b.slices):
+            from_ = dy + (m * a.y_k + i * a.y_o) * a.size
+            place = planes + i * a.rows * a.pitch * a.unit * a.size
+            for t in range(a.tap_tiles):
+                tile = tiles[t]
+                tap = tile.row * a.row_taps + tile.column
+                call(
+                    tile.correlate,
+                    (
+                        args, a.tiles + t * TAP_TILE.itemsize, from_, place,
+                        sums + (m * a.taps + tap) * a.lanes * a.size, b.rows, whole, part, inside,
+                        ahead + i * a.y_o * a.size, a.fetch_y if t == 0 else 0,
+                    ),
+                )  # fmt: skip
+
+
+@jit.specialise
+def correlate_planes() -> jit.Kernel:
+    """Every task takes units of channels, with all filters of each."""
+
+    def correlate_planes(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
+        planes = a.scratch + task * a.scratch_stride
+        sums = planes + a.planes * a.size
+        dense = sums + a.sums * a.size  # dy of a block
+        blocks = a.blocks_o * a.blocks_p * a.blocks_q
+        zero_bytes(planes, a.planes * a.size)  # what is read behind the last row stays 0
+        for unit in range(a.units * task // a.tasks, a.units * (task + 1) // a.tasks):
+            c = unit * a.unit
+            channels = min(a.unit, a.channels - c)
+            zero_bytes(sums, a.sums * a.size)
+            for n in range(a.images):
+                x = a.x + (n * a.x_n + c * a.x_c) * a.size
+                dy = a.w + (n * a.y_n + c * a.multiplier * a.y_k) * a.size
+                for block in range(blocks):
+                    if block + 1 < blocks:
+                        ahead_x, ahead_dy = beginning(a, c, n, block + 1)
+                    elif n + 1 < a.images:
+                        ahead_x, ahead_dy = beginning(a, c, n + 1, 0)
+                    else:
+                        ahead_x, ahead_dy = beginning(a, c + a.unit, 0, 0)
+                    b = plane_block(a, block)
+                    copy_planes(a, args, b, x, channels, ahead_x, planes)
+                    from_dy, lanes = dy + (b.o * a.y_o + b.p * a.y_p + b.q * a.y_q) * a.size, channels
+                    if a.gather:  # whole rows, and where there are several slices also whole ones
+                        pixels = ((b.slices - 1) * a.p + b.rows) * a.q
+                        first = dy + (b.o * a.p + b.p) * a.q * a.size
+                        call(a.gather, (first, a.y_k, 1, channels, pixels, dense))
+                        from_dy, lanes = dense, a.lanes
+                    correlate_block(a, args, b, from_dy, lanes, planes, sums, ahead_dy)
+            taps = a.multiplier * a.taps
+            call(a.finish, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
+
+    return correlate_planes
