@@ -64,10 +64,8 @@ doctest_global_setup = """
 import os, tempfile
 import numpy as np
 import convalgos as ca
-from convalgos import ConvProblem
 try:
     import torch
-    from convalgos.torch import forget_filters, replace
 except ImportError:
     torch = None
 _home, _folder = os.getcwd(), tempfile.TemporaryDirectory(prefix="convalgos-example-")

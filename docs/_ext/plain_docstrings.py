@@ -1,7 +1,8 @@
 """Docstrings are plain text with `names` in backticks; reStructuredText would read more into them.
 
 `max|y|` and `(N, C, *spatial)` mean what they show, and a colon in what a call returns ends no type. Examples
-of what is only imitated here, such as torch where it is not installed, are shown and not run.
+of what is only imitated here, such as torch where it is not installed, are shown and not run. An example may
+call what it documents without an import.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
         if text.startswith(">>>") and imitated and "# doctest:" not in text:
             line += "  # doctest: +SKIP"
         lines[i] = line if example else line.translate(SPECIAL)
+    own = getattr(obj, "__qualname__", ".")
+    if own.isidentifier() and not imitated and any(">>>" in line for line in lines):
+        lines[:0] = [".. testsetup::", "", f"    from {obj.__module__} import {own}", ""]
 
 
 def setup(app: Any) -> dict[str, bool]:
