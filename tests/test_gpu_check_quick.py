@@ -52,7 +52,7 @@ def test_the_judge_computes_what_the_host_then_looks_at(large, tmp_path, monkeyp
         for direction in ca.core.problem.DIRECTIONS:
             problem = SMALL.replace(direction=direction)
             known = answers.known(problem)
-            assert known.judge == "gpu.direct in float64"
+            assert known.by == "gpu.direct in float64"
             here = reference_answers.Truth(problem)
             right = ca.cpu.reference.answer(
                 problem, problem.logical(0, here.first), problem.logical(1, here.second)
@@ -247,7 +247,7 @@ def test_what_looks_at_results_is_called_before_it_is_needed(monkeypatch, dtype)
         checker = checks._Checker(device, Case("a", "b", problem), here, None)
         y = np.zeros(here.problem.y_shape, dtype)
         result = Result("", "", "gpu.direct", "y", bound=1.0)
-        checker._judged(y)
+        checker._compared_with_host(y)
         checker._compared(result, y), checker._compared(result, y)
     assert len(called) >= 4 and called <= warmed | {("asarray", dtype)}
 

@@ -193,13 +193,13 @@ def evaluate(
 def single_best(found: Sequence[MeasuredLayer]) -> Evaluation:
     """The best that one algorithm does on all layers; where it was not measured, the slowest stands in."""
 
-    def stand_in(case: MeasuredLayer, name: str) -> str:
+    def available_pick(case: MeasuredLayer, name: str) -> str:
         if any(c.id == name for c in case.candidates):
             return name
         return max(case.candidates, key=lambda c: (case.seconds(c.id), c.id)).id
 
     names = sorted({c.id for case in found for c in case.candidates})
-    tried = [Evaluation(i, tuple(_judge(case, stand_in(case, i)) for case in found)) for i in names]
+    tried = [Evaluation(i, tuple(_judge(case, available_pick(case, i)) for case in found)) for i in names]
     return min(tried, key=lambda e: e.mean)
 
 

@@ -108,8 +108,8 @@ class _Checker:
         self._right: tuple[Result, Any] | None = None
         known = answers.known(case.problem) if answers else None
         if known is not None and truth.places is not None:
-            judge = Result(case.title, str(case.problem), known.judge, "y", bound=known.bound)
-            self._right = judge, self._backend.put(known.y)
+            answer = Result(case.title, str(case.problem), known.by, "y", bound=known.bound)
+            self._right = answer, self._backend.put(known.y)
 
     def check(self, candidate: Candidate, thorough: bool) -> Iterator[Begun | Result]:
         case, problem = self._case, str(self._case.problem)
@@ -122,14 +122,14 @@ class _Checker:
             self._backend.wait()
             yield Begun(case, candidate.id, RUNNING)
             y = self._run(plan, w)
-            plain = replace(result, **self._judged(y))
+            plain = replace(result, **self._compared_with_host(y))
             if not plain.wrong:
                 plain, earlier = self._compared(plain, y)
                 yield from earlier
             yield self._with_builds(plain, plan)
             if thorough and self._case.problem.direction == "forward":
                 y = self._run(plan, w, bias=self._bias, activation="relu")
-                found = self._judged(y, finished=True)
+                found = self._compared_with_host(y, finished=True)
                 yield self._with_builds(replace(result, what="bias and relu", **found), plan)
         except MemoryError as error:  # a smaller GPU is no reason for a complaint
             yield replace(result, what=f"not checked: {told(error)}")
@@ -143,7 +143,7 @@ class _Checker:
         self._backend.wait()  # errors of the kernels come to light here
         return self._case.problem.logical(2, y)
 
-    def _judged(self, y: Any, finished: bool = False) -> dict[str, Any]:
+    def _compared_with_host(self, y: Any, finished: bool = False) -> dict[str, Any]:
         """error, where and nans of a result (logical) against what the host computed."""
         truth, xp = self._truth, self._device.xp
         if not math.prod(y.shape):

@@ -23,7 +23,7 @@ from convalgos.tools.gpu_check.results import Result
 from convalgos.tools.gpu_check.worker import Task, Worker
 
 QUICK_STEP = 15.0  # seconds that a step of a quick phase may take: a plan compiles beside all the others
-JUDGING = 15.0  # seconds that algorithms wait for the judge's answers
+ANSWERING = 15.0  # seconds that algorithms wait for the answers of large problems
 LANES = 6  # processes that check at once: small problems, and some of them may hang
 CHECKED = 0.35  # of their time, for their results
 OF_EACH = 3  # layers of a kind in the quick times
@@ -34,7 +34,7 @@ class Setting:
     """What all phases know.
 
     Attributes:
-        answers: that the judge leaves to others.
+        answers: of large problems, for those that compare with them.
         failed: the algorithms that were wrong so far.
     """
 
@@ -107,14 +107,16 @@ def _compile(setting: Setting, until: float) -> list[Task]:
 
 
 def _algorithms(setting: Setting, until: float) -> list[Task]:
-    """The judge, then a process for each algorithm, some at once; they do not wait for it for ever."""
-    judge = _job("algorithms", quick.answer_large_problems, QUICK_STEP, answers=setting.answers, until=until)
-    found, latest = [judge], time.monotonic() + JUDGING
+    """The answers of large problems, then a process for each algorithm, which do not wait for ever."""
+    answering = _job(
+        "algorithms", quick.answer_large_problems, QUICK_STEP, answers=setting.answers, until=until
+    )
+    found, latest = [answering], time.monotonic() + ANSWERING
     for name in quick.gpu_algorithms():
         task = _job(
             "algorithms", quick.check_each, QUICK_STEP, algorithm=name, answers=setting.answers, until=until
         )
-        task.own, task.after, task.not_after = True, judge, latest
+        task.own, task.after, task.not_after = True, answering, latest
         found.append(task)
     return found
 

@@ -1,7 +1,8 @@
-"""The first minutes: one regular and one odd problem for each algorithm and type, judged on the device.
+"""The first minutes: one regular and one odd problem for each algorithm and type, checked on the device.
 
-A judge computes the regular problems in float64 on the device, by torch or else by `gpu.direct`; the host
-looks at its answers, and processes of their own then compare each algorithm with them.
+1. The regular problems are computed in float64 on the device, by torch or else by `gpu.direct`.
+2. The host compares these answers with its own, at some places.
+3. A process for each algorithm compares its results with the answers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ODD = (
     "n1 c8 w3000 k8 s3000 p2999:0 groups8",
     "n1 c2 w40000 k2 s9000 p8999:0 groups2",
 )
-BOUND = 1e-10  # of a judge in float64
+BOUND = 1e-10  # of an answer in float64
 LAST = "wgmma"  # in the ids of what is tried last
 
 
@@ -76,13 +77,13 @@ def check_each(
     yield from check_algorithms(device, chosen, True, until, whose=algorithm, answers=answers, skip=skip)
 
 
-# --- the judge -----------------------------------------------------------------------------------
+# --- the answers ---------------------------------------------------------------------------------
 
 
 def answer_large_problems(
     device: Device, answers: Answers, until: float, skip: Skip = NOTHING
 ) -> Iterator[Begun | Result | OutOfTime]:
-    """Compute the regular problems that are too large for the host, for `each` to compare with."""
+    """Compute the regular problems that are too large for the host, for `check_each` to compare with."""
     every = [
         _case("regular", text, LAYOUTS[0], direction, name)
         for text, direction, name in product(REGULAR, DIRECTIONS, types(TYPES))
@@ -109,13 +110,13 @@ def answer_large_problems(
             except Exception as failure:  # the next one is asked, if the device is still of use
                 reason = told(failure)
                 lost = GpuBackend(device).lost()
-                yield Result(*titles, f"judge: {reason}", failure=reason if lost else None)
+                yield Result(*titles, f"answer: {reason}", failure=reason if lost else None)
                 continue
             error = float(np.abs(y[tuple(truth.places.T)] - truth.y).max()) / truth.scale
             if error <= BOUND:
                 answers.keep(case.problem, Answer(titles[2], BOUND, y))
                 break
-            yield Result(*titles, "judge", error=error, bound=BOUND)
+            yield Result(*titles, "answer", error=error, bound=BOUND)
 
 
 def _by_torch(device: Device, truth: Truth) -> np.ndarray:

@@ -81,7 +81,7 @@ def ahead(problems: Iterable[ConvProblem]) -> Generator[Truth, None, None]:
 class Answer(NamedTuple):
     """A whole result, logical, in float64: who computed it, and how well."""
 
-    judge: str
+    by: str
     bound: float
     y: np.ndarray
 
@@ -96,13 +96,13 @@ class Answers:
         """For other processes."""
         path = self._path(problem)
         with path.with_suffix(".part").open("wb") as file:
-            np.savez(file, judge=answer.judge, bound=answer.bound, y=answer.y)
+            np.savez(file, by=answer.by, bound=answer.bound, y=answer.y)
         path.with_suffix(".part").replace(path)
 
     def known(self, problem: ConvProblem) -> Answer | None:
         try:
             with np.load(self._path(problem)) as found:
-                return Answer(str(found["judge"]), float(found["bound"]), found["y"])
+                return Answer(str(found["by"]), float(found["bound"]), found["y"])
         except FileNotFoundError:
             return None
 
