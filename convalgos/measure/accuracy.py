@@ -1,4 +1,4 @@
-"""Accuracy: the data that runs read, their float64 answer, and how far from it a result lies."""
+"""Accuracy: the arrays that a run reads, the float64 answer, and how far a result is from it."""
 
 from __future__ import annotations
 

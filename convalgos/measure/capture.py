@@ -1,10 +1,13 @@
-"""Which problems a program really runs: `with ca.capture() as problems`, and `convalgos capture -- COMMAND`.
+"""Which problems a program runs: `with ca.capture() as problems`, and `convalgos capture -- COMMAND`.
 
-Every run of a plan that a public call made is counted, in this process. For whole programs COMMAND is started
-with CONVALGOS_CAPTURE set to a file, to which every Python process that imports convalgos adds what it ran. A
-line of the file reads `COUNT PROBLEM`. While a process runs it keeps its counts in a file of its own beside
-that one, written at each run: so they are there, too, if it is killed. They are added to the file when the
-process ends, or else by the next one that looks.
+`ca.capture` counts, in this process, every run of a plan that a public call made.
+
+`convalgos capture` starts COMMAND with CONVALGOS_CAPTURE set to a file. Every Python process that imports
+convalgos adds its counts to the file, whose lines read `COUNT PROBLEM`:
+
+1. While it runs, a process writes its counts at each run to a file of its own, beside that one. So they are
+   there even if it is killed.
+2. When the process ends, it adds them to the common file. If it could not, the next process that looks does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """effort="measure": time the few candidates that may be the fastest, in about twenty times a run.
 
-1. Candidates run once, in the order of their predictions. The result of each is checked against float64, at
-   some of its places where it is large. One that takes twice the incumbent's time is abandoned.
-2. The rest are timed in rounds, and leave as soon as they are clearly behind.
-3. What was learned of each, also of the abandoned, is for the wisdom, but for times that other programs had
-   part in: these are taken again, and if that does not help, they are forgotten.
+1. Every candidate runs once, in the order of the predictions. Its result is compared with float64, at sampled
+   elements where it is large. A candidate that takes twice the best time so far is abandoned.
+2. The others are timed in rounds. One that is clearly slower than the best leaves.
+3. The samples of every candidate go to the wisdom, also those of the abandoned. A sample that other programs
+   disturbed is taken again; if all are disturbed, nothing is remembered of the candidate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of the measured is remembered: times that nobody disturbed, and what failed or was wrong."""
+"""What the wisdom remembers of measurements: undisturbed times, failures and wrong results."""
 
 from __future__ import annotations
 

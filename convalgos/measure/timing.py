@@ -1,7 +1,7 @@
-"""Timing: calls interleaved in rounds, so that a drifting machine is fair to all of them.
+"""Timing: calls are timed in turns, in rounds, so that a machine whose speed drifts is fair to all of them.
 
-Between two calls the process idles, because threads of one library may spin for tens of milliseconds
-after its call and would take the cores of the next; then each burst is warmed up before it is timed.
+Between two calls the process sleeps: threads of some libraries spin for tens of milliseconds after a call,
+and would take the cores from the next one. Then the call is repeated untimed, as a warm-up, before its burst.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A candidate while it is measured: what it runs, its samples so far, the error of its first result."""
+"""A candidate while it is measured: its call, its samples so far, the error of its first result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The convolutions of an ONNX model, by shape inference.
 
-Only shapes are read, so a model whose weights lie in files that are absent will do. A symbolic batch
-dimension takes the size asked for. Nodes that are convolutions but cannot be read as a `ConvProblem` are
-handed back with the reason.
+Only shapes are read: the files with the weights may be absent. A symbolic batch dimension takes the size
+that was asked for. A convolution that cannot be read as a `ConvProblem` is returned with the reason.
 """
 
 from __future__ import annotations

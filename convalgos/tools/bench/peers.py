@@ -1,8 +1,8 @@
-"""Other libraries on the same problem, called as their users would: the yardstick of every claim of speed.
+"""Other libraries on the same problem, called as their users would: every claim of speed is relative to them.
 
-A peer gets its own copy of the data in the layout that it likes, as many threads as we have, and its filter
-prepared once where it can do that. No library is imported before a peer is built. On a GPU those of cuDNN are
-the best of all plans that it proposes, and torch's pick is that of its own benchmark.
+A peer gets its own copy of the data in the layout that it likes best, as many threads as we have, and its
+filter prepared once where it can do that. A library is imported when its peer is built. On a GPU the peer
+`cudnn` is the fastest of all plans that cuDNN proposes, and torch uses cuDNN's own benchmark mode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads what `bench --json` and `training --json` wrote: the same data, to be shown or made a page of."""
+"""Reads the files of `bench --json` and `training --json`, for the terminal and for pages."""
 
 from __future__ import annotations
 

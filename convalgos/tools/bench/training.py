@@ -1,7 +1,7 @@
 """Whole training steps: y, dx and dw of every layer, beside what autograd runs with other libraries.
 
-While training the filter is another in each step: preparing it is a part of every run that is timed here,
-and of the choice (`weights_constant=False`). A peer computes both gradients in one call, as autograd wants.
+The filter changes in every training step. So the time to prepare it is part of every run that is timed here,
+and of the choice (`weights_constant=False`). A peer computes both gradients in one call, as autograd does.
 """
 
 from __future__ import annotations

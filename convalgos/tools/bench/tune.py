@@ -1,7 +1,7 @@
 """Fill the wisdom: time every candidate of many problems, and measure the machine again.
 
-What is done is kept after each problem, and known problems are passed over, so that a tuning that was
-interrupted goes on where it stopped.
+Results are saved after each problem, and problems that are known are skipped: a tuning that was interrupted
+goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a maintainer would ask for in a bug report: `convalgos info`.
+"""`convalgos info`: what a maintainer asks for in a bug report.
 
-`facts` collects it as data, with bytes and seconds; `show` prints it. Nothing of it tells whose machine it
-is, but for folders and the values of environment variables.
+`machine_facts` collects it as data, in bytes and seconds; `show_facts` prints it. It does not tell whose
+machine it is, except by folders and by values of environment variables.
 """
 
 from __future__ import annotations

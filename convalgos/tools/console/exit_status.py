@@ -1,4 +1,4 @@
-"""What the exit status of every command means; those of signals are in `termination`."""
+"""The exit statuses of all commands; those after a signal are in `termination`."""
 
 DONE = 0
 FAILED = 1

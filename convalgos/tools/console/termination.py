@@ -1,4 +1,4 @@
-"""A request to end (SIGTERM, as of a batch system) lets a command save what it has, as Ctrl-C does."""
+"""SIGTERM, as batch systems send it, lets a command save its results, as Ctrl-C does."""
 
 from __future__ import annotations
 

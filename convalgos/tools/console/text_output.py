@@ -1,8 +1,7 @@
-"""What goes to the terminal: names are data, and a reader that has enough (`| head`) is no error.
+"""Text for a terminal, where names are data, and a reader that stops early (`| head`) is no error.
 
-A layer, a node or a file may be called anything, `[/conv1]` and escape sequences too. Nothing here reads
-markup (rich's `[bold]`), and control characters are shown as Python writes them, so that data cannot move
-the cursor.
+A layer, a node or a file may have any name, even `[/conv1]` or an escape sequence. So nothing here reads
+markup (rich's `[bold]`), and control characters are shown as Python writes them: data cannot move the cursor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Tables that fit a terminal: spare columns give way, words go on in the next line, and nothing is cut.
+"""Tables that fit a terminal, without cutting any text.
 
-Where even the columns that matter do not fit side by side, each row is told line by line. What gave way is
-named below the table. In a file a table is as wide as it takes.
+1. Words continue in the next line of their cell.
+2. Where that is not enough, the least important columns are left out, and named below the table.
+3. Where even the important columns do not fit, each row is printed as a block of lines.
+
+In a file a table is as wide as it needs.
 """
 
 from __future__ import annotations

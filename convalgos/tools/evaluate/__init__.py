@@ -1,1 +1,1 @@
-"""Selectors judged on recorded tables."""
+"""How good selectors are, on recorded tables."""

@@ -1,7 +1,7 @@
-"""The candidates of problems as another CPU sees them, one that a table was recorded on and that is not here.
+"""The candidates of problems on another CPU: one on which a table was recorded, and which is not here.
 
-What a plan would look like depends on the width of vectors, on caches and threads, and much of it is kept
-once it was found. So the view from another machine is that of a process that assumes its figures.
+A plan depends on the width of vectors, the caches and the threads, and much of this is cached in a process
+once it is known. So another process assumes the figures of that machine and makes the plans.
 """
 
 from __future__ import annotations

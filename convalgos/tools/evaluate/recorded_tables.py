@@ -1,7 +1,7 @@
-"""Recorded tables: every candidate's samples on every layer, to judge selectors without the hardware.
+"""Recorded tables: the samples of every candidate on every layer, to evaluate selectors without the hardware.
 
-`convalgos bench --json` writes them, with much else; the compact form keeps what a selector is judged by, a
-layer on each line. Both are read here, and checked. Results that were wrong are left out.
+`convalgos bench --json` writes them, with much else. The compact form has only what an evaluation needs, a
+layer on each line. Both forms are read and checked here; wrong results are left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How good a selector is, on recorded tables: its regret on each layer, and what that amounts to.
+"""How good a selector is on recorded tables: its regret on each layer, and over all.
 
-A pick is judged by the samples of the table alone. The fastest candidate is taken from one half of them and
-scored, like the pick, on the other, then the other way round: who wins by luck does not win twice. Picks that
-cannot be told from the fastest count as right. A ranker that learns (it has a method `fit`) never sees the
-network that it is judged on, or the machine.
+The fastest candidate is found by one half of a layer's samples; it and the pick are compared by the other
+half, and then the other way round: a candidate that was fastest by luck does not win twice. A pick that
+cannot be told from the fastest is right. A ranker that learns (it has a method `fit`) is never fitted to the
+network, or the machine, on which it is evaluated.
 """
 
 from __future__ import annotations

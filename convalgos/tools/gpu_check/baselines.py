@@ -1,8 +1,9 @@
-"""What ours are timed beside, without anything being installed for it.
+"""What our algorithms are compared with on a GPU: the first of these that is installed.
 
-The best is cuDNN itself through its front end: `gpu.cudnn`, of which the first plans are timed. Its wheel may
-lie in a folder that CONVALGOS_WHEELS names. Else torch, if it is there, calls cuDNN as its users do. Else
-there is what was recorded on an H200.
+1. cuDNN through its front end (`gpu.cudnn`), of which the first plans are timed. Its wheel may lie in a
+   folder that CONVALGOS_WHEELS names.
+2. torch, which calls cuDNN as its users do.
+3. What was recorded on an H200.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether results are right: of every algorithm on a problem, and under all that users do with a plan."""
+"""Whether results are right: of every algorithm on a problem, and whatever a user does with its plan."""
 
 from __future__ import annotations
 

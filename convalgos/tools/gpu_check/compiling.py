@@ -1,4 +1,4 @@
-"""All builds of all algorithms, compiled on all cores, and CuPy's own kernels, while the first checks run."""
+"""Compiles all builds of all algorithms on all cores, and CuPy's own kernels, while the first checks run."""
 
 from __future__ import annotations
 

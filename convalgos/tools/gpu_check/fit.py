@@ -1,8 +1,8 @@
-"""Constants from times: least squares of logarithms, and only what the times really tell.
+"""Constants of a cost model from times: least squares of logarithms, with doubt.
 
-Times of a GPU that others use have outliers, and a constant that no time depends on could be anything. So far
-values weigh little, and a constant is taken only where it is found inside its limits with a small error of
-its own, and the model with it is near most times; else it stays what it was. Needs NumPy alone.
+Times on a GPU that others use, too, have outliers: values far off weigh little. And a constant on which no
+time depends could have any value: a constant is taken only if it lies inside its limits, has a small standard
+error, and the model with it is near most times. Otherwise it stays what it was. Needs NumPy alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What the cost models promise beside each aim, without a device.
+"""What the cost models predict for each target, without a device.
 
-`python -m convalgos.tools.gpu_check.predicted` prints it.
+`python -m convalgos.tools.gpu_check.predicted` prints it. Nothing is measured:
 
-Ours take what their models say on the GPU of a profile; cuDNN takes what was recorded, or what its model
-says; FFTs of a whole signal are as fast as the bytes that they move allow. The host's times have no model.
-Nothing is measured here.
+- our times are those of our models on the GPU of a profile;
+- those of cuDNN were recorded, or are those of its model;
+- FFTs of a whole signal take the time in which their bytes can be moved;
+- the time of the host has no model.
 """
 
 from __future__ import annotations

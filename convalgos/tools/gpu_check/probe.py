@@ -1,7 +1,7 @@
-"""What the driver says of tensor maps whose box is wider than the input has channels.
+"""Whether the driver accepts TMA descriptors (tensor maps) whose box is wider than the input has channels.
 
-No document allows or forbids them; wgmma reads inputs of few channels through such maps where they are
-encoded, and through channels filled up to the step of its sums where they are refused.
+NVIDIA's documents neither allow nor forbid them. Where the driver accepts them, wgmma reads inputs of few
+channels through them; otherwise it pads the channels to a full step of its sums.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A process with the device, seen from both of its ends.
+"""A process that works with the device, from both of its ends: the one that directs, and the one that works.
 
-It can be lost in every way: it crashes, it hangs in a kernel, or in the driver, where nothing ends it. So no
-wait for it is without a limit, and it holds nothing that others wait for: what it prints goes to a file, its
-end is nobody's business but ours, and it ends by itself with the process that directs.
+Such a process can crash, hang in a kernel, or hang in the driver, where nothing can end it. Therefore
+
+- every wait for it has a limit,
+- it holds nothing that others wait for: its output goes to a file, and nobody else waits for its end,
+- it ends by itself when the directing process ends.
 """
 
 from __future__ import annotations

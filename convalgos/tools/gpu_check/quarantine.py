@@ -1,4 +1,4 @@
-"""Which algorithms took processes down, for how long each is waited for, and which are tried no more."""
+"""Which algorithms brought processes down, how long each is waited for, and which are no longer tried."""
 
 from __future__ import annotations
 

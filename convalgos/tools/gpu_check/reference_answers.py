@@ -1,8 +1,8 @@
-"""Data of a problem and its float64 answer, on the host: whole where that is little work, else at places.
+"""Data of a problem and its float64 answer, on the host: whole for small problems, else at sampled places.
 
-A kernel that goes wrong mostly does so at borders, so the places lean to them. What lies between is compared
-on the GPU with the first algorithm that was right at all of them; where two differ, the host computes who is
-wrong.
+Kernels fail mostly at borders, so many places lie there. The rest of a large result is compared on the GPU
+with that of the first algorithm that was right at all places; where two results differ, the host computes
+which one is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a check has found, as a JSON file and as a table for people.
 
-The timed layers are in the form of `convalgos bench --json`, so that `convalgos select evaluate` judges the
-cost models by them, and tells how far each is off.
+The timed layers are in the form of `convalgos bench --json`: `convalgos select evaluate` reads them and tells
+how far each cost model is off.
 """
 
 from __future__ import annotations

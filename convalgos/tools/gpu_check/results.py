@@ -1,4 +1,4 @@
-"""What is found out: one record for each thing that was tried, as the report keeps it."""
+"""What a check finds: one record for each thing that was tried, as the report has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NVIDIA's compute-sanitizer over one shape for every kernel of what failed, where the tool is installed.
+"""NVIDIA's compute-sanitizer, where it is installed, on one shape for every kernel of algorithms that failed.
 
-The tool runs `python -m convalgos.tools.gpu_check --one ALGORITHM`, in which every array is an allocation
-of its own, so that an access beyond it is seen.
+It runs `python -m convalgos.tools.gpu_check --one ALGORITHM`, in which every array is an allocation of its
+own: an access beyond an array is seen.
 """
 
 from __future__ import annotations

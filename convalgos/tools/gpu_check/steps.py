@@ -1,7 +1,7 @@
-"""What jobs announce before they try it, and what they leave out: the words between a job and who directs it.
+"""What a job announces to the process that directs it, and what it is told to skip.
 
-A job is a function `job(device, *, skip, until)` that yields what it finds, and before each thing that may
-never return a `Begun`: with it the directing process knows what to blame, and for how long to wait.
+A job is a function `job(device, *, skip, until)` that yields what it finds. Before anything that may never
+return it yields a `Begun`, by which the directing process knows what to blame, and how long to wait.
 """
 
 from __future__ import annotations

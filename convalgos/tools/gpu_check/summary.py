@@ -1,4 +1,4 @@
-"""What is printed last: what is wrong, what is slow, and against what aim, on a screen or two."""
+"""The last lines of a check, on a screen or two: what is wrong, what is slow, and beside which target."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Constants of the cost models from times on this device: a launch, cuDNN, the FFTs, wgmma's tiles and parts.
+"""Constants of the cost models from times on this device: of a launch, cuDNN, FFTs, and tiles of wgmma.
 
-A group of constants at a time: what shows it is timed, the constants are fitted, and those that the times
-tell go at once into the file that cost models read (`convalgos.gpu.device.measured`), so that a kernel that
-takes its process down later takes nothing with it. What cannot be told stays an estimate, and the report
-says so.
+For one group of constants after the other
+
+1. problems whose time depends on them are timed,
+2. the constants are fitted (`fit`),
+3. those that the times tell are saved at once for the cost models (`convalgos.gpu.device.measured`), so that
+   a kernel that crashes later loses nothing. The others stay estimates, and the report says so.
 """
 
 from __future__ import annotations

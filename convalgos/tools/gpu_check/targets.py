@@ -1,4 +1,4 @@
-"""What was aimed for, and what was reached: geometric means over the layers that were timed."""
+"""The targets of the GPU's algorithms, and what was reached: geometric means over the timed layers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How long things take: layers and their gradients beside cuDNN, long signals beside cuFFT, calls, and what
-the GPU can do.
+"""Times on a GPU: layers and gradients beside cuDNN, long signals beside cuFFT, calls, and ceilings.
 
-A layer's candidates are timed in turns: of cuDNN the plans that its heuristics put first, of which the best
-counts; of ours those that the cost models do not think hopeless.
+The candidates of a layer are timed in turns: of cuDNN the plans that its heuristics put first, of which the
+best counts, and of ours those that the cost models do not predict to be far slower.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""Who directs: gives jobs to processes, waits for none for too long, and knows whom to blame.
+"""Directs the processes that work with the device: gives them jobs, and knows which algorithm to blame.
 
-An illegal access leaves a CUDA context of no use, a kernel that never ends leaves a process waiting. Where
-no answer comes in time, or a process is lost, what it had begun is told as failed, and the job goes on in
-another process with all that was tried before left out; who was to blame twice is in quarantine. Processes
-take seconds to import CuPy, so that some are started ahead.
+An illegal access makes a CUDA context useless, and a kernel that never ends leaves its process waiting. When
+an answer is late, or a process is lost,
+
+1. what it had begun is reported as failed,
+2. the job goes on in another process, which skips all that was tried,
+3. an algorithm that was to blame twice is put into quarantine.
+
+Importing CuPy takes seconds, so some processes are started ahead.
 """
 
 from __future__ import annotations

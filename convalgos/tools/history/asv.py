@@ -1,9 +1,9 @@
-"""The history of this library's speed: asv over its commits, in a source tree as it is.
+"""The history of this library's speed: runs asv over its commits.
 
-A commit is measured in the Python that runs this, with the package taken from a copy of the commit's files:
-no remote, no build and no environment are needed, and uncommitted changes are not measured. The benchmarks
-are always those of the working tree. What asv finds out lands in `asv_bench/results/<machine>/`, in asv's own
-format, under names that tell nothing of where it ran.
+A commit is measured in the running Python, with the package from a copy of the commit's files: there is no
+remote, no build and no environment, and uncommitted changes are not measured. The benchmarks are always those
+of the working tree. Results go to `asv_bench/results/<machine>/`, in asv's format, and do not tell on whose
+machine they were measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What asv says, and how far it is: by itself it tells of a benchmark once all its parameters are done."""
+"""Progress of asv, from what it prints: it reports a benchmark only after all its parameters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Is the working tree slower than its parent commit? A dozen layers in two minutes.
 
 Two processes, one with the package of the working tree and one with that of the other commit, run the same
-layers in turns, so that a drifting machine is fair to both. Nothing is kept.
+layers in turns, so that a machine whose speed drifts is fair to both. Nothing is saved.
 """
 
 from __future__ import annotations

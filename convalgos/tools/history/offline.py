@@ -1,7 +1,7 @@
-"""The pages that asv publishes, made to open anywhere: from a folder, without a network, on a phone.
+"""Makes asv's pages work anywhere: opened from a folder, without a network, on a phone.
 
-asv's page takes its libraries from the network, and its data by requests, which a browser refuses to a page
-that was opened as a file. Here the libraries are copied beside it, and all data become one script.
+asv's page loads libraries from the network, and its data by requests, which browsers refuse to a page that
+was opened as a file. Here the libraries are copied beside the page, and all data become one script.
 """
 
 from __future__ import annotations

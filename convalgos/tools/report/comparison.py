@@ -1,4 +1,4 @@
-"""Two files of `bench --json`, or of `training --json`, beside each other: layer by layer, and as a whole."""
+"""Compares two files of `bench --json`, or of `training --json`, layer by layer and as a whole."""
 
 from __future__ import annotations
 

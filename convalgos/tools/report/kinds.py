@@ -1,4 +1,4 @@
-"""How layers fare beside the best of the other libraries, kind by kind and over all."""
+"""Our speed relative to the best peer, by kind of layer and over all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The constants of the cost models, with what their comments say of them.
+"""The constants of the cost models, with their comments, as `convalgos info --constants` shows them.
 
-They stand in the file that uses each, with a comment that says what it is and on which machine it was found.
-Here they are read from there, so that `convalgos info --constants` shows them and none is written down twice.
+A constant stands in the file that uses it, with a comment that says what it is and on which machine it was
+found. They are read from there, so that none is written down twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The maps of picks of a bench: the algorithm by channels and by size of the map, for each kind of layer."""
+"""Maps of picks: which algorithm is picked, by channels and by size of the map, for each kind of layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `convalgos explain` and `find` show on a terminal: rankings and measured tables, as wide as it is."""
+"""What `convalgos explain` and `find` show on a terminal: rankings and measured tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line shows: text for people, made from the data of `convalgos.tools.bench.results`."""
+"""Text for the terminal, made from the data of `convalgos.tools.bench.results`."""
 
 from __future__ import annotations
 

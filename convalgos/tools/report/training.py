@@ -1,4 +1,4 @@
-"""What `convalgos training` shows: text for people, from the data of `convalgos.tools.bench.training`."""
+"""What `convalgos training` shows, made from the data of `convalgos.tools.bench.training`."""
 
 from __future__ import annotations
 
