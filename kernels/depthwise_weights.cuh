@@ -5,7 +5,7 @@
 // and `add_parts` adds these up.
 #pragma once
 #include "depthwise.cuh"
-#include "parts.cuh"
+#include "split_k.cuh"
 
 constexpr int BATCH = 4;  // sums of a thread that go through shared memory together
 

@@ -6,7 +6,7 @@
 //
 // Macros: element_t, TILE_F, TILE_T, THREAD_F, THREAD_T, CHANNELS_LAST.
 #include "register_tile.cuh"
-#include "weight_sums.cuh"
+#include "split_k_weights.cuh"
 
 using Tile = RegisterTile<sum_t, TILE_T, TILE_F, THREAD_T, THREAD_F>;
 

@@ -1,6 +1,6 @@
 // Convolution through spectra without a trip to memory: a block transforms a tile of a plane in its registers and
 // shared memory, multiplies by the filter's spectrum, transforms back and writes the outputs. And the part of it
-// that longer transforms need (fft_columns.cu): rows of points that lie in memory.
+// that longer transforms need (fft_four_step.cu): rows of points that lie in memory.
 //
 // Macros: those of fft_stages.cuh, RESIDENT (blocks of a multiprocessor), FORM_TILES | FORM_ROWS.
 #include "fft_stages.cuh"

@@ -9,7 +9,7 @@
 //
 // Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
-#include "fragments.cuh"
+#include "mma_fragments.cuh"
 #include "sums.cuh"
 
 constexpr int CHUNKS = 8;                               // of 16 bytes, the unit of copies, in a row

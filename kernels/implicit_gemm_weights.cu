@@ -7,8 +7,8 @@
 //
 // Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32), TILE_F, TILE_T, CHANNELS_LAST, and VECTOR: whole
 // 16 bytes of x and of dy lie together (channels last, C/groups and K/groups multiples), and are copied as such.
-#include "fragments.cuh"
-#include "weight_sums.cuh"
+#include "mma_fragments.cuh"
+#include "split_k_weights.cuh"
 
 constexpr int CHUNK = 16 / sizeof(element_t);  // elements of 16 bytes, the unit of copies
 constexpr int STEP = 128 / sizeof(element_t);  // pixels of a step

@@ -1,5 +1,5 @@
-// How wgmma.cu writes sums: by the threads that hold them, or rounded into shared memory, from where copies take them
-// while the next tile is summed.
+// How implicit_gemm_wgmma.cu writes sums: by the threads that hold them, or rounded into shared memory, from where
+// copies take them while the next tile is summed.
 #pragma once
 #include "hopper.cuh"
 

@@ -5,7 +5,7 @@
 //   fused   one kernel: a block transforms the patches of TILES tiles, multiplies them with the filters of a
 //           block point by point, a warp to PER_WARP points, and transforms the sums back. Long sums over
 //           channels may be split over gridDim.z; `reduce` adds the parts.
-//   gemm    `input` writes V, a batched product of matrices (products.cu) makes M, `output` transforms it back.
+//   gemm    `input` writes V, a batched product of matrices (batched_gemm.cu) makes M, `output` transforms it back.
 //
 // Macros: M, ALPHA = M + 2, DIMS, PER_WARP, CHANNELS_LAST; INPUT_TRANSFORM, in place on d[i * STEP], and
 // OUTPUT_TRANSFORM from p[i * FROM] to o[j * TO], printed from the exact matrices.

@@ -13,7 +13,7 @@ from gpu_check_stand_in import Simulated
 from test_gpu_check import needs_shim
 
 import convalgos as ca
-from convalgos.gpu import wgmma
+from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.device import tma, use
 from convalgos.measure.backends import GpuBackend
 from convalgos.select import algorithms

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from cuda_shim import device as shim
 
-from convalgos.gpu import fft_fused, wgmma
+from convalgos.gpu import fft_fused
+from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.device import measured, use
 from convalgos.gpu.device.offline import PaperDevice
 from convalgos.measure import backends
@@ -19,13 +20,13 @@ from convalgos.tools.gpu_check.steps import Begun
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 TRUE = {
-    "cudnn_cost.LOADS": 90.0,
-    "cudnn_cost.FILL": 600.0,
-    "fft_chain.ISSUED": 0.9,
-    "fft_steps.CACHED": 0.6,
-    "wgmma.REACHED": 0.55,
-    "wgmma.L2_BYTES": 40.0,
-    "wgmma.FILL": 9.0,
+    "vendor/cost.LOADS": 90.0,
+    "vendor/cost.FILL": 600.0,
+    "spectral/block_fft.ISSUED": 0.9,
+    "fft_four_step.CACHED": 0.6,
+    "implicit_gemm_wgmma.REACHED": 0.55,
+    "implicit_gemm_wgmma.L2_BYTES": 40.0,
+    "implicit_gemm_wgmma.FILL": 9.0,
 }
 LIMITS = {"a": (0.01, 100.0), "b": (0.01, 100.0)}
 
@@ -56,7 +57,7 @@ def timed(group, noise=0.0, outliers=0.0):
 def test_constants_are_recovered_from_times_with_noise_and_outliers(device, group, noise, outliers, near):
     found = sweep.solved(group, timed(group, noise, outliers), shim.H200)
     for name in group.estimates:
-        if name == "fft_steps.CACHED" and noise:  # few times depend on it, and only a little
+        if name == "fft_four_step.CACHED" and noise:  # few times depend on it, and only a little
             assert name in found.kept or found.values[name] == pytest.approx(TRUE[name], rel=0.3)
         else:
             assert found.values[name] == pytest.approx(TRUE[name], rel=near)
@@ -112,27 +113,27 @@ def test_constants_are_kept_for_later_processes_and_beside_the_report(device, tm
     answers(monkeypatch)
     told = [*sweep.sweep(device, until=time.monotonic() + 60, folder=tmp_path)]
     kept = dict(measured.kept(shim.H200).measured)
-    assert kept.keys() >= TRUE.keys() - {"fft_steps.CACHED"} and dict(device.figures.measured) == kept
+    assert kept.keys() >= TRUE.keys() - {"fft_four_step.CACHED"} and dict(device.figures.measured) == kept
     assert all(value == pytest.approx(TRUE[name], rel=0.3) for name, value in kept.items())
     assert device.figures.measured_on == measured.kept(shim.H200).measured_on
     (copy,) = tmp_path.glob("gpu-h200-132sm-sm90-constants.json")
     assert json.loads(copy.read_text())["constants"] == kept
     lines = [r.what for r in results(told)]
     assert len(lines) == 3 and lines[2].startswith("constants of wgmma from 72 times, off by a factor of 1.0")
-    assert '"wgmma.REACHED": 0.5' in lines[2] and "constants of cuDNN from 18 times" in lines[0]
+    assert '"implicit_gemm_wgmma.REACHED": 0.5' in lines[2] and "constants of cuDNN from 18 times" in lines[0]
 
 
 def test_what_cannot_be_told_this_time_stays_what_it_was(device, tmp_path, monkeypatch):
     device.figures = measured.with_constants(
-        shim.H200, {"wgmma.FILL": 7.0, "machine.LAUNCH": 4e-6}, "2026-11-30"
+        shim.H200, {"implicit_gemm_wgmma.FILL": 7.0, "device/machine.LAUNCH": 4e-6}, "2026-11-30"
     )
     monkeypatch.setattr(sweep, "_launches", lambda *given: iter(()))
     monkeypatch.setattr(sweep, "_seconds", lambda device, trial: 1e-3)
     told = [
         r for r in sweep.sweep(device, until=time.monotonic() + 60, folder=tmp_path) if isinstance(r, Result)
     ]
-    assert "wgmma.FILL stays 7: " in told[-1].what and not any(r.wrong for r in told)
-    assert dict(device.figures.measured) == {"wgmma.FILL": 7.0, "machine.LAUNCH": 4e-6}
+    assert "implicit_gemm_wgmma.FILL stays 7: " in told[-1].what and not any(r.wrong for r in told)
+    assert dict(device.figures.measured) == {"implicit_gemm_wgmma.FILL": 7.0, "device/machine.LAUNCH": 4e-6}
     assert not (tmp_path / "cache").exists(), "nothing was found"
 
 
@@ -143,7 +144,10 @@ def test_a_kernel_that_fails_is_told_and_the_others_go_on(device, monkeypatch):
     )
     told = [r for r in sweep.sweep(device, until=time.monotonic() + 60) if isinstance(r, Result)]
     assert {r.algorithm for r in told if r.wrong} == {"gpu.implicit_gemm.wgmma_tf32"}
-    assert dict(device.figures.measured).keys() >= {"wgmma.REACHED", "fft_chain.ISSUED"}
+    assert dict(device.figures.measured).keys() >= {
+        "implicit_gemm_wgmma.REACHED",
+        "spectral/block_fft.ISSUED",
+    }
     assert "from 36 times" in told[-1].what
 
 
@@ -187,7 +191,10 @@ def test_every_kind_of_trial_runs(tmp_path, monkeypatch):
         found = [*sweep.sweep(chosen, until=time.monotonic() + 60)]
     lines = [r.what for r in results(found)]
     assert not any(r.wrong for r in results(found))
-    assert lines[0].startswith("constants of a launch from 7 times") and '"machine.LAUNCH": 4e-06' in lines[0]
+    assert (
+        lines[0].startswith("constants of a launch from 7 times")
+        and '"device/machine.LAUNCH": 4e-06' in lines[0]
+    )
     assert chosen.figures.launch == pytest.approx(4e-6)
     assert lines[1].startswith("constants of the FFTs") and lines[2].startswith("constants of wgmma")
     assert {b.algorithm for b in found if isinstance(b, Begun)} == {

@@ -1,6 +1,7 @@
 """The further forms of Hopper's kernel in emulation: teams in turns, clusters of blocks, copies that write y.
 
-As in test_gpu_wgmma.py, the last part breaks the kernel in ways that hardware would not forgive.
+As in test_gpu_implicit_gemm_wgmma.py, the last part breaks the kernel in ways that hardware would not
+forgive.
 """
 
 from dataclasses import replace
@@ -9,14 +10,14 @@ from itertools import product
 import pytest
 from cuda_shim import device as shim
 from helpers import Guarded, check_rounded
-from test_gpu_wgmma import AWKWARD, HALF, LAYOUTS, TF32, THREE, typed
+from test_gpu_implicit_gemm_wgmma import AWKWARD, HALF, LAYOUTS, TF32, THREE, typed
 
 import convalgos as ca
-from convalgos.gpu import wgmma
+from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.compile.module import Build, text
 from convalgos.gpu.device import use
 from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, Form, Tile
-from convalgos.gpu.wgmma import Wgmma, WgmmaPlan
+from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
 from convalgos.select import choose, devices
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import IDS

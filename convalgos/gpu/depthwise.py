@@ -45,7 +45,7 @@ LAST_TILE = (8, 2)
 LAST_VECTOR = 2  # channels of a thread: weights are loaded once for many of its outputs
 PLAIN_COLUMNS = 4  # outputs of a thread of the form `plain`
 ROW_PAD = 4  # taps of a row of weights are filled up to a multiple of it
-# Of a block of the kernels that use no shared memory, as in depthwise.cu.
+# Of a block of the kernels that use no shared memory, as in their sources.
 THREADS = {
     "rows": 64,
     "vectors": 128,
@@ -71,7 +71,9 @@ CUT = np.dtype([*((name, np.int32) for name in NUMBERS), *((name, DIVISOR) for n
 
 
 def form_build(form: str, dtype: str, **macros: int) -> Build:
-    return Build.of("depthwise.cu", **{f"FORM_{form.upper()}": 1}, element_t=ELEMENTS[dtype], **macros)
+    return Build.of(
+        f"depthwise_{form}.cu", **{f"FORM_{form.upper()}": 1}, element_t=ELEMENTS[dtype], **macros
+    )
 
 
 def rows_build(dtype: str, kernel: int, stride: int) -> Build:

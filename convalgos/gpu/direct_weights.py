@@ -1,7 +1,7 @@
 """The gradient of the filter on the GPU by direct sums, on the ordinary units: any problem and element type.
 
-The product of `weight_sums` in tiles of shared memory and registers, as in `gpu.direct`, with the pixels in
-the place of the taps: x and dy are read as they lie, in both layouts, and no patches are stored. Sums are
+The product of `split_k_weights` in tiles of shared memory and registers, as in `gpu.direct`, with the pixels
+in the place of the taps: x and dy are read as they lie, in both layouts, and no patches are stored. Sums are
 float32 for all types but float64. It always serves, and wins in strict float32 wherever a filter is no
 depthwise one.
 

@@ -10,7 +10,7 @@ blocks, the most that a cluster has on every device.
 Never run on hardware: only in an emulation of what NVIDIA documents. Costs are estimates.
 
 Source: Bailey 1990, "FFTs in external or hierarchical memory" (four steps); NVIDIA's PTX ISA, mapa and
-barrier.cluster; the rest as in `fft_chain`.
+barrier.cluster; the rest as in `block_fft`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ twice: columns write what rows read, rows write what columns read back. Filters 
 would need the spectra of all partitions of x instead, read once for every later output: more bytes than this
 from four partitions on. Passes over some tiles at a time keep the points in L2.
 
-Source: Bailey 1990, "FFTs in external or hierarchical memory" (four steps); the rest as in `fft_chain`.
+Source: Bailey 1990, "FFTs in external or hierarchical memory" (four steps); the rest as in `block_fft`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from convalgos.gpu.spectral.block_fft import (
 )
 
 RADIX = 32  # points of a column
-COLUMN_THREADS = 128  # of a block, as in fft_columns.cu
+COLUMN_THREADS = 128  # of a block, as in fft_four_step.cu
 COLUMN_SLOTS = 40  # instructions of a point of a column, reading x or writing y with it; counted in the code
 PASS_BYTES = 1 << 28  # of points, at most
 CACHED = 0.4  # of L2 that points may fill and stay; estimate
@@ -67,7 +67,7 @@ class Steps(NamedTuple):
 
 
 def columns_build() -> Build:
-    return Build.of("fft_columns.cu", RADIX=RADIX, COSINES=cosines())
+    return Build.of("fft_four_step.cu", RADIX=RADIX, COSINES=cosines())
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -139,7 +139,7 @@ class SteppedFft(GpuAlgorithm):
 
 def cached_bytes(machine: GpuMachine) -> float:
     """Of points that stay in L2 from one kernel to the next."""
-    return machine.constant("fft_steps.CACHED", CACHED) * machine.l2_bytes
+    return machine.constant("fft_four_step.CACHED", CACHED) * machine.l2_bytes
 
 
 def steps_seconds(problem: ConvProblem, way: Steps, machine: GpuMachine) -> float:

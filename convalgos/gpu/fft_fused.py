@@ -7,7 +7,7 @@ from the positions of stride 1, dilation spreads the filter. Wins on depthwise f
 long causal ones, FIR filters, kernels of 31x31 and larger.
 
 Source: the fusion is that of FlashFFTConv (Fu et al. 2023, arXiv:2311.05908), here in float32 on the ordinary
-units; transforms and tiles as in `fft_chain`.
+units; transforms and tiles as in `block_fft`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, and float64.
 
 The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction, in the
-arithmetic that `tensor_cores` tells of. Wins on dense layers of these types in both layouts, which it reads
+arithmetic that `gemm.mma` tells of. Wins on dense layers of these types in both layouts, which it reads
 and writes without a transpose. float64 needs a GPU whose tensor cores are faster at it than its other units:
 an A100 or H100; of a B200 both are as fast.
 

@@ -1,7 +1,7 @@
 """The gradient of the filter by an implicit GEMM on tensor cores: float16, bfloat16, TF32 and its triple.
 
-The product of `weight_sums` in fragments of 16 x 8 sums that a warp computes with one instruction, in the
-arithmetic that `tensor_cores` tells of. x and dy are read as they lie, in both layouts: whole 16 bytes where
+The product of `split_k_weights` in fragments of 16 x 8 sums that a warp computes with one instruction, in the
+arithmetic that `gemm.mma` tells of. x and dy are read as they lie, in both layouts: whole 16 bytes where
 channels lie last and are multiples of them, single elements otherwise. Wins on dense layers of these types.
 
 Never run on hardware: only in an emulation of what NVIDIA documents. Costs are estimates.

@@ -21,18 +21,29 @@ from convalgos.gpu.device.calibrate import KEPT
 from convalgos.gpu.device.machine import GpuMachine
 
 FORMAT = 1  # of the file; raise it when a constant changes its meaning
-LAUNCH = "machine.LAUNCH"  # which is a figure of the machine, too
-LIMITS = {  # constant of a file in `convalgos/gpu` -> what it may be
+LAUNCH = "device/machine.LAUNCH"  # which is a figure of the machine, too
+LIMITS = {  # constant -> what it may be. Its name: path of its file below convalgos/gpu, then the constant's
     LAUNCH: (1e-7, 1e-4),  # seconds
-    "wgmma.REACHED": (0.05, 1.2),  # of what cuBLAS reaches of the peak
-    "wgmma.L2_BYTES": (4.0, 256.0),
-    "wgmma.FILL": (0.1, 64.0),
-    "cudnn_cost.LOADS": (5.0, 500.0),
-    "cudnn_cost.FILL": (10.0, 10000.0),
-    "fft_chain.ISSUED": (0.02, 1.0),
-    "fft_steps.CACHED": (0.02, 1.0),
+    "implicit_gemm_wgmma.REACHED": (0.05, 1.2),  # of what cuBLAS reaches of the peak
+    "implicit_gemm_wgmma.L2_BYTES": (4.0, 256.0),
+    "implicit_gemm_wgmma.FILL": (0.1, 64.0),
+    "vendor/cost.LOADS": (5.0, 500.0),
+    "vendor/cost.FILL": (10.0, 10000.0),
+    "spectral/block_fft.ISSUED": (0.02, 1.0),
+    "fft_four_step.CACHED": (0.02, 1.0),
 }
-POWERS = {"wgmma.REACHED": 1, "fft_chain.ISSUED": 1, "cudnn_cost.LOADS": -1}  # of a peak that they stand by
+POWERS = {  # of the machine's efficiency, by which a constant changes when that is measured anew
+    "implicit_gemm_wgmma.REACHED": 1,
+    "spectral/block_fft.ISSUED": 1,
+    "vendor/cost.LOADS": -1,
+}
+OLD_FILES = {  # files whose names stand in what was kept before they were renamed
+    "machine": "device/machine",
+    "wgmma": "implicit_gemm_wgmma",
+    "cudnn_cost": "vendor/cost",
+    "fft_chain": "spectral/block_fft",
+    "fft_steps": "fft_four_step",
+}
 LONGEST_NAME = 1000  # characters
 
 
@@ -48,6 +59,7 @@ def with_constants(
     Raises:
         ValueError: there is no such constant or day, or it cannot be that much.
     """
+    values = {_today(name): value for name, value in values.items()}
     if unknown := sorted(values.keys() - LIMITS.keys()):
         raise ValueError(f"{', '.join(unknown)}: the constants are {', '.join(LIMITS)}")
     date.fromisoformat(strict_json.text("date", day, len("2026-11-30")))
@@ -57,6 +69,12 @@ def with_constants(
         found |= {name: scale**power * found[name] for name, power in POWERS.items() if name in found}
     launch = found.get(LAUNCH, figures.launch)
     return replace(figures, launch=launch, measured=tuple(found.items()), measured_on=day)
+
+
+def _today(name: str) -> str:
+    """The name of a constant, also where its file had another name when it was kept."""
+    file, dot, constant = name.rpartition(".")
+    return f"{OLD_FILES.get(file, file)}{dot}{constant}"
 
 
 def text(figures: GpuMachine) -> str:

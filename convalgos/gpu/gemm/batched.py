@@ -18,14 +18,14 @@ from convalgos.gpu.device.machine import GpuMachine
 from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
 from convalgos.gpu.launch.plan import GpuPlan, Launch, ceil_div, waves
 
-DEPTH = 8  # of a step, as in products.cu
+DEPTH = 8  # of a step, as in batched_gemm.cu
 FOUR = 4  # columns are loaded and stored so many at a time
 # By the side of a block's tile: threads of it, and what it reaches of the peak; steps, and shares of a wave
 # of blocks, that start and end take. Estimates: a little less than cuBLAS was measured to reach on an H200.
 SIDES = {128: (256, 0.82), 64: (64, 0.74)}
 MORE_STEPS = 2.5
 MORE_WAVES = 0.5
-BUILD = Build.of("products.cu")
+BUILD = Build.of("batched_gemm.cu")
 CUT = np.dtype(
     [
         *((name, DIVISOR) for name in ("row_blocks", "column_blocks")),

@@ -30,7 +30,7 @@ LEAST_STEPS = 4  # of a part
 MOST_WAVES = 8  # of blocks, up to which sums are cut
 ADDERS, MANY_PARTS = 256, 16  # threads of a block that adds parts, 8 to an element from so many parts on
 
-# The `Cut` of weight_sums.cuh.
+# The `Cut` of split_k_weights.cuh.
 CUT = np.dtype(
     [
         *((name, DIVISOR) for name in ("columns", "rows", "depth", "filter_tiles", "tap_tiles")),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from convalgos.core.problem import ConvProblem
 
-ROW_BYTES = 128  # of channels in a step, as in wgmma.cu
+ROW_BYTES = 128  # of channels in a step, as in implicit_gemm_wgmma.cu
 ALIGNED = 1024  # bytes: of stages; dynamic shared memory itself starts at a multiple of 128
 BULK_STOP = 0.5  # of the plain stop: 800 instructions a warp for 1,880, and half the tile to wait for
 

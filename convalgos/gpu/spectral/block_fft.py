@@ -272,7 +272,9 @@ def spectral_error(points: int) -> float:
 
 def instructions(points: float, slots: float, machine: GpuMachine) -> float:
     """Seconds of points of `slots` instructions each, on all multiprocessors."""
-    return points * slots / (machine.peak("float32") / 2 * machine.constant("fft_chain.ISSUED", ISSUED))
+    return (
+        points * slots / (machine.peak("float32") / 2 * machine.constant("spectral/block_fft.ISSUED", ISSUED))
+    )
 
 
 def seconds(blocks: int, chain: Chain, slots: float, machine: GpuMachine) -> float:

@@ -80,8 +80,8 @@ def _product(problem: ConvProblem, machine: GpuMachine, kind: str, tile: tuple[i
     """Of the products, in tiles of this size."""
     tensor, (m, n) = kind != "float32", tile
     peak = (machine.tensor_peak(kind) if tensor else machine.peak("float32")) / machine.multiprocessors
-    loads = machine.constant("cudnn_cost.LOADS", LOADS) if tensor else PLAIN_LOADS
-    fill = machine.constant("cudnn_cost.FILL", FILL) if tensor else PLAIN_FILL
+    loads = machine.constant("vendor/cost.LOADS", LOADS) if tensor else PLAIN_LOADS
+    fill = machine.constant("vendor/cost.FILL", FILL) if tensor else PLAIN_FILL
     computed, loaded = m * n / REACHED[kind], loads * (m + n)
     step = max(computed, loaded) if tensor else computed + loaded  # products, at the peak, for one per output
     rows, columns, sums = _matrices(problem, VECTOR[kind])

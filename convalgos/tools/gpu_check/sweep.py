@@ -23,7 +23,8 @@ import numpy as np
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
-from convalgos.gpu import fft_four_step, fft_fused, wgmma
+from convalgos.gpu import fft_four_step, fft_fused
+from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.cudnn import Cudnn
 from convalgos.gpu.device import Device, GpuMachine, measured
 from convalgos.gpu.direct import Direct
@@ -236,18 +237,18 @@ def _long(algorithm: fft_four_step.SteppedFft, problem: ConvProblem, way: fft_fo
 
 
 GROUPS = (
-    Group("cuDNN", {"cudnn_cost.LOADS": cost.LOADS, "cudnn_cost.FILL": cost.FILL}, _vendor),
+    Group("cuDNN", {"vendor/cost.LOADS": cost.LOADS, "vendor/cost.FILL": cost.FILL}, _vendor),
     Group(
         "the FFTs",
-        {"fft_chain.ISSUED": block_fft.ISSUED, "fft_steps.CACHED": fft_four_step.CACHED},
+        {"spectral/block_fft.ISSUED": block_fft.ISSUED, "fft_four_step.CACHED": fft_four_step.CACHED},
         _transforms,
     ),
     Group(
         "wgmma",
         {
-            "wgmma.REACHED": wgmma.REACHED,
-            "wgmma.L2_BYTES": float(wgmma.L2_BYTES),
-            "wgmma.FILL": float(wgmma.FILL),
+            "implicit_gemm_wgmma.REACHED": wgmma.REACHED,
+            "implicit_gemm_wgmma.L2_BYTES": float(wgmma.L2_BYTES),
+            "implicit_gemm_wgmma.FILL": float(wgmma.FILL),
         },
         _tiles,
     ),

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
 
 from convalgos.gpu.device.machine import GpuMachine
 
@@ -49,9 +48,9 @@ def _sources(path: str, folder: Traversable) -> Iterator[tuple[str, str]]:
 
 def _on(machine: GpuMachine, constant: Constant) -> Constant:
     """The constant by which a GPU is judged: the estimate of the file, or what was measured."""
-    path = PurePosixPath(constant.file)
-    name = f"{path.stem}.{constant.name}"
-    if path.parts[0] != "gpu" or name not in dict(machine.measured):
+    package, _, path = constant.file.removesuffix(".py").partition("/")
+    name = f"{path}.{constant.name}"
+    if package != "gpu" or name not in dict(machine.measured):
         return constant
     told = f"measured by gpu-check on {machine.measured_on}, before {constant.value}: {constant.comment}"
     return replace(constant, value=f"{machine.constant(name, 0.0):.4g}", comment=told)

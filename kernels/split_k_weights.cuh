@@ -4,7 +4,7 @@
 // cut into steps and these into parts: where there are several, each writes its own sums, and `add_parts` adds
 // them up in a fixed order, so that the bits are the same in every run.
 #pragma once
-#include "parts.cuh"
+#include "split_k.cuh"
 
 using sum_t = decltype(widen(element_t()));
 

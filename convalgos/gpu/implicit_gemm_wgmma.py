@@ -36,7 +36,7 @@ from convalgos.gpu.device.tma import Im2col, TensorMaps
 from convalgos.gpu.gemm.wgmma_forms import ALIGNED, PLAIN, RACED, ROW_BYTES, Form, Tile
 from convalgos.gpu.launch.plan import GRID_X, IMAGE_ELEMENTS, GpuAlgorithm, GpuPlan, ceil_div, waves
 
-PIECE_BYTES = 16  # the unit that swizzling moves, as in wgmma.cu
+PIECE_BYTES = 16  # the unit that swizzling moves, as in implicit_gemm_wgmma.cu
 THREADS, PACKERS, PACKED_PIXELS = 384, 256, 64
 LEAST_GROUP = 32  # bytes of a group's channels that are worth a step
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -153,7 +153,7 @@ def parts_bytes(problem: ConvProblem, splits: int) -> int:
 
 def build(dtype: str, tile: Tile, form: Form = PLAIN) -> Build:
     return Build.of(
-        "wgmma.cu",
+        "implicit_gemm_wgmma.cu",
         element_t=ELEMENTS[dtype],
         ROWS=tile.rows,
         COLUMNS=tile.columns,
@@ -230,12 +230,14 @@ class Wgmma(GpuAlgorithm):
         """Of all kernels, but for the time to launch the first one."""
         kind = "float16" if self.math == "half" else "tf32"
         rate = (
-            machine.constant("wgmma.REACHED", REACHED) * machine.tensor_peak(kind) / machine.multiprocessors
+            machine.constant("implicit_gemm_wgmma.REACHED", REACHED)
+            * machine.tensor_peak(kind)
+            / machine.multiprocessors
         )
         flops = 2 * tile.rows * tile.columns * step(problem)
-        filling = machine.constant("wgmma.FILL", FILL) / tile.blocks
+        filling = machine.constant("implicit_gemm_wgmma.FILL", FILL) / tile.blocks
         read = self.form.read_bytes(tile, problem) / (
-            machine.constant("wgmma.L2_BYTES", L2_BYTES) * machine.clock
+            machine.constant("implicit_gemm_wgmma.L2_BYTES", L2_BYTES) * machine.clock
         )
         busy = waves(tiles(problem, tile, self.form.cluster) * splits * self.form.cluster, machine)
         each = ceil_div(steps(problem, self.terms), splits)

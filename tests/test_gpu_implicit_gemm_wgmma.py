@@ -13,12 +13,12 @@ from cuda_shim import device as shim
 from helpers import PROBLEMS, Guarded, check_rounded, example
 
 from convalgos.core.problem import ConvProblem
-from convalgos.gpu import wgmma
+from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.compile.module import Build, text
 from convalgos.gpu.device import tma, use
 from convalgos.gpu.device.tma import Im2col, TensorMaps
 from convalgos.gpu.implicit_gemm import ImplicitGemm
-from convalgos.gpu.wgmma import Wgmma, WgmmaPlan
+from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 HALF, TF32, THREE = Wgmma("half"), Wgmma("tf32"), Wgmma("3xtf32")
