@@ -13,7 +13,7 @@ constexpr int MET = TAPS / 2;            // taps that an input meets along a dim
 constexpr int SPAN = TX / 2 + MET - 1;   // outputs of a thread in a row
 constexpr int ROWS = TY / 2 + MET - 1;
 
-struct Cut {
+struct Params {
     small_t threads;               // in all
     small_t low[2];                // of rows and columns
     small_t spare;
@@ -23,7 +23,8 @@ struct Cut {
 };
 
 // The weights of a filter and a plane of taps.
-__device__ inline void load_weights(const sum_t* w, small_t filter, small_t t, const Conv& p, sum_t (&taps)[TAPS * TAPS]) {
+__device__ inline void load_weights(const sum_t* w, small_t filter, small_t t, const Conv& p,
+                                    sum_t (&taps)[TAPS * TAPS]) {
 #if CHANNELS_LAST
     const sum_t* from = w + index_t(t) * TAPS * TAPS * p.filters + filter;
 #pragma unroll
@@ -41,21 +42,21 @@ __device__ inline void load_weights(const sum_t* w, small_t filter, small_t t, c
 // bias (C,) or null; dx and dy as the problem says, in which dx is x and dy is y.
 extern "C" __global__ void __launch_bounds__(THREADS, TAPS == 4 ? 5 : 3)
 squares(const element_t* __restrict__ dy, const sum_t* __restrict__ w, const element_t* __restrict__ bias,
-        element_t* __restrict__ dx, const Conv p, const Cut cut) {
+        element_t* __restrict__ dx, const Conv p, const Params params) {
     unsigned rest = blockIdx.x * THREADS + threadIdx.x;
-    if (rest >= cut.threads) return;
-    small_t channel = CHANNELS_LAST ? take(rest, cut.channels) : 0;
-    const small_t first_w = take(rest, cut.columns) * TX, first_h = take(rest, cut.rows) * TY;
-    const small_t depth = take(rest, cut.depth);
-    if (!CHANNELS_LAST) channel = take(rest, cut.channels);
+    if (rest >= params.threads) return;
+    small_t channel = CHANNELS_LAST ? take(rest, params.channels) : 0;
+    const small_t first_w = take(rest, params.columns) * TX, first_h = take(rest, params.rows) * TY;
+    const small_t depth = take(rest, params.depth);
+    if (!CHANNELS_LAST) channel = take(rest, params.channels);
     const small_t image = rest, multiplier = p.filters / p.channels;
-    const small_t first_q = first_w / 2 + cut.low[1] - (MET - 1), first_p = first_h / 2 + cut.low[0] - (MET - 1);
+    const small_t first_q = first_w / 2 + params.low[1] - (MET - 1), first_p = first_h / 2 + params.low[0] - (MET - 1);
     const small_t pixel = CHANNELS_LAST ? p.y_pixel : 1;
 
     sum_t sums[TY][TX] = {};
     for (small_t t = 0; t < p.kernel[0]; t++) {
         unsigned d = depth + p.pad[0] - t * p.dilation[0];
-        if (small_t(d) < 0 || take(d, cut.stride_d) || small_t(d) >= p.out[0]) continue;
+        if (small_t(d) < 0 || take(d, params.stride_d) || small_t(d) >= p.out[0]) continue;
         for (small_t filter = channel * multiplier; filter < (channel + 1) * multiplier; filter++) {
             const element_t* plane =
                 dy + image * p.y_image + index_t(filter) * p.y_channel + d * p.out[1] * p.out[2] * p.y_pixel;
@@ -65,7 +66,8 @@ squares(const element_t* __restrict__ dy, const sum_t* __restrict__ w, const ele
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 const bool there = inside(first_p + i, p.out[1]);
-                const small_t at = forget(first_q);  // tested anew in every row: known for all, tests fill the registers
+                // tested anew in every row: known for all, tests fill the registers
+                const small_t at = forget(first_q);
                 const element_t* row = plane + ((first_p + i) * p.out[2] + at) * pixel;
 #pragma unroll
                 for (int j = 0; j < SPAN; j++)

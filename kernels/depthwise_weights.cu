@@ -17,7 +17,7 @@ constexpr int SPAN = (TX - 1) * STRIDE + WIDTH;   // inputs of a thread in a row
 constexpr int AHEAD = HEIGHT == 1 || TAPS > 25 || STRIDE * TX > (CHANNELS_LAST ? 4 : 8) ? 1 : 2;
 constexpr int BLOCKS = TAPS > 25 ? 3 : TAPS > 9 ? 4 : 5;  // that share the registers: loads may fill the rest
 
-struct Cut {
+struct Params {
     small_t items;                 // strips, bands, depths and images of a filter
     small_t rows;                  // of dy in a band
     small_t groups;                // of threads in a block; each takes one item after the other
@@ -39,7 +39,8 @@ __device__ inline void load_outputs(const element_t* from, bool there, small_t l
 #if CHANNELS_LAST
 // SPAN inputs of a channel in a row, of which the next pixel lies p.x_pixel further.
 template <int>
-__device__ inline void load_inputs(const element_t* row, small_t first, bool there, const Conv& p, sum_t (&span)[SPAN]) {
+__device__ inline void load_inputs(const element_t* row, small_t first, bool there, const Conv& p,
+                                   sum_t (&span)[SPAN]) {
     const small_t at = forget(first);  // tested anew in every row: known for all, tests fill the registers
     const element_t* from = row + at * p.x_pixel;
 #pragma unroll
@@ -54,14 +55,16 @@ constexpr int WIDEST = 16 / sizeof(element_t);  // elements of the widest load
 
 // The same, of neighbours.
 template <int VECTOR>
-__device__ inline void load_inputs(const element_t* row, small_t first, bool there, const Conv& p, sum_t (&span)[SPAN]) {
+__device__ inline void load_inputs(const element_t* row, small_t first, bool there, const Conv& p,
+                                   sum_t (&span)[SPAN]) {
     load_span<VECTOR, LEFT>(row, first, there, p.size[2], span);
 }
 #endif
 
 // The products of `rows` rows of dy from first_p on, columns q and on, with the inputs that they read.
 template <int VECTOR>
-__device__ inline void walk(const element_t* x_plane, const element_t* dy_plane, small_t q, small_t first_p, small_t rows,
+__device__ inline void walk(const element_t* x_plane, const element_t* dy_plane, small_t q, small_t first_p,
+                            small_t rows,
                             const Conv& p, sum_t (&sums)[TAPS]) {
     const small_t first_w = q * STRIDE - p.pad[2];
     const small_t pixel_x = CHANNELS_LAST ? p.x_pixel : 1, pixel_y = CHANNELS_LAST ? p.y_pixel : 1;
@@ -118,25 +121,25 @@ __device__ inline void add_lanes(sum_t (&sums)[TAPS], small_t& first, small_t& c
 // x, dy as the problem says; dw (K, T, R, S); parts (parts, K, T, R, S) or null.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS)
 strips(const element_t* __restrict__ x, const element_t* __restrict__ dy, element_t* __restrict__ dw,
-       sum_t* __restrict__ parts, const Conv p, const Cut cut) {
+       sum_t* __restrict__ parts, const Conv p, const Params params) {
     __shared__ sum_t scratch[BATCH * MOST_THREADS];
     unsigned rest = blockIdx.x, group = threadIdx.x;
-    const small_t t = take(rest, cut.t), part = take(rest, cut.parts), lane = take(group, cut.lanes);
-    const small_t filter = rest * cut.lanes.by + lane, step = cut.parts.by * cut.groups;
+    const small_t t = take(rest, params.t), part = take(rest, params.parts), lane = take(group, params.lanes);
+    const small_t filter = rest * params.lanes.by + lane, step = params.parts.by * params.groups;
     unsigned channel = filter;
-    take(channel, cut.multiplier);
+    take(channel, params.multiplier);
 
     const small_t x_plane = p.size[1] * p.size[2] * p.x_pixel, y_plane = p.out[1] * p.out[2] * p.y_pixel;
     sum_t sums[TAPS] = {};
-    const bool works = small_t(group) < cut.groups && filter < p.filters;
-    for (small_t item = part * cut.groups + group; works && item < cut.items; item += step) {
+    const bool works = small_t(group) < params.groups && filter < p.filters;
+    for (small_t item = part * params.groups + group; works && item < params.items; item += step) {
         unsigned image = item;
-        const small_t q = take(image, cut.columns) * TX, first_p = take(image, cut.bands) * cut.rows;
-        const small_t depth = take(image, cut.depth), d = depth * p.stride[0] - p.pad[0] + t * p.dilation[0];
+        const small_t q = take(image, params.columns) * TX, first_p = take(image, params.bands) * params.rows;
+        const small_t depth = take(image, params.depth), d = depth * p.stride[0] - p.pad[0] + t * p.dilation[0];
         if (!inside(d, p.size[0])) continue;
         const element_t* x_from = x + image * p.x_image + index_t(channel) * p.x_channel + d * x_plane;
         const element_t* dy_from = dy + image * p.y_image + index_t(filter) * p.y_channel + depth * y_plane;
-        const small_t rows = least(cut.rows, p.out[1] - first_p);
+        const small_t rows = least(params.rows, p.out[1] - first_p);
 #if CHANNELS_LAST
         walk<1>(x_from, dy_from, q, first_p, rows, p, sums);
 #else
@@ -150,7 +153,7 @@ strips(const element_t* __restrict__ x, const element_t* __restrict__ dy, elemen
 #endif
     }
 #if CHANNELS_LAST
-    add_groups(sums, scratch, cut.lanes.by, cut.groups, [&](int i, sum_t sum) {
+    add_groups(sums, scratch, params.lanes.by, params.groups, [&](int i, sum_t sum) {
         put(dw, parts, part, {filter, t, i / WIDTH, i % WIDTH}, p, sum);
     });
 #else

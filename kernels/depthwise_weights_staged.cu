@@ -12,7 +12,7 @@
 constexpr int MOST_THREADS = 256;
 constexpr int TAPS = TR * TS;
 
-struct Cut {
+struct Params {
     small_t items;                   // segments of rows, bands, phases f, depths and images of a filter
     small_t rows, run;               // of dy in a band; outputs of a thread along a row
     small_t groups, down;            // of threads in a block; tiles of taps along R in it
@@ -31,48 +31,49 @@ struct Cut {
 // Shared: x (height, pitch), dy (rows, columns); in the end sums.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, sizeof(sum_t) == 8 ? 1 : 2)
 staged(const element_t* __restrict__ x, const element_t* __restrict__ dy, element_t* __restrict__ dw,
-       sum_t* __restrict__ parts, const Conv p, const Cut cut) {
+       sum_t* __restrict__ parts, const Conv p, const Params params) {
     const small_t tid = threadIdx.x, threads = blockDim.x;
     unsigned rest = blockIdx.x, group = tid;
-    const small_t e = take(rest, cut.e), first_s = take(rest, cut.blocks_s) * cut.across.by * TS;
-    const small_t first_r = take(rest, cut.blocks_r) * cut.down * TR, t = take(rest, cut.t);
-    const small_t part = take(rest, cut.parts), filter = rest;
-    take(rest, cut.multiplier);
+    const small_t e = take(rest, params.e), first_s = take(rest, params.blocks_s) * params.across.by * TS;
+    const small_t first_r = take(rest, params.blocks_r) * params.down * TR, t = take(rest, params.t);
+    const small_t part = take(rest, params.parts), filter = rest;
+    take(rest, params.multiplier);
     const small_t channel = rest;
-    unsigned tile_r = take(group, cut.lanes);
-    const small_t tile_s = take(tile_r, cut.across), pitch = cut.pitch.by, columns = cut.columns.by;
-    sum_t *x_tile = static_cast<sum_t*>(dynamic_shared()), *dy_tile = x_tile + cut.height * pitch;
+    unsigned tile_r = take(group, params.lanes);
+    const small_t tile_s = take(tile_r, params.across), pitch = params.pitch.by, columns = params.columns.by;
+    sum_t *x_tile = static_cast<sum_t*>(dynamic_shared()), *dy_tile = x_tile + params.height * pitch;
     const sum_t* x_mine = x_tile + small_t(tile_r) * TR * p.dilation[1] * pitch + tile_s * TS;
 
     sum_t sums[TAPS] = {};
-    for (small_t item = part; item < cut.items; item += cut.parts.by) {
+    for (small_t item = part; item < params.items; item += params.parts.by) {
         unsigned image = item;
-        const small_t first_q = take(image, cut.segments) * columns, first_p = take(image, cut.bands) * cut.rows;
-        const small_t f = take(image, cut.f), depth = take(image, cut.depth);
+        const small_t first_q = take(image, params.segments) * columns;
+        const small_t first_p = take(image, params.bands) * params.rows;
+        const small_t f = take(image, params.f), depth = take(image, params.depth);
         const small_t d = depth * p.stride[0] - p.pad[0] + t * p.dilation[0];
         if (!inside(d, p.size[0])) continue;  // for all threads
         __syncthreads();
         const small_t first_h = first_p * p.stride[1] + first_r * p.dilation[1] - p.pad[1];
-        const small_t first_w = (first_q + first_s) * cut.step + f * p.stride[2] + e * p.dilation[2] - p.pad[2];
+        const small_t first_w = (first_q + first_s) * params.step + f * p.stride[2] + e * p.dilation[2] - p.pad[2];
         const element_t* x_from = x + image * p.x_image + index_t(channel) * p.x_channel;
-        for (small_t i = tid; i < cut.height * pitch; i += threads) {
+        for (small_t i = tid; i < params.height * pitch; i += threads) {
             unsigned row = i;
-            const small_t w = first_w + take(row, cut.pitch) * cut.step, h = first_h + row;
+            const small_t w = first_w + take(row, params.pitch) * params.step, h = first_h + row;
             const bool there = inside(h, p.size[1]) && inside(w, p.size[2]);
             x_tile[i] = there ? widen(x_from[((d * p.size[1] + h) * p.size[2] + w) * p.x_pixel]) : sum_t(0);
         }
         const element_t* dy_from = dy + image * p.y_image + index_t(filter) * p.y_channel;
-        for (small_t i = tid; i < cut.rows * columns; i += threads) {
+        for (small_t i = tid; i < params.rows * columns; i += threads) {
             unsigned row = i;
-            const small_t q = (first_q + take(row, cut.columns)) * cut.f.by + f, h = first_p + row;
+            const small_t q = (first_q + take(row, params.columns)) * params.f.by + f, h = first_p + row;
             const bool there = h < p.out[1] && q < p.out[2];
             dy_tile[i] = there ? widen(dy_from[((depth * p.out[1] + h) * p.out[2] + q) * p.y_pixel]) : sum_t(0);
         }
         __syncthreads();
-        const small_t runs = least(cut.rows, p.out[1] - first_p) * cut.runs.by;
-        for (small_t run = group; small_t(group) < cut.groups && run < runs; run += cut.groups) {
+        const small_t runs = least(params.rows, p.out[1] - first_p) * params.runs.by;
+        for (small_t run = group; small_t(group) < params.groups && run < runs; run += params.groups) {
             unsigned row = run;
-            const small_t at = take(row, cut.runs) * cut.run;
+            const small_t at = take(row, params.runs) * params.run;
             const sum_t* dy_row = dy_tile + small_t(row) * columns + at;
             const sum_t* x_row = x_mine + small_t(row) * p.stride[1] * pitch + at;
             sum_t window[TR][TS + 4];
@@ -82,7 +83,7 @@ staged(const element_t* __restrict__ x, const element_t* __restrict__ dy, elemen
                 for (int j = 0; j < TS; j += 4)
                     widen_pack(load_pack<4>(x_row + i * p.dilation[1] * pitch + j), window[i] + j);
 #pragma unroll 2
-            for (small_t q = 0; q < cut.run; q += 4) {
+            for (small_t q = 0; q < params.run; q += 4) {
                 const Pack<sum_t, 4> four = load_pack<4>(dy_row + q);
 #pragma unroll
                 for (int i = 0; i < TR; i++) {
@@ -97,8 +98,8 @@ staged(const element_t* __restrict__ x, const element_t* __restrict__ dy, elemen
             }
         }
     }
-    const small_t a = cut.e.by;  // taps of a phase lie so far apart
-    add_groups(sums, x_tile, cut.lanes.by, cut.groups, [&](int i, sum_t sum) {
+    const small_t a = params.e.by;  // taps of a phase lie so far apart
+    add_groups(sums, x_tile, params.lanes.by, params.groups, [&](int i, sum_t sum) {
         const small_t r = first_r + small_t(tile_r) * TR + i / TS, s = first_s + tile_s * TS + i % TS;
         put(dw, parts, part, {filter, t, r, s * a + e}, p, sum);
     });

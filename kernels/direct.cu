@@ -32,7 +32,7 @@ constexpr small_t OUTSIDE = -(1 << 30);  // of a pixel that does not exist
 
 static_assert(TILE_M % LANES_M == 0 && TILE_K % LANES_K == 0, "every thread loads as much");
 
-struct Cut {
+struct Params {
     Divisor filter_tiles, groups;  // tiles of a group
     Divisor columns, rows, depth;  // outputs
     small_t taps;                  // of a group, a multiple of TILE_K
@@ -48,20 +48,20 @@ struct Block {
     small_t filter_tile, group, first_pixel;
 };
 
-__device__ inline Block block_of(unsigned index, const Cut& cut) {
-    const small_t filter_tile = take(index, cut.filter_tiles), group = take(index, cut.groups);
+__device__ inline Block block_of(unsigned index, const Params& params) {
+    const small_t filter_tile = take(index, params.filter_tiles), group = take(index, params.groups);
     return {filter_tile, group, small_t(index) * TILE_M};
 }
 
 // x as the problem says; w (groups, taps, filters_padded); bias (K,) or null; taps (taps,).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
-       element_t* __restrict__ y, const Tap* __restrict__ taps, const Conv p, const Cut cut) {
+       element_t* __restrict__ y, const Tap* __restrict__ taps, const Conv p, const Params params) {
     __shared__ __align__(16) sum_t x_tile[2][TILE_K][X_ROW];
     __shared__ __align__(16) sum_t w_tile[2][TILE_K][TILE_N];
 
     const small_t tid = threadIdx.x;
-    const Block block = block_of(blockIdx.x, cut);
+    const Block block = block_of(blockIdx.x, params);
     const small_t filters = p.filters / p.groups;  // of the group
     const small_t out_pixels = p.out[0] * p.out[1] * p.out[2];
     const small_t all_pixels = p.images * out_pixels;
@@ -74,9 +74,9 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     for (int i = 0; i < PIXELS; i++) {
         const small_t m = block.first_pixel + lane_m + i * LANES_M;
         unsigned image = m;
-        pixels[i].w = take(image, cut.columns) * p.stride[2] - p.pad[2];
-        pixels[i].h = take(image, cut.rows) * p.stride[1] - p.pad[1];
-        pixels[i].d = take(image, cut.depth) * p.stride[0] - p.pad[0];
+        pixels[i].w = take(image, params.columns) * p.stride[2] - p.pad[2];
+        pixels[i].h = take(image, params.rows) * p.stride[1] - p.pad[1];
+        pixels[i].d = take(image, params.depth) * p.stride[0] - p.pad[0];
         const index_t row = index_t(pixels[i].d) * p.size[1] + pixels[i].h;
         pixels[i].first = x_group + image * p.x_image + (row * p.size[2] + pixels[i].w) * p.x_pixel;
         if (m >= all_pixels) pixels[i].d = OUTSIDE;
@@ -84,7 +84,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     const bool loads_w = tid * W_PACK < TILE_K * TILE_N;
     const small_t w_row = tid * W_PACK / TILE_N, w_column = tid * W_PACK % TILE_N;
     const element_t* w_from =
-        w + (index_t(block.group) * cut.taps + w_row) * cut.filters_padded + block.filter_tile * TILE_N + w_column;
+        w + (index_t(block.group) * params.taps + w_row) * params.filters_padded + block.filter_tile * TILE_N + w_column;
 
     element_t x_next[PIXELS][STEPS];
     Pack<element_t, W_PACK> w_next;
@@ -100,7 +100,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
                 x_next[i][s] = there ? at.first[tap.offset] : element_t();
             }
         }
-        if (loads_w) w_next = load_pack<W_PACK>(w_from + index_t(k) * cut.filters_padded);
+        if (loads_w) w_next = load_pack<W_PACK>(w_from + index_t(k) * params.filters_padded);
     };
     auto keep = [&](int buffer) {
 #pragma unroll
@@ -120,7 +120,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     keep(0);
     __syncthreads();
     int buffer = 0;
-    for (small_t k = TILE_K; k < cut.taps; k += TILE_K) {
+    for (small_t k = TILE_K; k < params.taps; k += TILE_K) {
         fetch(k);
         Tile::add(sums, x_tile[buffer], w_tile[buffer], place);
         buffer ^= 1;
@@ -130,7 +130,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     Tile::add(sums, x_tile[buffer], w_tile[buffer], place);
 
     // Worked out again: kept until now, it would have taken registers from the sums.
-    const Block to_block = block_of(forget(blockIdx.x), cut);
+    const Block to_block = block_of(forget(blockIdx.x), params);
     const Tile::Place to_place = Tile::place_of(forget(tid));
     element_t* y_group = y + index_t(to_block.group) * filters * p.y_channel;
     const element_t* b_group = bias ? bias + index_t(to_block.group) * filters : nullptr;
@@ -169,7 +169,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
 #pragma unroll
         for (int i = 0; i < VM; i++) {
             unsigned image = m0 + i;
-            const small_t w = take(image, cut.columns), h = take(image, cut.rows), d = take(image, cut.depth);
+            const small_t w = take(image, params.columns), h = take(image, params.rows), d = take(image, params.depth);
             places[i] = image * p.y_image + (d * p.out[1] + h) * p.out[2] + w;
         }
 #pragma unroll

@@ -20,13 +20,13 @@ static_assert(TILE_T % LANES == 0 && (TILE_F % LANES == 0 || TILE_F < LANES), "e
 // x and dy as the problem says; taps (tap_tiles * TILE_T,). dw, or where there are several parts (parts, K, taps).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 direct_weights(const element_t* __restrict__ x, const element_t* __restrict__ dy, element_t* __restrict__ dw,
-               sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p, const Cut cut) {
+               sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p, const Params params) {
     __shared__ __align__(16) sum_t x_tile[2][STEP][TILE_T + 4];  // off the banks of the row before
     __shared__ __align__(16) sum_t dy_tile[2][STEP][TILE_F + 4];
     __shared__ __align__(16) Tap tile_taps[TILE_T];
 
     const small_t tid = threadIdx.x;
-    const Share share = share_of(blockIdx.x, blockIdx.y, cut);
+    const Share share = share_of(blockIdx.x, blockIdx.y, params);
     const small_t filters = p.filters / p.groups;
     const small_t first_filter = share.group * filters + share.first_filter;  // of all
     const small_t there = filters - share.first_filter;                       // of the tile, or more
@@ -41,7 +41,7 @@ direct_weights(const element_t* __restrict__ x, const element_t* __restrict__ dy
 
     element_t x_next[TAPS], dy_next[FILTERS];
     auto fetch = [&](small_t step) {
-        const Pixel pixel = pixel_at(unsigned(step) * STEP + pixel_lane, x_group, dy_first, p, cut);
+        const Pixel pixel = pixel_at(unsigned(step) * STEP + pixel_lane, x_group, dy_first, p, params);
 #pragma unroll
         for (int i = 0; i < TAPS; i++) {
             const Tap tap = tile_taps[lane + i * LANES];
@@ -77,7 +77,7 @@ direct_weights(const element_t* __restrict__ x, const element_t* __restrict__ dy
     }
     Tile::add(sums, x_tile[buffer], dy_tile[buffer], place);
 
-    sum_t* part = cut.parts == 1 ? nullptr : parts + index_t(blockIdx.y) * p.filters * cut.taps;
+    sum_t* part = params.parts == 1 ? nullptr : parts + index_t(blockIdx.y) * p.filters * params.taps;
 #pragma unroll
     for (int j = 0; j < THREAD_F; j++) {
         const small_t filter = place.row + j / Tile::VN * Tile::ROWS * Tile::VN + j % Tile::VN;
@@ -85,11 +85,11 @@ direct_weights(const element_t* __restrict__ x, const element_t* __restrict__ dy
 #pragma unroll
         for (int i = 0; i < THREAD_T; i += Tile::VM) {
             const small_t tap = share.first_tap + place.column + i * Tile::COLUMNS;
-            if (tap >= cut.taps) break;
+            if (tap >= params.taps) break;
             sum_t neighbours[Tile::VM];
 #pragma unroll
             for (int e = 0; e < Tile::VM; e++) neighbours[e] = sums[i + e][j];
-            store_sums(neighbours, first_filter + filter, tap, dw, part, p, cut);
+            store_sums(neighbours, first_filter + filter, tap, dw, part, p, params);
         }
     }
 }

@@ -50,10 +50,10 @@ __device__ __forceinline__ small_t place(small_t i) { return i + i / PAD; }
 extern "C" __global__ void IN_CLUSTERS(CLUSTER) __launch_bounds__(THREADS, RESIDENT)
 cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const void* __restrict__ bias,
               void* __restrict__ y, const Complex* __restrict__ columns, const Complex* __restrict__ tables,
-              const Conv p, const Cut cut, small_t prepares) {
+              const Conv p, const Tiling tiling, small_t prepares) {
     Complex* shared = static_cast<Complex*>(dynamic_shared());
     const small_t rank = cluster_rank();
-    const Tile tile = tile_of(blockIdx.x / CLUSTER, p, cut);
+    const Tile tile = tile_of(blockIdx.x / CLUSTER, p, tiling);
     const small_t half = CLUSTER * POINTS, first_column = rank * COLUMNS + threadIdx.x;
     const auto row = [](int) { return 0; };
 
@@ -64,7 +64,7 @@ cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const v
         const small_t column = first_column + i;
         const auto at = [=](int k) { return column + k / CLUSTER * THREADS + k % CLUSTER * POINTS; };
         Complex v[HELD];
-        read_places<HELD>(v, x, tile, p, cut, half, row, at);
+        read_places<HELD>(v, x, tile, p, tiling, half, row, at);
 #pragma unroll
         for (int k = 0; k < HELD; k++) {
             if (k % CLUSTER == 0) {
@@ -101,13 +101,13 @@ cluster_tiles(const void* __restrict__ x, Complex* __restrict__ spectra, const v
             weigh<CLUSTER, true>(v + k);
         }
         if (!strided(p)) {
-            write_places<HELD>(v, y, bias, tile, p, cut, half, row, at);
+            write_places<HELD>(v, y, bias, tile, p, tiling, half, row, at);
         } else {
-            const float b = bias_of(bias, tile.filter, cut.element);
+            const float b = bias_of(bias, tile.filter, tiling.element);
 #pragma unroll
             for (int k = 0; k < HELD; k++) {
-                write_selected(v[k].re, y, b, tile, p, cut, 0, at(k));
-                write_selected(v[k].im, y, b, tile, p, cut, 0, at(k) + half);
+                write_selected(v[k].re, y, b, tile, p, tiling, 0, at(k));
+                write_selected(v[k].im, y, b, tile, p, tiling, 0, at(k) + half);
             }
         }
     }

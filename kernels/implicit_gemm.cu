@@ -10,7 +10,7 @@
 // Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
 #include "mma_fragments.cuh"
-#include "sums.cuh"
+#include "split_k.cuh"
 
 constexpr int CHUNKS = 8;                               // of 16 bytes, the unit of copies, in a row
 constexpr int CHUNK_WORDS = 16 / sizeof(word_t);        // words of one
@@ -27,7 +27,7 @@ constexpr int STAGE = (TILE_P + TILE_F) * ROW;               // words of a stage
 constexpr int X_CHUNKS = TILE_P * CHUNKS / THREADS, W_CHUNKS = TILE_F * CHUNKS / THREADS;  // of a thread
 constexpr small_t OUTSIDE = -(1 << 30);  // row of a pixel that does not exist
 
-struct Cut {
+struct Params {
     small_t filter_tiles;    // of a group
     small_t taps;            // of a group, whole steps
     small_t filters_padded;  // of a group
@@ -69,17 +69,18 @@ __device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filt
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
               element_t* __restrict__ y, sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p,
-              const Cut cut) {
+              const Params params) {
     word_t* const shared = static_cast<word_t*>(dynamic_shared());
     const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const small_t filter_tile = blockIdx.x % cut.filter_tiles;
-    const small_t group = blockIdx.x / cut.filter_tiles % p.groups;
-    const small_t first_pixel = blockIdx.x / cut.filter_tiles / p.groups * TILE_P;
+    const small_t filter_tile = blockIdx.x % params.filter_tiles;
+    const small_t group = blockIdx.x / params.filter_tiles % p.groups;
+    const small_t first_pixel = blockIdx.x / params.filter_tiles / p.groups * TILE_P;
     const small_t filters = p.filters / p.groups;
     const small_t out_pixels = p.out[0] * p.out[1] * p.out[2];
     const small_t all_pixels = p.images * out_pixels;
-    const small_t steps = cut.taps / STEP;
-    const small_t begin = index_t(steps) * blockIdx.y / cut.splits, end = index_t(steps) * (blockIdx.y + 1) / cut.splits;
+    const small_t steps = params.taps / STEP;
+    const small_t begin = index_t(steps) * blockIdx.y / params.splits;
+    const small_t end = index_t(steps) * (blockIdx.y + 1) / params.splits;
 
     // Neighbouring threads copy neighbours in memory: channels last along taps, channels first along pixels.
     constexpr int LANES_K = CHANNELS_LAST ? CHUNKS : most(1, THREADS / TILE_P);
@@ -104,7 +105,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     auto there = [&](const Pixel& at, const Tap& tap) {
         return inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) && inside(at.w + tap.w, p.size[2]);
     };
-    const element_t* w_tile = w + (index_t(group) * cut.filters_padded + filter_tile * TILE_F) * cut.taps;
+    const element_t* w_tile = w + (index_t(group) * params.filters_padded + filter_tile * TILE_F) * params.taps;
 
 #if !VECTOR
     Pack<element_t, CHUNK> held[PIXELS][PER_PIXEL];  // on the way from global to shared memory
@@ -115,7 +116,8 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #pragma unroll
         for (int i = 0; i < W_CHUNKS; i++) {
             const small_t chunk = tid + i * THREADS, row = chunk / CHUNKS, k = chunk % CHUNKS;
-            copy_async_16(w_to + row * ROW + k * CHUNK_WORDS, w_tile + index_t(row) * cut.taps + step * STEP + k * CHUNK);
+            copy_async_16(w_to + row * ROW + k * CHUNK_WORDS,
+                          w_tile + index_t(row) * params.taps + step * STEP + k * CHUNK);
         }
 #pragma unroll
         for (int i = 0; i < PIXELS; i++)
@@ -144,7 +146,8 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #pragma unroll
             for (int j = 0; j < PER_PIXEL; j++) {
                 word_t* row = shared + buffer * STAGE + (chunk_row + i * (THREADS / LANES_K)) * ROW;
-                store_pack<CHUNK>(reinterpret_cast<element_t*>(row + (chunk_k + j * LANES_K) * CHUNK_WORDS), held[i][j]);
+                store_pack<CHUNK>(reinterpret_cast<element_t*>(row + (chunk_k + j * LANES_K) * CHUNK_WORDS),
+                                  held[i][j]);
             }
 #endif
         wait_for_copies();
@@ -188,7 +191,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     }
     accumulate(buffer);
 
-    sum_t* part = cut.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
+    sum_t* part = params.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
     const bool paired = CHANNELS_LAST ? p.filters % 2 == 0 && filters % 2 == 0 : out_pixels % 2 == 0;
 #pragma unroll
     for (int i = 0; i < ROWS_A; i++)
@@ -207,4 +210,10 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
                     store_sums<1>(pair + 1, pixel + !CHANNELS_LAST, filter + CHANNELS_LAST, group, bias, y, part, p);
                 }
             }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+reduce(const sum_t* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ y, const Conv p,
+       const small_t count) {
+    reduce_parts(parts, bias, y, p, count);
 }

@@ -36,12 +36,12 @@ __device__ inline Chunk chunk_of(small_t tid, int i) {
 // Shared: 2 stages.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 implicit_gemm_weights(const element_t* __restrict__ x, const element_t* __restrict__ dy, element_t* __restrict__ dw,
-                      sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p, const Cut cut) {
+                      sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p, const Params params) {
     __shared__ __align__(16) Tap tile_taps[TILE_T];
     element_t* const shared = static_cast<element_t*>(dynamic_shared());
 
     const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const Share share = share_of(blockIdx.x, blockIdx.y, cut);
+    const Share share = share_of(blockIdx.x, blockIdx.y, params);
     const small_t filters = p.filters / p.groups;
     const small_t first_filter = share.group * filters + share.first_filter;  // of all
     const small_t there = filters - share.first_filter;                       // of the tile, or more
@@ -71,13 +71,13 @@ implicit_gemm_weights(const element_t* __restrict__ x, const element_t* __restri
 #pragma unroll
         for (int i = 0; i < T_PASSES; i++) {
             const Chunk at = chunk_of<T_CHUNKS>(tid, i);
-            const Pixel pixel = pixel_at(first_pixel + at.pixel, x_group, dy_first, p, cut);
+            const Pixel pixel = pixel_at(first_pixel + at.pixel, x_group, dy_first, p, params);
             const Tap tap = tile_taps[at.first];
             const bool in = reads(pixel, tap, p);
             copy_async_16_or_zeros(t_to + at.pixel * T_PITCH + at.first, in ? pixel.x + tap.offset : x, in);
         }
 #else
-        const Pixel pixel = pixel_at(first_pixel + tid % STEP, x_group, dy_first, p, cut);
+        const Pixel pixel = pixel_at(first_pixel + tid % STEP, x_group, dy_first, p, params);
 #pragma unroll
         for (int i = 0; i < F_PASSES; i++)
 #pragma unroll
@@ -157,7 +157,7 @@ implicit_gemm_weights(const element_t* __restrict__ x, const element_t* __restri
     }
     accumulate(buffer);
 
-    sum_t* part = cut.parts == 1 ? nullptr : parts + index_t(blockIdx.y) * p.filters * cut.taps;
+    sum_t* part = params.parts == 1 ? nullptr : parts + index_t(blockIdx.y) * p.filters * params.taps;
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
 #pragma unroll
@@ -167,6 +167,7 @@ implicit_gemm_weights(const element_t* __restrict__ x, const element_t* __restri
                 const small_t filter = warp_f + i * 16 + half * 8 + quad;
                 const small_t tap = share.first_tap + warp_t + j * 8 + within * 2;
                 const float pair[2] = {sums[i][j][half * 2], sums[i][j][half * 2 + 1]};
-                if (filter < there && tap < cut.taps) store_sums(pair, first_filter + filter, tap, dw, part, p, cut);
+                if (filter < there && tap < params.taps) store_sums(pair, first_filter + filter, tap, dw, part, p,
+                                                                    params);
             }
 }

@@ -17,7 +17,7 @@
 // Macros: element_t, ROWS and COLUMNS of a tile, STAGES of the ring, BLOCKS that share a multiprocessor, PINGPONG,
 // CLUSTER (1 or 2 blocks), BULK.
 #include "hopper.cuh"
-#include "sums.cuh"
+#include "split_k.cuh"
 
 constexpr int ROW_BYTES = 128;
 constexpr int STEP = ROW_BYTES / sizeof(element_t);  // channels of a step
@@ -39,7 +39,7 @@ constexpr int COPYING = BLOCKS == 1 ? 40 : 24, MULTIPLYING = BLOCKS == 1 ? 232 :
 
 #include "wgmma_output.cuh"
 
-struct Cut {
+struct Params {
     small_t channels_last;    // of y, and whether rows are pixels
     small_t dimensions;       // of space that the tensor map has
     small_t filter_tiles;     // of a group
@@ -57,10 +57,11 @@ struct Work {
     small_t filter_tile, group, pixel_tile, split, begin, end;
 };
 
-__device__ inline Work work_of(small_t index, const Conv& p, const Cut& cut) {
-    const small_t tile = index % cut.tiles, split = index / cut.tiles;
-    const small_t of_filter_tile = cut.tiles / cut.filter_tiles;  // tiles
-    const small_t first = tile / (of_filter_tile * cut.band) * cut.band, band = least(cut.band, cut.filter_tiles - first);
+__device__ inline Work work_of(small_t index, const Conv& p, const Params& params) {
+    const small_t tile = index % params.tiles, split = index / params.tiles;
+    const small_t of_filter_tile = params.tiles / params.filter_tiles;  // tiles
+    const small_t first = tile / (of_filter_tile * params.band) * params.band;
+    const small_t band = least(params.band, params.filter_tiles - first);
     const small_t in_band = tile - first * of_filter_tile;
     Work work;
     work.filter_tile = first + in_band % band;
@@ -68,8 +69,8 @@ __device__ inline Work work_of(small_t index, const Conv& p, const Cut& cut) {
     work.pixel_tile = in_band / band / p.groups;
     if constexpr (CLUSTER > 1) work.pixel_tile = work.pixel_tile * CLUSTER + cluster_rank();
     work.split = split;
-    work.begin = index_t(cut.steps) * split / cut.splits;
-    work.end = index_t(cut.steps) * (split + 1) / cut.splits;
+    work.begin = index_t(params.steps) * split / params.splits;
+    work.end = index_t(params.steps) * (split + 1) / params.splits;
     return work;
 }
 
@@ -78,21 +79,21 @@ struct Step {
     small_t channel_step;
     TapPlace tap;
 
-    __device__ inline Step(small_t step, const Conv& p, const Cut& cut) {
-        const small_t at = step / cut.channel_steps;
-        channel_step = step % cut.channel_steps;
+    __device__ inline Step(small_t step, const Conv& p, const Params& params) {
+        const small_t at = step / params.channel_steps;
+        channel_step = step % params.channel_steps;
         tap.w = at % p.kernel[2] * p.dilation[2];
         tap.h = at / p.kernel[2] % p.kernel[1] * p.dilation[1];
         tap.d = at / p.kernel[2] / p.kernel[1] * p.dilation[0];
     }
 
     // In x. Three terms are high x high, high x low, low x high, and low parts of x lie behind the high ones.
-    __device__ inline small_t place(const Cut& cut) const {
-        return channel_step < cut.x_steps ? channel_step : channel_step - cut.x_steps;
+    __device__ inline small_t place(const Params& params) const {
+        return channel_step < params.x_steps ? channel_step : channel_step - params.x_steps;
     }
 
-    __device__ inline void advance(const Conv& p, const Cut& cut) {
-        if (++channel_step < cut.channel_steps) return;
+    __device__ inline void advance(const Conv& p, const Params& params) {
+        if (++channel_step < params.channel_steps) return;
         channel_step = 0;
         tap.w += p.dilation[2];
         if (tap.w < p.kernel[2] * p.dilation[2]) return;
@@ -147,15 +148,15 @@ __device__ inline void free_stage(Barrier* empty) {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) CLUSTERED
 multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restrict__ w,
          const element_t* __restrict__ bias, element_t* __restrict__ y, float* __restrict__ parts, const Conv p,
-         const Cut cut) {
+         const Params params) {
     unsigned char* const bytes = static_cast<unsigned char*>(dynamic_shared());
     unsigned char* const ring = bytes + (0u - shared_address(bytes)) % ALIGNED;  // (STAGES, STAGE_BYTES)
     unsigned char* const staging = ring + STAGES * STAGE_BYTES;                  // (WARPS, STAGED_BYTES)
     Barrier* const full = reinterpret_cast<Barrier*>(staging + WARPS * STAGED_BYTES), *const empty = full + STAGES;
     Barrier* const turns = empty + STAGES;
-    const small_t tid = threadIdx.x, all_work = cut.tiles * cut.splits;
+    const small_t tid = threadIdx.x, all_work = params.tiles * params.splits;
     const small_t first_work = blockIdx.x / CLUSTER, further = gridDim.x / CLUSTER;
-    const small_t pixel_count = cut.channels_last ? ROWS : COLUMNS, filter_count = ROWS + COLUMNS - pixel_count;
+    const small_t pixel_count = params.channels_last ? ROWS : COLUMNS, filter_count = ROWS + COLUMNS - pixel_count;
     const small_t filters = p.filters / p.groups, out_pixels = p.out[0] * p.out[1] * p.out[2];
     if (tid == 0) {
         for (int i = 0; i < STAGES; i++) make_barrier(full + i, 1), make_barrier(empty + i, READERS);
@@ -172,7 +173,7 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
         if (tid == 0) {
             const unsigned w_bytes = filter_count * ROW_BYTES;
             for (small_t index = first_work; index < all_work; index += further) {
-                const Work work = work_of(index, p, cut);
+                const Work work = work_of(index, p, params);
                 // The last tile of a cluster may begin beyond all images: zeros, and filters for the other block.
                 const small_t pixel = work.pixel_tile * pixel_count, place = pixel % out_pixels;
                 Corner corner;
@@ -181,20 +182,20 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
                 corner.h = place / p.out[2] % p.out[1] * p.stride[1] - p.pad[1];
                 corner.w = place % p.out[2] * p.stride[2] - p.pad[2];
                 const unsigned char* w_tile =
-                    w + (index_t(work.group) * cut.filter_tiles + work.filter_tile) * cut.steps * w_bytes;
-                Step of_x(work.begin, p, cut);
-                for (small_t step = work.begin; step < work.end; step++, of_x.advance(p, cut)) {
-                    corner.channel = work.group * cut.group_channels + of_x.place(cut) * STEP;
+                    w + (index_t(work.group) * params.filter_tiles + work.filter_tile) * params.steps * w_bytes;
+                Step of_x(work.begin, p, params);
+                for (small_t step = work.begin; step < work.end; step++, of_x.advance(p, params)) {
+                    corner.channel = work.group * params.group_channels + of_x.place(params) * STEP;
                     unsigned char* const a = ring + at.stage * STAGE_BYTES;
                     unsigned char* const b = a + A_BYTES;
-                    unsigned char* const x_to = cut.channels_last ? a : b;
-                    unsigned char* const w_to = cut.channels_last ? b : a;
+                    unsigned char* const x_to = params.channels_last ? a : b;
+                    unsigned char* const w_to = params.channels_last ? b : a;
                     const unsigned char* w_from = w_tile + index_t(step) * w_bytes;
                     wait_for(empty + at.stage, at.parity ^ 1);
                     arrive_expecting(full + at.stage, STAGE_BYTES);
-                    if (cut.dimensions == 2)
+                    if (params.dimensions == 2)
                         copy_pixels_2d(x_to, &pixels, corner, of_x.tap, full + at.stage);
-                    else if (cut.dimensions == 1)
+                    else if (params.dimensions == 1)
                         copy_pixels_1d(x_to, &pixels, corner, of_x.tap, full + at.stage);
                     else
                         copy_pixels_3d(x_to, &pixels, corner, of_x.tap, full + at.stage);
@@ -218,7 +219,7 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
         float sums[SLICES][SUMS];
         small_t count = 0;  // of tiles so far, of which each team has every TEAMS-th
         for (small_t index = first_work; index < all_work; index += further, count++) {
-            const Work work = work_of(index, p, cut);
+            const Work work = work_of(index, p, params);
             if (count % TEAMS != team) {
                 at.skip(work.end - work.begin);
                 continue;
@@ -250,14 +251,14 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
             Output out;
             const small_t first_pixel = work.pixel_tile * pixel_count, first_filter = work.filter_tile * filter_count;
             const small_t all_pixels = p.images * out_pixels;
-            out.row = (cut.channels_last ? first_pixel : first_filter) + group_row + warp % 4 * 16;
-            out.column = (cut.channels_last ? first_filter : first_pixel) + group_column;
-            out.rows_end = cut.channels_last ? all_pixels : filters;
-            out.columns_end = cut.channels_last ? filters : all_pixels;
-            out.line = cut.channels_last ? filters : out_pixels;
+            out.row = (params.channels_last ? first_pixel : first_filter) + group_row + warp % 4 * 16;
+            out.column = (params.channels_last ? first_filter : first_pixel) + group_column;
+            out.rows_end = params.channels_last ? all_pixels : filters;
+            out.columns_end = params.channels_last ? filters : all_pixels;
+            out.line = params.channels_last ? filters : out_pixels;
             out.group_filters = work.group * filters;
-            out.channels_last = cut.channels_last;
-            float* const part = cut.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
+            out.channels_last = params.channels_last;
+            float* const part = params.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
             float* const rows = reinterpret_cast<float*>(staged);
 #pragma unroll
             for (int i = 0; i < SLICES; i++) {
@@ -294,13 +295,14 @@ struct Packing {
 // packed (images, pixels, groups, parts, padded channels): x with whole 16 bytes of channels, zeros beyond a
 // group's.
 extern "C" __global__ void __launch_bounds__(PACKERS)
-pack(const element_t* __restrict__ x, element_t* __restrict__ packed, const Conv p, const Packing cut) {
+pack(const element_t* __restrict__ x, element_t* __restrict__ packed, const Conv p, const Packing packing) {
     __shared__ element_t tile[STEP][PACKED_PIXELS + 1];
     const small_t tid = threadIdx.x, pixels = p.size[0] * p.size[1] * p.size[2], channels = p.channels / p.groups;
-    const small_t pixel = blockIdx.x % cut.pixel_tiles * PACKED_PIXELS;
-    const small_t channel_tile = blockIdx.x / cut.pixel_tiles % cut.channel_tiles;
-    const small_t group = blockIdx.x / cut.pixel_tiles / cut.channel_tiles % p.groups;
-    const small_t image = blockIdx.x / cut.pixel_tiles / cut.channel_tiles / p.groups, channel = channel_tile * STEP;
+    const small_t pixel = blockIdx.x % packing.pixel_tiles * PACKED_PIXELS;
+    const small_t channel_tile = blockIdx.x / packing.pixel_tiles % packing.channel_tiles;
+    const small_t group = blockIdx.x / packing.pixel_tiles / packing.channel_tiles % p.groups;
+    const small_t image = blockIdx.x / packing.pixel_tiles / packing.channel_tiles / p.groups;
+    const small_t channel = channel_tile * STEP;
     const element_t* from = x + image * p.x_image + index_t(group * channels) * p.x_channel;
     if (p.x_pixel == 1 && pixels % CHUNK == 0) {  // whole vectors of pixels
         constexpr int LINE = PACKED_PIXELS / CHUNK;
@@ -325,12 +327,13 @@ pack(const element_t* __restrict__ x, element_t* __restrict__ packed, const Conv
     constexpr int PIECES = STEP / CHUNK;
     for (small_t i = tid; i < PACKED_PIXELS * PIECES; i += PACKERS) {
         const small_t at = i / PIECES, c = i % PIECES * CHUNK;
-        if (pixel + at >= pixels || channel + c >= cut.padded) continue;
+        if (pixel + at >= pixels || channel + c >= packing.padded) continue;
         Pack<element_t, CHUNK> values;
 #pragma unroll
         for (int e = 0; e < CHUNK; e++) values.v[e] = tile[c + e][at];
-        element_t* to = packed + ((index_t(image) * pixels + pixel + at) * p.groups + group) * cut.parts * cut.padded;
-        if (cut.parts == 2) {
+        const index_t row = (index_t(image) * pixels + pixel + at) * p.groups + group;
+        element_t* to = packed + row * packing.parts * packing.padded;
+        if (packing.parts == 2) {
             Pack<element_t, CHUNK> rest;
 #pragma unroll
             for (int e = 0; e < CHUNK; e++) {
@@ -338,8 +341,14 @@ pack(const element_t* __restrict__ x, element_t* __restrict__ packed, const Conv
                 rest.v[e] = narrow<element_t>(widen(values.v[e]) - high);
                 values.v[e] = narrow<element_t>(high);
             }
-            store_pack<CHUNK>(to + cut.padded + channel + c, rest);
+            store_pack<CHUNK>(to + packing.padded + channel + c, rest);
         }
         store_pack<CHUNK>(to + channel + c, values);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+reduce(const sum_t* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ y, const Conv p,
+       const small_t count) {
+    reduce_parts(parts, bias, y, p, count);
 }

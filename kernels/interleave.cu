@@ -3,7 +3,7 @@
 // Macros: element_t, CHANNELS_LAST.
 #include "common.cuh"
 
-struct Cut {
+struct Params {
     Divisor blocks;                  // of an image
     Divisor channels;
     Divisor columns, rows, depth;    // inputs
@@ -22,16 +22,16 @@ constexpr int THREADS = 256;
 // parts hold already, as they do ReLU.
 extern "C" __global__ void __launch_bounds__(THREADS)
 interleave(const element_t* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ dx,
-           const Phase* __restrict__ phases, const Conv p, const Cut cut) {
+           const Phase* __restrict__ phases, const Conv p, const Params params) {
     unsigned image = blockIdx.x;
-    const unsigned index = unsigned(take(image, cut.blocks)) * THREADS + threadIdx.x;  // within the image
+    const unsigned index = unsigned(take(image, params.blocks)) * THREADS + threadIdx.x;  // within the image
     if (index >= p.x_image) return;
     unsigned rest = index;
-    small_t c = CHANNELS_LAST ? take(rest, cut.channels) : 0;
-    unsigned w = take(rest, cut.columns), h = take(rest, cut.rows), d = take(rest, cut.depth);
+    small_t c = CHANNELS_LAST ? take(rest, params.channels) : 0;
+    unsigned w = take(rest, params.columns), h = take(rest, params.rows), d = take(rest, params.depth);
     if (!CHANNELS_LAST) c = rest;
-    const small_t of_w = take(w, cut.step_w), of_h = take(h, cut.step_h), of_d = take(d, cut.step_d);
-    const Phase phase = phases[(of_d * cut.step_h.by + of_h) * cut.step_w.by + of_w];
+    const small_t of_w = take(w, params.step_w), of_h = take(h, params.step_h), of_d = take(d, params.step_d);
+    const Phase phase = phases[(of_d * params.step_h.by + of_h) * params.step_w.by + of_w];
 
     element_t* to = dx + image * p.x_image + index;
     if (phase.first < 0) {

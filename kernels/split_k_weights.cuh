@@ -6,9 +6,7 @@
 #pragma once
 #include "split_k.cuh"
 
-using sum_t = decltype(widen(element_t()));
-
-struct Cut {
+struct Params {
     Divisor columns, rows, depth;     // outputs
     Divisor filter_tiles, tap_tiles;  // of a group
     small_t taps;                     // of a group
@@ -26,10 +24,10 @@ struct Pixel {
 
 // x and dy from a group's first channel and filter on.
 __device__ inline Pixel pixel_at(unsigned index, const element_t* x, const element_t* dy, const Conv& p,
-                                 const Cut& cut) {
+                                 const Params& params) {
     Pixel pixel;
     unsigned image = index;
-    const small_t w = take(image, cut.columns), h = take(image, cut.rows), d = take(image, cut.depth);
+    const small_t w = take(image, params.columns), h = take(image, params.rows), d = take(image, params.depth);
     pixel.exists = image < unsigned(p.images);
     pixel.w = w * p.stride[2] - p.pad[2];
     pixel.h = h * p.stride[1] - p.pad[1];
@@ -51,29 +49,29 @@ struct Share {
     small_t group, first_filter, first_tap, begin, end;
 };
 
-__device__ inline Share share_of(unsigned block, unsigned part, const Cut& cut) {
+__device__ inline Share share_of(unsigned block, unsigned part, const Params& params) {
     Share share;
-    share.first_filter = take(block, cut.filter_tiles) * TILE_F;
-    share.first_tap = take(block, cut.tap_tiles) * TILE_T;
+    share.first_filter = take(block, params.filter_tiles) * TILE_F;
+    share.first_tap = take(block, params.tap_tiles) * TILE_T;
     share.group = block;
-    share.begin = index_t(cut.steps) * part / cut.parts;
-    share.end = index_t(cut.steps) * (part + 1) / cut.parts;
+    share.begin = index_t(params.steps) * part / params.parts;
+    share.end = index_t(params.steps) * (part + 1) / params.parts;
     return share;
 }
 
 // Where the gradient of a tap lies in dw: taps have the order of x in memory, dw that of the filter.
-__device__ inline index_t place_in_dw(index_t filter, small_t tap, const Conv& p, const Cut& cut) {
+__device__ inline index_t place_in_dw(index_t filter, small_t tap, const Conv& p, const Params& params) {
     const small_t channels = p.channels / p.groups;
-    const small_t at = CHANNELS_LAST ? tap % channels * (cut.taps / channels) + tap / channels : tap;
-    return filter * cut.taps + at;
+    const small_t at = CHANNELS_LAST ? tap % channels * (params.taps / channels) + tap / channels : tap;
+    return filter * params.taps + at;
 }
 
 // COUNT sums of neighbouring taps, of which the first exists: to dw, or to a part (K, taps).
 template <int COUNT>
 __device__ inline void store_sums(const sum_t (&sums)[COUNT], index_t filter, small_t tap, element_t* dw, sum_t* part,
-                                  const Conv& p, const Cut& cut) {
-    const index_t at = filter * cut.taps + tap;
-    if (part && cut.taps % COUNT == 0) {
+                                  const Conv& p, const Params& params) {
+    const index_t at = filter * params.taps + tap;
+    if (part && params.taps % COUNT == 0) {
         Pack<sum_t, COUNT> pack;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) pack.v[i] = sums[i];
@@ -82,20 +80,20 @@ __device__ inline void store_sums(const sum_t (&sums)[COUNT], index_t filter, sm
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        if (tap + i >= cut.taps) break;
+        if (tap + i >= params.taps) break;
         if (part)
             part[at + i] = sums[i];
         else
-            dw[place_in_dw(filter, tap + i, p, cut)] = narrow<element_t>(sums[i]);
+            dw[place_in_dw(filter, tap + i, p, params)] = narrow<element_t>(sums[i]);
     }
 }
 
 // dw = sum of the parts (parts, K, taps): by `lanes` threads each, then theirs in their order. Blocks of 256.
 extern "C" __global__ void __launch_bounds__(256)
-add_parts(const sum_t* __restrict__ parts, element_t* __restrict__ dw, const Conv p, const Cut cut) {
+add_parts(const sum_t* __restrict__ parts, element_t* __restrict__ dw, const Conv p, const Params params) {
     index_t i;
     sum_t sum;
-    if (!added_up(parts, index_t(p.filters) * cut.taps, cut.parts, cut.lanes, i, sum)) return;
-    const index_t filter = i / cut.taps;
-    dw[place_in_dw(filter, i - filter * cut.taps, p, cut)] = narrow<element_t>(sum);
+    if (!added_up(parts, index_t(p.filters) * params.taps, params.parts, params.lanes, i, sum)) return;
+    const index_t filter = i / params.taps;
+    dw[place_in_dw(filter, i - filter * params.taps, p, params)] = narrow<element_t>(sum);
 }

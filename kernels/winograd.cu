@@ -15,7 +15,7 @@ constexpr int ROWS = DIMS == 2 ? ALPHA : 1;  // of a patch
 constexpr int OUT_ROWS = DIMS == 2 ? M : 1;  // of a tile
 constexpr int POINTS = ROWS * ALPHA;
 
-struct Cut {
+struct Params {
     Divisor columns, rows, depth;  // of tiles in a plane; out[0]
     Divisor y_channel, filters_all;  // reduce: outputs from filter to filter, filters of all groups
     // gemm: the tiles of this pass or, channels last, fours of channels and of filters
@@ -33,11 +33,11 @@ struct Place {
     small_t d, h, w;                    // of the input
 };
 
-__device__ inline Place place_of(unsigned tile, const Conv& p, const Cut& cut) {
+__device__ inline Place place_of(unsigned tile, const Conv& p, const Params& params) {
     Place at;
-    at.column = take(tile, cut.columns) * M;
-    at.row = take(tile, cut.rows) * OUT_ROWS;
-    at.depth = take(tile, cut.depth);
+    at.column = take(tile, params.columns) * M;
+    at.row = take(tile, params.rows) * OUT_ROWS;
+    at.depth = take(tile, params.depth);
     at.image = tile;
     at.d = at.depth * p.stride[0];
     at.h = DIMS == 2 ? at.row - p.pad[1] : at.row * p.stride[1];
@@ -118,7 +118,8 @@ __device__ inline void transform_patch(float* d) {
 }
 
 // From the sums of all points to the outputs of a tile, bias and ReLU included; y at its image and filter.
-__device__ inline void store_tile(const float* sums, float* y, const Place& at, const Conv& p, float bias, small_t relu) {
+__device__ inline void store_tile(const float* sums, float* y, const Place& at, const Conv& p, float bias,
+                                  small_t relu) {
     float half[OUT_ROWS * ALPHA], out[OUT_ROWS * M];
 #if DIMS == 2
 #pragma unroll
@@ -174,15 +175,15 @@ __device__ inline small_t m_at(small_t point, small_t k, small_t tile) {
 // Shared: max(2 * (V_SIZE + U_SIZE), POINTS * FILTERS * TILES) floats.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 fused(const float* __restrict__ x, const float* __restrict__ u, const float* __restrict__ bias,
-      float* __restrict__ y, const Conv p, const Cut cut) {
+      float* __restrict__ y, const Conv p, const Params params) {
     float* const shared = static_cast<float*>(dynamic_shared());
     float* const v_tile = shared;
     float* const u_tile = shared + 2 * V_SIZE;
     const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const small_t filter_block = blockIdx.x % cut.filter_blocks, group = blockIdx.x / cut.filter_blocks;
+    const small_t filter_block = blockIdx.x % params.filter_blocks, group = blockIdx.x / params.filter_blocks;
     const small_t first_tile = blockIdx.y * TILES;
-    const small_t begin = index_t(cut.channel_blocks) * blockIdx.z / cut.splits;
-    const small_t end = index_t(cut.channel_blocks) * (blockIdx.z + 1) / cut.splits;
+    const small_t begin = index_t(params.channel_blocks) * blockIdx.z / params.splits;
+    const small_t end = index_t(params.channel_blocks) * (blockIdx.z + 1) / params.splits;
 
     Patch patches[PATCHES];
     small_t left[PATCHES], v_at[PATCHES];  // channels from the patch's own on; place within a step
@@ -191,14 +192,14 @@ fused(const float* __restrict__ x, const float* __restrict__ u, const float* __r
         const small_t task = tid + i * THREADS;
         const small_t channel = CHANNELS_LAST ? task % CHANNELS : task / TILES;
         const small_t tile = CHANNELS_LAST ? task / CHANNELS : task % TILES;
-        const bool exists = task < TILES * CHANNELS && first_tile + tile < cut.tiles;
+        const bool exists = task < TILES * CHANNELS && first_tile + tile < params.tiles;
         const small_t first = begin * CHANNELS + channel;
-        const Place at = place_of(first_tile + tile, p, cut);
-        patches[i] = patch_of(x, at, index_t(group) * cut.channels + first, p);
-        left[i] = exists ? cut.channels - first : 0;
+        const Place at = place_of(first_tile + tile, p, params);
+        patches[i] = patch_of(x, at, index_t(group) * params.channels + first, p);
+        left[i] = exists ? params.channels - first : 0;
         v_at[i] = channel * V_ROW + tile;
     }
-    const index_t u_block = (index_t(group) * cut.filter_blocks + filter_block) * cut.channel_blocks + begin;
+    const index_t u_block = (index_t(group) * params.filter_blocks + filter_block) * params.channel_blocks + begin;
     const float* u_from = u + u_block * U_SIZE + tid * 4;
 
     float d[PATCHES][POINTS];
@@ -261,18 +262,18 @@ fused(const float* __restrict__ x, const float* __restrict__ u, const float* __r
                                narrow_pack<float, WIDE_T>(sums[j][k]));
     __syncthreads();
     float* y_part = y + index_t(blockIdx.z) * p.images * p.y_image;
-    const bool whole = cut.splits == 1;
+    const bool whole = params.splits == 1;
     // Lanes have a filter and 32 tiles or, channels last, 8 filters and 4 tiles.
     for (small_t i = warp; i < FILTERS * TILES / 32; i += THREADS / 32) {
         const small_t k = CHANNELS_LAST ? i % 4 * 8 + lane % 8 : i;
         const small_t tile = CHANNELS_LAST ? i / 4 * 4 + lane / 8 : lane;
         const small_t filter = filter_block * FILTERS + k;
-        if (filter >= cut.filters || first_tile + tile >= cut.tiles) continue;
+        if (filter >= params.filters || first_tile + tile >= params.tiles) continue;
         float point[POINTS];
 #pragma unroll
         for (int j = 0; j < POINTS; j++) point[j] = shared[m_at(j, k, tile)];
-        const Place to = place_of(first_tile + tile, p, cut);
-        const index_t all = index_t(group) * cut.filters + filter;
+        const Place to = place_of(first_tile + tile, p, params);
+        const index_t all = index_t(group) * params.filters + filter;
         const float b = bias && whole ? bias[all] : 0.f;
         store_tile(point, y_part + to.image * p.y_image + all * p.y_channel, to, p, b, whole && p.relu);
     }
@@ -280,15 +281,16 @@ fused(const float* __restrict__ x, const float* __restrict__ u, const float* __r
 
 // y = sum of the parts, in their order, then bias and ReLU.
 extern "C" __global__ void __launch_bounds__(256)
-reduce(const float* __restrict__ parts, const float* __restrict__ bias, float* __restrict__ y, const Conv p, const Cut cut) {
+reduce(const float* __restrict__ parts, const float* __restrict__ bias, float* __restrict__ y, const Conv p,
+       const Params params) {
     const small_t size = p.images * p.y_image;  // less than 2^31 where sums are split
     const unsigned i = blockIdx.x * 256 + threadIdx.x;
     if (i >= size) return;
     float sum = 0.f;
-    for (small_t part = 0; part < cut.splits; part++) sum += parts[part * index_t(size) + i];
+    for (small_t part = 0; part < params.splits; part++) sum += parts[part * index_t(size) + i];
     unsigned rest = i;
-    if (!CHANNELS_LAST) take(rest, cut.y_channel);
-    y[i] = finished(sum, bias ? bias[take(rest, cut.filters_all)] : 0.f, p.relu);
+    if (!CHANNELS_LAST) take(rest, params.y_channel);
+    y[i] = finished(sum, bias ? bias[take(rest, params.filters_all)] : 0.f, p.relu);
 }
 
 #else  // through a product of matrices
@@ -315,31 +317,32 @@ __device__ inline Task task_of(const Divisor& fastest) {
 
 // v (POINTS, channels, count).
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-input(const float* __restrict__ x, float* __restrict__ v, const Conv p, const Cut cut) {
-    const Task task = task_of(cut.fastest_of_x);
-    if (task.channel >= p.channels || task.tile >= cut.count) return;
+input(const float* __restrict__ x, float* __restrict__ v, const Conv p, const Params params) {
+    const Task task = task_of(params.fastest_of_x);
+    if (task.channel >= p.channels || task.tile >= params.count) return;
     // The last pass is filled up with tiles that do not exist: they repeat the last one.
-    const Place at = place_of(least(cut.first + task.tile, cut.tiles - 1), p, cut);
+    const Place at = place_of(least(params.first + task.tile, params.tiles - 1), p, params);
     float d[POINTS];
     load_patch(d, patch_of(x, at, task.channel, p), p);
     transform_patch(d);
-    float* to = v + index_t(task.channel) * cut.count + task.tile;
-    const index_t plane = index_t(p.channels) * cut.count;
+    float* to = v + index_t(task.channel) * params.count + task.tile;
+    const index_t plane = index_t(p.channels) * params.count;
 #pragma unroll
     for (int j = 0; j < POINTS; j++) to[j * plane] = d[j];
 }
 
 // m (POINTS, filters, count).
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-output(const float* __restrict__ m, const float* __restrict__ bias, float* __restrict__ y, const Conv p, const Cut cut) {
-    const Task task = task_of(cut.fastest_of_y);
-    if (task.channel >= p.filters || task.tile >= cut.count || cut.first + task.tile >= cut.tiles) return;
-    const float* from = m + index_t(task.channel) * cut.count + task.tile;
-    const index_t plane = index_t(p.filters) * cut.count;
+output(const float* __restrict__ m, const float* __restrict__ bias, float* __restrict__ y, const Conv p,
+       const Params params) {
+    const Task task = task_of(params.fastest_of_y);
+    if (task.channel >= p.filters || task.tile >= params.count || params.first + task.tile >= params.tiles) return;
+    const float* from = m + index_t(task.channel) * params.count + task.tile;
+    const index_t plane = index_t(p.filters) * params.count;
     float point[POINTS];
 #pragma unroll
     for (int j = 0; j < POINTS; j++) point[j] = from[j * plane];
-    const Place at = place_of(cut.first + task.tile, p, cut);
+    const Place at = place_of(params.first + task.tile, p, params);
     float* to = y + at.image * p.y_image + index_t(task.channel) * p.y_channel;
     store_tile(point, to, at, p, bias ? bias[task.channel] : 0.f, p.relu);
 }

@@ -71,9 +71,8 @@ CUT = np.dtype([*((name, np.int32) for name in NUMBERS), *((name, DIVISOR) for n
 
 
 def form_build(form: str, dtype: str, **macros: int) -> Build:
-    return Build.of(
-        f"depthwise_{form}.cu", **{f"FORM_{form.upper()}": 1}, element_t=ELEMENTS[dtype], **macros
-    )
+    """A program of its own for each form, depthwise_{form}.cu."""
+    return Build.of(f"depthwise_{form}.cu", element_t=ELEMENTS[dtype], **macros)
 
 
 def rows_build(dtype: str, kernel: int, stride: int) -> Build:
@@ -127,8 +126,10 @@ class Depthwise(GpuAlgorithm):
     def spills(self, build, arch):
         # 49 weights and the rows of x on their way nearly fill the registers; a few addresses are loaded
         # again. On sm_100a so much is on its way even of 5x5.
-        large = macro(build, "FORM_ROWS") and macro(build, "KERNEL") >= (5 if arch == "sm_100a" else 7)
-        return (128 if arch == "sm_100a" else 48) if large else 0
+        taps = macro(build, "KERNEL") if build.source == "depthwise_rows.cu" else 0
+        if arch == "sm_100a":
+            return 128 if taps >= 5 else 0
+        return 48 if taps >= 7 else 0
 
     def why_not(self, problem):
         if reason := super().why_not(problem):
