@@ -185,7 +185,7 @@ __device__ inline T with_residual(T bias, const Conv& p, index_t at) {
 #endif
 }
 
-// The output step: sum + bias, then the activation.
+// The epilogue: sum + bias, then the activation.
 template <typename T>
 __device__ inline T finished(T sum, T bias, small_t active) {
     const T v = sum + bias;

@@ -1,4 +1,4 @@
-// The output step by itself, for results of kernels that do not have it in them: a residual and an activation.
+// The epilogue by itself, for results of kernels that do not have it in them: a residual and an activation.
 //
 // Macros: element_t, ACTIVATION and its numbers.
 #include "common.cuh"
@@ -7,8 +7,7 @@ constexpr int COUNT = 16 / sizeof(element_t);  // of a thread
 
 // y = activation(y + residual), with neither where it is null or not `active`. Blocks of 256.
 extern "C" __global__ void __launch_bounds__(256)
-output_step(element_t* __restrict__ y, const element_t* __restrict__ residual, const index_t size,
-            const small_t active) {
+epilogue(element_t* __restrict__ y, const element_t* __restrict__ residual, const index_t size, const small_t active) {
     using sum_t = decltype(widen(element_t()));
     const index_t first = (index_t(blockIdx.x) * 256 + threadIdx.x) * COUNT;
     if (first + COUNT <= size) {

@@ -23,7 +23,7 @@ __device__ inline bool added_up(const T* parts, index_t size, small_t count, sma
     return true;
 }
 
-// The body of a kernel `reduce`: y = sum of the parts, in their order, then the output step. parts (count, ...) in y's
+// The body of a kernel `reduce`: y = sum of the parts, in their order, then the epilogue. parts (count, ...) in y's
 // layout. Blocks of 256.
 __device__ inline void reduce_parts(const sum_t* __restrict__ parts, const element_t* __restrict__ bias,
                                     element_t* __restrict__ y, const Conv& p, small_t count) {

@@ -41,7 +41,7 @@ def forget():
     vendor_plans._notes.clear()
     vendor_plans._readable.clear()
     runner._free.clear()
-    verify.forget()
+    verify.forget_checks()
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def installing(monkeypatch):
         monkeypatch.setitem(sys.modules, "cudnn", front)
         return front
 
-    for user in (contract, sys.modules["convalgos.gpu.launch.plan"]):
+    for user in (contract, sys.modules["convalgos.gpu.launch.algorithm"]):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with use(Device()):
         put()

@@ -22,7 +22,7 @@ def two_devices(monkeypatch):
             cached.cache_clear()
         planning.forget_plans()
 
-    monkeypatch.setattr(cuda, "text", lambda build: build)  # the stand-in compiles builds
+    monkeypatch.setattr(cuda, "source_text", lambda build: build)  # the stand-in compiles builds
     monkeypatch.setattr(device, "_devices", {})
     stand_in.install(monkeypatch)
     monkeypatch.setattr(device, "missing", lambda name: None)

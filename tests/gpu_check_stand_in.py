@@ -15,7 +15,7 @@ from cuda_shim.device import RecordingDevice
 
 from convalgos.cpu.reference import answer
 from convalgos.gpu.device import calibrate
-from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.tools.gpu_check import cases, compiling, process, quick, timing
 
 COMMAND = (sys.executable, "-c", "from gpu_check_stand_in import main; main()")

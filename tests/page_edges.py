@@ -19,7 +19,7 @@ from helpers import cpu_algorithms, table_problems
 
 from convalgos.core.plan import numpy_dtype
 from convalgos.gpu.device import use
-from convalgos.gpu.launch.plan import VECTOR_BYTES
+from convalgos.gpu.launch.grid import VECTOR_BYTES
 from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms
 

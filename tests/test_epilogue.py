@@ -13,7 +13,7 @@ from convalgos.core.epilogue import NAMES, activated, activation_of
 from convalgos.core.plan import numpy_dtype
 from convalgos.cpu.reference import answer, error_scale
 from convalgos.gpu.device import use
-from convalgos.gpu.launch.output_step import Fused, OutputStep
+from convalgos.gpu.launch.epilogue import EpilogueKernel, FusedEpilogue
 from convalgos.select import algorithms, facing, find_algorithm
 
 needs_shim = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -217,7 +217,7 @@ def test_the_kernel_of_the_output_step(dtype):
     values = np.concatenate([VALUES, [np.nan, np.inf, -np.inf]]).astype(kind)
     residual = np.random.default_rng(1).standard_normal(len(values)).astype(kind)
     for form in forms:
-        step = OutputStep(ShimDevice(), dtype, activation_of(form))
+        step = EpilogueKernel(ShimDevice(), dtype, activation_of(form))
         for added in (None, residual):
             sums = values.astype(np.float64) + (0 if added is None else added.astype(np.float64))
             right = sums if form is None else activated(sums, activation_of(form))
@@ -249,7 +249,7 @@ def test_every_plan_of_a_gpu_can_be_built_with_an_activation():
                     continue
                 seen.add((algorithm.id, problem.direction))
                 plan = algorithm.serve(problem)
-                fused = plan._built_with(Fused(gelu))
+                fused = plan._built_with(FusedEpilogue(gelu))
                 assert [of[1:5] for of in fused.launches] == [of[1:5] for of in plan.launches]
                 assert all(("ACTIVATION", 7) in of.build.macros for of in fused.launches)
                 assert all(("ACTIVATION", 7) not in of.build.macros for of in plan.launches)

@@ -19,7 +19,7 @@ from convalgos.cpu.reference import reference
 from convalgos.gpu import device
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import calibrate, use
-from convalgos.gpu.device.offline import PaperDevice
+from convalgos.gpu.device.offline import OfflineDevice
 from convalgos.gpu.direct import DirectPlan
 from convalgos.gpu.im2col import PatchPlan
 from convalgos.gpu.launch.plan import GpuPlan
@@ -248,7 +248,7 @@ def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_p
     finally:
         device._chosen.reset(token)
     assert shown.exit_code == 0 and "gpu.direct" in shown.output and "analytic" in shown.output
-    with use(PaperDevice(table.machine)), pytest.raises(Unsupported, match="H200 is not at hand"):
+    with use(OfflineDevice(table.machine)), pytest.raises(Unsupported, match="H200 is not at hand"):
         ca.plan(LAYER.problem, device="cuda", algorithm="gpu.direct")
 
 

@@ -120,7 +120,7 @@ class Refusing(shim.ShimDevice):
             raise RuntimeError("cuTensorMapEncodeIm2col failed with status 1")
         return super().tensor_map(view, address)
 
-    def wide_boxes(self):
+    def takes_wide_box(self):
         return False
 
 
@@ -145,7 +145,7 @@ def test_the_driver_is_asked_for_every_kind_of_map():
 @needs_shim
 def test_a_device_that_decides_otherwise_than_its_driver_answers_is_told():
     device = Refusing()
-    device.wide_boxes = lambda: True
+    device.takes_wide_box = lambda: True
     (wrong,) = [f for f in asked(device) if isinstance(f, Result)]
     assert wrong.wrong and "12 refused here, but the device says True" in wrong.failure
 
@@ -157,7 +157,7 @@ def test_the_library_asks_its_driver_once_for_wide_boxes(monkeypatch):
                 raise RuntimeError("status 1")
 
         monkeypatch.setattr(tma, "encode", encode)
-        return tma.takes_wide_boxes()
+        return tma.takes_wide_box()
 
     assert answers(lambda view: False)
     assert not answers(lambda view: view.channels > view.sizes[0])
@@ -173,7 +173,7 @@ def test_where_wide_boxes_are_refused_channels_are_filled_up(layout):
         problem = ca.ConvProblem.parse(text).replace(dtype="float16", layout=layout)
         for device, channels in ((shim.ShimDevice(), problem.C), (Refusing(), 64)):
             with use(device):
-                assert wgmma.padded_channels(problem, 1, device.wide_boxes()) == channels
+                assert wgmma.padded_channels(problem, 1, device.takes_wide_box()) == channels
                 assert half.why_not(problem) is None
                 plan = half.plan(problem)
                 assert plan.workspace_bytes == half.workspace_bytes(problem)

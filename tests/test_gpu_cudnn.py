@@ -38,7 +38,7 @@ def install(monkeypatch):
 @pytest.fixture
 def trusting(monkeypatch):
     """For tests of what does not depend on the check."""
-    monkeypatch.setattr(module, "judge", lambda *given, **also: None)
+    monkeypatch.setattr(module, "check_kernel", lambda *given, **also: None)
 
 
 # --- graphs ------------------------------------------------------------------------------------

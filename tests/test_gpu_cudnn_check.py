@@ -12,6 +12,7 @@ import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.cpu.reference import answer
+from convalgos.gpu.direct import Direct
 from convalgos.gpu.vendor import plans, verify
 from convalgos.select import choose, devices
 
@@ -80,10 +81,10 @@ def test_one_wrong_row_is_found(install, direction, dtype):
             result[-1, 3, 1] = wrong
 
     device, bound = Device(), CUDNN.error_bound(problem)
-    assert verify.judge(device, "right", problem, bound, run) is None
+    assert verify.check_kernel(device, "right", problem, bound, run) is None
     for wrong in (0, np.inf, np.nan):
         with pytest.warns(RuntimeWarning, match=f"wrong by {wrong} is not used"):
-            assert verify.judge(device, f"wrong by {wrong}", problem, bound, run) is not None
+            assert verify.check_kernel(device, f"wrong by {wrong}", problem, bound, run) is not None
 
 
 @needs_shim
@@ -115,11 +116,12 @@ def test_a_relu_that_drops_nan_is_not_used(install):
 
 @needs_shim
 def test_what_cannot_be_checked_is_not_used(install, monkeypatch):
-    monkeypatch.setattr(verify, "_judges", [])
-    with pytest.warns(RuntimeWarning, match="it cannot be checked"), pytest.raises(Unsupported):
+    monkeypatch.setattr(Direct, "why_not", lambda self, problem: "it is out of order")
+    cannot = "it cannot be checked: it is out of order"
+    with pytest.warns(RuntimeWarning, match=cannot), pytest.raises(Unsupported, match=cannot):
         CUDNN.serve(PROBLEM)
-    verify.forget()
+    verify.forget_checks()
     monkeypatch.setattr(verify, "_compare", lambda *given: (_ for _ in ()).throw(MemoryError("3 GB")))
     with pytest.raises(Unsupported, match="no memory to check it"):
         CUDNN.serve(PROBLEM)
-    assert verify._verdicts == {}, "there may be memory another time"
+    assert verify._faults == {}, "there may be memory another time"

@@ -51,12 +51,12 @@ def test_the_times_are_of_an_h200_alone():
     assert is_recorded(h200) and is_recorded(replace(h200, name="NVIDIA H200"))
     assert not is_recorded(gpu.named("sm_80").figures) and not is_recorded(other)
     half = LAYER.replace(dtype="float16")
-    assert cost.seconds(half, h200) == recorded_seconds(half)
-    assert cost.seconds(half, other) == cost.model_seconds(half, other)
+    assert cost.predicted_seconds(half, h200) == recorded_seconds(half)
+    assert cost.predicted_seconds(half, other) == cost.model_seconds(half, other)
     small = ConvProblem.parse(
         "n8 c64 h56 w56 k64 r1 s1 channels_last float16"
     )  # 12 us with torch's host time
-    assert cost.seconds(small, h200) == cost.model_seconds(small, h200) < recorded_seconds(small)
+    assert cost.predicted_seconds(small, h200) == cost.model_seconds(small, h200) < recorded_seconds(small)
 
 
 def large_layers():
@@ -106,7 +106,7 @@ def test_depthwise_layers_take_what_the_gpu_alone_took(kind):
     machine = gpu.named("sm_90").figures
     layers = [la.problem.replace(**TYPES[kind]) for of in suites().values() for la in of]
     chosen = [p for p in layers if p.is_depthwise and p.ndim == 2 and max(p.kernel) <= 7]
-    ratios = [cost.seconds(p, machine) / recorded_seconds(p) for p in chosen]
+    ratios = [cost.predicted_seconds(p, machine) / recorded_seconds(p) for p in chosen]
     assert len(ratios) > 10 and 0.85 < geometric_mean(ratios) < 1.2
     assert all(1 / 2 < ratio < 2 for ratio in ratios)
 
@@ -131,7 +131,7 @@ def test_ours_is_picked_only_where_it_is_predicted_to_beat_what_cudnn_took():
                 if known is None:
                     continue
                 ours = best_of_ours(problem)
-                if ours < cost.seconds(problem, machine):
+                if ours < cost.predicted_seconds(problem, machine):
                     picked += 1
                     wrong += [str(problem)] if ours > known else []
     for problem, known in large_layers():  # and without knowing what was recorded

@@ -27,7 +27,7 @@ def front(monkeypatch):
     made = Front(PLANS[4:], raw=True)
     made.captured = lambda: stand_in.get_current_stream().is_capturing()
     monkeypatch.setitem(sys.modules, "cudnn", made)
-    for user in (contract, sys.modules["convalgos.gpu.launch.plan"]):
+    for user in (contract, sys.modules["convalgos.gpu.launch.algorithm"]):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with two_devices(monkeypatch):
         yield made

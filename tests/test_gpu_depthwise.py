@@ -51,10 +51,10 @@ PROBLEMS = [
 ]
 
 
-def forms(problem: ConvProblem) -> list[depthwise.Form]:
+def forms(problem: ConvProblem) -> list[depthwise.LaunchForm]:
     """Of each kernel of each build, the fastest, the smallest and the largest blocks."""
-    found: dict[tuple, list[depthwise.Form]] = {}
-    for form in depthwise.forms(problem, shim.H200):
+    found: dict[tuple, list[depthwise.LaunchForm]] = {}
+    for form in depthwise.depthwise_forms(problem, shim.H200):
         found.setdefault((form.build, form.kernel), []).append(form)
     chosen = []
     for same in found.values():
@@ -74,11 +74,11 @@ def forms(problem: ConvProblem) -> list[depthwise.Form]:
 )
 def test_lines_of_whole_vectors_are_loaded_in_vectors(width, dtype, kernel):
     problem = ConvProblem.parse(f"n1 c3 w{width} k3 s4 p3:0 groups3").replace(dtype=dtype)
-    kernels = {f.kernel for f in depthwise.forms(problem, shim.H200)}
+    kernels = {f.kernel for f in depthwise.depthwise_forms(problem, shim.H200)}
     assert kernels & {"vectors", "strips", "lanes"} == {kernel}
     wider = problem.replace(padding=3)  # as when the last outputs are cut off afterwards
     assert ("strips" if kernel == "vectors" else "lanes") in {
-        f.kernel for f in depthwise.forms(wider, shim.H200)
+        f.kernel for f in depthwise.depthwise_forms(wider, shim.H200)
     }
 
 

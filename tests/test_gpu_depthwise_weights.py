@@ -69,21 +69,23 @@ def parsed(text: str, **changes) -> ConvProblem:
     return ConvProblem.parse(text).replace(direction="backward_weights", **changes)
 
 
-def forms(problem: ConvProblem) -> list[depthwise_weights.Form]:
+def forms(problem: ConvProblem) -> list[depthwise_weights.LaunchForm]:
     """Of each build, the fastest, the smallest and the largest blocks, the fewest and the most parts."""
     found: dict = {}
-    for form in depthwise_weights.forms(problem, shim.H200):
+    for form in depthwise_weights.depthwise_weights_forms(problem, shim.H200):
         found.setdefault(form.build, []).append(form)
     keys = (
         lambda f: f.seconds,
-        lambda f: (f.threads, f.cut["rows"], f.cut["parts"]),
-        lambda f: (-f.threads, f.cut["rows"], -f.cut["parts"]),
+        lambda f: (f.threads, f.params["rows"], f.params["parts"]),
+        lambda f: (-f.threads, f.params["rows"], -f.params["parts"]),
     )
     chosen = [min(same, key=key) for same in found.values() for key in keys]
-    return list({(f.build, f.threads, *f.cut.values()): f for f in chosen}.values())
+    return list({(f.build, f.threads, *f.params.values()): f for f in chosen}.values())
 
 
-def gradient(problem: ConvProblem, form: depthwise_weights.Form, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+def gradient(
+    problem: ConvProblem, form: depthwise_weights.LaunchForm, x: np.ndarray, dy: np.ndarray
+) -> np.ndarray:
     out = np.full(problem.w_shape, np.nan, numpy_dtype(problem.dtype))
     return depthwise_weights.DepthwiseWeightsPlan(problem, ALGORITHM, form)(x, dy, out=out)
 
@@ -103,7 +105,7 @@ def test_every_form_gives_exact_answers(on_the_shim):
         x, dy, dw = (a.astype(numpy_dtype(dtype)) for a in (x, dy, dw))
         for form in forms(problem):
             launched.add(form.build)
-            kernels.add((form.kernel, form.cut["parts"] > 1))
+            kernels.add((form.kernel, form.params["parts"] > 1))
             assert np.array_equal(gradient(problem, form, x, dy), dw), f"{problem}: {form}"
     assert kernels == set(product(("strips", "staged"), (False, True)))
     missed = declared - launched
@@ -133,7 +135,9 @@ def test_real_data_stay_within_the_bound():
 def test_the_bits_are_the_same_in_every_run():
     problem = parsed("n4 c2 h30 w30 k2 r3 s3 p1 groups2")
     x, dy, _, dw = example(problem, "reals")
-    (form, *_) = (f for f in depthwise_weights.forms(problem, shim.H200) if f.cut["parts"] > 1)
+    (form, *_) = (
+        f for f in depthwise_weights.depthwise_weights_forms(problem, shim.H200) if f.params["parts"] > 1
+    )
     first = gradient(problem, form, x, dy)
     assert np.abs(first - dw).max() <= ALGORITHM.error_bound(problem) * np.abs(dw).max()
     assert all(np.array_equal(gradient(problem, form, x, dy), first) for _ in range(2))
@@ -187,7 +191,7 @@ def test_it_says_what_it_cannot_serve():
 
 def test_a_filter_of_few_pixels_fills_the_gpu():
     """Blocks share the pixels of filters that are too few for all multiprocessors."""
-    few = depthwise_weights.fastest(parsed("n8 c8 h112 w112 k8 r3 s3 p1 groups8"), shim.H200)
+    few = depthwise_weights.fastest_weights_form(parsed("n8 c8 h112 w112 k8 r3 s3 p1 groups8"), shim.H200)
     assert few.blocks >= shim.H200.multiprocessors
-    many = depthwise_weights.fastest(parsed("n8 c960 h7 w7 k960 r3 s3 p1 groups960"), shim.H200)
-    assert many.cut["parts"] == 1
+    many = depthwise_weights.fastest_weights_form(parsed("n8 c960 h7 w7 k960 r3 s3 p1 groups960"), shim.H200)
+    assert many.params["parts"] == 1

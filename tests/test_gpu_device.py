@@ -137,7 +137,7 @@ import convalgos as ca
 from convalgos.gpu import device; from convalgos.gpu.device import cuda
 
 cupy.install(pytest.MonkeyPatch())
-cuda.text, device.missing = lambda build: build, lambda name: None
+cuda.source_text, device.missing = lambda build: build, lambda name: None
 x, w = np.ones((1, 3, 9, 9), "f4"), np.ones((4, 3, 3, 3), "f4")
 problem = ca.ConvProblem(x.shape, w.shape)
 x, w = cupy.asarray(x), cupy.asarray(w)
@@ -432,9 +432,9 @@ def test_streams_and_threads_have_plans_of_cufft_of_their_own(monkeypatch):
     x, w = on(0, x, w)
     w = plan.prepare(w)
     made = []
-    original = cufft.RealTransforms._made
+    original = cufft.CufftTransforms._made
     monkeypatch.setattr(
-        cufft.RealTransforms, "_made", lambda self, *given: made.append(given) or original(self, *given)
+        cufft.CufftTransforms, "_made", lambda self, *given: made.append(given) or original(self, *given)
     )
 
     errors = []
@@ -452,7 +452,7 @@ def test_streams_and_threads_have_plans_of_cufft_of_their_own(monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    monkeypatch.setattr(cufft, "KEPT", 2)
+    monkeypatch.setattr(cufft, "CACHED_PLANS", 2)
     with streams[2]:
         call()
     assert len(plan._transforms._plans) == 2

@@ -12,10 +12,10 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.device import use
-from convalgos.gpu.device.offline import PaperDevice
-from convalgos.gpu.direct_weights import ALGORITHMS, STEP, build
+from convalgos.gpu.device.offline import OfflineDevice
+from convalgos.gpu.direct_weights import ALGORITHMS, STEP, direct_weights_build
 from convalgos.gpu.gemm import split_k_weights
-from convalgos.gpu.gemm.split_k_weights import WeightSumsPlan
+from convalgos.gpu.gemm.split_k_weights import SplitKWeightsPlan
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 (DIRECT,) = ALGORITHMS
@@ -34,15 +34,19 @@ def aligned(monkeypatch):
 
 
 def planned(problem, tile, parts):
-    module = build(tile, problem.dtype, problem.layout)
-    return WeightSumsPlan(problem, DIRECT, module, "direct_weights", tile, parts)
+    module = direct_weights_build(tile, problem.dtype, problem.layout)
+    return SplitKWeightsPlan(problem, DIRECT, module, "direct_weights", tile, parts)
 
 
 @pytest.mark.parametrize("dtype", DIRECT.dtypes)
 def test_every_build_computes(dtype):
     """All tiles, whole sums and sums in parts, on integers (exact) and on reals."""
     device, launched = shim.ShimDevice(), set()
-    ours = [b for b in DIRECT.builds() if b in {build(t, dtype, la) for t in tiles(dtype) for la in LAYOUTS}]
+    ours = [
+        b
+        for b in DIRECT.builds()
+        if b in {direct_weights_build(t, dtype, la) for t in tiles(dtype) for la in LAYOUTS}
+    ]
     device.compile(ours)
     with use(device):
         for text, layout in product(AWKWARD, LAYOUTS):
@@ -90,12 +94,12 @@ def test_many_parts_are_added_in_one_order():
 
 
 def test_long_sums_fill_the_device():
-    with use(PaperDevice(shim.H200)):
+    with use(OfflineDevice(shim.H200)):
         for text in ("n8 c3 h224 w224 k64 r7 s7 p3 stride2", "n8 c64 h56 w56 k64 r1 s1", str(LAYER)):
             problem = ConvProblem.parse(text).replace(direction="backward_weights")
             tile, parts = DIRECT.geometry(problem, shim.H200)
-            assert split_k_weights.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
-            assert DIRECT.workspace_bytes(problem) <= split_k_weights.MOST_BYTES
+            assert split_k_weights.blocks_of_part(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
+            assert DIRECT.workspace_bytes(problem) <= split_k_weights.PASS_BYTES
         wide = ConvProblem.parse("n64 c512 h28 w28 k2048 r1 s1 backward_weights")
         assert DIRECT.geometry(wide, shim.H200)[1] <= 4
 
@@ -142,7 +146,7 @@ def on_a_line(array):
 
 
 def test_what_it_does_not_compute_is_named():
-    with use(PaperDevice(shim.H200)):
+    with use(OfflineDevice(shim.H200)):
         assert "backward_weights only, not forward" in DIRECT.why_not(LAYER.replace(direction="forward"))
         with pytest.raises(Unsupported, match="float32 in float32, not in tf32"):
             DIRECT.serve(LAYER.replace(compute_dtype="tf32"))

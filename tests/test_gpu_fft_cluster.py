@@ -101,15 +101,15 @@ def test_launches():
     """Whole clusters of blocks that fit the device, several where a device has room for few points."""
     problem = causal(65536, channels=3)
     with use(shim.RecordingDevice()):
-        for way in AUTO.ways(problem, shim.H200):
+        for way in AUTO.geometries(problem, shim.H200):
             plan = fft_cluster.ClusterPlan(problem, AUTO, way)
             (launch,) = plan.launches
             assert launch.grid == (way.tiles * way.cluster.blocks,)
             assert launch.shared_bytes <= shim.H200.block_shared_bytes
-        assert {way.cluster for way in AUTO.ways(problem, shim.H200)} == set(CLUSTERS)
+        assert {way.cluster for way in AUTO.geometries(problem, shim.H200)} == set(CLUSTERS)
     small = replace(shim.H200, capability=(12, 0), block_shared_bytes=101376)
     with use(shim.RecordingDevice(small)):
-        found = AUTO.ways(causal(32768), small)
+        found = AUTO.geometries(causal(32768), small)
         assert {way.cluster.chain.points for way in found} == {8192}
 
 
@@ -180,7 +180,7 @@ def test_faults_are_caught(monkeypatch, fault):
         assert body.count(old) == 1, f"{fault}: the kernel reads otherwise now"
         return body.replace(old, new)
 
-    monkeypatch.setattr(shim, "text", broken)
+    monkeypatch.setattr(shim, "source_text", broken)
     shim.compiled.cache_clear()
     try:
         with use(shim.ShimDevice()), pytest.raises(AssertionError):

@@ -10,11 +10,11 @@ from helpers import Guarded, check
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft_four_step, fft_fused
-from convalgos.gpu.device import use
-from convalgos.gpu.fft_four_step import SteppedFft
+from convalgos.gpu.device import tables, use
+from convalgos.gpu.fft_four_step import FourStepFft
 from convalgos.gpu.fft_fused import FusedFft
 from convalgos.gpu.spectral import block_fft, transposed_io
-from convalgos.gpu.spectral.block_fft import CHAINS, PLANE_CHAINS, tiling
+from convalgos.gpu.spectral.block_fft import CHAINS, PLANE_CHAINS, block_tiling
 from convalgos.select import algorithms
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
@@ -90,7 +90,7 @@ def test_rows_of_every_length(chain):
     with use(shim.ShimDevice()):
         checked(algorithm, f"n1 c1 w{chain.reals + 5} k2 s9 p3:0 groups1")
         problem = parsed(f"n1 c2 w{chain.width} k2 s{chain.width} p{chain.width - 1}:0 groups2")
-        cut = tiling(problem, 1, chain.reals)
+        cut = block_tiling(problem, 1, chain.reals)
         assert cut.tiles == (1, 1) and not cut.upper_in and not cut.upper_out
         rng = np.random.default_rng(chain.width)
         x = rng.standard_normal(problem.x_shape, np.float32)
@@ -139,7 +139,7 @@ def test_awkward_problems(text, layout):
 @needs_shim
 @pytest.mark.parametrize("chain", CHAINS[:2], ids=lambda c: str(c.reals))
 def test_rows_of_long_transforms(chain):
-    algorithm = SteppedFft(chain)
+    algorithm = FourStepFft(chain)
     with use(shim.ShimDevice()):
         checked(algorithm, f"n1 c1 w{64 * chain.points + 13} k2 s77 p0:7")  # two tiles
         checked(algorithm, "n2 c3 w700 k6 s300 p1000:7 groups3 dilation3 stride2", layout="channels_last")
@@ -172,7 +172,7 @@ def test_many_filters_and_tiles_take_several_passes(monkeypatch):
     text = "n2 c4 w90 k8 s20 p3 groups4"
     with use(shim.ShimDevice()):
         checked(FusedFft(CHAINS[0]), text)
-        algorithm = SteppedFft(CHAINS[0])
+        algorithm = FourStepFft(CHAINS[0])
         way = algorithm.choice(parsed(text), shim.H200)
         assert way.per_pass <= 3 and way.total == 16
         assert algorithm.workspace_bytes(parsed(text)) == way.per_pass * way.tile_bytes
@@ -185,7 +185,7 @@ def test_many_filters_and_tiles_take_several_passes(monkeypatch):
 def test_tiles_cover_every_position_once(text):
     problem = parsed(text)
     for chain in CHAINS if problem.ndim == 1 else PLANE_CHAINS:
-        cut = tiling(problem, chain.height, chain.reals)
+        cut = block_tiling(problem, chain.height, chain.reals)
         places = (chain.height, chain.reals)
         for i, (step, tiles, n) in enumerate(zip(cut.step, cut.tiles, cut.positions, strict=True)):
             assert (tiles - 1) * step < n <= tiles * step
@@ -242,11 +242,9 @@ def test_points_of_long_transforms_stay_within_their_workspace():
     with use(shim.RecordingDevice()):
         assert steps.workspace_bytes(many) <= fft_four_step.PASS_BYTES
         last = many.replace(layout="channels_last")
-        assert steps.workspace_bytes(last) - steps.workspace_bytes(many) == transposed_io.workspace_bytes(
+        assert steps.workspace_bytes(last) - steps.workspace_bytes(many) == transposed_io.transposed_bytes(
             last
         )
-        assert transposed_io.workspace_bytes(last) == many.x_bytes + many.y_bytes
+        assert transposed_io.transposed_bytes(last) == many.x_bytes + many.y_bytes
         one = parsed("n2 c1 w9000 k2 s500").replace(layout="channels_last")
-        assert (
-            one.y_bytes <= transposed_io.workspace_bytes(one) < one.y_bytes + transposed_io.ALIGNED
-        )  # of y alone
+        assert one.y_bytes <= transposed_io.transposed_bytes(one) < one.y_bytes + tables.ALIGNED  # of y alone

@@ -10,10 +10,10 @@ from helpers import PROBLEMS, Guarded, check_filter_gradient, example
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu import implicit_gemm_weights
 from convalgos.gpu.device import use
-from convalgos.gpu.device.offline import PaperDevice
+from convalgos.gpu.device.offline import OfflineDevice
 from convalgos.gpu.gemm import split_k_weights
-from convalgos.gpu.gemm.split_k_weights import WeightSumsPlan
-from convalgos.gpu.implicit_gemm_weights import ImplicitGemmWeights, build, is_copied
+from convalgos.gpu.gemm.split_k_weights import SplitKWeightsPlan
+from convalgos.gpu.implicit_gemm_weights import ImplicitGemmWeights, implicit_gemm_weights_build, is_copied
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 1e6  # of a problem of the table: emulated tensor cores are slow
@@ -48,8 +48,10 @@ def test_every_build_computes(algorithm):
             steps = -(-problem.gemm_m // algorithm.step(problem))
             for tile in algorithm.tiles(problem):
                 for parts in {1, steps}:
-                    module = build(algorithm.math, dtype, tile, layout, is_copied(problem))
-                    plan = WeightSumsPlan(problem, algorithm, module, "implicit_gemm_weights", tile, parts)
+                    module = implicit_gemm_weights_build(
+                        algorithm.math, dtype, tile, layout, is_copied(problem)
+                    )
+                    plan = SplitKWeightsPlan(problem, algorithm, module, "implicit_gemm_weights", tile, parts)
                     launched.add(plan.launches[0].build)
                     check_filter_gradient(algorithm, problem, plan, "integers")
                 check_filter_gradient(algorithm, problem, plan, "reals")
@@ -82,7 +84,7 @@ def test_three_products_are_nearly_float32():
 
 
 def test_precision_is_explicit():
-    with use(PaperDevice(shim.H200)):
+    with use(OfflineDevice(shim.H200)):
         for name in ("tf32", "3xtf32"):
             strict = asked("n1 c40 h9 w8 k24 r3 s3 p1", ImplicitGemmWeights("half"), dtype="float32")
             assert "float32 in tf32, not in float32" in ImplicitGemmWeights(name).why_not(strict)
@@ -92,9 +94,9 @@ def test_long_sums_fill_the_device_and_bound_their_error():
     """Many parts, where dw is small: each sums fewer pixels, with a smaller error."""
     algorithm = ImplicitGemmWeights("half")
     problem = asked("n8 c64 h224 w224 k64 r3 s3 p1", algorithm, layout="channels_last")
-    with use(PaperDevice(shim.H200)):
+    with use(OfflineDevice(shim.H200)):
         tile, parts = algorithm.geometry(problem, shim.H200)
-        assert split_k_weights.blocks(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
+        assert split_k_weights.blocks_of_part(problem, tile) * parts > 0.9 * shim.H200.multiprocessors
         alone = algorithm.within(problem, workspace_limit=0, deterministic=False, strict_nan=False)
         assert alone.workspace_bytes(problem) == 0 < algorithm.workspace_bytes(problem)
         assert alone.error_bound(problem) > 1.5 * algorithm.error_bound(problem)

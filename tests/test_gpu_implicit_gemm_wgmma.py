@@ -14,9 +14,11 @@ from helpers import PROBLEMS, Guarded, check_rounded, example
 
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import implicit_gemm_wgmma as wgmma
-from convalgos.gpu.compile.module import Build, text
+from convalgos.gpu.compile.module import Build, source_text
 from convalgos.gpu.device import tma, use
-from convalgos.gpu.device.tma import Im2col, TensorMaps
+from convalgos.gpu.device.tma import Im2colView, TensorMapCache
+from convalgos.gpu.gemm import wgmma_operands
+from convalgos.gpu.gemm.wgmma_forms import PLAIN
 from convalgos.gpu.implicit_gemm import ImplicitGemm
 from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
 
@@ -56,8 +58,8 @@ def test_every_build_computes(algorithm):
         for line, layout, dtype in product(AWKWARD, LAYOUTS, algorithm.dtypes):
             problem = typed(line, dtype, layout)
             assert algorithm.why_not(problem) is None
-            for tile, splits in product(wgmma.TILES, (1, 2)):
-                if splits > wgmma.steps(problem, algorithm.terms):
+            for tile, splits in product(PLAIN.tiles, (1, 2)):
+                if splits > wgmma.sum_steps(problem, algorithm.terms):
                     continue
                 plan = WgmmaPlan(problem, algorithm, tile, splits)
                 launched.add(plan.launches[0].build)
@@ -75,7 +77,7 @@ def test_the_table_of_awkward_problems(algorithm, dtype, layout):
             problem = typed(line, dtype, layout)
             if problem.is_empty or problem.mode == "convolution" or algorithm.why_not(problem):
                 continue
-            if wgmma.steps(problem, algorithm.terms) <= MOST_STEPS:
+            if wgmma.sum_steps(problem, algorithm.terms) <= MOST_STEPS:
                 served += 1
                 check_rounded(algorithm, problem, algorithm.serve(problem), "integers")
     assert served > 30
@@ -87,9 +89,9 @@ def test_a_block_computes_several_tiles(layout):
     """On a device so small that each block goes on to further tiles, and to parts of a split sum."""
     problem = typed("n3 c40 h9 w11 k300 r3 s1 p1", "float16", layout)
     with use(shim.ShimDevice(replace(shim.H200, multiprocessors=2))):
-        for tile, splits in product(wgmma.TILES, (1, 3)):
+        for tile, splits in product(PLAIN.tiles, (1, 3)):
             plan = WgmmaPlan(problem, HALF, tile, splits)
-            work = wgmma.tiles(problem, tile) * splits
+            work = wgmma.wgmma_tiles(problem, tile) * splits
             (blocks,) = next(launch for launch in plan.launches if launch.name == "multiply").grid
             assert work > blocks
             check_rounded(HALF, problem, plan, "integers")
@@ -207,8 +209,8 @@ def test_strides_of_whole_pieces_are_read_in_place():
         ("n1 c128 h8 w8 k64 r3 s3 groups2", False),
         ("n1 c96 h8 w8 k64 r3 s3 groups2", True),
     ):
-        assert wgmma.is_packed(typed(line, "float16"), 1) is packed
-        assert wgmma.is_packed(typed(line, "float16", "channels_first"), 1)
+        assert wgmma_operands.is_packed(typed(line, "float16"), 1) is packed
+        assert wgmma_operands.is_packed(typed(line, "float16", "channels_first"), 1)
 
 
 def test_the_tile_fits_the_problem():
@@ -261,7 +263,7 @@ def test_dense_layers_of_many_channels_are_worth_it():
 )
 def test_what_the_driver_refuses_is_an_error(changed):
     """The stand-in for it knows the limits of its manual."""
-    view = Im2col.of(typed("n2 c8 w5 k3 s3 p1", "float16"), 8, 64, 64)
+    view = Im2colView.of(typed("n2 c8 w5 k3 s3 p1", "float16"), 8, 64, 64)
     assert tma.encode(view, 160, shim.driver()).nbytes == 128
     address = changed.get("address", 160)
     wrong = replace(view, **{name: value for name, value in changed.items() if name != "address"})
@@ -272,7 +274,7 @@ def test_what_the_driver_refuses_is_an_error(changed):
 def test_the_box_of_first_taps():
     """Innermost first; the end counts from the last input, and is that of the last output's first tap."""
     problem = typed("n2 c24 h9 w7 k20 r3 s3 p1:0,2 stride2,1 dilation1,2", "float16")
-    view = Im2col.of(problem, 24, 64, 128)
+    view = Im2colView.of(problem, 24, 64, 128)
     assert problem.spatial_out == (4, 7)  # the last one's first tap is at h = 3 * 2 - 1, w = 6 - 2
     assert view.sizes == (24, 7, 9, 2) and view.strides == (48, 48 * 7, 48 * 63)
     assert view.lower == (-2, -1) and view.upper == (4 - 6, 5 - 8)
@@ -281,12 +283,12 @@ def test_the_box_of_first_taps():
 
 def test_maps_are_made_once_for_an_address():
     made = []
-    maps = TensorMaps(lambda view, address: made.append(address) or np.zeros(1), "view")
+    maps = TensorMapCache(lambda view, address: made.append(address) or np.zeros(1), "view")
     first = maps.at(16)
     assert maps.at(16) is first and maps.at(32) is not first and made == [16, 32]
     for address in range(1000):
         maps.at(address)
-    assert len(maps._known) <= tma.KEPT
+    assert len(maps._known) <= tma.CACHED_MAPS
 
 
 # --- what must not pass ------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_the_stand_in_is_strict(monkeypatch, fault):
     """A kernel with one of these faults stops with a reason, or computes NaN or other wrong numbers."""
-    whole = text
+    whole = source_text
     old, new = BROKEN[fault]
 
     def broken(build: Build, replaced):
@@ -336,12 +338,12 @@ def test_the_stand_in_is_strict(monkeypatch, fault):
         return body.replace(old, new)
 
     problem = typed("n2 c72 h9 w11 k70 r3 s1 p1", "float16")
-    assert wgmma.TILES[4].stages == 4
-    monkeypatch.setattr(shim, "text", broken)
+    assert PLAIN.tiles[4].stages == 4
+    monkeypatch.setattr(shim, "source_text", broken)
     monkeypatch.setattr(shim, "COMMAND", (*shim.COMMAND, "-O0"))
     shim.compiled.cache_clear()
     try:
         with use(shim.ShimDevice()), pytest.raises(AssertionError):
-            check_rounded(HALF, problem, WgmmaPlan(problem, HALF, wgmma.TILES[4], 1), "integers")
+            check_rounded(HALF, problem, WgmmaPlan(problem, HALF, PLAIN.tiles[4], 1), "integers")
     finally:
         shim.compiled.cache_clear()

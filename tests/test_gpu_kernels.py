@@ -3,7 +3,6 @@
 No GPU is needed: NVRTC comes from its wheel.
 """
 
-import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from cuda_shim.device import A100, H200, RecordingDevice
+from cuda_shim.device import A100, H200, RecordingDevice, key_of
 from helpers import table_problems
 
 from convalgos.core.cache_files import cache_folder, write_atomic
@@ -20,12 +19,11 @@ from convalgos.core.epilogue import KINDS, Activation, activation_of
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.backward.data import BackwardData
 from convalgos.gpu.compile import nvrtc
-from convalgos.gpu.compile.module import OPTIONS, Build, CompileError, text
+from convalgos.gpu.compile.module import OPTIONS, Build, CompileError, source_text
 from convalgos.gpu.compile.sources import source
 from convalgos.gpu.device import use
-from convalgos.gpu.launch.output_step import Fused
-from convalgos.gpu.launch.output_step import build as output_step
-from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.epilogue import FusedEpilogue, epilogue_build
 from convalgos.select import algorithms
 from convalgos.tools.bench.suites import suites
 
@@ -44,7 +42,7 @@ needs_nvrtc = pytest.mark.skipif(
 @cache
 def compiled(build: Build, arch: str) -> nvrtc.Compiled:
     """Kept in the cache folder: unchanged sources are not compiled again."""
-    key = hashlib.sha256(f"{nvrtc.library_path()} {OPTIONS} {arch} {text(build)}".encode()).hexdigest()[:24]
+    key = key_of(str(nvrtc.library_path()), *OPTIONS, arch, source_text(build))
     path = cache_folder() / "nvrtc" / f"{key}.json"
     if path.exists():
         kept = json.loads(path.read_text())
@@ -124,10 +122,10 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
 def test_output_steps_compile_into_kernels():
     """One build of each source with GELU, the longest activation, and a residual; the step with all."""
     first = {build.source: build for a in reversed(OURS) if "forward" in a.directions for build in a.builds()}
-    gelu = Fused(activation_of("gelu"), residual=True)
+    gelu = FusedEpilogue(activation_of("gelu"), residual=True)
     pairs = [(build.also(**gelu.macros), "sm_90a") for build in first.values()]
-    pairs += [(output_step("bfloat16", Activation(name)), "sm_80") for name in KINDS]
-    pairs.append((output_step("float64", activation_of("gelu")), "sm_80"))
+    pairs += [(epilogue_build("bfloat16", Activation(name)), "sm_80") for name in KINDS]
+    pairs.append((epilogue_build("float64", activation_of("gelu")), "sm_80"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda pair: compiled(*pair), pairs))
     for (build, arch), result in zip(pairs, results, strict=True):
@@ -140,7 +138,7 @@ def test_output_steps_compile_into_kernels():
 def test_a_compile_error_shows_the_source_line(monkeypatch):
     broken = (("common.cuh", "#pragma once\nstruct One {};\nflot two;\n"),)
     build = Build.of("direct.cu")
-    monkeypatch.setattr(nvrtc, "text", lambda b: text(b, broken))
+    monkeypatch.setattr(nvrtc, "source_text", lambda b: source_text(b, broken))
     with pytest.raises(CompileError, match=r"direct\.cu does not compile:\ncommon\.cuh\(3\): error") as error:
         nvrtc.compile_build(build, "sm_80")
     assert "flot two;" in str(error.value)
@@ -165,7 +163,7 @@ extern "C" __global__ void plain(float* y) {
     y[1] = kept[*(int*)y];
 }
 """
-    monkeypatch.setattr(nvrtc, "text", lambda b: spilling)
+    monkeypatch.setattr(nvrtc, "source_text", lambda b: spilling)
     kernels = {k.kernel: k for k in nvrtc.compile_build(Build.of("direct.cu"), "sm_80").kernels}
     assert kernels["spills"].spill_bytes > 0 and kernels["spills"].most_threads == 1024
     assert kernels["plain"].spill_bytes == 0 and kernels["plain"].most_threads == 0
@@ -174,10 +172,12 @@ extern "C" __global__ void plain(float* y) {
 
 def test_lines_of_headers_and_sources_keep_their_numbers():
     """After a header, the numbers of the source go on where they were."""
-    lines = text(Build.of("direct.cu", TILE_M=64)).splitlines()
+    lines = source_text(Build.of("direct.cu", TILE_M=64)).splitlines()
     assert lines[0] == "#define TILE_M 64"
     at = lines.index("using sum_t = decltype(widen(element_t()));")
     mark = max(i for i in range(at) if lines[i].startswith("#line"))
     number = int(lines[mark].split()[1]) + at - mark - 1
-    assert text(Build.of("direct.cu")).count("#pragma once") == 3  # ptx, common and register_tile, once each
+    assert (
+        source_text(Build.of("direct.cu")).count("#pragma once") == 3
+    )  # ptx, common and register_tile, once each
     assert source("direct.cu").splitlines()[number - 1] == lines[at]

@@ -242,13 +242,13 @@ def cudnn(monkeypatch):
     """A stand-in for cuDNN on the stand-in for a GPU."""
     front = Front(PLANS)
     monkeypatch.setitem(sys.modules, "cudnn", front)
-    for user in (algorithm, sys.modules["convalgos.gpu.launch.plan"], peer_module):
+    for user in (algorithm, sys.modules["convalgos.gpu.launch.algorithm"], peer_module):
         monkeypatch.setattr(user, "missing", lambda name: None)
     with device.use(WithStreams()) as chosen:
         yield chosen
     for cached in (plans.listing, runner.planner):
         cached.cache_clear()
-    verify.forget()
+    verify.forget_checks()
 
 
 class WithStreams(shim.ShimDevice):
@@ -392,17 +392,17 @@ def test_figures_of_a_gpu_are_measured_kept_and_shown(on_the_shim, tmp_path, mon
 
     monkeypatch.setattr(on_the_shim, "elapsed", elapsed)
     before = on_the_shim.figures
-    assert calibrate.kept(before) == before
+    assert calibrate.with_saved_figures(before) == before
     shown = run("tune", "--machine", *GPU).stdout
     found = on_the_shim.figures
     assert found.bandwidth == pytest.approx(2 * (1 << 20) / 1e-3)
     assert found.peak("float32") == pytest.approx(2 * 32**3 / 1e-3) and found.source == "measured"
     assert "2.1 GB/s" in shown and "measured" in shown and "the driver" in shown and "1980 MHz" in shown
-    assert calibrate.kept(before) == found
+    assert calibrate.with_saved_figures(before) == found
     path = tmp_path / "machine" / "gpu-h200-132sm.json"
     path.write_text('{"format": 1, "bandwidth": -1}')
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert calibrate.kept(before) == before
+        assert calibrate.with_saved_figures(before) == before
 
 
 def test_info_tells_of_the_gpu_or_why_there_is_none(on_the_shim):

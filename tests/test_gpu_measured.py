@@ -11,7 +11,7 @@ from convalgos.core import profiles
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device
 from convalgos.gpu.device import measured
-from convalgos.gpu.fft_four_step import SteppedFft
+from convalgos.gpu.fft_four_step import FourStepFft
 from convalgos.gpu.implicit_gemm_wgmma import Wgmma
 from convalgos.tools.bench.recorded_machine import read_machine
 from convalgos.tools.report import model_constants
@@ -34,18 +34,18 @@ def empty_cache(tmp_path, monkeypatch):
 
 def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
     before = shim.H200
-    assert measured.kept(before) is before
-    measured.keep(measured.with_constants(before, FOUND, DAY))
-    found = measured.kept(before)
+    assert measured.with_saved_constants(before) is before
+    measured.save_constants(measured.with_constants(before, FOUND, DAY))
+    found = measured.with_saved_constants(before)
     assert dict(found.measured) == FOUND and found.measured_on == DAY and found.launch == 5e-6
     slower = replace(before, measured=(("implicit_gemm_wgmma.REACHED", 0.34),))
     assert Wgmma("half").cost(DENSE, slower) > 1.5 * Wgmma("half").cost(DENSE, before)
     fewer = replace(before, measured=(("spectral/block_fft.ISSUED", 0.1), ("fft_four_step.CACHED", 0.05)))
     with device.use(shim.ShimDevice()):
-        assert SteppedFft().cost(LONG, fewer) > 1.5 * SteppedFft().cost(LONG, before)
+        assert FourStepFft().cost(LONG, fewer) > 1.5 * FourStepFft().cost(LONG, before)
     tuned = replace(before, efficiency=0.8 * before.efficiency)  # measured later: no kernel is slower for it
     rate = found.constant("implicit_gemm_wgmma.REACHED", 0.0) * found.tensor_peak("float16")
-    after = measured.kept(tuned)
+    after = measured.with_saved_constants(tuned)
     assert after.constant("implicit_gemm_wgmma.REACHED", 0.0) * after.tensor_peak("float16") == pytest.approx(
         rate
     )
@@ -54,7 +54,7 @@ def test_what_was_measured_is_kept_for_gpus_of_the_kind_and_changes_costs():
     )
     assert after.constant("vendor/cost.LOADS", 0.0) == pytest.approx(80 * 0.8)
     other = replace(before, capability=(9, 1))
-    assert measured.kept(other) is other
+    assert measured.with_saved_constants(other) is other
 
 
 def test_what_was_kept_under_old_names_of_files_is_read():
@@ -62,9 +62,9 @@ def test_what_was_kept_under_old_names_of_files_is_read():
         "machine.LAUNCH": 5e-6, "wgmma.REACHED": 0.34, "wgmma.L2_BYTES": 40.0, "wgmma.FILL": 6.0,
         "cudnn_cost.LOADS": 80.0, "cudnn_cost.FILL": 600.0, "fft_chain.ISSUED": 0.25, "fft_steps.CACHED": 0.3,
     }  # fmt: skip
-    path = measured.keep(measured.with_constants(shim.H200, FOUND, DAY))
+    path = measured.save_constants(measured.with_constants(shim.H200, FOUND, DAY))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"constants": old}))
-    found = measured.kept(shim.H200)
+    found = measured.with_saved_constants(shim.H200)
     assert [*dict(found.measured).values()] == [old[name] for name in sorted(old, key=measured._today)]
     assert dict(found.measured).keys() == measured.LIMITS.keys() and found.launch == 5e-6
 
@@ -95,10 +95,10 @@ def test_constants_are_named_by_the_files_they_stand_in():
     ids=str,
 )
 def test_a_damaged_file_is_set_aside_with_a_warning(damage):
-    path = measured.keep(measured.with_constants(shim.H200, FOUND, DAY))
+    path = measured.save_constants(measured.with_constants(shim.H200, FOUND, DAY))
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert measured.kept(shim.H200) is shim.H200
+        assert measured.with_saved_constants(shim.H200) is shim.H200
     assert not path.exists() and path.with_name(path.name + ".damaged").exists()
 
 
@@ -114,12 +114,14 @@ def test_a_profile_tells_gpus_of_its_name_what_was_measured(monkeypatch):
     finally:
         device._of_profile.cache_clear()
     here = replace(shim.H200, name="NVIDIA H200")
-    assert dict(measured.kept(here).measured) == FOUND
+    assert dict(measured.with_saved_constants(here).measured) == FOUND
     assert (
-        measured.kept(shim.A100).measured == measured.kept(replace(here, name="NVIDIA H100")).measured == ()
+        measured.with_saved_constants(shim.A100).measured
+        == measured.with_saved_constants(replace(here, name="NVIDIA H100")).measured
+        == ()
     )
-    measured.keep(measured.with_constants(here, {"implicit_gemm_wgmma.FILL": 6.0}, DAY))
-    assert dict(measured.kept(here).measured) == {"implicit_gemm_wgmma.FILL": 6.0}
+    measured.save_constants(measured.with_constants(here, {"implicit_gemm_wgmma.FILL": 6.0}, DAY))
+    assert dict(measured.with_saved_constants(here).measured) == {"implicit_gemm_wgmma.FILL": 6.0}
 
 
 def test_info_tells_estimates_from_what_was_measured():

@@ -37,7 +37,7 @@ def test_patches_in_several_passes(monkeypatch, layout):
 def test_long_signals_are_cut_into_tiles(text, layout):
     problem = ConvProblem.parse(text).replace(layout=layout)
     for factor in fft.TILE_FACTORS:
-        tiles = fft.overlapping(problem, factor)
+        tiles = fft.overlapping_tiling(problem, factor)
         assert all(
             (t - 1) * s < n <= t * s
             for t, s, n in zip(tiles.tiles, tiles.step, fft.positions(problem), strict=True)
@@ -55,14 +55,14 @@ def test_spectra_in_several_passes(monkeypatch, layout, fitting):
     """Of single groups, of some, of all of an image, of several images."""
     problem = ConvProblem.parse("n5 c6 h7 w9 k9 r3 s4 p1:2,0 groups3 stride2,1").replace(layout=layout)
     (algorithm, _) = fft.ALGORITHMS
-    tiles = fft.whole(problem)
+    tiles = fft.whole_tiling(problem)
     monkeypatch.setattr(fft, "PASS_BYTES", fitting * fft.pass_bytes(problem, tiles))
     expected = {0: (1, 1, 15), 2: (1, 2, 10), 4: (1, 3, 5), 7: (2, 3, 3)}[fitting]
-    assert (*fft.per_pass(problem, tiles), len(fft.passes(problem, tiles))) == expected
+    assert (*fft.per_pass(problem, tiles), len(fft.cufft_passes(problem, tiles))) == expected
     with use(shim.ShimDevice()):
         assert algorithm.workspace_bytes(problem) <= max(1, fitting) * fft.pass_bytes(problem, tiles)
         check(algorithm, problem)
 
 
 def test_lengths_are_products_of_small_primes():
-    assert [fft.good_length(n) for n in (1, 2, 3, 11, 13, 211, 1025)] == [1, 2, 4, 12, 14, 216, 1050]
+    assert [fft.cufft_length(n) for n in (1, 2, 3, 11, 13, 211, 1025)] == [1, 2, 4, 12, 14, 216, 1050]

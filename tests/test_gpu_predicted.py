@@ -32,7 +32,7 @@ def test_cudnn_takes_what_was_recorded_where_it_was():
     h200, a100 = (gpu.named(name).figures for name in ("sm_90", "sm_80"))
     depthwise = ConvProblem.parse("n8 c384 h14 w14 k384 r3 s3 p1 groups384 float16")
     assert predicted.cudnn_seconds(depthwise, h200) == pytest.approx(4e-6)
-    assert predicted.cudnn_seconds(depthwise, a100) == cost.seconds(depthwise, a100)
+    assert predicted.cudnn_seconds(depthwise, a100) == cost.predicted_seconds(depthwise, a100)
     signal = ConvProblem.parse("n4 c64 w131072 k64 s131072 p131071:0 groups64")
     assert predicted.fft_seconds(signal, h200) > signal.bytes / h200.bandwidth
 

@@ -7,7 +7,7 @@ from cuda_shim import device as shim
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import winograd
 from convalgos.gpu.device import use
-from convalgos.gpu.gemm.batched import SIDES, Products
+from convalgos.gpu.gemm.batched import SIDES, BatchedGemm
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 PROBLEM = ConvProblem.parse("n1 c3 h9 w9 k5 r3 s3 p1")
@@ -17,7 +17,7 @@ PROBLEM = ConvProblem.parse("n1 c3 h9 w9 k5 r3 s3 p1")
 @pytest.mark.parametrize("rows, columns, depth", [(1, 4, 1), (130, 132, 9), (64, 128, 16), (37, 60, 23)])
 def test_products_of_integers_are_exact(side, rows, columns, depth):
     """What fills u up may be multiplied, what lies around v may not even be read."""
-    products, rng = Products(3, rows, columns, depth), np.random.default_rng(0)
+    products, rng = BatchedGemm(3, rows, columns, depth), np.random.default_rng(0)
     u = rng.integers(-9, 10, (3, depth, rows)).astype(np.float32)
     padded = np.zeros((3, *products.padded(side)), np.float32)
     padded[:, :depth, :rows] = u
@@ -33,5 +33,5 @@ def test_products_of_integers_are_exact(side, rows, columns, depth):
 
 
 def test_small_sides_have_small_tiles():
-    assert Products(36, 512, 3136, 512).side(shim.H200) == 128
-    assert Products(36, 64, 12544, 64).side(shim.H200) == 64
+    assert BatchedGemm(36, 512, 3136, 512).side(shim.H200) == 128
+    assert BatchedGemm(36, 64, 12544, 64).side(shim.H200) == 64

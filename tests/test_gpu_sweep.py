@@ -9,9 +9,8 @@ import pytest
 from cuda_shim import device as shim
 
 from convalgos.gpu import fft_fused
-from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.device import measured, use
-from convalgos.gpu.device.offline import PaperDevice
+from convalgos.gpu.device.offline import OfflineDevice
 from convalgos.measure import backends
 from convalgos.tools.gpu_check import sweep
 from convalgos.tools.gpu_check.fit import fit
@@ -35,7 +34,7 @@ LIMITS = {"a": (0.01, 100.0), "b": (0.01, 100.0)}
 def device(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(sweep.Cudnn, "why_not", lambda algorithm, problem: None)
-    with use(PaperDevice(shim.H200)) as chosen:
+    with use(OfflineDevice(shim.H200)) as chosen:
         yield chosen
 
 
@@ -112,10 +111,10 @@ def answers(monkeypatch, **more):
 def test_constants_are_kept_for_later_processes_and_beside_the_report(device, tmp_path, monkeypatch):
     answers(monkeypatch)
     told = [*sweep.sweep(device, until=time.monotonic() + 60, folder=tmp_path)]
-    kept = dict(measured.kept(shim.H200).measured)
+    kept = dict(measured.with_saved_constants(shim.H200).measured)
     assert kept.keys() >= TRUE.keys() - {"fft_four_step.CACHED"} and dict(device.figures.measured) == kept
     assert all(value == pytest.approx(TRUE[name], rel=0.3) for name, value in kept.items())
-    assert device.figures.measured_on == measured.kept(shim.H200).measured_on
+    assert device.figures.measured_on == measured.with_saved_constants(shim.H200).measured_on
     (copy,) = tmp_path.glob("gpu-h200-132sm-sm90-constants.json")
     assert json.loads(copy.read_text())["constants"] == kept
     lines = [r.what for r in results(told)]
@@ -164,13 +163,13 @@ def test_what_was_tried_or_is_barred_is_left_out_and_time_is_kept(device, monkey
 @needs_shim
 def test_every_kind_of_trial_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(shim.cache_folder()))
-    monkeypatch.setattr(measured, "keep", lambda figures: tmp_path / "constants.json")
+    monkeypatch.setattr(measured, "save_constants", lambda figures: tmp_path / "constants.json")
     monkeypatch.setattr(sweep, "DENSE", ("n1 c64 h4 w4 k8 r3 s3 p1 channels_last float16",))
     monkeypatch.setattr(sweep, "SHORT", ("n1 c2 w64 k2 s64 p63:0 groups2",))
     monkeypatch.setattr(sweep, "LONG", ())
     monkeypatch.setattr(sweep, "LAUNCHES", (1, 3))
     monkeypatch.setattr(backends, "BURST", 0.0)
-    monkeypatch.setattr(wgmma, "TILES", wgmma.TILES[4:])
+    monkeypatch.setattr(sweep, "PLAIN", sweep.PLAIN._replace(tiles=sweep.PLAIN.tiles[4:]))
     monkeypatch.setattr(fft_fused, "CHAINS", fft_fused.CHAINS[:1])
     chosen = shim.ShimDevice()
 

@@ -43,7 +43,7 @@ def test_every_build_computes(algorithm):
             assert algorithm.why_not(problem) is None
             tiles = algorithm.tiles(layout, implicit_gemm.is_copied(problem))
             for tile, splits in product(tiles, (1, 2)):
-                if splits > implicit_gemm.steps(problem):
+                if splits > implicit_gemm.tap_steps(problem):
                     continue
                 plan = ImplicitGemmPlan(problem, algorithm, tile, splits)
                 launched.add(plan.launches[0].build)
@@ -104,7 +104,7 @@ def test_faults_of_float64_are_caught(monkeypatch, fault):
         assert body.count(old) == 1, f"{fault}: the kernel reads otherwise now"
         return body.replace(old, new)
 
-    monkeypatch.setattr(shim, "text", broken)
+    monkeypatch.setattr(shim, "source_text", broken)
     shim.compiled.cache_clear()
     algorithm, problem = ImplicitGemm("double"), ConvProblem.parse("n1 c32 h9 w8 k24 r3 s3 p1 float64")
     problem = problem.replace(layout="channels_last")
@@ -144,4 +144,4 @@ def test_small_problems_split_their_sums():
     small = ConvProblem.parse("n1 c512 h7 w7 k512 r3 s3 p1 float16")
     large = ConvProblem.parse("n64 c256 h56 w56 k256 r3 s3 p1 float16")
     assert ImplicitGemm("half").geometry(small, shim.H200)[1] > 1
-    assert ImplicitGemm("half").geometry(large, shim.H200) == (implicit_gemm.TILES[0], 1)
+    assert ImplicitGemm("half").geometry(large, shim.H200) == (implicit_gemm.IMPLICIT_GEMM_TILES[0], 1)

@@ -14,9 +14,9 @@ from test_gpu_implicit_gemm_wgmma import AWKWARD, HALF, LAYOUTS, TF32, THREE, ty
 
 import convalgos as ca
 from convalgos.gpu import implicit_gemm_wgmma as wgmma
-from convalgos.gpu.compile.module import Build, text
+from convalgos.gpu.compile.module import Build, source_text
 from convalgos.gpu.device import use
-from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, Form, Tile
+from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, WgmmaForm, WgmmaTile
 from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
 from convalgos.select import choose, devices
 from convalgos.select.measured import Measured
@@ -42,7 +42,7 @@ def aligned(monkeypatch):
 def test_every_build_computes(form, base):
     """On two multiprocessors: odd sizes, groups, all dimensions, both layouts; split sums in turn."""
     algorithm, turn, launched = replace(base, form=form), 0, set()
-    builds = {wgmma.build(base.dtypes[0], tile, form) for tile in form.tiles}
+    builds = {wgmma.wgmma_build(base.dtypes[0], tile, form) for tile in form.tiles}
     shim.ShimDevice().compile(builds)
     with use(shim.ShimDevice(FEW)):
         for line, layout in product(AWKWARD, LAYOUTS):
@@ -68,7 +68,7 @@ def test_blocks_and_teams_go_on_to_further_tiles(form, layout):
     with use(shim.ShimDevice(FEW)):
         for splits in (1, 3):
             plan = WgmmaPlan(problem, algorithm, form.tiles[0], splits)
-            work = wgmma.tiles(problem, form.tiles[0], form.cluster) * splits
+            work = wgmma.wgmma_tiles(problem, form.tiles[0], form.cluster) * splits
             (blocks,) = next(launch for launch in plan.launches if launch.name == "multiply").grid
             assert blocks == 2 and work >= 4
             check_rounded(algorithm, problem, plan, "integers")
@@ -161,14 +161,14 @@ def test_filters_that_stay_in_l2_are_one_band():
 # --- what must not pass ------------------------------------------------------------------------------
 
 TURNS, PAIR, BULK, BULK_32 = (
-    (HALF, BY_NAME["pingpong_cluster"], Tile(64, 64, 4, 1)),
-    (HALF, BY_NAME["cluster"], Tile(128, 64, 4, 1)),
-    (HALF, BY_NAME["bulk_cluster"], Tile(128, 64, 4, 1)),
-    (TF32, BY_NAME["bulk_cluster"], Tile(128, 64, 4, 1)),
+    (HALF, BY_NAME["pingpong_cluster"], WgmmaTile(64, 64, 4, 1)),
+    (HALF, BY_NAME["cluster"], WgmmaTile(128, 64, 4, 1)),
+    (HALF, BY_NAME["bulk_cluster"], WgmmaTile(128, 64, 4, 1)),
+    (TF32, BY_NAME["bulk_cluster"], WgmmaTile(128, 64, 4, 1)),
 )
 MEET = "if constexpr (CLUSTER > 1)\n        meet_cluster();\n    else\n        __syncthreads();"
 SHOWN = "show_to_copies();\n        __syncwarp();"
-BROKEN: dict[str, tuple[tuple[Wgmma, Form, Tile], str, str]] = {
+BROKEN: dict[str, tuple[tuple[Wgmma, WgmmaForm, WgmmaTile], str, str]] = {
     "a block that ends before the other has arrived at its barriers": (
         PAIR,
         "if constexpr (CLUSTER > 1) meet_cluster();  //",
@@ -219,7 +219,7 @@ BROKEN: dict[str, tuple[tuple[Wgmma, Form, Tile], str, str]] = {
 }
 
 
-def check_kernel(base: Wgmma, form: Form, tile: Tile) -> None:
+def check_kernel(base: Wgmma, form: WgmmaForm, tile: WgmmaTile) -> None:
     algorithm, problem = replace(base, form=form), typed("n3 c72 h9 w11 k72 r3 s1 p1", base.dtypes[0])
     with use(shim.ShimDevice(FEW)):
         check_rounded(algorithm, problem, WgmmaPlan(problem, algorithm, tile, 1), "integers")
@@ -237,7 +237,7 @@ def test_the_kernels_that_are_broken_are_right_before(monkeypatch, kernel):
 @pytest.mark.parametrize("fault", BROKEN)
 def test_the_stand_in_is_strict(monkeypatch, fault):
     """A kernel with one of these faults stops with a reason, or computes NaN or other wrong numbers."""
-    whole = text
+    whole = source_text
     kernel, old, new = BROKEN[fault]
 
     def broken(build: Build, replaced):
@@ -245,7 +245,7 @@ def test_the_stand_in_is_strict(monkeypatch, fault):
         assert body.count(old) == 1, f"{fault}: the kernel reads otherwise now"
         return body.replace(old, new)
 
-    monkeypatch.setattr(shim, "text", broken)
+    monkeypatch.setattr(shim, "source_text", broken)
     monkeypatch.setattr(shim, "COMMAND", (*shim.COMMAND, "-O0"))
     shim.compiled.cache_clear()
     try:

@@ -55,7 +55,7 @@ def test_many_tiles_take_several_passes(monkeypatch, layout):
     problem = ConvProblem.parse("n3 c5 h17 w22 k6 r3 s3 p1").replace(layout=layout)
     monkeypatch.setattr(winograd, "PASS_BYTES", 1 << 16)
     algorithm = winograd.Winograd(2, fused=False)
-    assert algorithm.tiles_of_a_pass(problem) < winograd.tiling(problem, 2).tiles
+    assert algorithm.tiles_of_a_pass(problem) < winograd.winograd_tiling(problem, 2).tiles
     with use(shim.ShimDevice()):
         plan = algorithm.serve(problem)
         assert len(plan.launches) > 4

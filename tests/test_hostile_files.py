@@ -160,10 +160,10 @@ def test_constants_of_a_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
     figures = gpu.named("sm_90").figures
     found = {name: sum(limits) / 2 for name, limits in measured.LIMITS.items()}
-    path = measured.keep(measured.with_constants(figures, found, "2026-11-30"))
+    path = measured.save_constants(measured.with_constants(figures, found, "2026-11-30"))
     for content in each(path.read_text(), 6):
         path.write_bytes(content)
-        read = measured.kept(figures)
+        read = measured.with_saved_constants(figures)
         assert 0 < read.launch < 1 and all(0 < value < 1e15 for _, value in read.measured)
 
 

@@ -11,16 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
 
-if TYPE_CHECKING:
-    from convalgos.core.machine import Machine
-
+Figures = Any  # of an algorithm's device: `core.machine.Machine`, or on a GPU `gpu.device.GpuMachine`
 HALF_DTYPES = ("float16", "bfloat16")
 PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
 PACKING = 15e9  # and bytes of it in a second; Zen 5
@@ -105,17 +103,17 @@ class Algorithm(ABC):
         return ""
 
     @abstractmethod
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+    def cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds of one run, more than 0. Not asked for empty problems, which all cost nothing."""
 
-    def least(self, problem: ConvProblem, machine: Machine) -> float:
+    def least(self, problem: ConvProblem, machine: Figures) -> float:
         """A lower bound of `cost`, found in less time; infinite where the algorithm cannot serve.
 
         A choice then need not ask for the cost, nor for `why_not`, where something else is faster than this.
         """
         return 0.0
 
-    def closely(self, problem: ConvProblem, machine: Machine) -> float:
+    def closely(self, problem: ConvProblem, machine: Figures) -> float:
         """A closer bound than `least`, of those that search."""
         return 0.0
 
@@ -123,7 +121,7 @@ class Algorithm(ABC):
         """Outputs that are computed together, per spatial dimension: maps are filled up to multiples."""
         return (1,) * problem.ndim
 
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+    def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
         return PREPARE_CALL + problem.w_bytes / PACKING
 

@@ -3,30 +3,34 @@
 `gpu.cudnn` is the first plan of the heuristics that is not known to be wrong; every other one is a variant
 with an id of its own, `gpu.cudnn.eng67_k2_7_k13_0`, which measuring times and wisdom remembers. float32 is
 strict: neither tensor cores nor inputs of fewer bits. A plan is used after its result was compared with that
-of `gpu.direct` (`judge`): cuDNN has been seen to be silently wrong. Bias and ReLU run within the kernel where
-cuDNN has the same kernel with them, and its ReLU keeps NaNs; else in a step of their own. Wins channels last
-on tensor cores, where its engines are the fastest there are.
-
+of `gpu.direct` (`vendor.verify`), as cuDNN has been seen to be silently wrong. Bias and ReLU run within the
+kernel where cuDNN has the same kernel with them, and its ReLU keeps NaNs; else in a step of their own. Wins
+channels last on tensor cores, where its engines are the fastest there are.
 Source: nvidia-cudnn-frontend (pygraph); cuDNN's numerical notes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.plan import finish
 from convalgos.core.problem import DIRECTIONS, ConvProblem
-from convalgos.gpu.device import current
-from convalgos.gpu.launch.plan import GpuAlgorithm, GpuPlan
+from convalgos.gpu.compile.module import Build
+from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.graph import CapturedCall
+from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost as vendor_cost
 from convalgos.gpu.vendor.graph import PLAIN, Epilogue, with_explicit_padding
 from convalgos.gpu.vendor.plans import Offer, listing, twin
 from convalgos.gpu.vendor.runner import Runner
-from convalgos.gpu.vendor.verify import judge, verdict
+from convalgos.gpu.vendor.verify import check_kernel, known_fault
 
 WORKSPACE_BYTES = 1 << 28  # where no limit was given: FFT engines ask for gigabytes
 LATER = 1e-3  # by which a plan is taken to be slower than the one before it in the order of the heuristics
@@ -49,21 +53,21 @@ class Cudnn(GpuAlgorithm):
     }
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "" if self.offer is None else self.offer.word
 
     @property
-    def deterministic(self):  # type: ignore[override]  # of a plan; which is the first, problems decide
+    def deterministic(self) -> bool:  # type: ignore[override]  # of a plan; which is the first, problems decide
         return self.offer is not None and self.offer.repeats
 
     @property
-    def spreads_nan(self):  # type: ignore[override]
+    def spreads_nan(self) -> bool:  # type: ignore[override]
         return self.offer is None or self.offer.transforms
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         return ()  # the kernels are cuDNN's
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if (reason := self._no_listing(problem)) or problem.is_empty:
             return reason
         try:
@@ -72,7 +76,9 @@ class Cudnn(GpuAlgorithm):
             told = str(error).strip().splitlines() or [type(error).__name__]
             return f"cuDNN has no plan for it ({told[0][:120]})"
 
-    def within(self, problem, *, workspace_limit, deterministic, strict_nan):
+    def within(
+        self, problem: ConvProblem, *, workspace_limit: int | None, deterministic: bool, strict_nan: bool
+    ) -> Algorithm:
         unlimited = workspace_limit is None and not (deterministic or strict_nan)
         if unlimited or self.offer is not None or problem.is_empty or self._no_listing(problem):
             return self
@@ -85,31 +91,31 @@ class Cudnn(GpuAlgorithm):
                 return self if usual else replace(self, offer=offer)
         return self
 
-    def variants(self, problem):
+    def variants(self, problem: ConvProblem) -> Iterable[GpuAlgorithm]:
         if self.offer is None and not problem.is_empty:
             yield from (replace(self, offer=offer) for offer in self._offers(problem))
 
-    def note(self, problem):
+    def note(self, problem: ConvProblem) -> str:
         return "" if problem.is_empty else str(self._first(problem))
 
-    def cost(self, problem, machine):
-        seconds = vendor_cost.seconds(problem, machine)
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
+        seconds = vendor_cost.predicted_seconds(problem, machine)
         return seconds if self.offer is None else seconds * (1 + LATER * (1 + self.offer.rank))
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else self._first(problem).workspace_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # Sums of products; engines may use Winograd in float32, or tensor cores that cut sums off.
-        sums = 2**-23 * (16 * max(1, problem.reduction) ** 0.5 + 16)
+        sums = 2**-23 * (16 * math.sqrt(max(1, problem.reduction)) + 16)
         tf32 = 4 * 2**-11 * (problem.compute_dtype == "tf32")
         return sums + tf32 + (problem.itemsize == 2) * problem.eps
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         reasons = []
         for offer in self._offers(problem):
             plan = CudnnPlan(problem, self, offer)
-            if (reason := plan.distrust) is None:
+            if (reason := plan.fault) is None:
                 return plan
             reasons.append(f"{offer.name}: {reason}")
         raise Unsupported(f"{self.id} cannot serve {problem}: {'; '.join(reasons)}")
@@ -133,7 +139,7 @@ class Cudnn(GpuAlgorithm):
         device, only = current(), self.offer
         for offer in listing(problem, device).offers(lambda name: only is None or name == only.name):
             fits = only is not None or offer.workspace_bytes <= limit
-            if fits and verdict(device, title(offer), problem) is None:
+            if fits and known_fault(device, title(offer), problem) is None:
                 yield offer
 
     def _first(self, problem: ConvProblem) -> Offer:
@@ -143,7 +149,7 @@ class Cudnn(GpuAlgorithm):
 
 
 def title(offer: Offer, epilogue: Epilogue = PLAIN) -> str:
-    """How verdicts and warnings call a plan."""
+    """How checks and warnings call a plan."""
     import cudnn
 
     fused = "".join(f" with {step}" for step, there in epilogue._asdict().items() if there)
@@ -163,21 +169,30 @@ class CudnnPlan(GpuPlan):
         self._plain = Runner(listing(problem, self.device).opened(offer.name), PLAIN, self.device)
         self._fused: dict[bool, Runner | None] = {}  # by whether with ReLU; None where there is no kernel
         self._zeros: Any = None  # (K,), the bias of graphs that were given none: there is no ReLU without
-        self.distrust = self._judged(self._plain, offer, PLAIN)  # why it is not to be used
+        self.fault = self._check(self._plain, offer, PLAIN)  # why it is not to be used
 
-    def capture(self, x, w, *, bias=None, out=None, activation=None, residual=None):
+    def capture(
+        self,
+        x: Any,
+        w: Any,
+        *,
+        bias: Any = None,
+        out: Any = None,
+        activation: Any = None,
+        residual: Any = None,
+    ) -> CapturedCall:
         relu = activation == "relu" and residual is None
         if (relu or bias is not None) and relu not in self._fused:
             with self.device.active():  # not in the memory that the graph will hold
                 self._fuse(relu)
         return super().capture(x, w, bias=bias, out=out, activation=activation, residual=residual)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(K, C/groups, *kernel), or channels last (K, *kernel, C/groups); dy as it is."""
         turned = self._last and self.problem.direction != "backward_weights"
         return self._vectors(self.device.xp.moveaxis(w, 1, -1) if turned else w)
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         if self.problem.direction == "backward_weights":
             self._run_weights(x, w, y, workspace)
             return
@@ -228,11 +243,11 @@ class CudnnPlan(GpuPlan):
             offer = twin(self.offer, graphs)
             if offer is not None and offer.workspace_bytes <= self.workspace_bytes:
                 found = Runner(graphs.opened(offer.name), epilogue, self.device), offer
-        trusted = found is not None and self._judged(*found, epilogue) is None
-        self._fused[relu] = found[0] if found is not None and trusted else None
+        right = found is not None and self._check(*found, epilogue) is None
+        self._fused[relu] = found[0] if found is not None and right else None
         return self._fused[relu]
 
-    def _judged(self, runner: Runner, offer: Offer, epilogue: Epilogue) -> str | None:
+    def _check(self, runner: Runner, offer: Offer, epilogue: Epilogue) -> str | None:
         """Why a kernel is not to be used, or None."""
 
         def run(x: Any, w: Any, bias: Any, y: Any) -> None:
@@ -244,7 +259,7 @@ class CudnnPlan(GpuPlan):
                 runner(scratch, *map(address, (x, w, y, bias)))
 
         name, problem = title(offer, epilogue), self.problem
-        return judge(self.device, name, problem, self._bound, run, **epilogue._asdict())
+        return check_kernel(self.device, name, problem, self._bound, run, **epilogue._asdict())
 
 
 ALGORITHMS = (Cudnn(),)

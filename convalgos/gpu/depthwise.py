@@ -1,9 +1,10 @@
-"""Depthwise convolution on the GPU, in 1, 2 and 3 dimensions: one channel to a filter, nothing to share.
+"""Depthwise convolution on the GPU, in 1, 2 and 3 dimensions: each filter sees one channel.
 
-Short kernels are bound by memory: threads load whole vectors of rows straight from global memory, where the
-halo of a neighbour is a hit in L1. Large kernels are bound by arithmetic: planes go to shared memory, and a
-window of registers slides along each row. Channels last, neighbouring threads take neighbouring channels.
-Wins wherever it serves, up to kernels so large that an FFT needs fewer products.
+No operand is shared by several filters, so there is no GEMM to make of it. Short kernels are bound by memory:
+threads load whole vectors of rows straight from global memory, where the halo of a neighbour hits L1. Large
+kernels are bound by arithmetic: planes go to shared memory, and a window of registers slides along each row.
+Channels last, neighbouring threads take neighbouring channels. Each of these forms is a program of its own,
+depthwise_{form}.cu. Wins wherever it serves, up to kernels so large that an FFT needs fewer products.
 
 Source: own; the trade-off is that of Zhang, Lo and Lu 2020, arXiv:1912.08787 (depthwise on ARM) and of
 Ding et al. 2022, arXiv:2203.06717 (31x31 kernels).
@@ -12,11 +13,11 @@ Ding et al. 2022, arXiv:2203.06717 (31x31 kernels).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,16 +25,18 @@ from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.dwconv.launch_forms import (
-    COUNTED,
     DECODE,
+    NUMBERED_BELOW,
     RESERVED_SHARED,
     WARP,
-    Form,
+    LaunchForm,
     issue_seconds,
     macro,
 )
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import NO_BIAS, ceil_div
 from convalgos.gpu.launch.kernel_records import DIVISOR
-from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.launch.plan import GpuPlan
 
 SQUARE = (3, 5, 7)  # kernels of the forms `rows` and `last`
 LINE_TAPS = 8  # at most, of the form `line`
@@ -62,12 +65,15 @@ STAGED_WAIT = 2e-6  # seconds until x is in place; fitted to prototypes on an H2
 
 # --- shapes ----------------------------------------------------------------------------------
 
-NUMBERS = ("threads", "planes", "block_x", "block_y", "pitch", "height", "filters", "last")
-DIVISORS = (
-    *("columns", "rows", "depth", "k", "images", "multiplier"),
-    *("group", "across", "chunks", "tile_rows", "weights"),
+# `Params` of depthwise_forward.cuh.
+DEPTHWISE_PARAMS = np.dtype(
+    [
+        *((n, np.int32) for n in ("threads", "planes", "block_x", "block_y", "pitch", "height")),
+        *((n, np.int32) for n in ("filters", "last")),
+        *((n, DIVISOR) for n in ("columns", "rows", "depth", "k", "images", "multiplier")),
+        *((n, DIVISOR) for n in ("group", "across", "chunks", "tile_rows", "weights")),
+    ]
 )
-CUT = np.dtype([*((name, np.int32) for name in NUMBERS), *((name, DIVISOR) for name in DIVISORS)])
 
 
 def form_build(form: str, dtype: str, **macros: int) -> Build:
@@ -95,7 +101,8 @@ def plain_build(dtype: str, vector: int) -> Build:
 
 def even(p: ConvProblem) -> bool:
     """Whether strides are 1 or 2, the same in the last two dimensions, and there is no dilation in them."""
-    return p.stride[1] == p.stride[2] <= 2 and p.dilation[1:] == (1, 1)
+    same: bool = p.stride[1] == p.stride[2] <= 2 and p.dilation[1:] == (1, 1)
+    return same
 
 
 def is_line(p: ConvProblem) -> bool:
@@ -112,7 +119,7 @@ class Depthwise(GpuAlgorithm):
     family: ClassVar[str] = "gpu.depthwise"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype in self.dtypes:
             for kernel, stride in product(SQUARE, STRIDES):
                 yield rows_build(dtype, kernel, stride)
@@ -123,7 +130,7 @@ class Depthwise(GpuAlgorithm):
             for vector in (LAST_VECTOR, 1):
                 yield plain_build(dtype, vector)
 
-    def spills(self, build, arch):
+    def spills(self, build: Build, arch: str) -> int:
         # 49 weights and the rows of x on their way nearly fill the registers; a few addresses are loaded
         # again. On sm_100a so much is on its way even of 5x5.
         taps = macro(build, "KERNEL") if build.source == "depthwise_rows.cu" else 0
@@ -131,36 +138,38 @@ class Depthwise(GpuAlgorithm):
             return 128 if taps >= 5 else 0
         return 48 if taps >= 7 else 0
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.groups != problem.C:
             return f"takes one input channel per group, not {problem.w_shape[1]}"
-        if problem.is_empty or self.form(problem, current().figures):
+        if problem.is_empty or fastest_form(problem, current().figures):
             return None
         return "needs more threads than a launch may have"
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         return self.form(problem, machine).seconds + machine.launch
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
         eps = float(np.finfo(np.float32).eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2)
         return eps + (problem.itemsize == 2) * problem.eps
 
-    def form(self, problem: ConvProblem, machine: GpuMachine) -> Form | None:
-        """The fastest by prediction, or None where a launch cannot have as many threads."""
-        return fastest(problem, machine)
+    def form(self, problem: ConvProblem, machine: GpuMachine) -> LaunchForm:
+        """The fastest by prediction, of a problem that is served."""
+        form = fastest_form(problem, machine)
+        assert form is not None, problem
+        return form
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return DepthwisePlan(problem, self, self.form(problem, current().figures))
 
 
-def forms(problem: ConvProblem, machine: GpuMachine) -> Iterator[Form]:
+def depthwise_forms(problem: ConvProblem, machine: GpuMachine) -> Iterator[LaunchForm]:
     """Every form that serves a problem, with its geometry; `staged` in many."""
     p = problem.as_3d
     last, whole = p.layout == "channels_last", 16 // p.itemsize
-    if p.N * p.K + STAGED_THREADS >= COUNTED:
+    if p.N * p.K + STAGED_THREADS >= NUMBERED_BELOW:
         return
     found = []
     square = p.kernel[1] == p.kernel[2] in SQUARE and even(p)
@@ -176,13 +185,13 @@ def forms(problem: ConvProblem, machine: GpuMachine) -> Iterator[Form]:
     if not last and (even(p) or _flat(p)):
         found += (f for tile in STAGED_TILES for f in _staged(p, tile, machine))
     found.append(_plain(p, machine))
-    yield from (f for f in found if f.blocks * f.threads < COUNTED)
+    yield from (f for f in found if f.blocks * f.threads < NUMBERED_BELOW)
 
 
 @lru_cache(1024)
-def fastest(problem: ConvProblem, machine: GpuMachine) -> Form | None:
+def fastest_form(problem: ConvProblem, machine: GpuMachine) -> LaunchForm | None:
     """Of hundreds of forms; asked for again by each step from `why_not` to `plan`."""
-    return min(forms(problem, machine), key=lambda f: f.seconds, default=None)
+    return min(depthwise_forms(problem, machine), key=lambda f: f.seconds, default=None)
 
 
 def _flat(p: ConvProblem) -> bool:
@@ -190,28 +199,22 @@ def _flat(p: ConvProblem) -> bool:
     return p.spatial[1] == p.kernel[1] == p.spatial_out[1] == 1 and p.stride[2] <= 2 and p.dilation[2] == 1
 
 
-# What the forms have in common: how many blocks, and the threads that the kernels take apart again.
-
-
 def _straight(
-    p: ConvProblem, build: Build, kernel: str, machine: GpuMachine, instructions: float, **cut: int
-) -> Form:
-    """A form without shared memory, whose threads are numbered through."""
-    shape = {"rows": p.spatial_out[1], "depth": p.spatial_out[0], "k": p.K, "multiplier": p.K // p.C, **cut}
+    p: ConvProblem, build: Build, kernel: str, machine: GpuMachine, instructions: float, **params: int
+) -> LaunchForm:
+    """A form without shared memory; kernels find a thread's place from its number, by division."""
+    shape = {"rows": p.spatial_out[1], "depth": p.spatial_out[0], "k": p.K, "multiplier": p.K // p.C} | params
     units = p.N * math.prod(shape[name] for name in ("columns", "rows", "depth", "k"))
     threads = THREADS[kernel]
-    blocks = ceil_div(
-        units,
-        {"vectors": threads * LINE_ITEMS, "strips": threads // WARP, "lanes": threads // WARP}.get(
-            kernel, threads
-        ),
-    )
+    warps = threads // WARP
+    of_block = {"vectors": threads * LINE_ITEMS, "strips": warps, "lanes": warps}.get(kernel, threads)
+    blocks = ceil_div(units, of_block)
     arithmetic = issue_seconds(blocks, threads, instructions, STRAIGHT_THREADS // threads, machine)
     seconds = max(arithmetic, machine.stream(p.bytes))
-    return Form(build, kernel, blocks, threads, 0, {**shape, "threads": units}, seconds)
+    return LaunchForm(build, kernel, blocks, threads, 0, {**shape, "threads": units}, seconds)
 
 
-def _rows(p: ConvProblem, machine: GpuMachine) -> Form:
+def _rows(p: ConvProblem, machine: GpuMachine) -> LaunchForm:
     kernel, stride = p.kernel[2], p.stride[2]
     build = rows_build(p.dtype, kernel, stride)
     tx, ty = macro(build, "TX"), macro(build, "TY")
@@ -223,7 +226,7 @@ def _rows(p: ConvProblem, machine: GpuMachine) -> Form:
     return _straight(p, build, "rows", machine, instructions, columns=columns, rows=rows)
 
 
-def _line(p: ConvProblem, kernel: str, machine: GpuMachine) -> Form:
+def _line(p: ConvProblem, kernel: str, machine: GpuMachine) -> LaunchForm:
     whole, taps = 16 // p.itemsize, p.kernel[2]
     rows, out = math.prod(p.spatial_out[:2]), p.spatial_out[2]
     if kernel == "channels":
@@ -238,7 +241,7 @@ def _line(p: ConvProblem, kernel: str, machine: GpuMachine) -> Form:
     return _straight(p, form_build("line", p.dtype), kernel, machine, instructions, **shape)
 
 
-def _last(p: ConvProblem, machine: GpuMachine) -> Form:
+def _last(p: ConvProblem, machine: GpuMachine) -> LaunchForm:
     kernel, stride, ((tx, ty), vector) = p.kernel[2], p.stride[2], (LAST_TILE, LAST_VECTOR)
     span, rows = (tx - 1) * stride + kernel, (ty - 1) * stride + kernel
     loads = rows * span * (4 + vector * (p.itemsize == 2)) + 2 * ty * kernel**2
@@ -249,7 +252,7 @@ def _last(p: ConvProblem, machine: GpuMachine) -> Form:
     return _straight(p, last_build(p.dtype, kernel, stride), "last", machine, instructions, **shape)
 
 
-def _plain(p: ConvProblem, machine: GpuMachine) -> Form:
+def _plain(p: ConvProblem, machine: GpuMachine) -> LaunchForm:
     last = p.layout == "channels_last"
     vector = LAST_VECTOR if last and p.K == p.C and p.C % LAST_VECTOR == 0 else 1
     instructions = p.gemm_k * PLAIN_COLUMNS * (8 + 2 * vector) + DECODE
@@ -258,7 +261,7 @@ def _plain(p: ConvProblem, machine: GpuMachine) -> Form:
     return _straight(p, plain_build(p.dtype, vector), "plain", machine, instructions, **shape)
 
 
-def _staged(p: ConvProblem, tile: tuple[int, int], machine: GpuMachine) -> Iterator[Form]:
+def _staged(p: ConvProblem, tile: tuple[int, int], machine: GpuMachine) -> Iterator[LaunchForm]:
     """Blocks of several widths, heights and numbers of planes."""
     columns, rows = ceil_div(p.spatial_out[2], tile[0]), ceil_div(p.spatial_out[1], tile[1])
     widths = {ceil_div(columns, n) for n in (1, 2, 4)} | {min(columns, 64)}
@@ -274,7 +277,9 @@ def _staged(p: ConvProblem, tile: tuple[int, int], machine: GpuMachine) -> Itera
                         yield form
 
 
-def _staged_form(p: ConvProblem, tile: tuple[int, int], block: tuple[int, ...], machine: GpuMachine) -> Form:
+def _staged_form(
+    p: ConvProblem, tile: tuple[int, int], block: tuple[int, ...], machine: GpuMachine
+) -> LaunchForm:
     """block: threads along a row and a column, planes, and the distance of threads of the next rows."""
     (tx, ty), (block_x, block_y, count, group) = tile, block
     stride, (t, r, s), planes = p.stride[2], p.kernel, p.N * p.K
@@ -306,26 +311,26 @@ def _staged_form(p: ConvProblem, tile: tuple[int, int], block: tuple[int, ...], 
     )
     instructions = t * (visited * per_row + loaded) + 4 * tx * ty + DECODE
     seconds = issue_seconds(blocks, threads, instructions, max(1, resident), machine) + STAGED_WAIT
-    cut = {
+    params = {
         **{"columns": blocks_x, "rows": blocks_y, "depth": p.spatial_out[0], "images": p.N},
         **{"multiplier": p.K // p.C, "threads": planes, "planes": count, "filters": filters},
         **{"block_x": block_x, "block_y": block_y, "across": block_x, "group": group},
         **{"pitch": pitch, "chunks": chunks, "height": height, "tile_rows": height, "weights": r * taps // 4},
     }
     build = staged_build(p.dtype, tile, stride)
-    return Form(build, "staged", blocks, threads, shared, cut, max(seconds, machine.stream(p.bytes)))
+    return LaunchForm(build, "staged", blocks, threads, shared, params, max(seconds, machine.stream(p.bytes)))
 
 
 # --- the plan ----------------------------------------------------------------------------------
 
 
 class DepthwisePlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: Depthwise, form: Form):
+    def __init__(self, problem: ConvProblem, algorithm: Depthwise, form: LaunchForm):
         super().__init__(problem, algorithm)
-        self._cut = self.by_value(form.record(CUT))
+        self._params = self.by_value(form.record(DEPTHWISE_PARAMS))
         self._kernel = self.launch(form.build, form.kernel, (form.blocks,), form.threads, form.shared_bytes)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """float32, (K, T, R, taps of whole vectors), or channels last (T, R, S, K)."""
         xp, p = self.device.xp, self.problem.as_3d
         w = w.reshape(p.K, *p.kernel).astype(np.float32)
@@ -335,9 +340,9 @@ class DepthwisePlan(GpuPlan):
         padded[..., : p.kernel[2]] = w
         return padded
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias = NO_BIAS if bias is None else bias
-        self._kernel(x, w, bias, y, self.conv[activation is not None], self._cut)
+        self._kernel(x, w, bias, y, self.conv[activation is not None], self._params)
 
 
 ALGORITHMS = (Depthwise(),)

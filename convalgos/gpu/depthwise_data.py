@@ -1,11 +1,10 @@
-"""The gradient of the input of depthwise layers of stride 2 on the GPU.
+"""dgrad of depthwise layers of stride 2 on the GPU: the gradient of the input.
 
-Taken apart into the four phases of the stride (`backward_data.py`) it is four convolutions, each of which
-reads all of dy, and four copies into places two apart: 3.5 to 8.6 times what it takes to read dy and to
-write dx once, by prediction for the layers of MobileNetV2 on an H200. Here a thread computes four rows of
-16 bytes of dx, all phases together, and the same prediction is 1.0 to 1.7 times that floor (48 us on 96
-channels of 112x112, 32 images in float32). Wins wherever it serves; without a stride the forward algorithm
-writes dx itself.
+A stride of 2 has four phases. `backward/data.py` would compute each as a convolution that reads all of dy,
+and then copy it into places two apart: by prediction 3.5 to 8.6 times what it takes to read dy and to write
+dx once, for the layers of MobileNetV2 on an H200. Here a thread computes four rows of 16 bytes of dx, all
+phases together. The same prediction is 1.0 to 1.7 times that floor (48 us on 96 channels of 112x112, 32
+images in float32). Wins wherever it serves; without a stride the forward algorithm writes dx itself.
 
 Source: own; phases as in Shi et al. 2016, arXiv:1609.07009.
 """
@@ -13,9 +12,10 @@ Source: own; phases as in Shi et al. 2016, arXiv:1609.07009.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from convalgos.core.algorithm import error_of_sums
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.dwconv.launch_forms import COUNTED, DECODE, Form, issue_seconds
+from convalgos.gpu.dwconv.launch_forms import DECODE, NUMBERED_BELOW, LaunchForm, issue_seconds
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import NO_BIAS, ceil_div
 from convalgos.gpu.launch.kernel_records import DIVISOR
-from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.launch.plan import GpuPlan
 
 TAPS = (4, 6, 8)  # of a filter that is filled up, along each of its last two dimensions
 ROWS = 4  # of dx to a thread
@@ -35,7 +37,7 @@ RESIDENT = {4: 5, 6: 3, 8: 3}  # blocks that share the registers, by TAPS
 
 # --- shapes ----------------------------------------------------------------------------------
 
-CUT = np.dtype(
+DEPTHWISE_DATA_PARAMS = np.dtype(
     [
         ("threads", np.int32),
         ("low", np.int32, 2),
@@ -52,7 +54,8 @@ def is_row(p: ConvProblem) -> bool:
 
 def taps_of(p: ConvProblem) -> int:
     """Taps along rows and columns of a 3-D view's filter, with a zero in front where padding is odd."""
-    return max(r + low % 2 for r, (low, _) in zip(p.kernel[1:], p.padding[1:], strict=True))
+    taps: int = max(r + low % 2 for r, (low, _) in zip(p.kernel[1:], p.padding[1:], strict=True))
+    return taps
 
 
 def build_of(dtype: str, taps: int, last: bool) -> Build:
@@ -71,14 +74,14 @@ class DepthwiseData(GpuAlgorithm):
     directions: ClassVar[tuple[str, ...]] = ("backward_data",)
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "data"
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype, taps, last in product(self.dtypes, TAPS, (False, True)):
             yield build_of(dtype, taps, last)
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.groups != problem.C:
@@ -90,29 +93,29 @@ class DepthwiseData(GpuAlgorithm):
             return f"takes no dilation of rows and columns, not {problem.dilation}"
         if taps_of(p) > max(TAPS):
             return f"takes up to {max(TAPS)} taps, one less where padding is odd, not {problem.kernel}"
-        if not problem.is_empty and form_of(problem, current().figures).blocks * THREADS >= COUNTED:
+        if not problem.is_empty and form_of(problem, current().figures).blocks * THREADS >= NUMBERED_BELOW:
             return "needs more threads than a launch may have"
         return None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         return form_of(problem, machine).seconds + machine.launch
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         """Sums are float32; 16-bit results are rounded once more."""
         return error_of_sums(problem.replace(dtype="float32")) + (problem.itemsize == 2) * problem.eps
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return DepthwiseDataPlan(problem, self, form_of(problem, current().figures))
 
 
-def form_of(problem: ConvProblem, machine: GpuMachine) -> Form:
+def form_of(problem: ConvProblem, machine: GpuMachine) -> LaunchForm:
     """The launch for a problem that is not empty."""
     p, last = problem.as_3d, problem.layout == "channels_last"
     taps = next(n for n in TAPS if n >= taps_of(p))
     columns = LAST_COLUMNS if last else 16 // p.itemsize
-    cut = {"columns": ceil_div(p.spatial[2], columns), "rows": ceil_div(p.spatial[1], ROWS)}
-    cut |= {"depth": p.spatial[0], "channels": p.C, "stride_d": p.stride[0]}
-    threads = p.N * math.prod(cut[name] for name in ("columns", "rows", "depth", "channels"))
+    params = {"columns": ceil_div(p.spatial[2], columns), "rows": ceil_div(p.spatial[1], ROWS)}
+    params |= {"depth": p.spatial[0], "channels": p.C, "stride_d": p.stride[0]}
+    threads = p.N * math.prod(params[name] for name in ("columns", "rows", "depth", "channels"))
     blocks, met = ceil_div(threads, THREADS), taps // 2
     loads = (ROWS // 2 + met - 1) * (columns // 2 + met - 1)
     weights = taps**2 if last else taps**2 // 4
@@ -121,24 +124,24 @@ def form_of(problem: ConvProblem, machine: GpuMachine) -> Form:
     instructions = met_planes * of_filter + 4 * ROWS * columns + DECODE
     issued = issue_seconds(blocks, THREADS, instructions, RESIDENT[taps], machine)
     build = build_of(p.dtype, taps, last)
-    cut |= {"threads": threads}
-    return Form(build, "squares", blocks, THREADS, 0, cut, max(issued, machine.stream(p.bytes)))
+    params |= {"threads": threads}
+    return LaunchForm(build, "squares", blocks, THREADS, 0, params, max(issued, machine.stream(p.bytes)))
 
 
 # --- the plan ----------------------------------------------------------------------------------
 
 
 class DepthwiseDataPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: DepthwiseData, form: Form):
+    def __init__(self, problem: ConvProblem, algorithm: DepthwiseData, form: LaunchForm):
         super().__init__(problem, algorithm)
         self._pads = [low for low, _ in problem.as_3d.padding[1:]]
         self._taps = next(n for n in TAPS if n >= taps_of(problem.as_3d))
-        cut = form.record(CUT)
-        cut["low"] = [(low + 1) // 2 for low in self._pads]
-        self._cut = self.by_value(cut)
+        params = form.record(DEPTHWISE_DATA_PARAMS)
+        params["low"] = [(low + 1) // 2 for low in self._pads]
+        self._params = self.by_value(params)
         self._kernel = self.launch(form.build, form.kernel, (form.blocks,), form.threads)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """float32, (K, T, taps, taps) with the filter's own taps behind a zero where padding is odd."""
         xp, p, taps = self.device.xp, self.problem.as_3d, self._taps
         padded = xp.zeros((p.K, p.kernel[0], taps, taps), np.float32)
@@ -147,9 +150,9 @@ class DepthwiseDataPlan(GpuPlan):
         last = p.layout == "channels_last"  # then (T, taps, taps, K)
         return xp.ascontiguousarray(padded.transpose(1, 2, 3, 0)) if last else padded
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias = NO_BIAS if bias is None else bias
-        self._kernel(x, w, bias, y, self.conv[activation is not None], self._cut)
+        self._kernel(x, w, bias, y, self.conv[activation is not None], self._params)
 
 
 ALGORITHMS = (DepthwiseData(),)

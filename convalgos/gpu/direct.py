@@ -1,10 +1,11 @@
-"""Direct convolution on the GPU: an implicit GEMM on the ordinary units, for every problem and element type.
+"""Direct convolution on the GPU: an implicit GEMM on CUDA cores, for every problem and element type.
 
 The convolution of a group is a product of gemm_m pixels x gemm_k taps by gemm_k taps x gemm_n filters. A
-block of threads computes a tile of it from shared memory, each thread a small tile in registers; the matrix
-of patches is never stored: a table gives, for each tap, its offset in x and its place in the kernel. Sums
-are float32 for all types but float64, so results are as exact as the element type allows. It is the one that
-always serves, and the judge of other GPU algorithms; it wins on strided layers, on shapes too odd for the
+block of threads computes a tile of it from shared memory, each thread a small tile in registers. The matrix
+of patches is never stored: a table gives, for each tap, its offset in x and its place in the kernel. Sums are
+float32 for all types but float64, so results are as exact as the element type allows.
+
+It always serves, and cuDNN is verified against it. It wins on strided layers, on shapes too odd for the
 others, and in strict float32 on 1x1.
 
 Source: Chetlur et al. 2014, arXiv:1410.0759 (implicit precomputed GEMM); register tiles as in Volkov and
@@ -14,9 +15,10 @@ Demmel 2008.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,34 +26,36 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
-from convalgos.gpu.vendor.verify import appoint
+from convalgos.gpu.gemm.tiles import ARITHMETIC, tile_count
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
+from convalgos.gpu.launch.plan import GpuPlan
 
 TILE_K = 8  # taps of a step, as in direct.cu
-ARITHMETIC = (
-    0.6  # of the peak that a block of full tiles reaches: other instructions, waiting for x; estimate
-)
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
-class Tile(NamedTuple):
+class DirectTile(NamedTuple):
     """Pixels and filters of a block, and of a thread."""
 
-    m: int
-    n: int
-    thread_m: int
-    thread_n: int
+    pixels: int
+    filters: int
+    thread_pixels: int
+    thread_filters: int
 
     @property
     def threads(self) -> int:
-        return self.m // self.thread_m * (self.n // self.thread_n)
+        return self.pixels // self.thread_pixels * (self.filters // self.thread_filters)
 
 
-LARGE = (Tile(128, 128, 8, 8), Tile(128, 64, 8, 4))  # whose float64 sums would not fit the registers
-SMALL = (Tile(64, 64, 4, 4), Tile(128, 16, 4, 2), Tile(256, 4, 4, 1))
-CUT = np.dtype(
+# The float64 sums of large tiles would not fit the registers.
+LARGE = tuple(DirectTile(*n) for n in ((128, 128, 8, 8), (128, 64, 8, 4)))
+SMALL = tuple(DirectTile(*n) for n in ((64, 64, 4, 4), (128, 16, 4, 2), (256, 4, 4, 1)))
+
+# `Params` of direct.cu.
+DIRECT_PARAMS = np.dtype(
     [
         *((name, DIVISOR) for name in ("filter_tiles", "groups", "columns", "rows", "depth")),
         *((name, np.int32) for name in ("taps", "filters_padded")),
@@ -59,22 +63,18 @@ CUT = np.dtype(
 )
 
 
-def tiles(dtype: str) -> tuple[Tile, ...]:
+def direct_tiles(dtype: str) -> tuple[DirectTile, ...]:
     return SMALL if dtype == "float64" else LARGE + SMALL
 
 
-def blocks(problem: ConvProblem, tile: Tile) -> int:
-    return ceil_div(problem.gemm_m, tile.m) * ceil_div(problem.gemm_n, tile.n) * problem.groups
-
-
-def build(tile: Tile, dtype: str, layout: str) -> Build:
+def direct_build(tile: DirectTile, dtype: str, layout: str) -> Build:
     return Build.of(
         "direct.cu",
         element_t=ELEMENTS[dtype],
-        TILE_M=tile.m,
-        TILE_N=tile.n,
-        THREAD_M=tile.thread_m,
-        THREAD_N=tile.thread_n,
+        TILE_M=tile.pixels,
+        TILE_N=tile.filters,
+        THREAD_M=tile.thread_pixels,
+        THREAD_N=tile.thread_filters,
         CHANNELS_LAST=int(layout == "channels_last"),
     )
 
@@ -86,51 +86,52 @@ def build(tile: Tile, dtype: str, layout: str) -> Build:
 class Direct(GpuAlgorithm):
     family: ClassVar[str] = "gpu.direct"
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype, layout in product(self.dtypes, ("channels_first", "channels_last")):
-            yield from (build(tile, dtype, layout) for tile in tiles(dtype))
+            yield from (direct_build(tile, dtype, layout) for tile in direct_tiles(dtype))
 
-    def spills(self, build, arch):
+    def spills(self, build: Build, arch: str) -> int:
         # 64 sums and the taps on their way fill 128 registers, with which two blocks share a multiprocessor.
         large = dict(build.macros)["TILE_N"] == 128 and dict(build.macros)["THREAD_N"] == 8
         return 32 if large and arch != "sm_90a" else 0
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        if not problem.is_empty and blocks(problem, self.tile(problem, current().figures)) > GRID_X:
+        if not problem.is_empty and tile_count(problem, self.tile(problem, current().figures)) > GRID_X:
             return "needs more blocks than a launch may have"
         return why_not_counted(problem)
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         tile = self.tile(problem, machine)
         return _compute(problem, tile, machine) + machine.launch
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # sums of gemm_k products in order: errors grow like a random walk, so 4 sqrt(k) eps covers them
         eps = np.finfo("float64" if problem.dtype == "float64" else "float32").eps
         return (
             float(eps) * (4 * math.sqrt(max(1, problem.gemm_k)) + 2) + (problem.itemsize == 2) * problem.eps
         )
 
-    def tile(self, problem: ConvProblem, machine: GpuMachine) -> Tile:
+    def tile(self, problem: ConvProblem, machine: GpuMachine) -> DirectTile:
         """The fastest by prediction."""
-        return min(tiles(problem.dtype), key=lambda tile: _compute(problem, tile, machine))
+        return min(direct_tiles(problem.dtype), key=lambda tile: _compute(problem, tile, machine))
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return DirectPlan(problem, self, self.tile(problem, current().figures))
 
 
-def _compute(problem: ConvProblem, tile: Tile, machine: GpuMachine) -> float:
+def _compute(problem: ConvProblem, tile: DirectTile, machine: GpuMachine) -> float:
     """Seconds of the busiest multiprocessor, or of memory."""
     taps = ceil_div(problem.gemm_k, TILE_K) * TILE_K
     rate = machine.peak(problem.dtype) / machine.multiprocessors
     # Each product needs a share of a load from shared memory, and the tap and the bounds of its x.
-    reuse = 1 + 1.5 * (1 / tile.thread_m + 1 / tile.thread_n) + 10 * tile.threads / (tile.m * tile.n)
-    at_least = 2 if tile.threads * tile.thread_m * tile.thread_n < 128 * 128 else 1  # blocks to hide latency
-    busy = max(waves(blocks(problem, tile), machine), at_least)
-    arithmetic = busy * tile.m * tile.n * (taps + 16) * 2 * reuse / (rate * ARITHMETIC)
-    again = ceil_div(problem.gemm_n, tile.n)  # how often x is read, mostly from L2
+    reuse = 1 + 1.5 * (1 / tile.thread_pixels + 1 / tile.thread_filters)
+    reuse += 10 * tile.threads / (tile.pixels * tile.filters)
+    at_least = 2 if tile.pixels * tile.filters < 128 * 128 else 1  # blocks to hide latency
+    busy = max(waves(tile_count(problem, tile), machine), at_least)
+    arithmetic = busy * tile.pixels * tile.filters * (taps + 16) * 2 * reuse / (rate * ARITHMETIC)
+    again = ceil_div(problem.gemm_n, tile.filters)  # how often x is read, mostly from L2
     return max(arithmetic, machine.stream(problem.bytes) + machine.stream((again - 1) * problem.x_bytes) / 3)
 
 
@@ -138,18 +139,23 @@ def _compute(problem: ConvProblem, tile: Tile, machine: GpuMachine) -> float:
 
 
 class DirectPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: Direct, tile: Tile):
+    def __init__(self, problem: ConvProblem, algorithm: Direct, tile: DirectTile):
         super().__init__(problem, algorithm)
         table = tap_table(problem, TILE_K)  # (taps, 4)
-        self._padded = ceil_div(problem.gemm_n, tile.n) * tile.n
+        self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
         self._taps = self.device.table(table)
-        divisors = (self._padded // tile.n, problem.groups, *reversed(problem.as_3d.spatial_out))
-        cut = np.array([(*map(divisor, divisors), len(table), self._padded)], CUT)
-        self._cut = self.by_value(cut)
-        module = build(tile, problem.dtype, problem.layout)
-        self._kernel = self.launch(module, "direct", (blocks(problem, tile),), tile.threads)
+        depth, rows, columns = problem.as_3d.spatial_out
+        params = {
+            "filter_tiles": self._padded // tile.filters,
+            "groups": problem.groups,
+            **{"columns": columns, "rows": rows, "depth": depth},
+            **{"taps": len(table), "filters_padded": self._padded},
+        }
+        self._params = self.by_value(record_of(DIRECT_PARAMS, params))
+        module = direct_build(tile, problem.dtype, problem.layout)
+        self._kernel = self.launch(module, "direct", (tile_count(problem, tile),), tile.threads)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(groups, taps, filters_padded), zeros beyond the filters and the taps."""
         p = self.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
@@ -158,10 +164,9 @@ class DirectPlan(GpuPlan):
         packed[:, : p.gemm_k, : p.gemm_n] = w.transpose(order).reshape(p.groups, p.gemm_k, p.gemm_n)
         return packed
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias = NO_BIAS if bias is None else bias
-        self._kernel(x, w, bias, y, self._taps, self.conv[activation is not None], self._cut)
+        self._kernel(x, w, bias, y, self._taps, self.conv[activation is not None], self._params)
 
 
 ALGORITHMS = (Direct(),)
-appoint(ALGORITHMS[0])

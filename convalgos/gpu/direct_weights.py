@@ -1,9 +1,9 @@
-"""The gradient of the filter on the GPU by direct sums, on the ordinary units: any problem and element type.
+"""wgrad on the GPU by direct sums, on CUDA cores: for any problem and element type.
 
-The product of `split_k_weights` in tiles of shared memory and registers, as in `gpu.direct`, with the pixels
-in the place of the taps: x and dy are read as they lie, in both layouts, and no patches are stored. Sums are
-float32 for all types but float64. It always serves, and wins in strict float32 wherever a filter is no
-depthwise one.
+The product of `gemm.split_k_weights` in tiles of shared memory and registers, as in `gpu.direct`, with the
+pixels in the place of the taps. x and dy are read as they lie, in both layouts, and no patches are stored.
+Sums are float32 for all types but float64. It always serves, and wins in strict float32 on all but depthwise
+filters.
 
 Never run on hardware. Costs are estimates.
 
@@ -13,20 +13,22 @@ Source: Chetlur et al. 2014, arXiv:1410.0759, whose backward pass for the filter
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.problem import LAYOUTS
+from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
-from convalgos.gpu.device import current
-from convalgos.gpu.gemm.split_k_weights import WeightSums, WeightSumsPlan, blocks, read_again
-from convalgos.gpu.launch.plan import waves
+from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.gemm.split_k_weights import SplitKWeights, SplitKWeightsPlan, blocks_of_part, read_again
+from convalgos.gpu.gemm.tiles import ARITHMETIC
+from convalgos.gpu.launch.grid import waves
+from convalgos.gpu.launch.plan import GpuPlan
 
 STEP = 8  # pixels, as in direct_weights.cu
-ARITHMETIC = 0.6  # of the peak that a block of full tiles reaches, as in `gpu.direct`; estimate
 START = 16  # pixels whose time a part takes besides its own: to fill the tiles and to write; estimate
 # Instructions besides products: for a pixel's place, for a tap of x with its bounds, for a number of dy.
 PLACE, TAP, FILTER = 30, 10, 5
@@ -34,7 +36,7 @@ PLACE, TAP, FILTER = 30, 10, 5
 # --- shapes ----------------------------------------------------------------------------------
 
 
-class Tile(NamedTuple):
+class DirectWeightsTile(NamedTuple):
     """Filters and taps of a block, and of a thread."""
 
     filters: int
@@ -51,11 +53,12 @@ class Tile(NamedTuple):
         return 0  # what a block shares is static
 
 
-LARGE = (Tile(128, 128, 8, 8), Tile(64, 128, 4, 8))  # whose float64 sums would not fit the registers
-SMALL = (Tile(64, 64, 4, 4), Tile(64, 32, 4, 2), Tile(16, 64, 2, 4), Tile(4, 64, 1, 4))
+# The float64 sums of large tiles would not fit the registers.
+LARGE = tuple(DirectWeightsTile(*n) for n in ((128, 128, 8, 8), (64, 128, 4, 8)))
+SMALL = tuple(DirectWeightsTile(*n) for n in ((64, 64, 4, 4), (64, 32, 4, 2), (16, 64, 2, 4), (4, 64, 1, 4)))
 
 
-def build(tile: Tile, dtype: str, layout: str) -> Build:
+def direct_weights_build(tile: DirectWeightsTile, dtype: str, layout: str) -> Build:
     return Build.of(
         "direct_weights.cu",
         element_t=ELEMENTS[dtype],
@@ -71,24 +74,26 @@ def build(tile: Tile, dtype: str, layout: str) -> Build:
 
 
 @dataclass(frozen=True)
-class DirectWeights(WeightSums):
+class DirectWeights(SplitKWeights[DirectWeightsTile]):
     family: ClassVar[str] = "gpu.direct"
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "weights"
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype, layout in product(self.dtypes, LAYOUTS):
-            yield from (build(tile, dtype, layout) for tile in _tiles(dtype))
+            yield from (direct_weights_build(tile, dtype, layout) for tile in _tiles(dtype))
 
-    def tiles(self, problem):
+    def tiles(self, problem: ConvProblem) -> tuple[DirectWeightsTile, ...]:
         return _tiles(problem.dtype)
 
-    def step(self, problem):
+    def step(self, problem: ConvProblem) -> int:
         return STEP
 
-    def summing(self, problem, tile, parts, machine):
+    def summing(
+        self, problem: ConvProblem, tile: DirectWeightsTile, parts: int, machine: GpuMachine
+    ) -> float:
         """Seconds of the busiest multiprocessor, or of memory."""
         pixels = -(-problem.gemm_m // (STEP * parts)) * STEP + START
         rate = machine.peak(problem.dtype) / machine.multiprocessors
@@ -97,25 +102,30 @@ class DirectWeights(WeightSums):
         sums = tile.thread_filters * tile.thread_taps
         reuse = 1 + 1.5 * (1 / tile.thread_filters + 1 / tile.thread_taps) + loads / sums
         at_least = 2 if tile.threads * sums < 128 * 128 else 1  # blocks to hide latency
-        busy = max(waves(blocks(problem, tile) * parts, machine), at_least)
+        busy = max(waves(blocks_of_part(problem, tile) * parts, machine), at_least)
         arithmetic = busy * tile.filters * tile.taps * pixels * 2 * reuse / (rate * ARITHMETIC)
         return max(arithmetic, machine.stream(problem.bytes) + read_again(problem, tile, machine))
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # Sums of so many products in order, then of parts: errors grow like a random walk, so 4 sqrt(k) eps
         # covers them.
         eps = np.finfo("float64" if problem.dtype == "float64" else "float32").eps
         walk = sum(map(math.sqrt, self.chain(problem)))
         return float(eps) * (4 * walk + 2) + (problem.itemsize == 2) * problem.eps
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         tile, parts = self.geometry(problem, current().figures)
-        return WeightSumsPlan(
-            problem, self, build(tile, problem.dtype, problem.layout), "direct_weights", tile, parts
+        return SplitKWeightsPlan(
+            problem,
+            self,
+            direct_weights_build(tile, problem.dtype, problem.layout),
+            "direct_weights",
+            tile,
+            parts,
         )
 
 
-def _tiles(dtype: str) -> tuple[Tile, ...]:
+def _tiles(dtype: str) -> tuple[DirectWeightsTile, ...]:
     return SMALL if dtype == "float64" else LARGE + SMALL
 
 

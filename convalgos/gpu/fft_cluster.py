@@ -1,51 +1,55 @@
-"""Fourier transforms of rows longer than a block holds, by clusters of blocks: filters of up to 128k taps.
+"""FFT convolution of rows that no block holds, by clusters of blocks: for filters of up to 128k taps.
 
-The four steps of `gpu.fft.steps` without its trips to memory: a tile of C rows of n points lies in the shared
-memories of C blocks that run side by side. Each transforms its share of the columns, of C points, in its
-registers, and sends the results to the blocks of their rows. These multiply spectra, and on the way back
-columns are fetched from all blocks. Only x, the filter's spectrum and y pass through L2: 16 bytes of a point
-of a causal filter's tile, where steps move 48. Wins on long causal depthwise filters whose tiles fit 8
-blocks, the most that a cluster has on every device.
+The four steps of `gpu.fft.steps` without its trips to memory. A tile of C rows of n points lies in the shared
+memories of C blocks that run side by side:
+1. Each block transforms its share of the columns, of C points, in registers, and sends the results to the
+   blocks that hold their rows.
+2. Each block transforms its row, multiplies it by the filter's spectrum, and transforms it back.
+3. Columns are fetched from all blocks and transformed back.
+
+Only x, the filter's spectrum and y pass through L2: 16 bytes for a point of a causal filter's tile, where
+`gpu.fft.steps` moves 48. Wins on long causal depthwise filters whose tiles fit 8 blocks, the most that a
+cluster has on every device.
 
 Never run on hardware: only in an emulation of what NVIDIA documents. Costs are estimates.
 
 Source: Bailey 1990, "FFTs in external or hierarchical memory" (four steps); NVIDIA's PTX ISA, mapa and
-barrier.cluster; the rest as in `block_fft`.
+barrier.cluster; the rest as in `spectral.block_fft`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
+from convalgos.gpu.launch.grid import NO_BIAS, Launch, ceil_div
 from convalgos.gpu.launch.kernel_records import conv_record
-from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.spectral import transposed_io
 from convalgos.gpu.spectral.block_fft import (
     CHAINS,
+    PREPARE_BYTES,
+    BlockTiling,
     Chain,
-    Tiling,
+    block_tiling,
     filter_problem,
-    filter_tiles,
     instructions,
     resident,
-    spectral_error,
-    tiling,
-    why_not_long_rows,
-    why_not_short_rows,
+    spread_filters,
 )
+from convalgos.gpu.spectral.long_rows import LongRowsFft
 
 FINE = 128  # places that the first part of a table of factors tells apart, as in fft_cluster.cu
-PREPARE_BYTES = 1 << 28  # of filters that are spread at a time
 NEIGHBOURS = 16  # multiprocessors among which a cluster finds its blocks: those of a GPC; nominal
-COLUMN_SLOTS = (
-    24  # instructions of a point of a column beside its transform, there and back; counted in the code
-)
+# Instructions of a point of a column beside its transform, there and back; counted in the code.
+COLUMN_SLOTS = 24
 UNTRIED = 1.1  # times the prediction: no device has run it, so it is taken where it is clearly better
 WAITING = 4e-6  # seconds of a tile that its blocks wait for one another and for memory; estimate
 
@@ -62,7 +66,7 @@ class Cluster(NamedTuple):
     def points(self) -> int:
         return self.blocks * self.chain.points
 
-    def build(self):
+    def build(self) -> Build:
         return self.chain.cluster_build(self.blocks)
 
     def factors(self) -> np.ndarray:
@@ -74,7 +78,8 @@ class Cluster(NamedTuple):
         columns = self.chain.points
         places = np.concatenate([np.arange(FINE), np.arange(0, columns, FINE)])
         turns = np.outer([1 / 4, -1.0], places) / self.points  # the weight turns the other way
-        return np.exp(2j * math.pi * turns).astype(np.complex64)
+        table: np.ndarray = np.exp(2j * math.pi * turns).astype(np.complex64)
+        return table
 
 
 _of_points = {chain.points: chain for chain in CHAINS}
@@ -84,78 +89,67 @@ CLUSTERS = tuple(  # tiles of 64k, 128k and 256k reals
 )
 
 
-class Way(NamedTuple):
+class ClusterGeometry(NamedTuple):
     """How a problem is computed."""
 
     cluster: Cluster
-    tiling: Tiling
+    tiling: BlockTiling
     tiles: int
+
+    @property
+    def points(self) -> int:
+        return self.cluster.points
+
+    @property
+    def blocks(self) -> int:
+        return self.tiles * self.cluster.blocks
 
 
 # --- the figures for the selector --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ClusterFft(GpuAlgorithm):
+class ClusterFft(LongRowsFft[ClusterGeometry]):
     cluster: Cluster | None = None  # the fastest by prediction
-    family: ClassVar[str] = "gpu.fft"
     variant: ClassVar[str] = "cluster"
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
     capability: ClassVar[tuple[int, int]] = (9, 0)
-    spreads_nan: ClassVar[bool] = True
+    longest: ClassVar[str] = "the longest tile of a cluster on this device"
 
-    def builds(self):
+    @property
+    def is_fixed(self) -> bool:
+        return self.cluster is not None
+
+    def builds(self) -> Iterator[Build]:
         yield from (cluster.build() for cluster in CLUSTERS)
-        yield from transposed_io.builds()
+        yield from transposed_io.transpose_builds()
 
-    def why_not(self, problem):
-        if reason := super().why_not(problem) or why_not_long_rows(problem):
-            return reason
-        if problem.is_empty:
-            return None
-        machine = current().figures
-        if self.cluster is None and (reason := why_not_short_rows(problem, machine)):
-            return reason
-        found = self.ways(problem, machine)
-        if not found:
-            reach = problem.kernel_extent[-1]
-            return f"the kernel reaches over {reach}, more than the longest tile of a cluster on this device"
-        most = max(transposed_io.blocks(problem), *(way.tiles * way.cluster.blocks for way in found))
-        return "needs more blocks than a launch may have" if most > GRID_X else None
-
-    def ways(self, problem: ConvProblem, machine: GpuMachine) -> list[Way]:
-        """All that the device can run."""
+    def geometries(self, problem: ConvProblem, machine: GpuMachine) -> list[ClusterGeometry]:
         found = []
         for cluster in (self.cluster,) if self.cluster else CLUSTERS:
-            cut = tiling(problem, 1, 2 * cluster.points)
-            if cut is not None and resident(cluster.chain, machine):
-                found.append(Way(cluster, cut, cut.count(problem)))
+            tiling = block_tiling(problem, 1, 2 * cluster.points)
+            if tiling is not None and resident(cluster.chain, machine):
+                found.append(ClusterGeometry(cluster, tiling, tiling.count(problem)))
         return found
 
-    def choice(self, problem: ConvProblem, machine: GpuMachine) -> Way:
-        """The fastest by prediction, of a problem that is served."""
-        return min(self.ways(problem, machine), key=lambda way: cluster_seconds(problem, way, machine))
+    def seconds(self, problem: ConvProblem, geometry: ClusterGeometry, machine: GpuMachine) -> float:
+        return cluster_seconds(problem, geometry, machine)
 
-    def cost(self, problem, machine):
-        computed = cluster_seconds(problem, self.choice(problem, machine), machine)
-        return UNTRIED * computed + machine.launch + transposed_io.seconds(problem, machine)
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
+        computed = self.seconds(problem, self.choice(problem, machine), machine)
+        return UNTRIED * computed + machine.launch + transposed_io.transpose_seconds(problem, machine)
 
-    def prepare_cost(self, problem, machine):
-        way = self.choice(problem, machine)
-        return 6 * machine.launch + machine.stream(problem.w_bytes + 3 * 8 * problem.K * way.cluster.points)
+    def prepare_cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
+        points = self.choice(problem, machine).points
+        return 6 * machine.launch + machine.stream(problem.w_bytes + 3 * 8 * problem.K * points)
 
-    def workspace_bytes(self, problem):
-        return 0 if problem.is_empty else transposed_io.workspace_bytes(problem)
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else transposed_io.transposed_bytes(problem)
 
-    def error_bound(self, problem):
-        points = 1 if problem.is_empty else self.choice(problem, current().figures).cluster.points
-        return spectral_error(points) + (problem.itemsize == 2) * problem.eps
-
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> ClusterPlan:
         return ClusterPlan(problem, self, self.choice(problem, current().figures))
 
 
-def cluster_seconds(problem: ConvProblem, way: Way, machine: GpuMachine) -> float:
+def cluster_seconds(problem: ConvProblem, way: ClusterGeometry, machine: GpuMachine) -> float:
     """Rounds of clusters that run at once, bound by their instructions or by memory.
 
     Where a multiprocessor holds one block, it has nothing to do while that waits.
@@ -177,22 +171,22 @@ def cluster_seconds(problem: ConvProblem, way: Way, machine: GpuMachine) -> floa
 
 
 class ClusterPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: ClusterFft, way: Way):
+    def __init__(self, problem: ConvProblem, algorithm: ClusterFft, way: ClusterGeometry):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         p = problem.replace(layout="channels_first")
         self._way, self._planes = way, transposed_io.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
-        self._cut = self.by_value(way.tiling.record(p))
+        self._tiling = self.by_value(way.tiling.record(p))
         self._columns = self.device.table(way.cluster.factors())
         self._tables = self.device.table(way.cluster.chain.tables(weighted=False))
         self._tiles = self._kernel(way.tiles)
 
-    def _kernel(self, tiles: int):
+    def _kernel(self, tiles: int) -> Launch:
         blocks, chain = self._way.cluster
         module = self._way.cluster.build()
         return self.launch(module, "cluster_tiles", (tiles * blocks,), chain.threads, chain.shared_bytes)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(K, blocks, row points) complex64, in the order of the kernel's last stage."""
         xp, p, (blocks, chain) = self.device.xp, self.problem, self._way.cluster
         spectra = xp.empty((p.K, blocks, chain.points), np.complex64)
@@ -200,21 +194,17 @@ class ClusterPlan(GpuPlan):
         for first in range(0, p.K, most):
             some = w[first : first + most]
             given, tile = filter_problem(len(some), self._way.tiling)
-            x = filter_tiles(xp, some[:, 0], p, self._way.tiling)
-            into, record, cut = (
-                spectra[first : first + len(some)],
-                conv_record(given, relu=False),
-                tile.record(given),
-            )
-            self._kernel(len(some))(
-                x, into, NO_BIAS, NO_BIAS, self._columns, self._tables, record, cut, np.int32(1)
-            )
+            x = spread_filters(xp, some[:, 0], p, self._way.tiling)
+            into = spectra[first : first + len(some)]
+            record, tiling = conv_record(given, relu=False), tile.record(given)
+            arrays = (x, into, NO_BIAS, NO_BIAS, self._columns, self._tables)
+            self._kernel(len(some))(*arrays, record, tiling, np.int32(1))
         return spectra
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias, conv = NO_BIAS if bias is None else bias, self._records[activation is not None]
         x, target = self._planes.begin(x, y, workspace)
-        self._tiles(x, w, bias, target, self._columns, self._tables, conv, self._cut, np.int32(0))
+        self._tiles(x, w, bias, target, self._columns, self._tables, conv, self._tiling, np.int32(0))
         self._planes.end(target, y)
 
 

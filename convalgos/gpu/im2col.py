@@ -1,9 +1,9 @@
-"""Explicit patches and a product of matrices by cuBLAS: the method that most libraries began with.
+"""im2col and GEMM on the GPU: explicit patches, multiplied by cuBLAS.
 
-Each output pixel's inputs are written out as a column (im2col), so that the convolution is one product per
-group. The patches are R*S times as large as x, and go through memory twice; passes keep them within a limit.
-1x1 kernels of stride 1 need no patches: x is the matrix. Wins on these, in strict float32; elsewhere it is
-the baseline.
+The inputs of each output pixel are written out as a column, so that the convolution of a group is one GEMM.
+The matrix of patches is R*S times as large as x, and goes through memory twice; several passes keep it within
+a limit. 1x1 kernels of stride 1 need no patches, as x is the matrix. Wins on these, in strict float32;
+elsewhere it is the baseline that most libraries began with.
 
 Source: Chellapilla, Puri and Simard 2006; Jia, "Learning semantic image representations", 2014 (Caffe).
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,13 +26,13 @@ from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current
 from convalgos.gpu.device.machine import GpuMachine
 from convalgos.gpu.gemm.tap_table import tap_table
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import COUNTED, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
+from convalgos.gpu.launch.plan import PASS_BYTES, GpuPlan
 
-PASS_BYTES = 1 << 28  # of the matrices of one pass
 THREADS = 256  # of a block, as in im2col.cu
 ITEMS = 8  # elements of the patches of a thread
-COUNTED = 2**31  # threads are numbered below it
 CUBLAS = "it multiplies by cuBLAS, which CuPy keeps out of graphs"
 # Fitted to batched products of cuBLAS on an H200: what they reach of the peak in tiles of 128 by this, what
 # start and end take (rows of the common side, and shares of a wave of tiles), and seconds in which CuPy
@@ -43,10 +44,10 @@ PRODUCT_CALL = 35e-6
 
 # --- shapes ----------------------------------------------------------------------------------
 
-DIVISORS = ("columns", "rows", "depth", "fastest", "slowest", "count", "filters")
-CUT = np.dtype(
+# `Params` of im2col.cu.
+IM2COL_PARAMS = np.dtype(
     [
-        *((name, DIVISOR) for name in DIVISORS),
+        *((n, DIVISOR) for n in ("columns", "rows", "depth", "fastest", "slowest", "count", "filters")),
         *((name, np.int32) for name in ("first", "taps", "threads", "spare")),
     ]
 )
@@ -71,7 +72,7 @@ def sides(problem: ConvProblem, count: int) -> tuple[int, int]:
     return count, ceil_div(problem.gemm_k, ITEMS)
 
 
-def build(dtype: str, layout: str) -> Build:
+def im2col_build(dtype: str, layout: str) -> Build:
     return Build.of("im2col.cu", element_t=ELEMENTS[dtype], CHANNELS_LAST=int(layout == "channels_last"))
 
 
@@ -97,11 +98,11 @@ class Im2col(GpuAlgorithm):
     exchanges: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype, layout in product(self.dtypes, ("channels_first", "channels_last")):
-            yield build(dtype, layout)
+            yield im2col_build(dtype, layout)
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem) or current().lacks("cublas"):
             return reason
         if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
@@ -112,7 +113,7 @@ class Im2col(GpuAlgorithm):
         most = max(math.prod(sides(problem, count)) * problem.groups, count * problem.K)
         return "needs more threads than a launch may have" if most + THREADS >= COUNTED else None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         p = problem
         multiply = multiply_seconds(p.groups, p.gemm_n, p.gemm_m, p.gemm_k, p.dtype, machine)
         if is_product(p):
@@ -123,20 +124,20 @@ class Im2col(GpuAlgorithm):
         moved = machine.stream(p.x_bytes + 2 * patches, footprint) + machine.stream(3 * p.y_bytes, footprint)
         return multiply + moved + 3 * passes * machine.launch
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty or is_product(problem):
             return 0
         row = problem.itemsize * (problem.gemm_k * problem.groups + problem.K)
         return row * pixels_of_a_pass(problem)
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return ProductPlan(problem, self) if is_product(problem) else PatchPlan(problem, self)
 
 
-# --- the plans -----------------------------------------------------------------------------------
+# --- the plan ----------------------------------------------------------------------------------
 
 
 class ProductPlan(GpuPlan):
@@ -144,12 +145,12 @@ class ProductPlan(GpuPlan):
 
     uncapturable = CUBLAS
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(K, C), or channels last (C, K)."""
         w = w.reshape(w.shape[:2])
         return self.device.xp.array(w.T if self.problem.layout == "channels_last" else w, order="C")
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         p = self.problem
         if p.layout == "channels_last":
             self.device.xp.matmul(x.reshape(-1, p.C), w, out=y.reshape(-1, p.K))
@@ -163,43 +164,46 @@ class PatchPlan(GpuPlan):
 
     def __init__(self, problem: ConvProblem, algorithm: Im2col):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        p, module = problem, build(problem.dtype, problem.layout)
+        p, module = problem, im2col_build(problem.dtype, problem.layout)
         self._last = p.layout == "channels_last"
         self._taps = self.device.table(tap_table(p))
         self._passes = []
-        most = pixels_of_a_pass(p)
+        most, (depth, rows, columns) = pixels_of_a_pass(p), p.as_3d.spatial_out
         for first in range(0, p.gemm_m, most):
             count = min(most, p.gemm_m - first)
             fastest, slowest = sides(p, count)
             threads = fastest * slowest * p.groups
-            divisors = (*reversed(p.as_3d.spatial_out), fastest, slowest, count, p.gemm_n)
-            cut = self.by_value(np.array([(*map(divisor, divisors), first, p.gemm_k, threads, 0)], CUT))
+            params = {
+                **{"columns": columns, "rows": rows, "depth": depth, "fastest": fastest, "slowest": slowest},
+                **{"count": count, "filters": p.gemm_n, "first": first, "taps": p.gemm_k, "threads": threads},
+            }
+            record = self.by_value(record_of(IM2COL_PARAMS, params))
             patches = self.launch(module, "patches", (ceil_div(threads, THREADS),), THREADS)
             output = self.launch(module, "output", (ceil_div(count * p.K, THREADS),), THREADS)
-            self._passes.append((cut, count, patches, output))
+            self._passes.append((record, count, patches, output))
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(groups, K/groups, taps), or channels last (groups, taps, K/groups); taps as in the table."""
         p = self.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
         w = w.transpose(0, 3, 2, 1).reshape(p.groups, p.gemm_k, p.gemm_n) if self._last else w
         return self.device.xp.array(w.reshape(p.groups, w.shape[1], -1), order="C")
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         p, xp = self.problem, self.device.xp
         bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
         scratch = workspace.view(y.dtype)
-        for cut, count, patches, output in self._passes:
+        for params, count, patches, output in self._passes:
             taps, sums = count * p.gemm_k * p.groups, count * p.K
             matrix, result = scratch[:taps], scratch[taps : taps + sums]
-            patches(x, matrix, self._taps, conv, cut)
+            patches(x, matrix, self._taps, conv, params)
             if self._last:
                 matrix = matrix.reshape(p.groups, count, p.gemm_k)
                 xp.matmul(matrix, w, out=result.reshape(p.groups, count, p.gemm_n))
             else:
                 matrix = matrix.reshape(p.groups, p.gemm_k, count)
                 xp.matmul(w, matrix, out=result.reshape(p.groups, p.gemm_n, count))
-            output(result, bias, y, conv, cut)
+            output(result, bias, y, conv, params)
 
 
 ALGORITHMS = (Im2col(),)

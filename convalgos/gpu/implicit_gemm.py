@@ -1,11 +1,11 @@
 """Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, and float64.
 
-The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one instruction, in the
-arithmetic that `gemm.mma` tells of. Wins on dense layers of these types in both layouts, which it reads
-and writes without a transpose. float64 needs a GPU whose tensor cores are faster at it than its other units:
-an A100 or H100; of a B200 both are as fast.
+The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one mma instruction, in the
+arithmetic that `gemm.mma` tells of. Reads and writes both layouts without a transpose. Wins on dense layers
+of these types. float64 needs a GPU whose tensor cores are faster at it than its CUDA cores: an A100 or H100;
+on a B200 both are as fast.
 
-`mma.sync` runs on every architecture from 8.0 on: on 10.0 it stands in for `tcgen05`, which no kernel of this
+`mma.sync` runs on every architecture from 8.0 on. On 10.0 it stands in for `tcgen05`, which no kernel of this
 library uses yet. Nothing here has run on hardware.
 
 Source: NVIDIA's PTX ISA, mma.sync.
@@ -14,9 +14,10 @@ Source: NVIDIA's PTX ISA, mma.sync.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,18 +25,18 @@ from convalgos.core.algorithm import error_of_sums
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, TensorCores
+from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, STEP_BYTES, TensorCores, is_copied
 from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
-from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, GpuPlan, ceil_div, waves
-
-ROW_BYTES = 128  # of taps of a step, for each pixel and filter, as in implicit_gemm.cu
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-LEAST_STEPS = 4  # of a part of a split sum
+from convalgos.gpu.gemm.tiles import tile_count
+from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import record_of
+from convalgos.gpu.launch.plan import GpuPlan
+from convalgos.gpu.launch.split_k import parts_bytes, splits_of
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
-class Tile(NamedTuple):
+class ImplicitGemmTile(NamedTuple):
     """Pixels and filters of a block."""
 
     pixels: int
@@ -47,38 +48,25 @@ class Tile(NamedTuple):
 
     def shared_bytes(self, itemsize: int) -> int:
         """Two stages of rows, each off the banks of the row before: by four words of a fragment."""
-        return 2 * (self.pixels + self.filters) * (ROW_BYTES + 4 * max(4, itemsize))
+        return 2 * (self.pixels + self.filters) * (STEP_BYTES + 4 * max(4, itemsize))
 
 
-TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64))
-CUT = np.dtype([(name, np.int32) for name in ("filter_tiles", "taps", "filters_padded", "splits")])
+IMPLICIT_GEMM_TILES = (ImplicitGemmTile(128, 128), ImplicitGemmTile(128, 64), ImplicitGemmTile(64, 64))
+IMPLICIT_GEMM_PARAMS = np.dtype(
+    [(name, np.int32) for name in ("filter_tiles", "taps", "filters_padded", "splits")]
+)
 
 
-def step(problem: ConvProblem) -> int:
+def step_taps(problem: ConvProblem) -> int:
     """Taps of a step."""
-    return ROW_BYTES // problem.itemsize
+    return STEP_BYTES // problem.itemsize
 
 
-def steps(problem: ConvProblem) -> int:
-    return ceil_div(problem.gemm_k, step(problem))
+def tap_steps(problem: ConvProblem) -> int:
+    return ceil_div(problem.gemm_k, step_taps(problem))
 
 
-def blocks(problem: ConvProblem, tile: Tile) -> int:
-    tiles = ceil_div(problem.gemm_m, tile.pixels) * ceil_div(problem.gemm_n, tile.filters)
-    return tiles * problem.groups
-
-
-def sum_bytes(problem: ConvProblem) -> int:
-    """Of all sums: float32, of float64 that."""
-    return max(4, problem.itemsize) * math.prod(problem.y_shape)
-
-
-def is_copied(problem: ConvProblem) -> bool:
-    """Whether whole 16 bytes of x lie together."""
-    return problem.layout == "channels_last" and problem.w_shape[1] * problem.itemsize % 16 == 0
-
-
-def build(math_: str, dtype: str, tile: Tile, layout: str, copied: bool) -> Build:
+def implicit_gemm_build(math_: str, dtype: str, tile: ImplicitGemmTile, layout: str, copied: bool) -> Build:
     return Build.of(
         "implicit_gemm.cu",
         element_t=ELEMENTS[dtype],
@@ -98,22 +86,22 @@ class ImplicitGemm(TensorCores):
     family: ClassVar[str] = "gpu.implicit_gemm"
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return self.math
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dtype in self.dtypes:
             for layout, copied in LOADS:
                 for tile in self.tiles(layout, copied):
-                    yield build(self.math, dtype, tile, layout, copied)
+                    yield implicit_gemm_build(self.math, dtype, tile, layout, copied)
 
-    def tiles(self, layout: str, copied: bool) -> tuple[Tile, ...]:
+    def tiles(self, layout: str, copied: bool) -> tuple[ImplicitGemmTile, ...]:
         """Few channels that do not lie in whole 16 bytes are rare channels last: one tile serves them."""
         if layout == "channels_last" and not copied:
-            return (TILES[1],)
-        return TILES[1:] if self.math in ("3xtf32", "double") else TILES
+            return (IMPLICIT_GEMM_TILES[1],)
+        return IMPLICIT_GEMM_TILES[1:] if self.math in ("3xtf32", "double") else IMPLICIT_GEMM_TILES
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.is_empty:
@@ -123,47 +111,51 @@ class ImplicitGemm(TensorCores):
         shared = tile.shared_bytes(problem.itemsize)
         if shared > machine.block_shared_bytes:
             return f"needs {shared} bytes of shared memory in a block, more than the device has"
-        if blocks(problem, tile) > GRID_X:
+        if tile_count(problem, tile) > GRID_X:
             return "needs more blocks than a launch may have"
         return why_not_counted(problem)
 
-    def geometry(self, problem: ConvProblem, machine: GpuMachine) -> tuple[Tile, int]:
+    def geometry(self, problem: ConvProblem, machine: GpuMachine) -> tuple[ImplicitGemmTile, int]:
         """The tile, and the parts of the sum, that are the fastest by prediction."""
-        allowed = [s for s in SPLITS if s == 1 or steps(problem) // s >= LEAST_STEPS]
-        tiles = self.tiles(problem.layout, is_copied(problem))
+        tiles = self.tiles(problem.layout, is_copied(problem, problem.w_shape[1]))
         most = machine.block_shared_bytes
         fitting = [t for t in tiles if t.shared_bytes(problem.itemsize) <= most] or tiles[-1:]
+        allowed = splits_of(tap_steps(problem))
         return min(product(fitting, allowed), key=lambda g: self._seconds(problem, g[0], g[1], machine))
 
-    def _seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
-        busy = max(waves(blocks(problem, tile) * splits, machine), 1)
-        flops = 2 * tile.pixels * tile.filters * step(problem) * (ceil_div(steps(problem), splits) + 3)
-        hidden = is_copied(problem) or self.math == "double"  # whose products take longer than gathering
+    def _seconds(
+        self, problem: ConvProblem, tile: ImplicitGemmTile, splits: int, machine: GpuMachine
+    ) -> float:
+        busy = max(waves(tile_count(problem, tile) * splits, machine), 1)
+        taps = step_taps(problem) * (ceil_div(tap_steps(problem), splits) + 3)
+        flops = 2 * tile.pixels * tile.filters * taps
+        # In float64, products take longer than gathering.
+        hidden = is_copied(problem, problem.w_shape[1]) or self.math == "double"
         share = (COPIED if hidden else GATHERED) * (1 if tile.filters == 128 else 0.85)
         rate = self.rate(share, machine)
         again = ceil_div(problem.gemm_n, tile.filters) - 1  # times that x is read once more, from L2
         moved = machine.stream(problem.bytes) + again * problem.x_bytes / (3 * machine.bandwidth)
-        parts = machine.stream(2 * splits * sum_bytes(problem)) if splits > 1 else 0.0
+        parts = machine.stream(2 * parts_bytes(problem, splits)) if splits > 1 else 0.0
         return max(busy * flops / rate, moved) + parts + (splits > 1) * machine.launch
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         return self._seconds(problem, *self.geometry(problem, machine), machine) + machine.launch
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         """The parts of a split sum, in the type of sums."""
         if problem.is_empty:
             return 0
         _, splits = self.geometry(problem, current().figures)
-        return splits * sum_bytes(problem) if splits > 1 else 0
+        return parts_bytes(problem, splits)
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         if self.math == "double":
             return error_of_sums(problem)
         # Sums of gemm_k products: a random walk, at twice the error of rounding: tensor cores cut sums off.
         sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
         return sums + self.rounding(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return ImplicitGemmPlan(problem, self, *self.geometry(problem, current().figures))
 
 
@@ -173,21 +165,23 @@ class ImplicitGemm(TensorCores):
 class ImplicitGemmPlan(GpuPlan):
     adds_residual = True
 
-    def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: Tile, splits: int):
+    def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: ImplicitGemmTile, splits: int):
         outputs = math.prod(problem.y_shape)
-        super().__init__(problem, algorithm, splits * sum_bytes(problem) if splits > 1 else 0)
-        table = tap_table(problem, step(problem))  # (taps, 4)
+        super().__init__(problem, algorithm, parts_bytes(problem, splits))
+        table = tap_table(problem, step_taps(problem))  # (taps, 4)
         self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
         self._taps = self.device.table(table)
-        cut = np.array([(self._padded // tile.filters, len(table), self._padded, splits)], CUT)
-        self._cut = self.by_value(cut)
+        sizes = {"filter_tiles": self._padded // tile.filters, "filters_padded": self._padded}
+        params = {**sizes, "taps": len(table), "splits": splits}
+        self._params = self.by_value(record_of(IMPLICIT_GEMM_PARAMS, params))
         self._splits = np.int32(splits)
-        module = build(algorithm.math, problem.dtype, tile, problem.layout, is_copied(problem))
-        grid, shared = (blocks(problem, tile), splits), tile.shared_bytes(problem.itemsize)
+        copied = is_copied(problem, problem.w_shape[1])
+        module = implicit_gemm_build(algorithm.math, problem.dtype, tile, problem.layout, copied)
+        grid, shared = (tile_count(problem, tile), splits), tile.shared_bytes(problem.itemsize)
         self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, shared)
         self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(groups, filters_padded, taps), zeros beyond the filters and the taps."""
         p = self.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
@@ -196,12 +190,12 @@ class ImplicitGemmPlan(GpuPlan):
         packed[:, : p.gemm_n, : p.gemm_k] = w.reshape(p.groups, p.gemm_n, p.gemm_k)
         return packed
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
         if self._reduce is None:
-            self._kernel(x, w, bias, y, NO_BIAS, self._taps, conv, self._cut)
+            self._kernel(x, w, bias, y, NO_BIAS, self._taps, conv, self._params)
         else:
-            self._kernel(x, w, NO_BIAS, y, workspace, self._taps, conv, self._cut)
+            self._kernel(x, w, NO_BIAS, y, workspace, self._taps, conv, self._params)
             self._reduce(workspace, bias, y, conv, self._splits)
 
 

@@ -1,16 +1,19 @@
-"""Implicit GEMM for Hopper (compute capability 9.x): wgmma over tiles that the copy engine brings.
+"""Implicit GEMM for Hopper (compute capability 9.x): wgmma on tiles that the copy engine (TMA) brings.
 
-The product of `gpu.direct` on the instructions that reach these GPUs' peak: products of a whole warpgroup
-over operands in shared memory, which copies in im2col mode fill without a thread computing an address. A step
-of the sum is 128 bytes of channels of one tap, so few channels leave much of the work to zeros. `wgmma_half`
-multiplies 16-bit elements exactly, `wgmma_tf32` float32 ones rounded to TF32; `wgmma_3xtf32` splits both
-factors into two such parts and comes close to float32 with three products, though infinity gives NaN. Sums
-are float32. Wins on dense layers of many channels.
+The product of `gpu.direct` on the instructions that reach these GPUs' peak: products of a whole warpgroup on
+operands in shared memory. Copies in im2col mode fill these without a thread computing an address. A step of
+the sum is 128 bytes of channels of one tap, so with few channels much of the work is on zeros.
 
-The copy engine reads channels last, in pixels of whole 16 bytes. Other inputs are first packed by a kernel
-of their own: reading and writing x once takes a small part of the products' time where this algorithm wins,
-while gathering single elements would take as much once more in every tap of the filter. y is written in its
-own layout directly. Sums of several blocks are added in a fixed order.
+wgmma_half   multiplies 16-bit elements exactly.
+wgmma_tf32   multiplies float32 elements rounded to TF32.
+wgmma_3xtf32 splits both factors into two such parts, and comes close to float32 with three products; infinity
+             gives NaN.
+
+Sums are float32. The copy engine reads channels last, in pixels of whole 16 bytes. Other inputs are first
+packed by a kernel of their own (`gemm.wgmma_operands`): where this algorithm wins, reading and writing x once
+takes a small part of the products' time, while gathering single elements would take as much once more in
+every tap of the filter. y is written in its own layout directly. Parts of a sum are added in a fixed order.
+Wins on dense layers of many channels.
 
 Never run on hardware: only in an emulation of what NVIDIA documents. Costs are estimates.
 
@@ -22,37 +25,50 @@ arXiv:2203.03341 (splitting); the division into warps that copy and warpgroups t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.device.tma import Im2col, TensorMaps
-from convalgos.gpu.gemm.wgmma_forms import ALIGNED, PLAIN, RACED, ROW_BYTES, Form, Tile
-from convalgos.gpu.launch.plan import GRID_X, IMAGE_ELEMENTS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.device.tma import TensorMapCache
+from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, ROW_BYTES, WgmmaForm, WgmmaTile
+from convalgos.gpu.gemm.wgmma_operands import (
+    PACKED_PIXELS,
+    PIECE_BYTES,
+    im2col_view,
+    packed_bytes,
+    packing_blocks,
+    padded_channels,
+    step_channels,
+    x_parts,
+    x_steps,
+)
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import COUNTED, GRID_X, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import record_of
+from convalgos.gpu.launch.plan import GpuPlan
+from convalgos.gpu.launch.split_k import parts_bytes, splits_of
 
-PIECE_BYTES = 16  # the unit that swizzling moves, as in implicit_gemm_wgmma.cu
-THREADS, PACKERS, PACKED_PIXELS = 384, 256, 64
+THREADS, PACKERS = 384, 256  # of a block that multiplies, and of one that packs
 LEAST_GROUP = 32  # bytes of a group's channels that are worth a step
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-LEAST_STEPS = 4  # of a part of a split sum
 # Estimates. cuBLAS reaches 0.72 of the tensor peak on an H200; blocks that share no operands a little less.
 REACHED = 0.68
 L2_BYTES = (
     32  # that a multiprocessor reads in a clock where all read: what published GEMMs of such tiles need
 )
 FILL = 4  # steps that a tile takes besides its own, to fill the ring and to write: less where blocks overlap
-MATHS = {"half": ("float16", "bfloat16"), "tf32": ("float32",), "3xtf32": ("float32",)}
+WGMMA_DTYPES = {"half": ("float16", "bfloat16"), "tf32": ("float32",), "3xtf32": ("float32",)}
 
 # --- shapes ----------------------------------------------------------------------------------
 
-TILES = PLAIN.tiles
-CUT = np.dtype(
+# `Params` and `Packing` of implicit_gemm_wgmma.cu.
+WGMMA_PARAMS = np.dtype(
     [
         (name, np.int32)
         for name in (
@@ -61,97 +77,33 @@ CUT = np.dtype(
         )
     ]
 )
-PACKING = np.dtype([(name, np.int32) for name in ("pixel_tiles", "channel_tiles", "padded", "parts")])
+PACKING_PARAMS = np.dtype([(name, np.int32) for name in ("pixel_tiles", "channel_tiles", "padded", "parts")])
 
 
-def step(problem: ConvProblem) -> int:
-    """Channels of a step."""
-    return ROW_BYTES // problem.itemsize
-
-
-def x_steps(problem: ConvProblem) -> int:
-    """Of a tap and one term of the products."""
-    return ceil_div(problem.w_shape[1], step(problem))
-
-
-def steps(problem: ConvProblem, terms: int) -> int:
+def sum_steps(problem: ConvProblem, terms: int) -> int:
     """Of the sum."""
     return terms * x_steps(problem) * math.prod(problem.kernel)
 
 
-def tiles(problem: ConvProblem, tile: Tile, cluster: int = 1) -> int:
+def wgmma_tiles(problem: ConvProblem, tile: WgmmaTile, cluster: int = 1) -> int:
     """Of all groups; in clusters, groups of tiles that so many blocks compute together."""
     pixel_tiles = ceil_div(ceil_div(problem.gemm_m, tile.pixels(problem)), cluster)
     return pixel_tiles * ceil_div(problem.gemm_n, tile.filters(problem)) * problem.groups
 
 
-def band(problem: ConvProblem, tile: Tile, terms: int, machine: GpuMachine) -> int:
+def band(problem: ConvProblem, tile: WgmmaTile, terms: int, machine: GpuMachine) -> int:
     """Tiles of filters that are computed side by side: all, or as many as stay in L2.
 
     Filters beyond that come from memory for each wave of tiles, or else x does for each band.
     """
     filter_tiles = ceil_div(problem.gemm_n, tile.filters(problem))
-    w_bytes = problem.groups * filter_tiles * tile.filters(problem) * steps(problem, terms) * ROW_BYTES
+    w_bytes = problem.groups * filter_tiles * tile.filters(problem) * sum_steps(problem, terms) * ROW_BYTES
     bands = min(ceil_div(2 * w_bytes, machine.l2_bytes), filter_tiles)
-    again = (waves(tiles(problem, tile), machine) - 1) * w_bytes
+    again = (waves(wgmma_tiles(problem, tile), machine) - 1) * w_bytes
     return ceil_div(filter_tiles, bands) if (bands - 1) * problem.x_bytes < again else filter_tiles
 
 
-def granule(problem: ConvProblem, terms: int, wide: bool = True) -> int:
-    """What the channels of a group are filled up to in the x that is copied.
-
-    A step of channels must not reach into the next group: zeros of the filter times its NaN would be NaN.
-
-    Args:
-        wide: whether it may be wider than x, as `Device.wide_boxes` tells; costs take it that it may.
-    """
-    within = wide or problem.w_shape[1] >= step(problem)
-    whole = problem.groups == 1 and terms == 1 and within
-    return (PIECE_BYTES if whole else ROW_BYTES) // problem.itemsize
-
-
-def is_packed(problem: ConvProblem, terms: int, wide: bool = True) -> bool:
-    """Whether x is brought into another order first."""
-    whole = problem.w_shape[1] % granule(problem, terms, wide) == 0
-    return problem.layout == "channels_first" or terms > 1 or not whole
-
-
-def padded_channels(problem: ConvProblem, terms: int, wide: bool = True) -> int:
-    """Of a group in the x that is copied."""
-    unit = granule(problem, terms, wide)
-    return ceil_div(problem.w_shape[1], unit) * unit
-
-
-def x_parts(terms: int) -> int:
-    """Arrays that x is taken apart into."""
-    return 2 if terms > 1 else 1
-
-
-def packed_bytes(problem: ConvProblem, terms: int, wide: bool = True) -> int:
-    """Of the packed x, filled up so that what follows is aligned; none where x is read as it is."""
-    if not is_packed(problem, terms, wide):
-        return 0
-    pixels = problem.N * math.prod(problem.spatial)
-    row = x_parts(terms) * problem.groups * padded_channels(problem, terms, wide)
-    return ceil_div(pixels * row * problem.itemsize, ALIGNED) * ALIGNED
-
-
-def packing_blocks(problem: ConvProblem) -> int:
-    pixel_tiles = ceil_div(math.prod(problem.spatial), PACKED_PIXELS)
-    return pixel_tiles * x_steps(problem) * problem.groups * problem.N
-
-
-def view(problem: ConvProblem, tile: Tile, terms: int, wide: bool = True) -> Im2col:
-    """What a copy of a tile's pixels sees."""
-    channels = x_parts(terms) * problem.groups * padded_channels(problem, terms, wide)
-    return Im2col.of(problem, channels, step(problem), tile.pixels(problem))
-
-
-def parts_bytes(problem: ConvProblem, splits: int) -> int:
-    return 4 * splits * math.prod(problem.y_shape) if splits > 1 else 0
-
-
-def build(dtype: str, tile: Tile, form: Form = PLAIN) -> Build:
+def wgmma_build(dtype: str, tile: WgmmaTile, form: WgmmaForm = PLAIN) -> Build:
     return Build.of(
         "implicit_gemm_wgmma.cu",
         element_t=ELEMENTS[dtype],
@@ -170,22 +122,22 @@ def build(dtype: str, tile: Tile, form: Form = PLAIN) -> Build:
 
 @dataclass(frozen=True)
 class Wgmma(GpuAlgorithm):
-    math: str  # a key of MATHS
-    form: Form = PLAIN
+    math: str  # a key of WGMMA_DTYPES
+    form: WgmmaForm = PLAIN
     family: ClassVar[str] = "gpu.implicit_gemm"
     capability: ClassVar[tuple[int, int]] = (9, 0)
     until: ClassVar[tuple[int, int]] = (10, 0)
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return ".".join(filter(None, (f"wgmma_{self.math}", self.form.name)))
 
     @property
-    def dtypes(self):
-        return MATHS[self.math]
+    def dtypes(self) -> tuple[str, ...]:  # type: ignore[override]  # of an instance: its arithmetic decides
+        return WGMMA_DTYPES[self.math]
 
     @property
-    def computes(self):
+    def computes(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]  # the same
         return dict.fromkeys(self.dtypes, ("float32" if self.math == "half" else "tf32",))
 
     @property
@@ -193,14 +145,14 @@ class Wgmma(GpuAlgorithm):
         """Products that make up one."""
         return 3 if self.math == "3xtf32" else 1
 
-    def builds(self):
-        return [build(dtype, tile, self.form) for dtype, tile in product(self.dtypes, self.form.tiles)]
+    def builds(self) -> Iterable[Build]:
+        return [wgmma_build(dtype, tile, self.form) for dtype, tile in product(self.dtypes, self.form.tiles)]
 
-    def variants(self, problem):
+    def variants(self, problem: ConvProblem) -> Iterable[GpuAlgorithm]:
         """The other forms: until a device has decided, they are only measured."""
         return [] if self.form.name or problem.is_empty else [replace(self, form=form) for form in RACED]
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.is_empty:
@@ -208,7 +160,7 @@ class Wgmma(GpuAlgorithm):
         filled = problem.w_shape[1] * problem.itemsize
         if problem.groups > 1 and filled < LEAST_GROUP:
             return f"multiplies {ROW_BYTES} bytes of channels at once, of which a group fills only {filled}"
-        if reason := view(problem, TILES[0], self.terms).why_not():
+        if reason := im2col_view(problem, PLAIN.tiles[0], self.terms).why_not():
             return reason
         line = problem.gemm_n if problem.layout == "channels_last" else math.prod(problem.spatial_out)
         if self.form.bulk and line * problem.itemsize % PIECE_BYTES:
@@ -217,16 +169,16 @@ class Wgmma(GpuAlgorithm):
         tile, splits, _ = geometry(self, problem, machine)
         if (needed := self.form.shared_bytes(tile)) > machine.block_shared_bytes:
             return f"needs {needed} bytes of shared memory in a block, more than the device has"
-        if max(tiles(problem, tile) * splits, packing_blocks(problem)) > GRID_X:
+        if max(wgmma_tiles(problem, tile) * splits, packing_blocks(problem)) > GRID_X:
             return "needs more blocks than a launch may have"
-        if problem.gemm_m + self.form.cluster * tile.pixels(problem) >= IMAGE_ELEMENTS:
+        if problem.gemm_m + self.form.cluster * tile.pixels(problem) >= COUNTED:
             return f"counts pixels in 32 bits to the end of a tile, but there are {problem.gemm_m}"
         return None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         return geometry(self, problem, machine).seconds + machine.launch
 
-    def seconds(self, problem: ConvProblem, tile: Tile, splits: int, machine: GpuMachine) -> float:
+    def seconds(self, problem: ConvProblem, tile: WgmmaTile, splits: int, machine: GpuMachine) -> float:
         """Of all kernels, but for the time to launch the first one."""
         kind = "float16" if self.math == "half" else "tf32"
         rate = (
@@ -234,13 +186,13 @@ class Wgmma(GpuAlgorithm):
             * machine.tensor_peak(kind)
             / machine.multiprocessors
         )
-        flops = 2 * tile.rows * tile.columns * step(problem)
+        flops = 2 * tile.rows * tile.columns * step_channels(problem)
         filling = machine.constant("implicit_gemm_wgmma.FILL", FILL) / tile.blocks
         read = self.form.read_bytes(tile, problem) / (
             machine.constant("implicit_gemm_wgmma.L2_BYTES", L2_BYTES) * machine.clock
         )
-        busy = waves(tiles(problem, tile, self.form.cluster) * splits * self.form.cluster, machine)
-        each = ceil_div(steps(problem, self.terms), splits)
+        busy = waves(wgmma_tiles(problem, tile, self.form.cluster) * splits * self.form.cluster, machine)
+        each = ceil_div(sum_steps(problem, self.terms), splits)
         took = max(flops / rate, read) * self.form.duration(busy, each, filling)
         seconds = max(took, machine.stream(problem.bytes))
         if packed := packed_bytes(problem, self.terms):
@@ -249,38 +201,38 @@ class Wgmma(GpuAlgorithm):
             seconds += machine.stream(2 * parts_bytes(problem, splits)) + machine.launch
         return seconds
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         """x in the order of the copies, then the parts of a split sum, in float32."""
         if problem.is_empty:
             return 0
         found = geometry(self, problem, current().figures)
-        packed = packed_bytes(problem, self.terms, current().wide_boxes())
+        packed = packed_bytes(problem, self.terms, current().takes_wide_box())
         return packed + parts_bytes(problem, found.splits)
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # Sums of products: a random walk, at twice the error of rounding since tensor cores cut sums off.
         # TF32: 4 * 2^-11 covers both factors rounded to 2^-11, and even cut off at 2^-10; three terms leave
         # out one of 2^-22, and round two more to that.
         sums = 2**-23 * (8 * math.sqrt(max(1, self.terms * problem.gemm_k)) + 8)
         return sums + {"half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20}[self.math]
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         found = geometry(self, problem, current().figures)
         return WgmmaPlan(problem, self, found.tile, found.splits)
 
 
-class Geometry(NamedTuple):
-    tile: Tile
+class WgmmaGeometry(NamedTuple):
+    tile: WgmmaTile
     splits: int  # parts of the sum
     seconds: float
 
 
 @lru_cache(1024)  # a choice asks for it several times
-def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> Geometry:
+def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> WgmmaGeometry:
     """The fastest by prediction."""
-    allowed = [s for s in SPLITS if s == 1 or steps(problem, algorithm.terms) // s >= LEAST_STEPS]
+    allowed = splits_of(sum_steps(problem, algorithm.terms))
     choices = product(algorithm.form.tiles, allowed)
-    tried = (Geometry(*g, algorithm.seconds(problem, *g, machine)) for g in choices)
+    tried = (WgmmaGeometry(*g, algorithm.seconds(problem, *g, machine)) for g in choices)
     return min(tried, key=lambda g: g.seconds)
 
 
@@ -288,76 +240,79 @@ def geometry(algorithm: Wgmma, problem: ConvProblem, machine: GpuMachine) -> Geo
 
 
 class WgmmaPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: Wgmma, tile: Tile, splits: int):
+    def __init__(self, problem: ConvProblem, algorithm: Wgmma, tile: WgmmaTile, splits: int):
         terms, form = algorithm.terms, algorithm.form
-        wide = current().wide_boxes()
+        wide = current().takes_wide_box()
         self._packed_bytes = packed_bytes(problem, terms, wide)
         super().__init__(problem, algorithm, self._packed_bytes + parts_bytes(problem, splits))
         self._tile, self._terms = tile, terms
         self._bits = np.uint32 if problem.itemsize == 4 else np.uint16
         self._filter_tiles = ceil_div(problem.gemm_n, tile.filters(problem))
-        count = tiles(problem, tile, form.cluster)
+        count = wgmma_tiles(problem, tile, form.cluster)
         side = band(problem, tile, terms, self.device.figures) if form.cluster > 1 else self._filter_tiles
         last = problem.layout == "channels_last"
         padded, parts, of_x = padded_channels(problem, terms, wide), x_parts(terms), x_steps(problem)
-        sums = (splits, terms * of_x, of_x, steps(problem, terms), parts * padded)
-        cut = np.array([(last, problem.ndim, self._filter_tiles, side, count, *sums)], CUT)
-        self._cut = self.by_value(cut)
-        self._maps = TensorMaps(self.device.tensor_map, view(problem, tile, terms, wide))
-        module = build(problem.dtype, tile, form)
+        params = {
+            **{"channels_last": last, "dimensions": problem.ndim, "filter_tiles": self._filter_tiles},
+            **{"band": side, "tiles": count, "splits": splits, "steps": sum_steps(problem, terms)},
+            **{"channel_steps": terms * of_x, "x_steps": of_x, "group_channels": parts * padded},
+        }
+        self._params = self.by_value(record_of(WGMMA_PARAMS, params))
+        self._maps = TensorMapCache(self.device.tensor_map, im2col_view(problem, tile, terms, wide))
+        module = wgmma_build(problem.dtype, tile, form)
         resident = self.device.figures.multiprocessors * tile.blocks // form.cluster
         grid = (min(count * splits, resident) * form.cluster,)
         self._kernel = self.launch(module, "multiply", grid, THREADS, form.shared_bytes(tile))
         self._pack = self._reduce = None
         if self._packed_bytes:
             pixel_tiles = ceil_div(math.prod(problem.spatial), PACKED_PIXELS)
-            packing = np.array([(pixel_tiles, of_x, padded, parts)], PACKING)
-            self._packing = self.by_value(packing)
+            packing = {"channel_tiles": of_x, "padded": padded, "parts": parts, "pixel_tiles": pixel_tiles}
+            self._packing = self.by_value(record_of(PACKING_PARAMS, packing))
             self._pack = self.launch(module, "pack", (packing_blocks(problem),), PACKERS)
         if splits > 1:
             self._splits = np.int32(splits)
             self._reduce = self.launch(module, "reduce", (ceil_div(math.prod(problem.y_shape), 256),), 256)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(groups, filter tiles, steps, filters of a tile, pieces, elements of a piece), as stages hold it.
 
         Zeros beyond the filters and the channels; TF32 rounded to nearest; swizzled as the products read it.
         """
         p, xp = self.problem, self.device.xp
-        channels, filters = x_steps(p) * step(p), self._tile.filters(p)
+        channels, filters = x_steps(p) * step_channels(p), self._tile.filters(p)
         high = self._tf32(w) if p.itemsize == 4 else w
-        with_terms = (high,)
-        if self._terms == 3:
-            with_terms = (high, self._tf32(w - high), high)
+        with_terms = (high, self._tf32(w - high), high) if self._terms == 3 else (high,)
         taps = math.prod(p.kernel)
         rows = xp.zeros((p.groups, self._filter_tiles * filters, taps, self._terms, channels), self._bits)
         for term, part in enumerate(with_terms):
             part = part.view(self._bits).reshape(p.groups, p.gemm_n, p.w_shape[1], taps)
             rows[:, : p.gemm_n, :, term, : p.w_shape[1]] = part.transpose(0, 1, 3, 2)
-        rows = rows.reshape(p.groups, self._filter_tiles, filters, steps(p, self._terms), step(p))
+        rows = rows.reshape(
+            p.groups, self._filter_tiles, filters, sum_steps(p, self._terms), step_channels(p)
+        )
         rows = rows.transpose(0, 1, 3, 2, 4)  # (groups, filter tiles, steps, filters, channels of a step)
         pieces = rows.reshape(*rows.shape[:3], filters // 8, 8, 8, PIECE_BYTES // p.itemsize)
         row = np.arange(8)[:, None]
         return xp.ascontiguousarray(pieces[..., xp.asarray(row), xp.asarray(np.arange(8) ^ row), :])
 
-    def _tf32(self, w):
+    def _tf32(self, w: Any) -> Any:
         """w rounded to 10 explicit bits of the significand; NaN stays NaN."""
         xp = self.device.xp
         nearest = (w.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
         return xp.where(xp.isnan(w), np.uint32(0x7FFFE000), nearest).view(np.float32)
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         conv = self.conv[activation is not None]
         address = self.device.address(workspace if self._pack else x)
         if self._pack:
             self._pack(x, workspace, conv, self._packing)
         pixels = self._maps.at(address)
         if self._reduce is None:
-            self._kernel(pixels, w, bias, y, None, conv, self._cut)
+            self._kernel(pixels, w, bias, y, None, conv, self._params)
         else:
             parts = np.uintp(self.device.address(workspace) + self._packed_bytes)
-            self._kernel(pixels, w, None, y, parts, conv, self._cut)
+            self._kernel(pixels, w, None, y, parts, conv, self._params)
             self._reduce(parts, bias, y, conv, self._splits)
 
 
-ALGORITHMS = tuple(Wgmma(name) for name in MATHS)
+ALGORITHMS = tuple(Wgmma(name) for name in WGMMA_DTYPES)

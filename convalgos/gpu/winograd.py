@@ -1,44 +1,44 @@
 """Winograd's short convolutions on the GPU, F(2, 3) and F(4, 3), in strict float32.
 
-Kernels of three taps, along both of the last two dimensions or along the last alone, are computed from
-(m + 2) / m products per output and dimension instead of 3: F(4x4, 3x3) needs 2.25 instead of 9. `f4x3` does
-it all in one kernel: nothing but x, the transformed filter and y touches memory, and few tiles are made up
-for by splitting the sum over channels. `f4x3_gemm` writes the transformed x and multiplies it in a kernel of
-its own: with many channels and tiles, the products are most of the work, and larger tiles of them run faster.
-Wins on
-3x3 of stride 1 wherever strict float32 is asked for; F(2, 3) only where maps are too small for tiles of 4.
+F(m, 3) computes m outputs from m + 2 products per dimension, instead of 3 m: F(4x4, 3x3) needs 2.25 products
+per output instead of 9. It serves kernels of three taps along the last two dimensions, or along the last.
+
+`f4x3` does everything in one kernel: only x, the transformed filter and y touch memory. Where there are few
+tiles, the sum over channels is split among blocks. `f4x3_gemm` writes the transformed x to memory and
+multiplies it by a batched GEMM: with many channels and tiles, products are most of the work, and larger tiles
+of them run faster. Wins on 3x3 of stride 1 wherever strict float32 is asked for; F(2, 3) only where maps are
+too small for tiles of 4.
 
 Source: Lavin and Gray 2016, arXiv:1509.09308; fused schedules as in Yan et al., PPoPP 2020. The matrices are
-the exact ones of `transforms`, printed into the CUDA source.
+the exact ones of `core.cook_toom`, printed into the CUDA source.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.cook_toom import Matrix, amplification, cook_toom, multiply
+from convalgos.core.cook_toom import amplification, cook_toom
 from convalgos.core.problem import ConvProblem
+from convalgos.gpu.compile.matrix_source import statements
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.gemm.batched import BUILD as PRODUCTS
-from convalgos.gpu.gemm.batched import FOUR, Products
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import GRID_X, GRID_YZ, NO_BIAS, GpuAlgorithm, GpuPlan, ceil_div, waves
+from convalgos.gpu.gemm.batched import BATCHED_BUILD, FOUR, BatchedGemm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import COUNTED, GRID_X, GRID_YZ, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
+from convalgos.gpu.launch.plan import PASS_BYTES, GpuPlan
+from convalgos.gpu.launch.split_k import parts_bytes, splits_of
 
 TAPS = 3
-TILES = FILTERS = 32  # of a block of the fused kernel, as in winograd.cu
+BLOCK_TILES = BLOCK_FILTERS = 32  # of a block of the fused kernel, as in winograd.cu
 CHANNELS = 8  # of one of its steps
-COUNTED = 2**31  # outputs of split sums are numbered below it
-LEAST_STEPS = 4  # of a part of a split sum
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-PASS_BYTES = 1 << 28  # of V and M of one pass of the gemm form
 # Fitted to a prototype with the same steps on an H200, 24 layers: seconds of a step of F(4x4, 3x3) at 1.98
 # GHz with rows of x loaded in vectors; what it takes times that where they are not; steps that the start and
 # the way back of a block take; the share of a copy's speed that the transforms around the products reach.
@@ -49,15 +49,18 @@ TRANSFORMS = 0.8
 
 # --- shapes ----------------------------------------------------------------------------------
 
-DIVISORS = ("columns", "rows", "depth", "y_channel", "filters_all", "fastest_of_x", "fastest_of_y")
-NUMBERS = (
-    *("tiles", "channels", "filters", "channel_blocks", "filter_blocks", "splits"),
-    *("first", "count"),
+# `Params` of winograd.cu.
+WINOGRAD_PARAMS = np.dtype(
+    [
+        *((n, DIVISOR) for n in ("columns", "rows", "depth", "y_channel", "filters_all")),
+        *((n, DIVISOR) for n in ("fastest_of_x", "fastest_of_y")),
+        *((n, np.int32) for n in ("tiles", "channels", "filters", "channel_blocks", "filter_blocks")),
+        *((n, np.int32) for n in ("splits", "first", "count")),
+    ]
 )
-CUT = np.dtype([*((name, DIVISOR) for name in DIVISORS), *((name, np.int32) for name in NUMBERS)])
 
 
-class Tiling(NamedTuple):
+class WinogradTiling(NamedTuple):
     """How the output is cut into tiles of m (x m)."""
 
     dims: int
@@ -78,12 +81,14 @@ def transformed_dims(problem: ConvProblem) -> int:
     return 1 if alone and p.stride[2] == p.dilation[2] == 1 else 0
 
 
-def tiling(problem: ConvProblem, m: int) -> Tiling:
+def winograd_tiling(problem: ConvProblem, m: int) -> WinogradTiling:
     """The tiles of a problem that fits."""
     p, dims = problem.as_3d, transformed_dims(problem)
     rows = ceil_div(p.spatial_out[1], m) if dims == 2 else p.spatial_out[1]
     columns = ceil_div(p.spatial_out[2], m)
-    return Tiling(dims, rows, columns, p.N * p.spatial_out[0] * rows * columns, (m + TAPS - 1) ** dims)
+    return WinogradTiling(
+        dims, rows, columns, p.N * p.spatial_out[0] * rows * columns, (m + TAPS - 1) ** dims
+    )
 
 
 def per_warp(points: int) -> int:
@@ -91,37 +96,8 @@ def per_warp(points: int) -> int:
     return {36: 3, 16: 2}.get(points, 1)
 
 
-# --- the transforms as CUDA source -------------------------------------------------------------
-
-
-def statements(matrix: Matrix, source: str, target: str) -> str:
-    """Statements that multiply a vector by a matrix.
-
-    Args:
-        source, target: how element {i} is read and written, such as "d[{i}]".
-    """
-    lines: list[str] = []
-
-    def define(expression: str) -> str:
-        lines.append(f"const float t{len(lines)} = {expression};")
-        return f"t{len(lines) - 1}"
-
-    def axpy(a: Fraction, x: str, y: str | None) -> str:
-        factor = f"{float(a)!r}f"
-        if y is None:
-            return x if a == 1 else define(f"{factor} * {x}")
-        if abs(a) == 1:
-            return define(f"{y} {'+' if a == 1 else '-'} {x}")
-        return define(f"fmaf({factor}, {x}, {y})")
-
-    inputs = [define(source.format(i=i)) for i in range(len(matrix[0]))]
-    for i, value in enumerate(multiply(axpy, matrix, inputs)):
-        lines.append(f"{target.format(i=i)} = {value};")
-    return " ".join(lines)
-
-
 @cache
-def build(m: int, dims: int, fused: bool, layout: str) -> Build:
+def winograd_build(m: int, dims: int, fused: bool, layout: str) -> Build:
     exact = cook_toom(m, TAPS)
     points = (m + TAPS - 1) ** dims
     return Build.of(
@@ -162,21 +138,21 @@ class Winograd(GpuAlgorithm):
     spreads_nan: ClassVar[bool] = True
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return f"f{self.m}x{TAPS}" + ("" if self.fused else "_gemm")
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         for dims, layout in product((1, 2), ("channels_first", "channels_last")):
-            yield build(self.m, dims, self.fused, layout)
+            yield winograd_build(self.m, dims, self.fused, layout)
         if not self.fused:
-            yield PRODUCTS
+            yield BATCHED_BUILD
 
-    def spills(self, build, arch):
+    def spills(self, build: Build, arch: str) -> int:
         # F(4x4, 3x3): 96 sums and a patch of 36 nearly fill the 168 registers that 384 threads can have; a
         # few addresses are loaded again once a step.
         return 48 if self.fused and self.m == 4 else 0
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if not transformed_dims(problem):
@@ -185,23 +161,23 @@ class Winograd(GpuAlgorithm):
             return None
         if problem.is_empty:
             return None
-        tiles = tiling(problem, self.m)
+        tiles = winograd_tiling(problem, self.m)
         needed, found = shared_bytes(tiles.points), current().figures.block_shared_bytes
         if needed > found:
             return f"needs {needed} bytes of shared memory in a block, but the device has {found}"
-        blocks = ceil_div(tiles.tiles, TILES), ceil_div(problem.gemm_n, FILTERS) * problem.groups
+        blocks = ceil_div(tiles.tiles, BLOCK_TILES), ceil_div(problem.gemm_n, BLOCK_FILTERS) * problem.groups
         return (
             "needs more blocks than a launch may have" if blocks[0] > GRID_YZ or blocks[1] > GRID_X else None
         )
 
-    def cost(self, problem, machine):
-        tiles = tiling(problem, self.m)
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
+        tiles = winograd_tiling(problem, self.m)
         if self.fused:
             splits = self.splits(problem, machine)
             return fused_seconds(problem, tiles, splits, machine) + machine.launch * (1 + (splits > 1))
         return self._gemm_seconds(problem, tiles, machine)
 
-    def _gemm_seconds(self, problem: ConvProblem, tiles: Tiling, machine: GpuMachine) -> float:
+    def _gemm_seconds(self, problem: ConvProblem, tiles: WinogradTiling, machine: GpuMachine) -> float:
         count = self.tiles_of_a_pass(problem)
         passes = ceil_div(tiles.tiles, count)
         floats = 4 * tiles.points * tiles.tiles
@@ -211,16 +187,15 @@ class Winograd(GpuAlgorithm):
         products = passes * products_of(problem, tiles, count).seconds(machine)
         return moved / TRANSFORMS + max(products, machine.stream(v + m, size)) + 3 * passes * machine.launch
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
         if self.fused:
-            splits = self.splits(problem, current().figures)
-            return problem.y_bytes * splits if splits > 1 else 0
-        tiles = tiling(problem, self.m)
+            return parts_bytes(problem, self.splits(problem, current().figures))
+        tiles = winograd_tiling(problem, self.m)
         return 4 * tiles.points * (problem.C + problem.K) * self.tiles_of_a_pass(problem)
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         # The sum of a point is a random walk, whose errors are as large as its own products; the constant
         # covers the largest of many outputs and the few operations of the transforms.
         dims = transformed_dims(problem)
@@ -228,34 +203,36 @@ class Winograd(GpuAlgorithm):
 
     def splits(self, problem: ConvProblem, machine: GpuMachine) -> int:
         """Parts of the sum over channels: more blocks where there are too few, for more traffic."""
-        tiles, steps = tiling(problem, self.m), ceil_div(problem.w_shape[1], CHANNELS)
+        tiles, steps = winograd_tiling(problem, self.m), ceil_div(problem.w_shape[1], CHANNELS)
         counted = math.prod(problem.y_shape) < COUNTED
-        allowed = [s for s in SPLITS if s == 1 or (counted and steps // s >= LEAST_STEPS)]
+        allowed = splits_of(steps) if counted else [1]
         return min(allowed, key=lambda s: fused_seconds(problem, tiles, s, machine))
 
     def tiles_of_a_pass(self, problem: ConvProblem) -> int:
         """As many as fit PASS_BYTES, in whole vectors."""
-        tiles = tiling(problem, self.m)
-        most = max(TILES, PASS_BYTES // (4 * tiles.points * (problem.C + problem.K)) // TILES * TILES)
+        tiles = winograd_tiling(problem, self.m)
+        fitting = PASS_BYTES // (4 * tiles.points * (problem.C + problem.K))
+        most = max(BLOCK_TILES, fitting // BLOCK_TILES * BLOCK_TILES)
         return ceil_div(min(tiles.tiles, most), FOUR) * FOUR
 
-    def plan(self, problem):
-        return FusedPlan(problem, self) if self.fused else GemmPlan(problem, self)
+    def plan(self, problem: ConvProblem) -> GpuPlan:
+        return FusedWinogradPlan(problem, self) if self.fused else GemmWinogradPlan(problem, self)
 
 
-def products_of(problem: ConvProblem, tiles: Tiling, count: int) -> Products:
+def products_of(problem: ConvProblem, tiles: WinogradTiling, count: int) -> BatchedGemm:
     """Those of the gemm form, for `count` tiles."""
-    return Products(tiles.points * problem.groups, problem.gemm_n, count, problem.w_shape[1])
+    return BatchedGemm(tiles.points * problem.groups, problem.gemm_n, count, problem.w_shape[1])
 
 
 def shared_bytes(points: int) -> int:
     """Of a block of the fused kernel, as laid out in winograd.cu."""
-    stages = 2 * points * CHANNELS * (TILES + 4 + FILTERS)
-    return 4 * max(stages, points * FILTERS * TILES)
+    stages = 2 * points * CHANNELS * (BLOCK_TILES + 4 + BLOCK_FILTERS)
+    return 4 * max(stages, points * BLOCK_FILTERS * BLOCK_TILES)
 
 
-def fused_seconds(problem: ConvProblem, tiles: Tiling, splits: int, machine: GpuMachine) -> float:
-    blocks = ceil_div(tiles.tiles, TILES) * ceil_div(problem.gemm_n, FILTERS) * problem.groups * splits
+def fused_seconds(problem: ConvProblem, tiles: WinogradTiling, splits: int, machine: GpuMachine) -> float:
+    filter_blocks = ceil_div(problem.gemm_n, BLOCK_FILTERS) * problem.groups
+    blocks = ceil_div(tiles.tiles, BLOCK_TILES) * filter_blocks * splits
     steps = ceil_div(ceil_div(problem.w_shape[1], CHANNELS), splits)
     resident = max(1, machine.sm_shared_bytes // shared_bytes(tiles.points))
     step = STEP * tiles.points / 36 * (1.98e9 / machine.clock)
@@ -265,15 +242,14 @@ def fused_seconds(problem: ConvProblem, tiles: Tiling, splits: int, machine: Gpu
         step *= SINGLE_LOADS
     seconds = waves(blocks, machine) * (steps + BLOCK_STEPS) * step / min(resident, 1.25)
     u_bytes = 4 * tiles.points * problem.K * problem.w_shape[1]  # which all blocks ask for at the same time
-    parts = machine.stream(2 * splits * problem.y_bytes) if splits > 1 else 0.0
+    parts = machine.stream(2 * parts_bytes(problem, splits)) if splits > 1 else 0.0
     return max(seconds, machine.stream(problem.bytes)) + machine.stream(u_bytes) + parts
 
 
-# --- the plans -----------------------------------------------------------------------------------
+# --- the plan ----------------------------------------------------------------------------------
 
 
-def cut_record(problem: ConvProblem, tiles: Tiling, **more: int) -> np.ndarray:
-    cut = np.zeros(1, CUT)
+def winograd_params(problem: ConvProblem, tiles: WinogradTiling, **more: int) -> np.ndarray:
     values = {
         "columns": tiles.columns,
         "rows": tiles.rows,
@@ -284,25 +260,23 @@ def cut_record(problem: ConvProblem, tiles: Tiling, **more: int) -> np.ndarray:
         "channels": problem.w_shape[1],
         "filters": problem.gemm_n,
         "channel_blocks": ceil_div(problem.w_shape[1], CHANNELS),
-        "filter_blocks": ceil_div(problem.gemm_n, FILTERS),
+        "filter_blocks": ceil_div(problem.gemm_n, BLOCK_FILTERS),
         **more,
     }
-    for name, value in values.items():
-        cut[name] = divisor(value) if name in DIVISORS else value
-    return cut
+    return record_of(WINOGRAD_PARAMS, values)
 
 
-class FusedPlan(GpuPlan):
+class FusedWinogradPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Winograd):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._m, self._tiles = algorithm.m, tiling(problem, algorithm.m)
+        self._m, self._tiles = algorithm.m, winograd_tiling(problem, algorithm.m)
         splits = algorithm.splits(problem, self.device.figures)
         points = self._tiles.points
-        self._cut = self.by_value(cut_record(problem, self._tiles, splits=splits))
-        module = build(algorithm.m, self._tiles.dims, True, problem.layout)
+        self._params = self.by_value(winograd_params(problem, self._tiles, splits=splits))
+        module = winograd_build(algorithm.m, self._tiles.dims, True, problem.layout)
         grid = (
-            ceil_div(problem.gemm_n, FILTERS) * problem.groups,
-            ceil_div(self._tiles.tiles, TILES),
+            ceil_div(problem.gemm_n, BLOCK_FILTERS) * problem.groups,
+            ceil_div(self._tiles.tiles, BLOCK_TILES),
             splits,
         )
         threads = points // per_warp(points) * 32
@@ -310,32 +284,32 @@ class FusedPlan(GpuPlan):
         outputs = math.prod(problem.y_shape)
         self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """(groups, filter blocks, channel blocks, points, CHANNELS, FILTERS), zeros beyond both."""
         p, xp = self.problem, self.device.xp
         u = transformed_filter(xp, w, self._m, self._tiles.dims)  # (points, K, C/groups)
-        filters, channels = ceil_div(p.gemm_n, FILTERS), ceil_div(p.w_shape[1], CHANNELS)
-        padded = xp.zeros((len(u), p.groups, filters * FILTERS, channels * CHANNELS), np.float32)
+        filters, channels = ceil_div(p.gemm_n, BLOCK_FILTERS), ceil_div(p.w_shape[1], CHANNELS)
+        padded = xp.zeros((len(u), p.groups, filters * BLOCK_FILTERS, channels * CHANNELS), np.float32)
         padded[:, :, : p.gemm_n, : p.w_shape[1]] = u.reshape(len(u), p.groups, p.gemm_n, p.w_shape[1])
-        blocks = padded.reshape(len(u), p.groups, filters, FILTERS, channels, CHANNELS)
+        blocks = padded.reshape(len(u), p.groups, filters, BLOCK_FILTERS, channels, CHANNELS)
         return xp.ascontiguousarray(blocks.transpose(1, 2, 4, 0, 5, 3))
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
         if self._reduce is None:
-            self._fused(x, w, bias, y, conv, self._cut)
+            self._fused(x, w, bias, y, conv, self._params)
         else:
-            self._fused(x, w, NO_BIAS, workspace, conv, self._cut)
-            self._reduce(workspace, bias, y, conv, self._cut)
+            self._fused(x, w, NO_BIAS, workspace, conv, self._params)
+            self._reduce(workspace, bias, y, conv, self._params)
 
 
-class GemmPlan(GpuPlan):
+class GemmWinogradPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: Winograd):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._m, self._tiles = algorithm.m, tiling(problem, algorithm.m)
+        self._m, self._tiles = algorithm.m, winograd_tiling(problem, algorithm.m)
         p, pass_tiles = problem, algorithm.tiles_of_a_pass(problem)
         last = p.layout == "channels_last"
-        module = build(algorithm.m, self._tiles.dims, False, p.layout)
+        module = winograd_build(algorithm.m, self._tiles.dims, False, p.layout)
         whole = products_of(p, self._tiles, pass_tiles)
         side = whole.side(self.device.figures)
         self._padded = whole.padded(side)
@@ -346,14 +320,14 @@ class GemmPlan(GpuPlan):
             slowest = [32 * ceil_div(count, 8) if last else n for n in (p.C, p.K)]
             blocks = [ceil_div(a * b, 128) for a, b in zip(fastest, slowest, strict=True)]
             places = {"fastest_of_x": fastest[0], "fastest_of_y": fastest[1]}
-            cut = self.by_value(cut_record(p, self._tiles, first=first, count=count, **places))
+            params = self.by_value(winograd_params(p, self._tiles, first=first, count=count, **places))
             into = self.launch(module, "input", (blocks[0],), 128)
             gemm = products_of(p, self._tiles, count).launch(self, side)
             out = self.launch(module, "output", (blocks[1],), 128)
-            self._passes.append((count, cut, into, gemm, out))
+            self._passes.append((count, params, into, gemm, out))
 
-    def prepare_filter(self, w):
-        """(points, groups, depth, rows) for `Products`: C/groups by K/groups, filled up with zeros."""
+    def prepare_filter(self, w: Any) -> Any:
+        """(points, groups, depth, rows) for `BatchedGemm`: C/groups by K/groups, filled up with zeros."""
         p, xp = self.problem, self.device.xp
         u = transformed_filter(xp, w, self._m, self._tiles.dims)  # (points, K, C/groups)
         padded = xp.zeros((len(u), p.groups, *self._padded), np.float32)
@@ -361,16 +335,16 @@ class GemmPlan(GpuPlan):
         padded[:, :, : p.w_shape[1], : p.gemm_n] = u.transpose(0, 1, 3, 2)
         return padded
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         p, points = self.problem, self._tiles.points
         bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
         scratch = workspace.view(np.float32)
-        for count, cut, into, (gemm, sizes), out in self._passes:
+        for count, params, into, (gemm, sizes), out in self._passes:
             v = scratch[: points * p.C * count]  # (points, C, count)
             m = scratch[v.size : v.size + points * p.K * count]  # (points, K, count)
-            into(x, v, conv, cut)
+            into(x, v, conv, params)
             gemm(w, v, m, sizes)
-            out(m, bias, y, conv, cut)
+            out(m, bias, y, conv, params)
 
 
 ALGORITHMS = (Winograd(2), Winograd(4), Winograd(2, fused=False), Winograd(4, fused=False))

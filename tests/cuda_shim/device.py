@@ -17,7 +17,7 @@ import numpy as np
 
 from convalgos.core.arrays import as_numpy
 from convalgos.core.cache_files import cache_folder
-from convalgos.gpu.compile.module import Build, CompileError, text
+from convalgos.gpu.compile.module import Build, CompileError, source_text
 from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.device.tma import encode
 
@@ -198,14 +198,19 @@ def driver() -> str:
 
 def stood_in(build: Build) -> str:
     """The text of a build as g++ takes it."""
-    body = text(build, tuple((name, (HERE / name).read_text()) for name in STAND_INS))
+    body = source_text(build, tuple((name, (HERE / name).read_text()) for name in STAND_INS))
     return f"{(HERE / 'shim.hpp').read_text()}\n{body}\n"
+
+
+def key_of(*texts: str) -> str:
+    """What names a compiled source in the cache: comments, lines and blanks change nothing in it."""
+    bare = re.sub(r"//[^\n]*|^#line[^\n]*", "", "\n".join(texts), flags=re.MULTILINE)
+    return hashlib.sha256(" ".join(bare.split()).encode()).hexdigest()[:24]
 
 
 def library_of(build: Build, code: str, rest: Callable[[], str]) -> str:
     """Where the library of this code lies; compiled, with what `rest` adds, unless it was before."""
-    key = hashlib.sha256(" ".join((*COMMAND, code)).encode()).hexdigest()[:24]
-    folder = cache_folder() / "cuda_shim"
+    folder, key = cache_folder() / "cuda_shim", key_of(*COMMAND, code)
     library = folder / f"{key}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)

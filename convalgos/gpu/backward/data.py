@@ -1,12 +1,13 @@
-"""The gradient of the input by any forward algorithm of a GPU: a forward convolution of dy for each phase.
+"""dgrad on the GPU by any forward algorithm: a forward convolution of dy for each phase of the stride.
 
-Without a stride the algorithm writes dx itself; with one, each phase is computed apart, and a kernel puts
-them all into their places in dx.
+Without a stride, the algorithm writes dx itself. With one, each phase is computed into the workspace, and one
+more kernel interleaves them into dx.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -17,90 +18,99 @@ from convalgos.core.backward.by_forward import StandIn
 from convalgos.core.backward.polyphase import Phase, is_whole, phases
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import GRID_X, NO_BIAS, VECTOR_BYTES, GpuAlgorithm, GpuPlan, ceil_div
+from convalgos.gpu.device import GpuMachine
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, VECTOR_BYTES, ceil_div
+from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
+from convalgos.gpu.launch.plan import GpuPlan
 
 INTERLEAVING, THREADS = "interleave.cu", 256  # of a block, as there
-DIVISORS = ("blocks", "channels", "columns", "rows", "depth", "step_w", "step_h", "step_d")
-CUT = np.dtype([(name, DIVISOR) for name in DIVISORS])
+# `Params` of interleave.cu.
+INTERLEAVE_PARAMS = np.dtype(
+    [
+        (name, DIVISOR)
+        for name in ("blocks", "channels", "columns", "rows", "depth", "step_w", "step_h", "step_d")
+    ]
+)
 PHASE = np.dtype([("first", np.int64), ("size", np.int32, 3), ("spare", np.int32)])
 
 
-def build(dtype: str, layout: str) -> Build:
+def interleave_build(dtype: str, layout: str) -> Build:
     last = int(layout == "channels_last")
     return Build.of(INTERLEAVING, element_t=ELEMENTS[dtype], CHANNELS_LAST=last)
 
 
-def blocks(problem: ConvProblem) -> int:
+def interleave_blocks(problem: ConvProblem) -> int:
     """Of an image of dx."""
     return ceil_div(math.prod(problem.x_shape[1:]), THREADS)
 
 
-class GpuStandIn(StandIn, GpuAlgorithm):  # type: ignore[override]
-    """What stand-ins for algorithms of a GPU share."""
+@dataclass(frozen=True)
+class GpuByForward(StandIn, GpuAlgorithm):  # type: ignore[override]
+    """A forward algorithm of a GPU in another direction."""
 
     inner: GpuAlgorithm
 
     @property
-    def computes(self):  # type: ignore[override]
+    def computes(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
         return self.inner.computes
 
     @property
-    def capability(self):  # type: ignore[override]
+    def capability(self) -> tuple[int, int]:  # type: ignore[override]
         return self.inner.capability
 
     @property
-    def until(self):  # type: ignore[override]
+    def until(self) -> tuple[int, int] | None:  # type: ignore[override]
         return self.inner.until
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         return self.inner.builds()
 
-    def spills(self, build, arch):
+    def spills(self, build: Build, arch: str) -> int:
         return self.inner.spills(build, arch)
 
 
 @dataclass(frozen=True)
-class BackwardData(GpuStandIn):
+class BackwardData(GpuByForward):
     """A forward algorithm of a GPU, asked for the gradient of the input."""
 
     directions: ClassVar[tuple[str, ...]] = ("backward_data",)
 
-    def builds(self):
+    def builds(self) -> Iterable[Build]:
         yield from self.inner.builds()
-        yield from (build(dtype, layout) for dtype, layout in product(self.dtypes, LAYOUTS))
+        yield from (interleave_build(dtype, layout) for dtype, layout in product(self.dtypes, LAYOUTS))
 
-    def spills(self, build, arch):
+    def spills(self, build: Build, arch: str) -> int:
         return 0 if build.source == INTERLEAVING else self.inner.spills(build, arch)
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        few = problem.is_empty or is_whole(problem) or blocks(problem) * problem.N <= GRID_X
+        few = problem.is_empty or is_whole(problem) or interleave_blocks(problem) * problem.N <= GRID_X
         return None if few else "needs more blocks than a launch may have"
 
-    def variants(self, problem):
+    def variants(self, problem: ConvProblem) -> Iterable[GpuAlgorithm]:
         """Those of the forward algorithm, where it runs once."""
         forwards = self.forwards(problem) if not problem.is_empty and is_whole(problem) else []
         return [BackwardData(v) for f in forwards for v in self.inner.variants(f)]
 
-    def forwards(self, problem):
+    def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [p.forward for p in phases(problem) if p.forward is not None]
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         sums = sum(self.inner.cost(f, machine) for f in self.forwards(problem))
         if is_whole(problem):
             return sums
         return sums + machine.launch + machine.stream(2 * problem.x_bytes)
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         """The phases of dx, and what one of them needs: it comes from the pool for one after the other."""
         if problem.is_empty:
             return 0
         part = 0 if is_whole(problem) else _places(problem)[1] * problem.itemsize
         return part + max((self.inner.workspace_bytes(f) for f in self.forwards(problem)), default=0)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> GpuPlan:
         return BackwardDataPlan(problem, self)
 
 
@@ -141,13 +151,14 @@ class BackwardDataPlan(GpuPlan):
             row = table[np.ravel_multi_index(start, steps)]
             row["first"], row["size"] = self._first.get(phase, -1), size
         self._table = self.device.table(table.view(np.int64))  # (steps d, h, w, 3)
-        per_image = blocks(problem)
-        divisors = (per_image, problem.C, *reversed(wide.spatial), *reversed(steps))
-        self._cut = self.by_value(np.array([tuple(map(divisor, divisors))], CUT))
-        module = build(problem.dtype, problem.layout)
+        per_image = interleave_blocks(problem)
+        numbers = (per_image, problem.C, *reversed(wide.spatial), *reversed(steps))
+        params = dict(zip(INTERLEAVE_PARAMS.names or (), numbers, strict=True))
+        self._params = self.by_value(record_of(INTERLEAVE_PARAMS, params))
+        module = interleave_build(problem.dtype, problem.layout)
         return self.launch(module, "interleave", (per_image * problem.N,), THREADS)
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: Any) -> Any:
         """A filter (C, K/groups, *taps) in its own form for each phase."""
         groups, xp = self.problem.groups, self.device.xp
         return {
@@ -155,10 +166,10 @@ class BackwardDataPlan(GpuPlan):
             for p, plan in self._plans.items()
         }
 
-    def workspace(self):
+    def workspace(self) -> Any:
         """None: each phase takes its own."""
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         p = self.problem
         parts = None if self._interleave is None else self.device.xp.empty(self._elements, self._dtype)
         for phase, plan in self._plans.items():
@@ -170,4 +181,4 @@ class BackwardDataPlan(GpuPlan):
             plan.run(dy, w[phase], bias, activation, target, plan.workspace())
         if self._interleave is not None:
             conv = self.conv[activation is not None]
-            self._interleave(parts, NO_BIAS if bias is None else bias, y, self._table, conv, self._cut)
+            self._interleave(parts, NO_BIAS if bias is None else bias, y, self._table, conv, self._params)

@@ -53,7 +53,7 @@ class Build:
 
 
 @cache
-def text(build: Build, replaced: tuple[tuple[str, str], ...] = ()) -> str:
+def source_text(build: Build, replaced: tuple[tuple[str, str], ...] = ()) -> str:
     """The whole text of a build: macros, then its headers, then the source.
 
     Args:
@@ -64,7 +64,7 @@ def text(build: Build, replaced: tuple[tuple[str, str], ...] = ()) -> str:
     return macros + _expanded(build.source, dict(replaced), done)
 
 
-def failure(build: Build, log: str) -> CompileError:
+def compile_error(build: Build, log: str) -> CompileError:
     """The error to raise for a compilation that failed with this log."""
     return CompileError(f"{build} does not compile:\n{log.strip()}")
 

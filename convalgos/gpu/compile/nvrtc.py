@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from convalgos.gpu.compile.module import OPTIONS, Build, failure, text
+from convalgos.gpu.compile.module import OPTIONS, Build, compile_error, source_text
 
 WHEELS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")  # of CUDA 12, and of 13 and later
 
@@ -60,21 +61,21 @@ def compile_build(build: Build, arch: str) -> Compiled:
         CompileError: it does not compile. RuntimeError: NVRTC is not installed.
     """
     nvrtc = _library()
-    code, program = text(build).encode(), ctypes.c_void_p()
+    code, program = source_text(build).encode(), ctypes.c_void_p()
     options = [o.encode() for o in (*OPTIONS, f"--gpu-architecture={arch}", "--ptxas-options=-v")]
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, build.source.encode(), 0, None, None))
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         if status:
-            raise failure(build, log)
+            raise compile_error(build, log)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return read_figures(log, ptx)
+    return read_resources(log, ptx)
 
 
-def read_figures(log: str, ptx: str) -> Compiled:
+def read_resources(log: str, ptx: str) -> Compiled:
     """The figures and the warnings of a log of NVRTC with --ptxas-options=-v, with the bounds in its PTX."""
     bounds = {name: int(threads or 0) for name, threads in BOUNDS.findall(ptx)}
     parts = KERNEL.split(log)[1:]  # name, lines, name, lines, ...
@@ -100,7 +101,7 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _text(program: ctypes.c_void_p, size_of, read) -> str:
+def _text(program: ctypes.c_void_p, size_of: Callable[..., int], read: Callable[..., int]) -> str:
     """One of the texts that NVRTC made of a program."""
     size = ctypes.c_size_t()
     _check(size_of(program, ctypes.byref(size)))

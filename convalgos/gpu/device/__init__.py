@@ -15,7 +15,8 @@ from functools import cache
 from convalgos.core import profiles
 from convalgos.core.errors import EXTRAS, Unsupported, missing
 from convalgos.gpu.device.cuda import CudaDevice, lacks
-from convalgos.gpu.device.machine import Device, GpuMachine
+from convalgos.gpu.device.machine import Device as Device
+from convalgos.gpu.device.machine import GpuMachine as GpuMachine
 from convalgos.gpu.device.measured import shipped
 
 LEAST_CUPY = 14  # whose streams wrap those of other libraries
@@ -82,13 +83,13 @@ def named(name: str) -> Device:
 @cache
 def _of_profile(name: str) -> Device:
     """A GPU of which only the shipped figures are known."""
-    from convalgos.gpu.device.offline import PaperDevice
+    from convalgos.gpu.device.offline import OfflineDevice
 
     figures = dict(profiles.profiles()[name])
     source, capability = f"profile {name}: {figures.pop('origin')}", tuple(figures.pop("capability"))
     figures.pop("measured", None)  # which `shipped` finds by the name of the GPU
     found = GpuMachine(**figures, capability=capability, source=source)
-    return PaperDevice(shipped(found), name)
+    return OfflineDevice(shipped(found), name)
 
 
 _devices: dict[int, CudaDevice] = {}

@@ -1,6 +1,6 @@
-"""Measures the figures of a GPU of which the driver tells nominal values only, and keeps them.
+"""Calibration of a GPU: figures of which the driver tells nominal values only are measured, and saved.
 
-They are kept as those of the CPU are: in the cache folder, in a file named after GPUs of the kind.
+They are saved as those of the CPU are: in the cache folder, in a file named after GPUs of the kind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from convalgos.core.cache_files import cache_folder, set_aside
 from convalgos.gpu.device.machine import Device, GpuMachine
 
 FORMAT = 1  # of the file; raise it when a figure changes its meaning
-KEPT = {"bandwidth": (1e3, 1e16), "efficiency": (1e-12, 1e3)}  # and what a file may say
+FIGURES = {"bandwidth": (1e3, 1e16), "efficiency": (1e-12, 1e3)}  # and what a file may say
 TRIES = 5  # of which the fastest counts: other programs only slow a GPU down
 COPIED = 1 << 30  # bytes: far more than L2 holds
 SQUARE = 8192  # rows and columns of the matrices that are multiplied
 
 
-def measure(device: Device) -> GpuMachine:
+def measure_gpu(device: Device) -> GpuMachine:
     """The figures, with a copy and a product of float32 matrices timed on the device."""
     figures = device.figures
     share = product_rate(device, "float32") / figures.peak("float32")  # of what the figures promised
@@ -51,19 +51,19 @@ def product_rate(device: Device, dtype: str) -> float:
     return 2 * SQUARE**3 / _fastest(device, lambda: device.xp.matmul(a, a, out=product))
 
 
-def keep(figures: GpuMachine) -> None:
+def save_figures(figures: GpuMachine) -> None:
     """For later processes."""
-    text = json.dumps({"format": FORMAT, **{name: getattr(figures, name) for name in KEPT}}, indent=1)
+    text = json.dumps({"format": FORMAT, **{name: getattr(figures, name) for name in FIGURES}}, indent=1)
     cache_files.keep(_path(figures), text, "figures of the GPU")
 
 
-def kept(figures: GpuMachine) -> GpuMachine:
+def with_saved_figures(figures: GpuMachine) -> GpuMachine:
     """The figures with those that were measured before; a damaged file is set aside with a warning."""
     path = _path(figures)
     try:
         stored = strict_json.of_format(path.read_text("utf-8"), FORMAT)
         found: dict[str, Any] = {
-            name: strict_json.number(name, stored.get(name), *limits) for name, limits in KEPT.items()
+            name: strict_json.number(name, stored.get(name), *limits) for name, limits in FIGURES.items()
         }
     except (FileNotFoundError, NotADirectoryError):
         return figures

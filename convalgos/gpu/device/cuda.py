@@ -12,12 +12,12 @@ import numpy as np
 
 from convalgos.core.arrays import as_cupy, torch_stream
 from convalgos.core.errors import EXTRAS
-from convalgos.gpu.compile.module import OPTIONS, Build, failure, text
+from convalgos.gpu.compile.module import OPTIONS, Build, compile_error, source_text
 from convalgos.gpu.device import calibrate, measured, timer
-from convalgos.gpu.device.cufft import RealTransforms
+from convalgos.gpu.device.cufft import CufftTransforms
 from convalgos.gpu.device.machine import STREAMED, Device, Function, GpuMachine
 from convalgos.gpu.device.tables import Tables
-from convalgos.gpu.device.tma import Im2col, encode, takes_wide_boxes
+from convalgos.gpu.device.tma import Im2colView, encode, takes_wide_box
 
 FREE_SHARED_BYTES = 48 << 10  # dynamic shared memory that a kernel gets without asking
 
@@ -29,11 +29,11 @@ class CudaDevice(Device):
         self.xp = cupy
         self.index = index
         self.name = f"cuda:{index}"
-        self.figures = measured.kept(calibrate.kept(read_figures(index)))
+        self.figures = measured.with_saved_constants(calibrate.with_saved_figures(driver_figures(index)))
         self.out_of_memory = cupy.cuda.memory.OutOfMemoryError
         self._current = cupy.cuda.runtime.getDevice
         self._tables = Tables(cupy)
-        self._wide_boxes: bool | None = None  # asked for once
+        self._takes_wide_box: bool | None = None  # asked for once
         self._modules: dict[Build, Any] = {}
         self._compiling: dict[Build, threading.Lock] = {}
         self._lock = threading.Lock()  # of the two above, and of the attributes of kernels
@@ -55,12 +55,12 @@ class CudaDevice(Device):
         """CuPy keeps what NVRTC made in its own folder, so that other processes load it."""
         known = self.figures.capability in _architectures()  # else CuPy takes the latest that NVRTC knows
         options = (*OPTIONS, f"-arch={self.figures.arch}") if known else OPTIONS
-        module = self.xp.RawModule(code=text(build), options=options, backend="nvrtc")
+        module = self.xp.RawModule(code=source_text(build), options=options, backend="nvrtc")
         try:
             with self.xp.cuda.Device(self.index):
                 module.compile()
         except self.xp.cuda.compiler.CompileException as error:
-            raise failure(build, str(error)) from None
+            raise compile_error(build, str(error)) from None
         return module
 
     def function(self, build: Build, name: str, shared_bytes: int) -> Function:
@@ -71,7 +71,8 @@ class CudaDevice(Device):
                 function.max_dynamic_shared_size_bytes = max(
                     shared_bytes, function.max_dynamic_shared_size_bytes
                 )
-            return function.kernel  # that of this device, whichever is current when it is launched
+            kernel: Function = function.kernel  # of this device, whichever is current when it is launched
+            return kernel
 
     def by_value(self, record: np.ndarray) -> Any:
         return _record_type()(record)
@@ -114,17 +115,18 @@ class CudaDevice(Device):
             yield
 
     def address(self, array: Any) -> int:
-        return array.data.ptr
+        pointer: int = array.data.ptr
+        return pointer
 
-    def tensor_map(self, view: Im2col, address: int) -> Any:
+    def tensor_map(self, view: Im2colView, address: int) -> Any:
         return self.by_value(encode(view, address))
 
-    def wide_boxes(self) -> bool:
-        if self._wide_boxes is None:
+    def takes_wide_box(self) -> bool:
+        if self._takes_wide_box is None:
             with self.active():
                 self.xp.empty(1)  # the driver encodes within a context
-                self._wide_boxes = takes_wide_boxes()
-        return self._wide_boxes
+                self._takes_wide_box = takes_wide_box()
+        return self._takes_wide_box
 
     def as_array(self, name: str, array: Any) -> Any:
         view = array if type(array) is self.xp.ndarray else as_cupy(name, array)
@@ -132,13 +134,14 @@ class CudaDevice(Device):
             raise ValueError(f"{name} lies on cuda:{view.data.device_id}, but the plan is for {self.name}")
         return view
 
-    def transforms(self, lengths: tuple[int, ...], dtype: str) -> RealTransforms:
-        return RealTransforms(self.xp, lengths, dtype)
+    def transforms(self, lengths: tuple[int, ...], dtype: str) -> CufftTransforms:
+        return CufftTransforms(self.xp, lengths, dtype)
 
     # --- streams, and what is current --------------------------------------------------------
 
     def is_current(self) -> bool:
-        return self._current() == self.index
+        found: bool = self._current() == self.index
+        return found
 
     def active(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.is_current() else self.xp.cuda.Device(self.index)
@@ -148,7 +151,8 @@ class CudaDevice(Device):
         return nullcontext() if pointer is None else self.xp.cuda.Stream.from_external(Borrowed(pointer))
 
     def stream(self) -> int:
-        return self.xp.cuda.get_current_stream().ptr
+        pointer: int = self.xp.cuda.get_current_stream().ptr
+        return pointer
 
     def capturing(self) -> bool:
         try:
@@ -216,7 +220,7 @@ def _record_type() -> type:
     """Of records passed by value: packing a NumPy array anew costs 8 us in every launch."""
     from cupy.cuda.function import CPointer
 
-    class Record(CPointer):
+    class Record(CPointer):  # type: ignore[misc]  # CuPy has no types
         def __init__(self, record: np.ndarray):
             super().__init__(record.ctypes.data)
             self._record = record
@@ -232,7 +236,7 @@ def _architectures() -> frozenset[tuple[int, int]]:
     return frozenset(divmod(arch, 10) for arch in nvrtc.getSupportedArchs())
 
 
-def read_figures(index: int) -> GpuMachine:
+def driver_figures(index: int) -> GpuMachine:
     """The figures of a GPU from the properties that the driver gives."""
     import cupy
 

@@ -1,8 +1,8 @@
-"""Real transforms of cuFFT through the plans of CuPy, which many streams and threads may run at once.
+"""Real FFTs of cuFFT through the plans of CuPy, which many streams and threads may run at once.
 
 CuPy's own cache gives all streams of a thread the same plan, and a plan has one work area: two streams would
-write it at once. Here each stream of each thread has plans of its own. They are called as they are, without
-the copies and the scaling of `cupy.fft`.
+write it at once. Here each stream of each thread has plans of its own. They are called directly, without the
+copies and the scaling of `cupy.fft`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-KEPT = 16  # plans, the latest; a work area may be as large as the arrays
+CACHED_PLANS = 16  # plans, the latest; a work area may be as large as the arrays
 
 
-class RealTransforms:
+class CufftTransforms:
     """Transforms over the last dimensions of arrays in C order.
 
     Args:
@@ -50,7 +50,7 @@ class RealTransforms:
         with self._lock:
             plan = self._plans.get(key)
             if plan is None:
-                while len(self._plans) >= KEPT:
+                while len(self._plans) >= CACHED_PLANS:
                     self._plans.popitem(last=False)
                 plan = self._plans[key] = self._made(kind, batch)
             self._plans.move_to_end(key)

@@ -15,7 +15,7 @@ import numpy as np
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
-from convalgos.gpu.device.tma import Im2col
+from convalgos.gpu.device.tma import Im2colView
 
 Function = Callable[..., None]  # (grid, block, arguments, shared_mem=bytes)
 
@@ -199,10 +199,10 @@ class Device(ABC):
         """Where an array of this device starts."""
 
     @abstractmethod
-    def tensor_map(self, view: Im2col, address: int) -> Any:
+    def tensor_map(self, view: Im2colView, address: int) -> Any:
         """What kernels take by value to copy pixels of an input at this address."""
 
-    def wide_boxes(self) -> bool:
+    def takes_wide_box(self) -> bool:
         """Whether a tensor map's box may have more channels than the input, which no document tells."""
         return True
 

@@ -1,7 +1,7 @@
-"""Constants of the cost models as the check of a GPU found them, for all GPUs of that kind.
+"""Constants of the cost models that the check of a GPU found, for all GPUs of that kind.
 
-`gpu_check` fits them to times of kernels and keeps them, in the cache folder, in a file that names the GPU
-and its compute capability; what it could not find stays the estimate that stands in the code. Those of a
+`gpu_check` fits them to times of kernels and saves them, in the cache folder, in a file that names the GPU
+and its compute capability. What it could not find stays the estimate that stands in the code. Those of a
 profile (`profiles.json`: `date`, `efficiency` and `constants` of such a file, under "measured") hold for GPUs
 of its name that nobody checked yet.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from convalgos.core import cache_files, profiles, strict_json
 from convalgos.core.cache_files import cache_folder, set_aside
-from convalgos.gpu.device.calibrate import KEPT
+from convalgos.gpu.device.calibrate import FIGURES
 from convalgos.gpu.device.machine import GpuMachine
 
 FORMAT = 1  # of the file; raise it when a constant changes its meaning
@@ -77,21 +77,21 @@ def _today(name: str) -> str:
     return f"{OLD_FILES.get(file, file)}{dot}{constant}"
 
 
-def text(figures: GpuMachine) -> str:
+def constants_text(figures: GpuMachine) -> str:
     """The file of the constants in these figures."""
     kind = {"name": figures.name, "capability": figures.capability, "date": figures.measured_on}
     found = {"efficiency": figures.efficiency, "constants": dict(figures.measured)}
     return json.dumps({"format": FORMAT, **kind, **found}, indent=1) + "\n"
 
 
-def keep(figures: GpuMachine) -> Path:
+def save_constants(figures: GpuMachine) -> Path:
     """For later processes; where."""
     path = _path(figures)
-    cache_files.keep(path, text(figures), "constants of the GPU")
+    cache_files.keep(path, constants_text(figures), "constants of the GPU")
     return path
 
 
-def kept(figures: GpuMachine) -> GpuMachine:
+def with_saved_constants(figures: GpuMachine) -> GpuMachine:
     """The figures with what was measured on GPUs of this kind; a damaged file is set aside with a warning."""
     path = _path(figures)
     try:
@@ -102,7 +102,7 @@ def kept(figures: GpuMachine) -> GpuMachine:
         values = stored.get("constants")
         if not isinstance(values, dict):
             raise ValueError("without constants")
-        efficiency = strict_json.number("efficiency", stored.get("efficiency"), *KEPT["efficiency"])
+        efficiency = strict_json.number("efficiency", stored.get("efficiency"), *FIGURES["efficiency"])
         return with_constants(figures, values, stored.get("date"), efficiency)
     except (FileNotFoundError, NotADirectoryError):
         return shipped(figures)

@@ -1,14 +1,19 @@
-"""A GPU that is not at hand: its figures are enough for reasons and costs, so for choosing and judging."""
+"""An offline device: of a GPU that is not at hand only the figures, enough for reasons, costs and choices."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
 
 from convalgos.core.errors import Unsupported
+from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device.machine import Device, GpuMachine
+from convalgos.gpu.device.tma import Im2colView
 
 
-class PaperDevice(Device):
+class OfflineDevice(Device):
     """Ranks the algorithms as the GPU of these figures would, and runs nothing."""
 
     xp = np
@@ -16,25 +21,25 @@ class PaperDevice(Device):
     def __init__(self, figures: GpuMachine, name: str = "cuda:0"):
         self.figures, self.name = figures, name
 
-    def module(self, build):
+    def module(self, build: Build) -> NoReturn:
         raise self._absent()
 
-    def function(self, build, name, shared_bytes):
+    def function(self, build: Build, name: str, shared_bytes: int) -> NoReturn:
         raise self._absent()
 
-    def capture(self, work):
+    def capture(self, work: Callable[[], None]) -> NoReturn:
         raise self._absent()
 
-    def address(self, array):
+    def address(self, array: Any) -> NoReturn:
         raise self._absent()
 
-    def tensor_map(self, view, address):
+    def tensor_map(self, view: Im2colView, address: int) -> NoReturn:
         raise self._absent()
 
-    def as_array(self, name, array):
+    def as_array(self, name: str, array: Any) -> NoReturn:
         raise self._absent()
 
-    def elapsed(self, work):
+    def elapsed(self, work: Callable[[], object]) -> NoReturn:
         raise self._absent()
 
     def _absent(self) -> Unsupported:

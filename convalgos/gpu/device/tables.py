@@ -1,9 +1,9 @@
-"""Tables of plans in a GPU's memory: copied there together, and given back when it costs nobody anything.
+"""Tables of plans in a GPU's memory: copied together, and freed when that costs nobody anything.
 
-Kernels of any stream may read a table, so no pool of CuPy's can hold it: pools give memory back to a stream
-as soon as nothing on the host refers to it. CUDA's own way of freeing waits for the whole device, and breaks
-a capture. So what plans leave behind is put aside, and freed by a later plan that brings tables of its own,
-which waits for its copy anyway.
+Kernels of any stream may read a table, so no pool of CuPy's can hold it: a pool gives memory to another use
+on its stream as soon as nothing on the host refers to it. CUDA's own way of freeing waits for the whole
+device, and breaks a capture. So what plans leave behind is put aside. A later plan that brings tables of its
+own frees it, as it waits for its copy anyway.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Chunk:
 
     @property
     def left(self) -> int:
-        return self.memory.size - self.used
+        return int(self.memory.size) - self.used
 
     def add(self, xp: Any, values: np.ndarray) -> Any:
         start = self.used

@@ -1,4 +1,4 @@
-"""The clock of a GPU: events around work that queues up behind a kernel that waits.
+"""The event timer of a GPU: CUDA events around work that queues up behind a kernel that waits.
 
 A stream that waits for the host would be timed with the host's pauses between two launches in it. So a first
 kernel holds the stream until all is queued; where the host took longer, the work is timed again behind a
@@ -40,5 +40,5 @@ def elapsed(cuda: Any, wait: Callable[[float], object], work: Callable[[], objec
         last.synchronize()
         held = cuda.get_elapsed_time(before, first) * 1e-3  # of milliseconds
         if queueing < held or hold >= LONGEST_HOLD:
-            return cuda.get_elapsed_time(first, last) * 1e-3
+            return float(cuda.get_elapsed_time(first, last)) * 1e-3
         hold = min(LONGEST_HOLD, 2 * queueing)

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine of GPUs from compute capability 9.0 on reads as patches of an input.
+"""TMA descriptors (tensor maps): how the copy engine of compute capability 9.0 and later reads an input.
 
 In im2col mode one instruction copies many pixels of an input in channels-last order: from a first pixel on,
 in the order of the outputs, each moved by a tap of the filter, with zeros where there is no input. The map
@@ -24,7 +24,7 @@ import numpy as np
 from convalgos.core.problem import ConvProblem
 
 DRIVER = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
-RECORD = np.dtype([("opaque", np.uint64, 16)])  # what kernels are given, by value
+TENSOR_MAP = np.dtype([("opaque", np.uint64, 16)])  # what kernels are given, by value
 ALIGNMENT = 64  # bytes, of a record that the driver fills
 STRIDE_BYTES = 16  # every distance in the input is a multiple of
 MOST_BYTES = 1 << 40  # distances are less than
@@ -35,7 +35,7 @@ CORNERS = {
     3: 1 << 4,
 }  # by spatial dimensions: how far the box may reach beyond the input
 TAPS = {1: 65535, 2: 255, 3: 31}  # and how far a tap may lie from the first one
-KEPT = 256  # maps of a plan
+CACHED_MAPS = 256  # maps of a plan
 ANYWHERE = 1 << 20  # an address, of a map that is not used
 
 # Of the driver's enumerations.
@@ -44,7 +44,7 @@ NO_INTERLEAVE, SWIZZLE_128_BYTES, PROMOTE_TO_256_BYTES, ZEROS_OUTSIDE = 0, 3, 3,
 
 
 @dataclass(frozen=True)
-class Im2col:
+class Im2colView:
     """An input as copies of pixels see it; whatever has a place per dimension starts with the innermost one.
 
     A copy holds `pixels` rows of `channels`, in 128 bytes each.
@@ -60,7 +60,7 @@ class Im2col:
     pixels: int
 
     @classmethod
-    def of(cls, problem: ConvProblem, all_channels: int, channels: int, pixels: int) -> Im2col:
+    def of(cls, problem: ConvProblem, all_channels: int, channels: int, pixels: int) -> Im2colView:
         """The view of a problem's input with so many channels in memory."""
         inner = slice(None, None, -1)
         low = [low for low, _ in problem.padding]
@@ -102,15 +102,15 @@ class Im2col:
         return None
 
 
-def encode(view: Im2col, address: int, driver: str | None = None) -> np.ndarray:
+def encode(view: Im2colView, address: int, driver: str | None = None) -> np.ndarray:
     """(1,) RECORD: the map of an input at this address of the current device, from a driver's library.
 
     Raises:
         RuntimeError: the driver refuses it.
     """
-    memory = np.zeros(RECORD.itemsize + ALIGNMENT, np.uint8)
+    memory = np.zeros(TENSOR_MAP.itemsize + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
-    record = memory[start : start + RECORD.itemsize].view(RECORD)
+    record = memory[start : start + TENSOR_MAP.itemsize].view(TENSOR_MAP)
     rank, space = len(view.sizes), len(view.steps)
     status = _encoder(driver or DRIVER)(
         record.ctypes.data,
@@ -145,10 +145,11 @@ def _encoder(driver: str) -> Callable[..., int]:
         *(ctypes.c_int,) * 4,  # interleave, swizzle, promotion, fill
     )
     function.restype = ctypes.c_int
-    return function
+    encoder: Callable[..., int] = function
+    return encoder
 
 
-def takes_wide_boxes(driver: str | None = None) -> bool:
+def takes_wide_box(driver: str | None = None) -> bool:
     """Whether the driver encodes maps whose box has more channels than the input, in all dimensions.
 
     False only where it encodes them with as many: one that encodes nothing says so when a plan runs.
@@ -163,7 +164,7 @@ def takes_wide_boxes(driver: str | None = None) -> bool:
 def _is_encoded(channels: int, space: int, step: int, driver: str | None) -> bool:
     """A map of 64 channels of 16 bits over so many; nothing is read where it points to."""
     sizes = (channels, *(16,) * space, 2)
-    view = Im2col(2, sizes, (-1,) * space, (-1,) * space, (step,) * space, (2,) * space, 64, 64)
+    view = Im2colView(2, sizes, (-1,) * space, (-1,) * space, (step,) * space, (2,) * space, 64, 64)
     try:
         encode(view, ANYWHERE, driver)
     except RuntimeError:
@@ -171,10 +172,10 @@ def _is_encoded(channels: int, space: int, step: int, driver: str | None) -> boo
     return True
 
 
-class TensorMaps:
+class TensorMapCache:
     """The maps of one view at the addresses that a plan is called with."""
 
-    def __init__(self, make: Callable[[Im2col, int], Any], view: Im2col):
+    def __init__(self, make: Callable[[Im2colView, int], Any], view: Im2colView):
         self._make, self._view = make, view
         self._known: dict[int, Any] = {}
 
@@ -182,7 +183,7 @@ class TensorMaps:
         """The map of an input at this address, as launches take it."""
         found = self._known.get(address)
         if found is None:
-            if len(self._known) >= KEPT:
+            if len(self._known) >= CACHED_MAPS:
                 self._known.clear()
             found = self._known[address] = self._make(self._view, address)
         return found

@@ -1,32 +1,32 @@
-"""How depthwise kernels are launched, and how long they take: what their forms have in common.
+"""Launch configurations of depthwise kernels, and how long they take.
 
-A form is a build with the geometry of its launch. Each algorithm lists those that serve a problem, with the
-seconds that it predicts, and plans the fastest.
+A form is a build with the geometry of its launch. Each algorithm lists the forms that serve a problem, with
+the seconds that it predicts, and plans the fastest.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device.machine import GpuMachine
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import waves
+from convalgos.gpu.launch.grid import waves
+from convalgos.gpu.launch.kernel_records import record_of
 
 WARP = 32
 DECODE = 60  # instructions of a thread for its place
 RESERVED_SHARED = 1 << 10  # bytes that the system takes for each block
-COUNTED = 2**30  # threads and planes are numbered below it, and what threads compute below its double
+NUMBERED_BELOW = 2**30  # threads and planes are numbered below it, and what threads compute below its double
 # Fitted to prototypes of the staged form on an H200, 7x7 to 31x31: instructions that a scheduler issues in a
 # clock with many warps, and the share of a warp that the others cannot hide.
 ISSUED = 0.85
 WAITING = 0.6
 
 
-class Form(NamedTuple):
+class LaunchForm(NamedTuple):
     """How a problem is computed: the build, and the geometry of its launch."""
 
     build: Build
@@ -34,15 +34,12 @@ class Form(NamedTuple):
     blocks: int
     threads: int  # of a block
     shared_bytes: int
-    cut: dict[str, int]  # what the kernel is told of it
+    params: dict[str, int]  # what the kernel is told of it
     seconds: float
 
-    def record(self, dtype: np.dtype) -> np.ndarray:
-        """(1,) `cut` as the kernel reads it, by value."""
-        made = np.zeros(1, dtype)
-        for name, value in self.cut.items():
-            made[name] = divisor(value) if dtype[name] == DIVISOR else value
-        return made
+    def record(self, dtype: np.dtype[Any]) -> np.ndarray:
+        """(1,) `params` as the kernel reads it, by value."""
+        return record_of(dtype, self.params)
 
 
 def macro(build: Build, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Products of many small matrices in strict float32: what transformed convolutions spend their time on.
+"""Batched SGEMM: many small products in strict float32, on which transformed convolutions spend their time.
 
 A kernel of our own instead of cuBLAS: CuPy takes 35 microseconds of the host to start a batched product,
 keeps it out of captured graphs, and lets the environment round it to TF32. Both factors run along the side
@@ -15,8 +15,9 @@ import numpy as np
 
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device.machine import GpuMachine
-from convalgos.gpu.launch.kernel_records import DIVISOR, divisor
-from convalgos.gpu.launch.plan import GpuPlan, Launch, ceil_div, waves
+from convalgos.gpu.launch.grid import Launch, ceil_div, waves
+from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
+from convalgos.gpu.launch.plan import GpuPlan
 
 DEPTH = 8  # of a step, as in batched_gemm.cu
 FOUR = 4  # columns are loaded and stored so many at a time
@@ -25,8 +26,9 @@ FOUR = 4  # columns are loaded and stored so many at a time
 SIDES = {128: (256, 0.82), 64: (64, 0.74)}
 MORE_STEPS = 2.5
 MORE_WAVES = 0.5
-BUILD = Build.of("batched_gemm.cu")
-CUT = np.dtype(
+BATCHED_BUILD = Build.of("batched_gemm.cu")
+# `Params` of batched_gemm.cu.
+BATCHED_PARAMS = np.dtype(
     [
         *((name, DIVISOR) for name in ("row_blocks", "column_blocks")),
         *((name, np.int32) for name in ("rows", "columns", "depth", "rows_padded", "depth_padded")),
@@ -34,7 +36,7 @@ CUT = np.dtype(
 )
 
 
-class Products(NamedTuple):
+class BatchedGemm(NamedTuple):
     """m[b] = transposed(u[b]) @ v[b], u (batches, depth, rows), v (batches, depth, columns)."""
 
     batches: int
@@ -54,13 +56,14 @@ class Products(NamedTuple):
         return ceil_div(self.depth, DEPTH) * DEPTH, ceil_div(self.rows, side) * side
 
     def launch(self, plan: GpuPlan, side: int) -> tuple[Launch, Any]:
-        """The kernel, and the last of its arguments (u, v, m, cut). u is (batches, *padded)."""
+        """The kernel, and the last of its arguments (u, v, m, params). u is (batches, *padded)."""
         depth, rows = self.padded(side)
         blocks = rows // side, ceil_div(self.columns, side)
-        sizes = (self.rows, self.columns, self.depth, rows, depth)
-        cut = np.array([(*map(divisor, blocks), *sizes)], CUT)
+        sizes = {"rows_padded": rows, "depth_padded": depth, "rows": self.rows, "columns": self.columns}
+        params = {"row_blocks": blocks[0], "column_blocks": blocks[1], "depth": self.depth, **sizes}
         grid = (blocks[0] * blocks[1] * self.batches,)
-        return plan.launch(BUILD, f"multiply_{side}", grid, SIDES[side][0]), plan.by_value(cut)
+        launch = plan.launch(BATCHED_BUILD, f"multiply_{side}", grid, SIDES[side][0])
+        return launch, plan.by_value(record_of(BATCHED_PARAMS, params))
 
     def _seconds(self, side: int, machine: GpuMachine) -> float:
         threads, share = SIDES[side]

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
 
 COPIED, GATHERED = 0.5, 0.25  # of the tensor peak where 16 bytes lie together, and where not; estimates
 MMA_SYNC = {9: 0.63}  # by major capability: of the tensor peak that mma.sync reaches; arXiv:2402.13499
@@ -25,10 +25,17 @@ LOADS = (  # layouts, and whether 16 bytes that lie together are copied whole
     ("channels_last", False),
     ("channels_last", True),
 )
+STEP_BYTES = 128  # of a step of the sum, for each row of a tile in shared memory
 MATHS = {"half": 0, "tf32": 1, "3xtf32": 2, "double": 3}  # as kernels know them
-DTYPES = {"half": ("float16", "bfloat16"), "double": ("float64",)}  # of their data; float32 of the others
+MATH_DTYPES = {"half": ("float16", "bfloat16"), "double": ("float64",)}  # the others: float32
 COMPUTES = {"half": "float32", "double": "float64"}  # what they must be asked for; TF32 for the others
 PEAKS = {"half": "float16", "double": "float64"}  # the peak that they work at; that of TF32 for the others
+
+
+def is_copied(problem: ConvProblem, *channels: int) -> bool:
+    """Whether 16 bytes of arrays that have so many channels in a group lie together, and are copied whole."""
+    whole = all(count * problem.itemsize % 16 == 0 for count in channels)
+    return problem.layout == "channels_last" and whole
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,11 @@ class TensorCores(GpuAlgorithm):
     capability: ClassVar[tuple[int, int]] = (8, 0)
 
     @property
-    def dtypes(self):
-        return DTYPES.get(self.math, ("float32",))
+    def dtypes(self) -> tuple[str, ...]:  # type: ignore[override]  # of an instance: its arithmetic decides
+        return MATH_DTYPES.get(self.math, ("float32",))
 
     @property
-    def computes(self):
+    def computes(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]  # the same
         return dict.fromkeys(self.dtypes, (COMPUTES.get(self.math, "tf32"),))
 
     def rate(self, share: float, machine: GpuMachine) -> float:

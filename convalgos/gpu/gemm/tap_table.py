@@ -1,4 +1,7 @@
-"""The taps of a filter as a table: all that kernels know of layout, dilation and number of dimensions."""
+"""The taps of a filter as a table of offsets (implicit precomputed GEMM).
+
+It is all that kernels know of layout, dilation and the number of dimensions.
+"""
 
 from __future__ import annotations
 

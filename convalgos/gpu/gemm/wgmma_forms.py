@@ -20,7 +20,7 @@ ALIGNED = 1024  # bytes: of stages; dynamic shared memory itself starts at a mul
 BULK_STOP = 0.5  # of the plain stop: 800 instructions a warp for 1,880, and half the tile to wait for
 
 
-class Tile(NamedTuple):
+class WgmmaTile(NamedTuple):
     """Outputs of a block or a team: pixels x filters channels last, filters x pixels channels first."""
 
     rows: int
@@ -35,21 +35,21 @@ class Tile(NamedTuple):
         return self.columns if problem.layout == "channels_last" else self.rows
 
 
-class Form(NamedTuple):
+class WgmmaForm(NamedTuple):
     name: str  # the last part of the id
-    tiles: tuple[Tile, ...]
+    tiles: tuple[WgmmaTile, ...]
     pingpong: bool = False
     cluster: int = 1  # blocks that share filters
     bulk: bool = False
 
-    def shared_bytes(self, tile: Tile) -> int:
+    def shared_bytes(self, tile: WgmmaTile) -> int:
         """Stages; sums on their way to y; two barriers a stage, and one for the turns of each warpgroup."""
         stage = (tile.rows + tile.columns) * ROW_BYTES + 2 * 8
         block = 32 if tile.blocks == 1 else 16  # columns of 16 rows that each of eight warps writes at once
         staged = 16 * (256 + 16) if self.bulk else 16 * (block + 8) * 4
         return ALIGNED - 128 + tile.stages * stage + 8 * staged + 2 * 8
 
-    def read_bytes(self, tile: Tile, problem: ConvProblem) -> float:
+    def read_bytes(self, tile: WgmmaTile, problem: ConvProblem) -> float:
         """That a block asks of L2 in a step."""
         return (tile.pixels(problem) + tile.filters(problem) / self.cluster) * ROW_BYTES
 
@@ -60,22 +60,22 @@ class Form(NamedTuple):
         return tiles * (steps + stop * (BULK_STOP if self.bulk else 1.0))
 
 
-PLAIN = Form(
+PLAIN = WgmmaForm(
     "",
     (
-        Tile(128, 256, 4, 1),
-        Tile(256, 128, 4, 1),
-        Tile(128, 192, 5, 1),
-        Tile(128, 128, 6, 1),
-        Tile(128, 64, 4, 2),
-        Tile(64, 256, 5, 1),
+        WgmmaTile(128, 256, 4, 1),
+        WgmmaTile(256, 128, 4, 1),
+        WgmmaTile(128, 192, 5, 1),
+        WgmmaTile(128, 128, 6, 1),
+        WgmmaTile(128, 64, 4, 2),
+        WgmmaTile(64, 256, 5, 1),
     ),
 )
-SQUARE = Tile(128, 128, 6, 1)
+SQUARE = WgmmaTile(128, 128, 6, 1)
 WIDE, TALL = PLAIN.tiles[:2]
 RACED = (
-    Form("pingpong", (SQUARE, Tile(64, 256, 5, 1)), pingpong=True),
-    Form("cluster", (WIDE, TALL), cluster=2),
-    Form("pingpong_cluster", (SQUARE,), pingpong=True, cluster=2),
-    Form("bulk_cluster", (WIDE,), cluster=2, bulk=True),
+    WgmmaForm("pingpong", (SQUARE, WgmmaTile(64, 256, 5, 1)), pingpong=True),
+    WgmmaForm("cluster", (WIDE, TALL), cluster=2),
+    WgmmaForm("pingpong_cluster", (SQUARE,), pingpong=True, cluster=2),
+    WgmmaForm("bulk_cluster", (WIDE,), cluster=2, bulk=True),
 )

@@ -1,4 +1,4 @@
-"""A call of a plan as a graph of CUDA: what `GpuPlan.capture` returns."""
+"""A call of a plan as a CUDA graph: what `GpuPlan.capture` returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from convalgos.gpu.device.machine import Device
 
 
-class Captured:
+class CapturedCall:
     """Replays a call on the arrays that it was captured with. Not for two threads at once.
 
     A replay on one stream waits for those of the same graph on others, as they share a workspace.
@@ -17,7 +17,7 @@ class Captured:
         self.y = y
         self._device = device
         self._launch = graph.launch
-        self._kept = (graph, *arrays)
+        self._alive = (graph, *arrays)
         self._plain = type(y) is device.xp.ndarray  # else another library says which stream is current
 
     def __call__(self) -> Any:

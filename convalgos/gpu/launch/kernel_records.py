@@ -1,6 +1,10 @@
-"""What kernels are told of a problem: records that go to them by value, as common.cuh declares them."""
+"""Records that kernels take by value, as common.cuh declares them: sizes of a problem, divisors."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +48,19 @@ def divisor(by: int) -> tuple[int, int, int]:
     return by, -(-(1 << (31 + shift)) // by), shift
 
 
+def record_of(dtype: np.dtype[Any], values: Mapping[str, Any]) -> np.ndarray:
+    """(1,) A record for kernels. Of fields of the type DIVISOR, values are the numbers to divide by."""
+    record = np.zeros(1, dtype)
+    for name, value in values.items():
+        record[name] = divisor(value) if dtype[name] == DIVISOR else value
+    return record
+
+
 def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarray:
     """(1,) The sizes of a problem as kernels read them, by value; with the address of a residual."""
     p = problem.as_3d
     last = p.layout == "channels_last"
-    pixels, outputs = int(np.prod(p.spatial)), int(np.prod(p.spatial_out))
+    pixels, outputs = math.prod(p.spatial), math.prod(p.spatial_out)
     record = np.zeros(1, CONV)
     values = {
         "x_image": p.C * pixels,
@@ -70,6 +82,6 @@ def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarr
         "relu": relu,
         "residual": residual,
     }
-    for name, value in values.items():
+    for name, value in values.items():  # not by `record_of`: a call that adds a residual waits for it
         record[name] = value
     return record

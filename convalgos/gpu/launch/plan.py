@@ -1,112 +1,44 @@
-"""What all GPU algorithms share: how a plan takes arrays, workspace and bias, and how it launches kernels."""
+"""A plan on a GPU: how it takes arrays, filter, workspace and bias, and how it runs its kernels.
+
+A call goes through these steps:
+1. `_call_here` checks the arrays, and copies those that vectors cannot be loaded from.
+2. `_run` takes the plan's workspace; where there is no memory for it, the next plan takes over (`Fallback`).
+3. `_compute` calls the subclass's `run`. bias, activation and residual are built into its kernels, or a
+   kernel of their own follows.
+
+`capture` records steps 2 and 3 as a CUDA graph.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextvars import ContextVar
 from copy import copy
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import empty_like
 from convalgos.core.epilogue import RELU, Activation, ActivationLike, activation_of
-from convalgos.core.errors import Unsupported, missing
-from convalgos.core.plan import NOT_CHOSEN, Choice, Plan, PreparedFilter, finish, flipped
-from convalgos.core.problem import DTYPES, ConvProblem
+from convalgos.core.errors import Unsupported
+from convalgos.core.plan import Plan, PreparedFilter, flipped
+from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
-from convalgos.gpu.device import Device, GpuMachine, current, use, why_none
+from convalgos.gpu.device import Device, current, use
+from convalgos.gpu.launch.epilogue import EpilogueKernel, FusedEpilogue
 from convalgos.gpu.launch.fallback import Fallback, GpuFilter
-from convalgos.gpu.launch.graph import Captured
+from convalgos.gpu.launch.graph import CapturedCall
+from convalgos.gpu.launch.grid import VECTOR_BYTES, Launch
 from convalgos.gpu.launch.kernel_records import conv_record
-from convalgos.gpu.launch.output_step import Fused, OutputStep
 
-VECTOR_BYTES = 16  # of the widest loads: arrays that start elsewhere are copied
-NO_BIAS = None  # launched as a null pointer
-GRID_X = 2**31 - 1  # blocks along x that CUDA launches
-GRID_YZ = 65535
-IMAGE_ELEMENTS = 2**31  # kernels count within an image in 32 bits
+PASS_BYTES = 1 << 28  # of what kernels hand on to one another: larger work is done in several passes
 
-
-_built_in: ContextVar[Fused | None] = ContextVar("what the kernels of a plan are built with", default=None)
-
-
-class Launch(NamedTuple):
-    """A kernel with its geometry, ready to be called with its arguments."""
-
-    build: Build
-    name: str
-    grid: tuple[int, ...]
-    block: int  # threads
-    shared_bytes: int  # dynamic
-    function: Callable[..., None]
-
-    def __call__(self, *arguments: Any) -> None:
-        self.function(self.grid, (self.block,), arguments, shared_mem=self.shared_bytes)
-
-
-class GpuAlgorithm(Algorithm):
-    """An algorithm whose plan runs on the device that was current when it was made."""
-
-    dtypes: ClassVar[tuple[str, ...]] = tuple(DTYPES)
-    needs: ClassVar[tuple[str, ...]] = ()  # `why_none` tells of CuPy
-    computes: ClassVar[dict[str, tuple[str, ...]]] = {  # dtype -> what its products may be computed in
-        "float32": ("float32",),
-        "float64": ("float64",),
-        "float16": ("float32",),
-        "bfloat16": ("float32",),
-    }
-    capability: ClassVar[tuple[int, int]] = (7, 0)  # the least that the kernels compile for,
-    until: ClassVar[tuple[int, int] | None] = None  # and the first beyond it that they do not
-
-    @abstractmethod
-    def builds(self) -> Iterable[Build]:
-        """Every module that a plan of this algorithm may launch."""
-
-    def spills(self, build: Build, arch: str) -> int:
-        """Bytes that threads of a build may spill to local memory; overrides say why."""
-        return 0
-
-    def why_not(self, problem: ConvProblem) -> str | None:
-        needed = (*self.needs, "ml_dtypes") if problem.dtype == "bfloat16" else self.needs
-        if reason := why_none() or next(filter(None, map(missing, needed)), None):
-            return reason
-        if reason := self.why_not_facing(problem.direction):
-            return reason
-        if problem.dtype not in self.dtypes:
-            return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
-        allowed = self.computes.get(problem.dtype, ())
-        if problem.compute_dtype not in allowed:
-            return f"computes {problem.dtype} in {' or '.join(allowed)}, not in {problem.compute_dtype}"
-        least = max((8, 0), self.capability) if problem.dtype == "bfloat16" else self.capability
-        found = current().figures.capability
-        if found < least or (self.until and found >= self.until):
-            wanted = ".".join(map(str, least))
-            wanted += f" and less than {'.'.join(map(str, self.until))}" if self.until else ""
-            reason = f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
-            beyond = "; gpu.cudnn and kernels through mma.sync, as of gpu.implicit_gemm.half, serve that"
-            return reason + (beyond if found >= least else "")
-        image = max(np.prod(problem.x_shape[1:]), np.prod(problem.y_shape[1:]))
-        if image >= IMAGE_ELEMENTS or problem.gemm_m >= IMAGE_ELEMENTS:
-            return f"counts in 32 bits, but an image or all pixels together are {IMAGE_ELEMENTS} or more"
-        return None
-
-    def prepare_cost(self, problem, machine):
-        return 3 * machine.launch + 3 * machine.stream(problem.w_bytes)
-
-    def computed(self, problem: ConvProblem) -> ConvProblem:
-        """The problem itself: 16-bit elements are converted by the kernels."""
-        return problem
-
-    def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> GpuPlan:
-        if reason := self.why_not(problem):
-            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
-        plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
-        assert isinstance(plan, GpuPlan)
-        return plan.chosen(choice)
+_built_in: ContextVar[FusedEpilogue | None] = ContextVar(
+    "what the kernels of a plan are built with", default=None
+)
 
 
 class GpuPlan(Plan):
@@ -131,8 +63,8 @@ class GpuPlan(Plan):
         }
         self.fallback = Fallback()
         self._algorithm, self._built_in = algorithm, _built_in.get()
-        self._rebuilt: dict[Fused, GpuPlan] = {}  # the same plan with other kernels
-        self._output_steps: dict[Activation | None, OutputStep] = {}
+        self._rebuilt: dict[FusedEpilogue, GpuPlan] = {}  # the same plan with other kernels
+        self._epilogues: dict[Activation | None, EpilogueKernel] = {}
         self._array = self.device.xp.ndarray
         self._y_bytes = math.prod(self._y_shape) * problem.itemsize
 
@@ -153,7 +85,7 @@ class GpuPlan(Plan):
         out: Any = None,
         activation: Any = None,
         residual: Any = None,
-    ) -> Captured:
+    ) -> CapturedCall:
         """Record a call as a CUDA graph, to replay it on the same arrays in 2 microseconds of host time.
 
         A stream that is captured around a call would not do: the call's workspace goes back to the pool.
@@ -189,22 +121,14 @@ class GpuPlan(Plan):
             of_bias = None if bias is None else self._fixed("bias", bias, (self.problem.bias_size,))
             of_residual = None if residual is None else self._fixed("residual", residual, self._y_shape)
             of_y = self._fixed("out", y, self._y_shape)
-            bare = None
-            if not isinstance(w, PreparedFilter):
-                found = self._fixed if self.problem.direction == "backward_weights" else self._checked
-                bare = found(self._w_name, w, self._w_shape)
-            arrays = (
-                (self._x_name, of_x),
-                (self._w_name, bare),
-                ("bias", of_bias),
-                ("residual", of_residual),
-            )
-            for name, read in arrays:
-                if read is not None and self._overlaps(of_y, read):
+            bare = None if isinstance(w, PreparedFilter) else self._bare_filter(w)
+            read = {self._x_name: of_x, self._w_name: bare, "bias": of_bias, "residual": of_residual}
+            for name, array in read.items():
+                if array is not None and self._overlaps(of_y, array):
                     raise ValueError(f"out overlaps {name}: a graph cannot write where it has yet to read")
             w = self._filter(w if bare is None else bare)
             graph = self._recorded(of_x, w, of_bias, activation, of_residual, of_y)
-        return Captured(device, graph, y, (x, w, bias, residual, of_x, of_bias, of_residual, of_y))
+        return CapturedCall(device, graph, y, (x, w, bias, residual, of_x, of_bias, of_residual, of_y))
 
     # --- for the implementor -----------------------------------------------------------------
 
@@ -334,31 +258,36 @@ class GpuPlan(Plan):
             raise ValueError("out is read-only; it must be writeable")
         return array
 
+    def _bare_filter(self, w: Any) -> Any:
+        """A filter that was not prepared, for a graph: dy is read in every replay, so where it lies."""
+        check = self._fixed if self.problem.direction == "backward_weights" else self._checked
+        return check(self._w_name, w, self._w_shape)
+
     def _overlaps(self, y: Any, other: Any) -> bool:
         """Whether two arrays share memory; of those that are not contiguous, kernels read copies."""
         start, first = self.device.address(y), self.device.address(other)
         return first < start + self._y_bytes and start < first + other.nbytes
 
-    # --- the output step ---------------------------------------------------------------------
+    # --- the epilogue ------------------------------------------------------------------------
 
     def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
-        """`run`, with a kernel behind it for what its own kernels leave of the output step."""
+        """`run`, with a kernel behind it for what its own kernels leave of the epilogue."""
         active = None if activation is None else "relu"
         if residual is None and (activation is None or activation == RELU):
             self.run(x, w, bias, active, y, self.workspace())
         elif self.fuses and (residual is None or self.adds_residual):
-            plan = self._built_with(Fused(activation, residual is not None))
+            plan = self._built_with(FusedEpilogue(activation, residual is not None))
             if residual is not None:
                 plan = plan._reading(self.device.address(residual))
             plan.run(x, w, bias, active, y, plan.workspace())
         else:
             self.run(x, w, bias, None, y, self.workspace())
-            if activation not in self._output_steps:
-                self._output_steps[activation] = OutputStep(self.device, self.problem.dtype, activation)
-            self._output_steps[activation](y, residual)
+            if activation not in self._epilogues:
+                self._epilogues[activation] = EpilogueKernel(self.device, self.problem.dtype, activation)
+            self._epilogues[activation](y, residual)
 
-    def _built_with(self, fused: Fused) -> GpuPlan:
-        """This plan with more of the output step in its kernels. Both read the same filters."""
+    def _built_with(self, fused: FusedEpilogue) -> GpuPlan:
+        """This plan with more of the epilogue in its kernels. Both read the same filters."""
         if fused in self._rebuilt:
             return self._rebuilt[fused]
         token = _built_in.set(fused)
@@ -401,27 +330,3 @@ class GpuPlan(Plan):
                 self.fallback.take_over(self, w, error)
         plan, w = self.fallback.of(w)
         return plan._recorded(x, w, bias, activation, residual, y)
-
-
-class EmptyGpuPlan(GpuPlan):
-    """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
-
-    uncapturable = "an empty problem has no kernels to record"
-    fuses = False
-
-    def prepare_filter(self, w: Any) -> None:
-        return None
-
-    def run(self, x, w, bias, activation, y, workspace) -> None:
-        y.fill(0)
-        finish(y, bias, activation, self.problem)
-
-
-def ceil_div(n: int, d: int) -> int:
-    """How many pieces of size d cover n."""
-    return -(-n // d)
-
-
-def waves(blocks: int, machine: GpuMachine) -> int:
-    """Blocks that the busiest multiprocessor computes."""
-    return ceil_div(blocks, machine.multiprocessors)

@@ -1,8 +1,9 @@
-"""Transforms that a block computes in its registers and shared memory: their stages, factors and tiles.
+"""FFTs that a block computes in its registers and shared memory: their stages, twiddle factors and tiles.
 
-A `Chain` is one of them, for a tile of (height, 2 width) reals: `fft_passes.cuh` and `fft_fused.cu` say how.
-Of a row of 2n reals the first n are real parts and the others imaginary parts, and products of spectra wrap
-around with the other sign (modulo X^2n + 1), which needs no more points than the n that hold the reals.
+A `Chain` is such a transform, of a tile of (height, 2 width) reals: `fft_passes.cuh` and `fft_fused.cu` say
+how it is computed. Of a row of 2n reals, the first n are taken as real parts and the others as imaginary
+parts, of n complex points. Products of their spectra wrap around with the other sign (modulo X^2n + 1), and
+need no points beside these n.
 
 Source: Cooley and Tukey 1965 (stages); Crandall and Fagin 1994, "Discrete weighted transforms and
 large-integer arithmetic"; overlap-save: Oppenheim and Schafer, "Discrete-time signal processing".
@@ -20,11 +21,13 @@ import numpy as np
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine
-from convalgos.gpu.launch.plan import ceil_div
+from convalgos.gpu.launch.grid import ceil_div
+from convalgos.gpu.launch.kernel_records import record_of
 
 CIRCLE = 128  # parts of a circle that the constants of a thread's transforms are
 ELEMENT_CODES = {"float32": 0, "float16": 1, "bfloat16": 2}  # of a tile's elements, as in fft_tiles.cuh
 ISSUED = 0.5  # of the instructions that a multiprocessor could issue; estimate
+PREPARE_BYTES = 1 << 28  # of filters whose taps are spread over tiles at a time
 LATENCY = 1e-6  # seconds until a block's first loads have come, and its last stores are gone; estimate
 
 # --- stages ----------------------------------------------------------------------------------
@@ -127,12 +130,14 @@ def factors(radix: int, steps: int, weighted: bool) -> np.ndarray:
     results = [k - weighted / 4 for k in range(0 if weighted else 1, fine)]
     results += [float(k) for k in range(fine, radix, fine)]
     angles = -math.tau / (radix * steps) * np.outer(results, np.arange(steps))
-    return np.exp(1j * angles).astype(np.complex64)
+    table: np.ndarray = np.exp(1j * angles).astype(np.complex64)
+    return table
 
 
 # --- tiles -----------------------------------------------------------------------------------
 
-CUT = np.dtype(
+# `Tiling` of fft_tiles.cuh.
+TILING = np.dtype(
     [
         *((name, np.int32, 2) for name in ("tiles", "step", "lead", "positions")),
         *((name, np.int32) for name in ("first", "upper_in", "upper_out", "element", "channels", "filters")),
@@ -140,7 +145,7 @@ CUT = np.dtype(
 )
 
 
-class Tiling(NamedTuple):
+class BlockTiling(NamedTuple):
     """Tiles of (height, reals) over the last two dimensions; pairs are along (h, w)."""
 
     height: int
@@ -166,13 +171,11 @@ class Tiling(NamedTuple):
             "channels": problem.w_shape[1],
             "filters": problem.gemm_n,
         }
-        record = np.zeros(1, CUT)
-        for name in CUT.names or ():
-            record[name] = more[name] if name in more else getattr(self, name)
-        return record
+        names = TILING.names or ()
+        return record_of(TILING, {n: more[n] if n in more else getattr(self, n) for n in names})
 
 
-def tiling(problem: ConvProblem, height: int, reals: int) -> Tiling | None:
+def block_tiling(problem: ConvProblem, height: int, reals: int) -> BlockTiling | None:
     """Tiles of a size over a problem whose kernel has one plane, or None where its kernel is larger.
 
     With a height of 1 for kernels of one row: the tiles of a row of outputs.
@@ -194,7 +197,7 @@ def tiling(problem: ConvProblem, height: int, reals: int) -> Tiling | None:
     else:
         first, lead, shift, step_w = 0, low, 0, min(positions_w, reals - reach_w + 1)
         upper_in, upper_out = True, step_w > half
-    return Tiling(
+    return BlockTiling(
         height,
         reals,
         (ceil_div(positions_h, step_h), ceil_div(positions_w, step_w)),
@@ -208,7 +211,7 @@ def tiling(problem: ConvProblem, height: int, reals: int) -> Tiling | None:
     )
 
 
-def filter_tiles(xp: Any, w: Any, problem: ConvProblem, tiles: Tiling) -> Any:
+def spread_filters(xp: Any, w: Any, problem: ConvProblem, tiles: BlockTiling) -> Any:
     """(filters, height, reals) float32: the reals whose spectra multiply those of x.
 
     A tap at place k contributes x to the output k before it: it is -k around the tile, where the sign changes
@@ -230,37 +233,15 @@ def filter_tiles(xp: Any, w: Any, problem: ConvProblem, tiles: Tiling) -> Any:
     return spread
 
 
-def filter_problem(filters: int, tiles: Tiling) -> tuple[ConvProblem, Tiling]:
+def filter_problem(filters: int, tiles: BlockTiling) -> tuple[ConvProblem, BlockTiling]:
     """The planes of `filter_tiles` as an input, and the one tile that each is."""
     size = (tiles.height, tiles.reals)
     problem = ConvProblem((1, filters, *size), (filters, 1, 1, 1), groups=filters)
-    whole = Tiling(*size, (1, 1), size, (0, 0), size, 0, 0, True, True)
+    whole = BlockTiling(*size, (1, 1), size, (0, 0), size, 0, 0, True, True)
     return problem, whole
 
 
 # --- the figures for the selector --------------------------------------------------------------
-
-SHORT = (
-    4  # times the reach of a kernel that the longest tile of a block has at least: too short for long rows
-)
-
-
-def why_not_long_rows(problem: ConvProblem) -> str | None:
-    """Why rows longer than a block holds cannot be transformed for a problem, whatever its size, or None."""
-    if problem.w_shape[1] != 1:
-        return f"takes one input channel per group, not {problem.w_shape[1]}: spectra are not summed"
-    if problem.as_3d.kernel[:2] != (1, 1):
-        return "transforms rows only; the kernel has several"
-    return None
-
-
-def why_not_short_rows(problem: ConvProblem, machine: GpuMachine) -> str | None:
-    """Why the rows of a problem need not be longer than a block holds, or None."""
-    longest = max((c.reals for c in CHAINS if resident(c, machine)), default=0)
-    reach = problem.kernel_extent[-1]
-    if SHORT * reach > longest:
-        return None
-    return f"the kernel reaches over {reach} only: tiles of a block, as of gpu.fft.fused, overlap little"
 
 
 def spectral_error(points: int) -> float:
@@ -277,7 +258,7 @@ def instructions(points: float, slots: float, machine: GpuMachine) -> float:
     )
 
 
-def seconds(blocks: int, chain: Chain, slots: float, machine: GpuMachine) -> float:
+def block_seconds(blocks: int, chain: Chain, slots: float, machine: GpuMachine) -> float:
     """Of blocks that are bound by their instructions, `slots` for each point."""
     busy = ceil_div(blocks, machine.multiprocessors) * machine.multiprocessors
     return instructions(busy * chain.points, slots, machine) + LATENCY

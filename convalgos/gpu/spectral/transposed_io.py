@@ -1,6 +1,7 @@
-"""Channels last for kernels that read and write channels first: x and y are transposed beside them.
+"""Channels last for kernels that read and write channels first: x and y are transposed before and after.
 
-Both go through memory once more, which `seconds` tells the selector; those of one channel need not.
+Both go through memory once more, which `transpose_seconds` tells the selector. Arrays of one channel need no
+transpose.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import numpy as np
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine
-from convalgos.gpu.launch.plan import GpuPlan, ceil_div
+from convalgos.gpu.device.tables import aligned
+from convalgos.gpu.launch.grid import ceil_div
+from convalgos.gpu.launch.plan import GpuPlan
 
 TILE, THREADS = 32, 256  # of a block, as in transpose.cu
 WORDS = {2: "unsigned short", 4: "unsigned"}  # by bytes of an element
-ALIGNED = 256  # bytes
 
 
-def builds() -> list[Build]:
+def transpose_builds() -> list[Build]:
     return [Build.of("transpose.cu", word_t=word) for word in WORDS.values()]
 
 
@@ -46,16 +48,16 @@ def swaps(problem: ConvProblem) -> tuple[Swap | None, Swap | None]:
     return x if last and p.C > 1 else None, y if last and p.K > 1 else None
 
 
-def blocks(problem: ConvProblem) -> int:
+def transpose_blocks(problem: ConvProblem) -> int:
     """The most that one of the kernels launches."""
     return max((swap.blocks for swap in swaps(problem) if swap), default=0)
 
 
-def workspace_bytes(problem: ConvProblem) -> int:
-    return sum(_aligned(swap.nbytes) for swap in swaps(problem) if swap)
+def transposed_bytes(problem: ConvProblem) -> int:
+    return sum(aligned(swap.nbytes) for swap in swaps(problem) if swap)
 
 
-def seconds(problem: ConvProblem, machine: GpuMachine) -> float:
+def transpose_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     return sum(machine.stream(2 * swap.nbytes) + machine.launch for swap in swaps(problem) if swap)
 
 
@@ -64,8 +66,8 @@ class Planes:
 
     def __init__(self, plan: GpuPlan):
         self._x, self._y = swaps(plan.problem)
-        self._y_at = _aligned(self._x.nbytes) if self._x else 0
-        self.bytes = workspace_bytes(plan.problem)
+        self._y_at = aligned(self._x.nbytes) if self._x else 0
+        self.bytes = transposed_bytes(plan.problem)
         build = Build.of("transpose.cu", word_t=WORDS[plan.problem.itemsize])
         self._into = plan.launch(build, "transpose", (self._x.blocks,), THREADS) if self._x else None
         self._out = plan.launch(build, "transpose", (self._y.blocks,), THREADS) if self._y else None
@@ -82,7 +84,3 @@ class Planes:
         """y from the planes that `begin` gave."""
         if self._y and self._out:
             self._out(planes, y, np.int32(self._y.channels), np.int32(self._y.pixels))
-
-
-def _aligned(nbytes: int) -> int:
-    return ceil_div(nbytes, ALIGNED) * ALIGNED

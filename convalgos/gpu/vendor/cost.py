@@ -21,14 +21,14 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device.machine import GpuMachine
 from convalgos.gpu.vendor.recorded import HOST, is_recorded, recorded_seconds
 
-TILES = {  # pixels x filters of a block, on the ordinary units and on tensor cores
+CUDNN_TILES = {  # pixels x filters of a block, on the ordinary units and on tensor cores
     False: ((128, 128), (128, 64), (128, 32), (64, 64), (64, 32)),
     True: (
         *((256, 128), (128, 256), (128, 192), (256, 64), (128, 128)),
         *((128, 64), (64, 128), (64, 64), (128, 32), (64, 32)),
     ),
 }
-SPLITS = (1, 2, 3, 4, 6, 8, 16, 32, 128)
+CUDNN_SPLITS = (1, 2, 3, 4, 6, 8, 16, 32, 128)
 LEAST_SUM = 128  # products that a part of a split sum has at least
 STEP = 32  # products of a step of a tile
 # Fitted, H200.
@@ -45,7 +45,7 @@ DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of the ordinary units, by
 WIDE, OF_WIDE = 100, {"channels_first": 0.078, "channels_last": 0.025}  # beyond so many taps, by layout
 
 
-def seconds(problem: ConvProblem, machine: GpuMachine) -> float:
+def predicted_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     """Of one run, about."""
     model = model_seconds(problem, machine)
     known = recorded_seconds(problem) if is_recorded(machine) and not problem.is_depthwise else None
@@ -64,7 +64,7 @@ def model_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
         computed = problem.flops / (machine.peak("float32") * share)
         return max(computed, machine.stream(problem.bytes)) + machine.launch
     tensor = kind != "float32"
-    products = min(_product(problem, machine, kind, tile) for tile in TILES[tensor])
+    products = min(_product(problem, machine, kind, tile) for tile in CUDNN_TILES[tensor])
     if tensor and math.prod(problem.kernel) > LARGE:
         products *= SLOWER
     if tensor and problem.w_shape[1] < VECTOR[kind]:
@@ -93,7 +93,7 @@ def _product(problem: ConvProblem, machine: GpuMachine, kind: str, tile: tuple[i
         multiplied = turns * 2 * step * (sums / parts + fill / problem.itemsize) / peak
         return multiplied + (joined if parts > 1 else 0.0)
 
-    return min(split(parts) for parts in SPLITS if parts == 1 or sums >= parts * LEAST_SUM)
+    return min(split(parts) for parts in CUDNN_SPLITS if parts == 1 or sums >= parts * LEAST_SUM)
 
 
 def _matrices(problem: ConvProblem, vector: int) -> tuple[int, int, float]:

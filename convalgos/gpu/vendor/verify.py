@@ -1,12 +1,16 @@
-"""Results of libraries against our own: what is silently wrong is not trusted.
+"""Run-time verification of a library's kernels: what is silently wrong is not used.
 
 A library's kernel is run once per class of problem before its results are used, on random data, and its
-output is compared with that of `gpu.direct`, which appoints itself. The problem that is checked is the one
-that will run, so that its kernel, its tails and its scratch are those that are checked; of the batch, the
-first and the last image are compared, and a class is all of a problem but its batch. That costs one run of
-the kernel, and of `gpu.direct` on two images. Gradients are compared by what defines them, <dx, x'> =
-<dy, conv(x', w)> and <dw, w'> = <dy, conv(x, w')>, for some random x' or w'. Verdicts last as long as the
-process: the next one may find another version of the library.
+output is compared with that of `gpu.direct`. The problem that is checked is the one that will run, so that
+its kernel, its tails and its scratch are those that are checked. Of the batch, the first and the last image
+are compared; a class is all of a problem but its batch. A check costs one run of the kernel, and one of
+`gpu.direct` on two images.
+
+Gradients are compared by what defines them, for some random x' or w':
+
+    <dx, x'> = <dy, conv(x', w)>        <dw, w'> = <dy, conv(x, w')>
+
+What a check found lasts as long as the process: the next one may find another version of the library.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,36 +28,44 @@ import numpy as np
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device, use
-from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
 
 ALL_BITS = 0xFF  # of a byte; numbers of such bytes are NaN in every type
 PROBES = 4  # of a gradient: a wrong one agrees with as many by chance once in ten thousand times
 SLACK = 4.0  # deviations of a sum of random errors
 PERIOD = 16381  # numbers of the data, after which they repeat: a prime, so that no row or channel does
 
-Run = Callable[[Any, Any, Any, Any], None]  # (x, w, bias, y): writes y, which may leave the bias (K,) alone
+KernelCall = Callable[
+    [Any, Any, Any, Any], None
+]  # (x, w, bias, y): writes y, which may leave the bias (K,) alone
 
-_judges: list[GpuAlgorithm] = []
-_verdicts: dict[tuple[Any, ...], str | None] = {}  # what was checked -> why it is not trusted, or None
+REFERENCE = "convalgos.gpu.direct"  # the module of the algorithm that results are compared with
+_faults: dict[tuple[Any, ...], str | None] = {}  # what was checked -> why it is not trusted, or None
 _checking = threading.RLock()
 
 
-def appoint(algorithm: GpuAlgorithm) -> None:
-    """Make an algorithm the one that others are compared with."""
-    _judges[:] = [algorithm]
+@cache
+def reference_algorithm() -> GpuAlgorithm:
+    """The algorithm that results are compared with, which always serves.
+
+    Loaded when a first kernel is checked: algorithms lie above the rooms that they share.
+    """
+    (algorithm,) = import_module(REFERENCE).ALGORITHMS
+    assert isinstance(algorithm, GpuAlgorithm)
+    return algorithm
 
 
-def verdict(device: Device, name: str, problem: ConvProblem) -> str | None:
+def known_fault(device: Device, name: str, problem: ConvProblem) -> str | None:
     """Why a kernel is not to be used for a problem, as far as that was found; None where it may be."""
-    return _verdicts.get(_case(device, name, problem))
+    return _faults.get(_case(device, name, problem))
 
 
-def judge(
+def check_kernel(
     device: Device,
     name: str,
     problem: ConvProblem,
     bound: float,
-    run: Run,
+    run: KernelCall,
     *,
     bias: bool = False,
     relu: bool = False,
@@ -70,23 +83,23 @@ def judge(
     """
     case = _case(device, name, problem)
     with _checking:
-        if case in _verdicts:
-            return _verdicts[case]
+        if case in _faults:
+            return _faults[case]
         try:
             with use(device):
                 found = _compare(device, problem, bound, run, bias, relu)
         except device.out_of_memory as error:
             return f"there is no memory to check it ({error})"  # now; another time there may be
-        _verdicts[case] = found
+        _faults[case] = found
     if found is not None:
         told = f"{name} is not used for {problem} on {device.name}: {found}"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
     return found
 
 
-def forget() -> None:
+def forget_checks() -> None:
     """Check everything again."""
-    _verdicts.clear()
+    _faults.clear()
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -104,15 +117,15 @@ def _ends(problem: ConvProblem) -> ConvProblem:
 
 
 def _compare(
-    device: Device, problem: ConvProblem, bound: float, run: Run, bias: bool, relu: bool
+    device: Device, problem: ConvProblem, bound: float, run: KernelCall, bias: bool, relu: bool
 ) -> str | None:
     # Kernels take a filter as it lies; that they compute in TF32 is in their bound.
     problem = problem.replace(mode="cross_correlation")
     few = _ends(problem).replace(direction="forward", compute_dtype=None)
     if problem.direction != "forward":
         few = few.replace(dtype="float32")
-    if not _judges or (reason := _judges[0].why_not(few)):
-        return f"it cannot be checked: {reason if _judges else 'there is nothing to compare it with'}"
+    if reason := reference_algorithm().why_not(few):
+        return f"it cannot be checked: {reason}"
     try:
         if problem.direction == "forward":
             return _forward(device, problem, few, bound, run, bias, relu)
@@ -124,15 +137,21 @@ def _compare(
 
 
 def _forward(
-    device: Device, problem: ConvProblem, few: ConvProblem, bound: float, run: Run, bias: bool, relu: bool
+    device: Device,
+    problem: ConvProblem,
+    few: ConvProblem,
+    bound: float,
+    run: KernelCall,
+    bias: bool,
+    relu: bool,
 ) -> str | None:
     xp, dtype = device.xp, numpy_dtype(problem.dtype)
-    plan, activation = _judges[0].serve(few), "relu" if relu else None
+    plan, activation = reference_algorithm().serve(few), "relu" if relu else None
     x, w = (numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2]))
     added = numbers(device, (problem.K,), dtype, 2)
 
     def answers() -> tuple[np.ndarray, np.ndarray]:
-        """Outputs of the first and the last image, by the kernel and by the judge."""
+        """Outputs of the first and the last image, by the kernel and by the reference."""
         y = _unwritten(xp, problem, dtype)
         run(x, w, added, y)
         right = plan(_outer(xp, x), w, bias=added if bias else None, activation=activation)
@@ -140,9 +159,9 @@ def _forward(
 
     found, right = answers()
     scale = max(float(np.abs(right).max()), math.sqrt(problem.gemm_k))  # the deviation of one output
-    error, limit = float(np.abs(found - right).max()) / scale, bound + _judges[0].error_bound(few)
+    error, limit = float(np.abs(found - right).max()) / scale, bound + reference_algorithm().error_bound(few)
     if not error <= limit:  # also where it is no number
-        return f"its error is {error:.1e}, over {limit:.1e}, against {_judges[0].id}"
+        return f"its error is {error:.1e}, over {limit:.1e}, against {reference_algorithm().id}"
     if relu:
         x.view(np.uint8).fill(ALL_BITS)
         found, right = answers()
@@ -151,9 +170,11 @@ def _forward(
     return None
 
 
-def _gradient(device: Device, problem: ConvProblem, few: ConvProblem, bound: float, run: Run) -> str | None:
+def _gradient(
+    device: Device, problem: ConvProblem, few: ConvProblem, bound: float, run: KernelCall
+) -> str | None:
     xp, dtype = device.xp, numpy_dtype(problem.dtype)
-    plan, of_filter = _judges[0].serve(few), problem.direction == "backward_weights"
+    plan, of_filter = reference_algorithm().serve(few), problem.direction == "backward_weights"
     first, second = (
         numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2])
     )
@@ -167,7 +188,7 @@ def _gradient(device: Device, problem: ConvProblem, few: ConvProblem, bound: flo
     given = xp.asarray(_host(xp, _outer(xp, first) if of_filter else second))
     # Errors are those of elements as large as a sum of products is in the mean, each times a random number.
     sums = few.gemm_m if of_filter else problem.reduction
-    errors = bound * math.sqrt(sums * found.size) + _judges[0].error_bound(few) * math.sqrt(
+    errors = bound * math.sqrt(sums * found.size) + reference_algorithm().error_bound(few) * math.sqrt(
         few.gemm_k * dy.size
     )
     for probe in range(PROBES):
@@ -204,7 +225,7 @@ def _outer(xp: Any, array: Any) -> Any:
 
 def _host(xp: Any, array: Any) -> np.ndarray:
     """On the host, at least in float32."""
-    found = array if xp is np else xp.asnumpy(array)
+    found: np.ndarray = array if xp is np else xp.asnumpy(array)
     return found.astype(np.float32) if found.dtype.itemsize == 2 else found
 
 

@@ -90,8 +90,8 @@ def tune_device(device: str, progress: Progress = silent) -> tuple[Machine | Gpu
     progress("copy and product", 0.0)
     chosen = gpu.named(device)
     with gpu.use(chosen):
-        chosen.figures = measured.kept(gpu_calibrate.measure(chosen))
-    gpu_calibrate.keep(chosen.figures)
+        chosen.figures = measured.with_saved_constants(gpu_calibrate.measure_gpu(chosen))
+    gpu_calibrate.save_figures(chosen.figures)
     planning.forget_plans()
     return chosen.figures, []
 

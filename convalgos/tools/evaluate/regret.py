@@ -19,7 +19,7 @@ import numpy as np
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
-from convalgos.gpu.device.offline import PaperDevice
+from convalgos.gpu.device.offline import OfflineDevice
 from convalgos.select import choose
 from convalgos.select.measured import Measured
 from convalgos.select.ranker import predict
@@ -158,7 +158,7 @@ def _candidates(problems: list[ConvProblem], machine: Any) -> list[list[Candidat
     """Of each problem, as on the machine of the table, which may be one that is not at hand."""
     if isinstance(machine, Machine):
         return other_machine.survey_there(problems, machine)
-    with gpu.use(PaperDevice(machine)) as device:
+    with gpu.use(OfflineDevice(machine)) as device:
         return [choose.survey(problem, device.name, machine)[0] for problem in problems]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import DIRECTIONS
-from convalgos.gpu.launch.plan import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.select import registry
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.gpu_check import cases, checks, compiling, probe, quick, sanitize, sweep, timing

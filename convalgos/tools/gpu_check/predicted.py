@@ -43,7 +43,7 @@ def predicted(device: Device, layers: Iterable[Layer]) -> list[Reached]:
 def cudnn_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     """Recorded, or by the model, which knows depthwise layers the least: of them all recorded times count."""
     known = recorded_seconds(problem) if problem.is_depthwise and is_recorded(machine) else None
-    return cost.seconds(problem, machine) if known is None else known
+    return cost.predicted_seconds(problem, machine) if known is None else known
 
 
 def fft_seconds(problem: ConvProblem, machine: GpuMachine) -> float:

@@ -13,7 +13,7 @@ from itertools import product
 
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device
-from convalgos.gpu.device.tma import Im2col
+from convalgos.gpu.device.tma import Im2colView
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.results import Result, told
 from convalgos.tools.gpu_check.steps import NOTHING, Begun, Skip
@@ -51,7 +51,7 @@ def tensor_maps(device: Device, skip: Skip = NOTHING) -> Iterator[Begun | Result
         elif answer != "encoded":
             yield Result(case.title, str(problem), "", "tensor map", failure=answer)
         yield Answered(f"a box of {STEP} channels over {channels}, {space}-D, stride {stride}", answer)
-    wide = device.wide_boxes()
+    wide = device.takes_wide_box()
     if wide == bool(refused):  # the library asks once, and decides by that
         unlike = f"wide boxes: {refused} refused here, but the device says {wide}"
         yield Result("tensor map", "", "", "wide boxes", failure=unlike)
@@ -61,7 +61,7 @@ def tensor_maps(device: Device, skip: Skip = NOTHING) -> Iterator[Begun | Result
 def _asked(device: Device, problem: ConvProblem, channels: int) -> str:
     memory = device.xp.zeros(math.prod((problem.N, channels, *problem.spatial)), "float16")
     try:
-        device.tensor_map(Im2col.of(problem, channels, STEP, PIXELS), device.address(memory))
+        device.tensor_map(Im2colView.of(problem, channels, STEP, PIXELS), device.address(memory))
     except Exception as error:  # whatever the driver's library raises
         return f"refused: {told(error)}"
     return "encoded"

@@ -28,7 +28,9 @@ from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.cudnn import Cudnn
 from convalgos.gpu.device import Device, GpuMachine, measured
 from convalgos.gpu.direct import Direct
+from convalgos.gpu.gemm.wgmma_forms import PLAIN, WgmmaTile
 from convalgos.gpu.launch.plan import GpuPlan
+from convalgos.gpu.launch.split_k import splits_of
 from convalgos.gpu.spectral import block_fft, transposed_io
 from convalgos.gpu.vendor import cost
 from convalgos.measure.accuracy import repeating_arrays
@@ -150,9 +152,9 @@ def keep_constants(device: Device, values: Mapping[str, float], folder: Path | N
         return
     known = dict(device.figures.measured) | dict(values)
     device.figures = measured.with_constants(device.figures, known, date.today().isoformat())
-    path = measured.keep(device.figures)
+    path = measured.save_constants(device.figures)
     if folder is not None:
-        write_atomic(folder / path.name, measured.text(device.figures))
+        write_atomic(folder / path.name, measured.constants_text(device.figures))
 
 
 def _report(name: str, estimates: Mapping[str, float], found: Fit, count: int) -> Result:
@@ -172,15 +174,14 @@ def _tiles(machine: GpuMachine) -> Iterator[SweepPoint]:
         algorithm = wgmma.Wgmma("half" if problem.itemsize == 2 else "tf32")
         if not algorithm.capability <= machine.capability < algorithm.until:
             continue
-        steps = wgmma.steps(problem, algorithm.terms)
-        allowed = [s for s in wgmma.SPLITS if s == 1 or steps // s >= wgmma.LEAST_STEPS]
-        for tile in wgmma.TILES:
+        allowed = splits_of(wgmma.sum_steps(problem, algorithm.terms))
+        for tile in PLAIN.tiles:
             if algorithm.form.shared_bytes(tile) <= machine.block_shared_bytes:
                 trials = [_product(algorithm, problem, tile, splits) for splits in allowed]
                 yield from sorted(trials, key=lambda trial: trial.predicted(machine))[:SPLITS_TRIED]
 
 
-def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: wgmma.Tile, splits: int) -> SweepPoint:
+def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: WgmmaTile, splits: int) -> SweepPoint:
     def predicted(machine: GpuMachine) -> float:
         return algorithm.seconds(problem, tile, splits, machine) + machine.launch
 
@@ -208,11 +209,13 @@ def _transforms(machine: GpuMachine) -> Iterator[SweepPoint]:
     """Short filters in every tile of a block, long ones in several parts."""
     for problem in map(ConvProblem.parse, SHORT):
         for chain in fft_fused.tried(problem, None):
-            if fft_fused.ways(problem, chain, machine):
+            if fft_fused.fused_geometries(problem, chain, machine):
                 yield _fused(fft_fused.FusedFft(chain), problem)
-    stepped = fft_four_step.SteppedFft()
+    stepped = fft_four_step.FourStepFft()
     for problem in map(ConvProblem.parse, LONG):
-        whole = {way.chain: way for way in stepped.ways(problem, machine)}  # of each chain the smallest parts
+        whole = {
+            way.chain: way for way in stepped.geometries(problem, machine)
+        }  # of each chain the smallest parts
         for way in whole.values():
             parts = dict.fromkeys(max(1, way.total // share) for share in SHARES)
             yield from (_long(stepped, problem, way._replace(per_pass=part)) for part in parts)
@@ -227,12 +230,16 @@ def _fused(algorithm: fft_fused.FusedFft, problem: ConvProblem) -> SweepPoint:
     )
 
 
-def _long(algorithm: fft_four_step.SteppedFft, problem: ConvProblem, way: fft_four_step.Steps) -> SweepPoint:
+def _long(
+    algorithm: fft_four_step.FourStepFft, problem: ConvProblem, way: fft_four_step.FourStepGeometry
+) -> SweepPoint:
     def predicted(machine: GpuMachine) -> float:
-        return fft_four_step.steps_seconds(problem, way, machine) + transposed_io.seconds(problem, machine)
+        return fft_four_step.four_step_seconds(problem, way, machine) + transposed_io.transpose_seconds(
+            problem, machine
+        )
 
     return SweepPoint(
-        problem, algorithm.id, lambda: fft_four_step.SteppedPlan(problem, algorithm, way), predicted
+        problem, algorithm.id, lambda: fft_four_step.FourStepPlan(problem, algorithm, way), predicted
     )
 
 

@@ -211,7 +211,7 @@ def _torch_peer(
     device: Device, problem: ConvProblem, first: np.ndarray, second: np.ndarray
 ) -> dict[str, Call]:
     """What torch makes of cuDNN, where it is there, has this device, and is not expected to take for ever."""
-    if cost.seconds(problem, device.figures) > LONGEST_PEER:
+    if cost.predicted_seconds(problem, device.figures) > LONGEST_PEER:
         return {}
     with suppress(Exception):
         call = torch_call(device.name, problem, first, second)

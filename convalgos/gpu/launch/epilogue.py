@@ -1,4 +1,4 @@
-"""The output step on a GPU: macros that build activations into kernels, and a kernel for what they leave."""
+"""The epilogue on a GPU: macros that build an activation into kernels, and a kernel for what they leave."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from convalgos.core.epilogue import KINDS, Activation
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device.machine import Device
+from convalgos.gpu.launch.grid import VECTOR_BYTES
 
 THREADS = 256  # of a block, as in epilogue.cu
-VECTOR_BYTES = 16  # of a thread
 
 
-class Fused(NamedTuple):
+class FusedEpilogue(NamedTuple):
     """What kernels are built with, beside bias and ReLU, which all have."""
 
     activation: Activation | None = None
@@ -30,15 +30,15 @@ class Fused(NamedTuple):
         return found | ({"RESIDUAL": 1} if self.residual else {})
 
 
-def build(dtype: str, activation: Activation | None) -> Build:
-    return Build.of("epilogue.cu", element_t=ELEMENTS[dtype], **Fused(activation).macros)
+def epilogue_build(dtype: str, activation: Activation | None) -> Build:
+    return Build.of("epilogue.cu", element_t=ELEMENTS[dtype], **FusedEpilogue(activation).macros)
 
 
-class OutputStep:
+class EpilogueKernel:
     """y = activation(y + residual) in place, of arrays of one type that start where vectors may."""
 
     def __init__(self, device: Device, dtype: str, activation: Activation | None):
-        self._function = device.function(build(dtype, activation), "output_step", 0)
+        self._function = device.function(epilogue_build(dtype, activation), "epilogue", 0)
         self._active = np.int32(activation is not None)
 
     def __call__(self, y: Any, residual: Any) -> None:
