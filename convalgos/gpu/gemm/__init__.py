@@ -1,1 +1,1 @@
-"""GEMM on CUDA and tensor cores, split-K."""
+"""GEMM on CUDA cores and tensor cores: tiles, operands, batched, split over pixels."""

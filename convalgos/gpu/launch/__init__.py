@@ -1,1 +1,1 @@
-"""Plans, kernel arguments, the epilogue, CUDA graphs."""
+"""The base of algorithms and plans, grids, kernel arguments, the epilogue, split-K, CUDA graphs."""

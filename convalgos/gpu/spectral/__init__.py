@@ -1,1 +1,1 @@
-"""FFTs inside a block."""
+"""FFTs inside a block, and rows that are longer."""
