@@ -6,7 +6,7 @@
 // its row. That transforms the row, multiplies it by the filter's spectrum and transforms back; then threads fetch the
 // columns again, from all blocks. Everything between x and y passes from one multiprocessor to another, not through L2.
 //
-// Macros: those of fft_stages.cuh with HEIGHT 1 and FORM_TILES 0, RESIDENT (blocks of a multiprocessor), CLUSTER.
+// Macros: those of fft_stages.cuh with HEIGHT 1 and WEIGHTS 0, RESIDENT (blocks of a multiprocessor), CLUSTER.
 #include "cluster.cuh"
 #include "fft_stages.cuh"
 

@@ -5,7 +5,7 @@
 // shared memory. A stage writes where it has read, so that one barrier parts it from the next. Spectra are in the
 // order in which the last stage has them: (R, POINTS / R) of a tile, its threads' points side by side.
 //
-// Macros: HEIGHT, WIDTH, RADICES, THREADS, FORM_TILES (the transform along w is weighted), COSINES.
+// Macros: HEIGHT, WIDTH, RADICES, THREADS, WEIGHTS (whether the transform along w is weighted), COSINES.
 #pragma once
 #include "fft_tiles.cuh"
 
@@ -32,7 +32,7 @@ struct Stage {
     static constexpr int R = radix(I), SPAN = span(I), APART = SPAN / R;
     static constexpr int INNER = SPAN > WIDTH ? WIDTH : 1;  // points of which all have the same factors
     static constexpr int STEPS = APART / INNER;
-    static constexpr bool WEIGHTED = FORM_TILES && SPAN == WIDTH;
+    static constexpr bool WEIGHTED = WEIGHTS && SPAN == WIDTH;
     static constexpr int ROWS = STEPS > 1 ? Factors<R, WEIGHTED>::ROWS : 0;
 
     // The table of its factors, behind those of the stages before it.

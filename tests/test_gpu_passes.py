@@ -7,6 +7,7 @@ from helpers import check
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft, im2col
 from convalgos.gpu.device import use
+from convalgos.gpu.spectral import cufft_tiles
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 each_layout = pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
@@ -40,7 +41,7 @@ def test_long_signals_are_cut_into_tiles(text, layout):
         tiles = fft.overlapping_tiling(problem, factor)
         assert all(
             (t - 1) * s < n <= t * s
-            for t, s, n in zip(tiles.tiles, tiles.step, fft.positions(problem), strict=True)
+            for t, s, n in zip(tiles.tiles, tiles.step, cufft_tiles.positions(problem), strict=True)
         )
         reach = problem.as_3d.kernel_extent
         assert all(s + e - 1 <= n for s, e, n in zip(tiles.step, reach, tiles.length, strict=True))
@@ -65,4 +66,4 @@ def test_spectra_in_several_passes(monkeypatch, layout, fitting):
 
 
 def test_lengths_are_products_of_small_primes():
-    assert [fft.cufft_length(n) for n in (1, 2, 3, 11, 13, 211, 1025)] == [1, 2, 4, 12, 14, 216, 1050]
+    assert [cufft_tiles.cufft_length(n) for n in (1, 2, 3, 11, 13, 211, 1025)] == [1, 2, 4, 12, 14, 216, 1050]

@@ -32,6 +32,7 @@ from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.gpu.launch.grid import GRID_X, GRID_YZ, NO_BIAS, Launch, ceil_div
 from convalgos.gpu.launch.kernel_records import conv_record, record_of
 from convalgos.gpu.launch.plan import PASS_BYTES, GpuPlan
+from convalgos.gpu.spectral.cufft_tiles import CufftTiling, overlapping_tiling, whole_tiling
 
 MULTIPLY_ROWS, MULTIPLY_FILTERS = 2, 4  # of a thread, as in fft.cu
 TILE_FACTORS = (2, 4, 8)  # times the kernel's reach: lengths of tiles that are tried
@@ -52,32 +53,6 @@ CUFFT_PARAMS = np.dtype(
         ("step", np.int32, 3),
     ]
 )
-Three = tuple[int, ...]
-
-
-class CufftTiling(NamedTuple):
-    """Tiles of the three-dimensional view."""
-
-    tiles: Three  # of an image
-    length: Three  # of a tile
-    step: Three  # positions that it computes
-
-    @property
-    def per_image(self) -> int:
-        return math.prod(self.tiles)
-
-    @property
-    def reals(self) -> int:
-        return math.prod(self.length)
-
-    @property
-    def frequencies(self) -> int:
-        return self.reals // self.length[2] * (self.length[2] // 2 + 1)
-
-    @property
-    def transformed(self) -> Three:
-        """The lengths from the first that is more than a point on."""
-        return self.length[next((i for i, n in enumerate(self.length) if n > 1), 2) :]
 
 
 class CufftPass(NamedTuple):
@@ -87,46 +62,6 @@ class CufftPass(NamedTuple):
     images: int
     first_group: int
     groups: int
-
-
-@lru_cache(1024)
-def cufft_length(n: int) -> int:
-    """The least length of at least n without prime factors over 7, and even where it is not 1."""
-    while n > 1:
-        rest = n
-        for prime in (2, 3, 5, 7):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1 and n % 2 == 0:
-            return n
-        n += 1
-    return 1
-
-
-def positions(problem: ConvProblem) -> Three:
-    """Positions of stride 1 from the first to the last output."""
-    p = problem.as_3d
-    return tuple((o - 1) * s + 1 for o, s in zip(p.spatial_out, p.stride, strict=True))
-
-
-def whole_tiling(problem: ConvProblem) -> CufftTiling:
-    """One tile."""
-    needed = positions(problem)
-    lengths = [n + e - 1 for n, e in zip(needed, problem.as_3d.kernel_extent, strict=True)]
-    return CufftTiling((1, 1, 1), tuple(map(cufft_length, lengths)), needed)
-
-
-def overlapping_tiling(problem: ConvProblem, factor: int) -> CufftTiling:
-    """Tiles of about `factor` times the kernel's reach in each dimension that is longer."""
-    tiles, lengths, steps = [], [], []
-    for n, e in zip(positions(problem), problem.as_3d.kernel_extent, strict=True):
-        length = 1 << (factor * e - 1).bit_length()
-        if n == 1 or length >= n + e - 1:
-            length = cufft_length(n + e - 1)
-        steps.append(min(n, length - e + 1))
-        lengths.append(length)
-        tiles.append(ceil_div(n, steps[-1]))
-    return CufftTiling(tuple(tiles), tuple(lengths), tuple(steps))
 
 
 def real(problem: ConvProblem) -> np.dtype:
@@ -145,7 +80,8 @@ def per_pass(problem: ConvProblem, tiles: CufftTiling) -> tuple[int, int]:
     """(images, groups) as many as fit PASS_BYTES: several images only with all groups."""
     each = pass_bytes(problem, tiles)
     groups = min(problem.groups, max(1, PASS_BYTES // each))
-    return (min(problem.N, max(1, PASS_BYTES // (each * groups))) if groups == problem.groups else 1), groups
+    images = min(problem.N, max(1, PASS_BYTES // (each * groups)))
+    return (images if groups == problem.groups else 1), groups
 
 
 def cufft_passes(problem: ConvProblem, tiles: CufftTiling) -> list[CufftPass]:

@@ -67,7 +67,7 @@ class Cluster(NamedTuple):
         return self.blocks * self.chain.points
 
     def build(self) -> Build:
-        return self.chain.cluster_build(self.blocks)
+        return self.chain.build("fft_cluster.cu", weighted=False, CLUSTER=self.blocks)
 
     def factors(self) -> np.ndarray:
         """(2, FINE + row points / FINE) complex64: what the results of a column are multiplied by.
@@ -149,21 +149,23 @@ class ClusterFft(LongRowsFft[ClusterGeometry]):
         return ClusterPlan(problem, self, self.choice(problem, current().figures))
 
 
-def cluster_seconds(problem: ConvProblem, way: ClusterGeometry, machine: GpuMachine) -> float:
+def cluster_seconds(problem: ConvProblem, geometry: ClusterGeometry, machine: GpuMachine) -> float:
     """Rounds of clusters that run at once, bound by their instructions or by memory.
 
     Where a multiprocessor holds one block, it has nothing to do while that waits.
     """
-    blocks, chain = way.cluster
+    blocks, chain = geometry.cluster
     at_once = max(1, machine.multiprocessors // NEIGHBOURS * (NEIGHBOURS // blocks))
-    rounds = ceil_div(way.tiles, at_once)
+    rounds = ceil_div(geometry.tiles, at_once)
     slots = chain.slots() + 6 * math.log2(blocks) + COLUMN_SLOTS
     alone = chain.shared_bytes * 2 > machine.sm_shared_bytes or chain.resident == 1
     each = instructions(machine.multiprocessors * chain.points, slots, machine)
     computed = rounds * (each + WAITING * alone) + WAITING
-    spectra = 8 * problem.K * way.cluster.points
+    spectra = 8 * problem.K * geometry.cluster.points
     moved = machine.stream(problem.x_bytes + problem.y_bytes + spectra)
-    again = 16 * way.tiles * way.cluster.points / (3 * machine.bandwidth)  # x, spectra and y through L2
+    again = (
+        16 * geometry.tiles * geometry.cluster.points / (3 * machine.bandwidth)
+    )  # x, spectra and y through L2
     return max(computed, moved, again)
 
 
@@ -171,30 +173,30 @@ def cluster_seconds(problem: ConvProblem, way: ClusterGeometry, machine: GpuMach
 
 
 class ClusterPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: ClusterFft, way: ClusterGeometry):
+    def __init__(self, problem: ConvProblem, algorithm: ClusterFft, geometry: ClusterGeometry):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         p = problem.replace(layout="channels_first")
-        self._way, self._planes = way, transposed_io.Planes(self)
+        self._geometry, self._planes = geometry, transposed_io.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
-        self._tiling = self.by_value(way.tiling.record(p))
-        self._columns = self.device.table(way.cluster.factors())
-        self._tables = self.device.table(way.cluster.chain.tables(weighted=False))
-        self._tiles = self._kernel(way.tiles)
+        self._tiling = self.by_value(geometry.tiling.record(p))
+        self._columns = self.device.table(geometry.cluster.factors())
+        self._tables = self.device.table(geometry.cluster.chain.tables(weighted=False))
+        self._tiles = self._kernel(geometry.tiles)
 
     def _kernel(self, tiles: int) -> Launch:
-        blocks, chain = self._way.cluster
-        module = self._way.cluster.build()
+        blocks, chain = self._geometry.cluster
+        module = self._geometry.cluster.build()
         return self.launch(module, "cluster_tiles", (tiles * blocks,), chain.threads, chain.shared_bytes)
 
     def prepare_filter(self, w: Any) -> Any:
         """(K, blocks, row points) complex64, in the order of the kernel's last stage."""
-        xp, p, (blocks, chain) = self.device.xp, self.problem, self._way.cluster
+        xp, p, (blocks, chain) = self.device.xp, self.problem, self._geometry.cluster
         spectra = xp.empty((p.K, blocks, chain.points), np.complex64)
-        most = max(1, PREPARE_BYTES // (8 * self._way.cluster.points))
+        most = max(1, PREPARE_BYTES // (8 * self._geometry.cluster.points))
         for first in range(0, p.K, most):
             some = w[first : first + most]
-            given, tile = filter_problem(len(some), self._way.tiling)
-            x = spread_filters(xp, some[:, 0], p, self._way.tiling)
+            given, tile = filter_problem(len(some), self._geometry.tiling)
+            x = spread_filters(xp, some[:, 0], p, self._geometry.tiling)
             into = spectra[first : first + len(some)]
             record, tiling = conv_record(given, relu=False), tile.record(given)
             arrays = (x, into, NO_BIAS, NO_BIAS, self._columns, self._tables)

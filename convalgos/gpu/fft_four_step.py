@@ -83,6 +83,10 @@ def columns_build() -> Build:
     return Build.of("fft_four_step.cu", RADIX=RADIX, COSINES=cosines())
 
 
+def step_rows_build(chain: Chain) -> Build:
+    return chain.build("fft_four_step_rows.cu", weighted=False)
+
+
 # --- the figures for the selector --------------------------------------------------------------
 
 
@@ -99,7 +103,7 @@ class FourStepFft(LongRowsFft[FourStepGeometry]):
 
     def builds(self) -> Iterator[Build]:
         yield columns_build()
-        yield from (chain.build("rows") for chain in CHAINS)
+        yield from (step_rows_build(chain) for chain in CHAINS)
         yield from transposed_io.transpose_builds()
 
     def geometries(self, problem: ConvProblem, machine: GpuMachine) -> list[FourStepGeometry]:
@@ -139,64 +143,65 @@ def cached_bytes(machine: GpuMachine) -> float:
     return machine.constant("fft_four_step.CACHED", CACHED) * machine.l2_bytes
 
 
-def four_step_seconds(problem: ConvProblem, way: FourStepGeometry, machine: GpuMachine) -> float:
+def four_step_seconds(problem: ConvProblem, geometry: FourStepGeometry, machine: GpuMachine) -> float:
     """Three kernels for each pass, bound by their instructions or by memory.
 
     Each kernel begins where the one before it ended, so that L2 has a part of its points still.
     """
-    p, share = problem, 1 / way.passes
-    points = way.per_pass * way.tile_bytes
-    spectra = p.K * way.tile_bytes * share
-    columns = instructions(way.per_pass * RADIX * way.chain.points, COLUMN_SLOTS, machine)
+    p, share = problem, 1 / geometry.passes
+    points = geometry.per_pass * geometry.tile_bytes
+    spectra = p.K * geometry.tile_bytes * share
+    columns = instructions(geometry.per_pass * RADIX * geometry.chain.points, COLUMN_SLOTS, machine)
     kept = min(points, cached_bytes(machine))
     through = machine.stream(points - kept, points) + machine.stream(kept, 0)
     read = max(columns, machine.stream(p.x_bytes * share) + through)
     write = max(columns, machine.stream(p.y_bytes * share) + through)
-    slots = way.chain.slots()
+    slots = geometry.chain.slots()
     rows = max(
-        block_seconds(RADIX * way.per_pass, way.chain, slots, machine), machine.stream(spectra) + 2 * through
+        block_seconds(RADIX * geometry.per_pass, geometry.chain, slots, machine),
+        machine.stream(spectra) + 2 * through,
     )
-    return way.passes * (read + rows + write + 3 * machine.launch)
+    return geometry.passes * (read + rows + write + 3 * machine.launch)
 
 
 # --- the plan ----------------------------------------------------------------------------------
 
 
 class FourStepPlan(GpuPlan):
-    def __init__(self, problem: ConvProblem, algorithm: FourStepFft, way: FourStepGeometry):
+    def __init__(self, problem: ConvProblem, algorithm: FourStepFft, geometry: FourStepGeometry):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         p = problem.replace(layout="channels_first")
-        self._way, self._planes = way, transposed_io.Planes(self)
+        self._geometry, self._planes = geometry, transposed_io.Planes(self)
         self._records = {relu: self.by_value(conv_record(p, relu)) for relu in (False, True)}
-        self._tiling = self.by_value(way.tiling.record(p))
+        self._tiling = self.by_value(geometry.tiling.record(p))
         self._column_table, self._row_tables = self.device.tables(
-            factors(RADIX, way.chain.points, weighted=True), way.chain.tables(weighted=False)
+            factors(RADIX, geometry.chain.points, weighted=True), geometry.chain.tables(weighted=False)
         )
-        self._columns, self._rows = np.int32(way.chain.points), np.int32(RADIX)
+        self._columns, self._rows = np.int32(geometry.chain.points), np.int32(RADIX)
         self._passes = [
-            (np.int32(first), self._kernels(min(way.per_pass, way.total - first)))
-            for first in range(0, way.total, way.per_pass)
+            (np.int32(first), self._kernels(min(geometry.per_pass, geometry.total - first)))
+            for first in range(0, geometry.total, geometry.per_pass)
         ]
 
     def _kernels(self, tiles: int) -> tuple[Launch, Launch, Launch]:
         """Columns in, rows and columns out of so many tiles."""
-        chain, module = self._way.chain, columns_build()
+        chain, module = self._geometry.chain, columns_build()
         blocks = tiles * chain.points // COLUMN_THREADS
         return (
             self.launch(module, "columns_in", (blocks,), COLUMN_THREADS),
-            self.launch(chain.build("rows"), "rows", (tiles * RADIX,), chain.threads, chain.shared_bytes),
+            self.launch(step_rows_build(chain), "rows", (tiles * RADIX,), chain.threads, chain.shared_bytes),
             self.launch(module, "columns_out", (blocks,), COLUMN_THREADS),
         )
 
     def prepare_filter(self, w: Any) -> Any:
         """(K, RADIX, row points) complex64, in the order of the kernels."""
-        xp, p, way = self.device.xp, self.problem, self._way
-        spectra = xp.empty((p.K, RADIX, way.chain.points), np.complex64)
-        most = max(1, PASS_BYTES // way.tile_bytes)
+        xp, p, geometry = self.device.xp, self.problem, self._geometry
+        spectra = xp.empty((p.K, RADIX, geometry.chain.points), np.complex64)
+        most = max(1, PASS_BYTES // geometry.tile_bytes)
         for first in range(0, p.K, most):
             some = w[first : first + most]
-            given, tile = filter_problem(len(some), way.tiling)
-            x = spread_filters(xp, some[:, 0], p, way.tiling)
+            given, tile = filter_problem(len(some), geometry.tiling)
+            x = spread_filters(xp, some[:, 0], p, geometry.tiling)
             points, into = xp.empty_like(spectra[: len(some)]), spectra[first : first + len(some)]
             columns_in, rows, _ = self._kernels(len(some))
             record, tiling, start = conv_record(given, relu=False), tile.record(given), np.int32(0)
@@ -207,7 +212,7 @@ class FourStepPlan(GpuPlan):
     def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         bias, conv = NO_BIAS if bias is None else bias, self._records[activation is not None]
         x, target = self._planes.begin(x, y, workspace)
-        points, of_filter = workspace[self._planes.bytes :], np.int32(self._way.total // self.problem.K)
+        points, of_filter = workspace[self._planes.bytes :], np.int32(self._geometry.total // self.problem.K)
         for first, (columns_in, rows, columns_out) in self._passes:
             columns_in(x, points, self._column_table, self._columns, first, conv, self._tiling)
             rows(points, w, self._row_tables, self._rows, of_filter, first, np.int32(0))

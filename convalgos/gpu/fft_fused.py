@@ -56,6 +56,10 @@ class FusedGeometry(NamedTuple):
     seconds: float  # predicted, of the kernel alone
 
 
+def fused_build(chain: Chain) -> Build:
+    return chain.build("fft_fused.cu", weighted=True)
+
+
 # --- the figures for the selector --------------------------------------------------------------
 
 
@@ -69,7 +73,7 @@ class FusedFft(GpuAlgorithm):
     spreads_nan: ClassVar[bool] = True
 
     def builds(self) -> Iterable[Build]:
-        yield from (chain.build("tiles") for chain in CHAINS + PLANE_CHAINS)
+        yield from (fused_build(chain) for chain in CHAINS + PLANE_CHAINS)
         yield from transposed_io.transpose_builds()
 
     def why_not(self, problem: ConvProblem) -> str | None:
@@ -92,13 +96,14 @@ class FusedFft(GpuAlgorithm):
         if not found:
             reach = "x".join(map(str, problem.kernel_extent))
             return f"the kernel reaches over {reach}, more than the largest tile of a block"
-        fewest = min(way.blocks for way in found)
+        fewest = min(geometry.blocks for geometry in found)
         most = max(fewest, transposed_io.transpose_blocks(problem))
         return "needs more blocks than a launch may have" if most > GRID_X else None
 
     def choice(self, problem: ConvProblem, machine: GpuMachine) -> FusedGeometry:
         """The fastest by prediction, of a problem that is served."""
-        return next(way for way in fused_geometries(problem, self.chain, machine) if way.blocks <= GRID_X)
+        found = fused_geometries(problem, self.chain, machine)
+        return next(geometry for geometry in found if geometry.blocks <= GRID_X)
 
     def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         computed = self.choice(problem, machine).seconds
@@ -137,7 +142,7 @@ def fused_geometries(
         if tiling and resident(one, machine, problem.w_shape[1]):
             seconds = tiles_seconds(problem, one, tiling, machine)
             found.append(FusedGeometry(one, tiling, tiling.count(problem), seconds))
-    return tuple(sorted(found, key=lambda way: way.seconds))
+    return tuple(sorted(found, key=lambda geometry: geometry.seconds))
 
 
 def tiles_seconds(problem: ConvProblem, chain: Chain, tiling: BlockTiling, machine: GpuMachine) -> float:
@@ -167,7 +172,7 @@ class FusedFftPlan(GpuPlan):
     def _kernel(self, blocks: int, channels: int) -> Launch:
         chain = self._chain
         shared = block_bytes(chain, channels)
-        return self.launch(chain.build("tiles"), "tiles", (blocks,), chain.threads, shared)
+        return self.launch(fused_build(chain), "tiles", (blocks,), chain.threads, shared)
 
     def prepare_filter(self, w: Any) -> Any:
         """(K * C/groups, points) complex64, in the order of the kernel's last stage."""

@@ -93,7 +93,7 @@ class GpuMachine:
         return RATES[max(known) if known else min(RATES)]
 
     def peak(self, dtype: str) -> float:
-        """flop/s of the ordinary units; 16-bit elements are computed in float32."""
+        """flop/s of CUDA cores; 16-bit elements are computed in float32."""
         rate = self._rates[1 if dtype == "float64" else 0]
         return 2 * self.efficiency * rate * self.multiprocessors * self.clock
 

@@ -57,15 +57,12 @@ class Chain:
         """One point is left out after each 16, or as many as the last stage has, as in fft_fused.cu."""
         return 8 * (self.points + self.points // max(16, self.radices[-1]))
 
-    def build(self, form: str) -> Build:
-        """form: "tiles", or "rows" for the rows of a longer transform."""
-        return self._build("fft_fused.cu", FORM_TILES=int(form == "tiles"), FORM_ROWS=int(form == "rows"))
+    def build(self, source: str, *, weighted: bool, **more: int) -> Build:
+        """Of one of its programs.
 
-    def cluster_build(self, blocks: int) -> Build:
-        """For rows of so many blocks side by side."""
-        return self._build("fft_cluster.cu", FORM_TILES=0, CLUSTER=blocks)
-
-    def _build(self, source: str, **more: int) -> Build:
+        Args:
+            weighted: the transform along the width, as for tiles; not for rows, whose columns were weighted.
+        """
         return Build.of(
             source,
             HEIGHT=self.height,
@@ -73,16 +70,13 @@ class Chain:
             RADICES=",".join(map(str, self.radices)),
             THREADS=self.threads,
             RESIDENT=self.resident,
+            WEIGHTS=int(weighted),
             **more,
             COSINES=cosines(),
         )
 
     def tables(self, weighted: bool) -> np.ndarray:
-        """(factors,) complex64 of all stages, one behind the other.
-
-        Args:
-            weighted: the transform along the width, as for tiles; not for rows, whose columns were weighted.
-        """
+        """(factors,) complex64 of all stages, one behind the other; `weighted` as for the build."""
         tables, span = [], self.points
         for radix in self.radices:
             inner = self.width if span > self.width else 1

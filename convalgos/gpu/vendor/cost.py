@@ -1,16 +1,17 @@
-"""About how long cuDNN takes: an implicit GEMM in tiles, as its engines for dense layers compute it.
+"""Cost model of cuDNN: an implicit GEMM in tiles, as its engines for dense layers compute it.
 
-On an H200 a layer that was timed there takes what it took (`cudnn_recorded`): no model of a library whose
+On an H200, a layer that was timed there costs what it took (`vendor.recorded`): no model of a library whose
 heuristics choose among hundreds of kernels comes as close. All else is a product in tiles. Multiprocessors
-take the tiles in turns, and each is bound by its products or by loading what they multiply; products with few
-tiles are split along their sums. Which kernel runs, cuDNN decides; here the tile that would be the fastest
-counts. Tensor cores want channels last and vectors of channels: other layouts are transposed before and
-after, the filter, too.
+take the tiles in turns. Each is bound by its products, or by loading what they multiply. Products with few
+tiles are split along their sums (split-K). Which kernel runs, cuDNN decides; the model takes the tile that
+would be the fastest. Tensor cores want channels last and vectors of channels: other layouts are transposed
+before and after, and so is the filter.
 
 Calibrated on an H200 with cuDNN 9.19, by least squares on the dense layers of over 5 GFLOP that were timed
 there (shorter times hold the host's). Channels last on tensor cores, each network predicted by the others,
 model / measured is 0.96 in TF32 and 1.01 in float16 in the geometric mean, off by a factor of 1.13 as a rule,
-1.31 at most; channels first by 1.09. In strict float32 it is 1.4: transforms may win, which no tile tells of.
+1.31 at most; channels first by 1.09. In strict float32 it is 1.4: there cuDNN may use transforms, which the
+model lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device.machine import GpuMachine
 from convalgos.gpu.vendor.recorded import HOST, is_recorded, recorded_seconds
 
-CUDNN_TILES = {  # pixels x filters of a block, on the ordinary units and on tensor cores
+CUDNN_TILES = {  # pixels x filters of a block, on CUDA cores and on tensor cores
     False: ((128, 128), (128, 64), (128, 32), (64, 64), (64, 32)),
     True: (
         *((256, 128), (128, 256), (128, 192), (256, 64), (128, 128)),
@@ -35,13 +36,13 @@ STEP = 32  # products of a step of a tile
 REACHED = {"float32": 0.73, "tf32": 0.90, "float16": 0.93}  # of the peak, by a tile that waits for no loads
 LOADS = 66.5  # products of tensor cores in whose time an element is loaded
 FILL = 930.0  # bytes of their sum in whose time a tile begins and ends
-PLAIN_LOADS, PLAIN_FILL = 20.5, 224.0  # the same of the ordinary units
+PLAIN_LOADS, PLAIN_FILL = 20.5, 224.0  # the same of CUDA cores
 LARGE, SLOWER = 32, 1.9  # taps of a kernel beyond which tensor cores take so much longer
 SCARCE = 1.5  # the same, where channels fill no vector
 VECTOR = {"float32": 1, "tf32": 4, "float16": 8}  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
-DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of the ordinary units, by whether elements have 16 bits
+DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of CUDA cores, by whether elements have 16 bits
 WIDE, OF_WIDE = 100, {"channels_first": 0.078, "channels_last": 0.025}  # beyond so many taps, by layout
 
 

@@ -1,10 +1,12 @@
 """What cuDNN offers for a problem: the plans of all its heuristic modes, in order, and how one is opened.
 
 A plan is an engine with settings of its knobs, named by cuDNN as `eng67_k2=7_k13=0`. Plans that round more
-than the problem asks for are barred before anything else is looked at. What an engine is, its notes tell; the
-front end filters by notes but does not list them, so that they are found by filtering. That is a side effect,
-so it is tried first on an engine that is known to be an FFT; where it fails, nothing is taken for granted: no
-plan then repeats its bits, and every one may spread a NaN.
+than the problem asks for are barred before anything else is looked at.
+
+What an engine does, its numerical notes tell. The front end filters by notes but does not list them, so they
+are found by filtering. As that relies on a side effect, it is tried first on an engine that is known to be an
+FFT. Where that fails, nothing is taken for granted: no plan is then taken to repeat its bits, and every one
+to spread a NaN.
 
 Source: nvidia-cudnn-frontend (pygraph, plans.h); cuDNN's numerical notes.
 """

@@ -1,9 +1,10 @@
 """Running a plan of cuDNN: handles bound to streams, and the call with bare pointers.
 
-A handle serves one thread and one stream at a time. So each call takes a lane, a handle with room for the
-pointers, from those that are free on its stream, and puts it back: there are as many as there were calls at
-once, and binding a handle to its stream is paid when it is made. Front ends from 1.24 on have a call that
-takes an array of pointers, in the order of the arrays' names, in a quarter of the time of the public one.
+A handle serves one thread and one stream at a time. So handles are pooled: each call takes a lane (a handle
+with room for the pointers) from those that are free on its stream, and puts it back. There are as many lanes
+as there were calls at once, and a handle is bound to its stream once, when it is made. Front ends from 1.24
+on have a call that takes an array of pointers, in the order of the arrays' names, in a quarter of the time of
+the public one.
 
 Source: nvidia-cudnn-frontend (`execute`, `_execute_with_raw_ptrs`).
 """

@@ -35,12 +35,11 @@ PROBES = 4  # of a gradient: a wrong one agrees with as many by chance once in t
 SLACK = 4.0  # deviations of a sum of random errors
 PERIOD = 16381  # numbers of the data, after which they repeat: a prime, so that no row or channel does
 
-KernelCall = Callable[
-    [Any, Any, Any, Any], None
-]  # (x, w, bias, y): writes y, which may leave the bias (K,) alone
+# (x, w, bias, y): writes y, and may leave the bias (K,) alone.
+KernelCall = Callable[[Any, Any, Any, Any], None]
 
 REFERENCE = "convalgos.gpu.direct"  # the module of the algorithm that results are compared with
-_faults: dict[tuple[Any, ...], str | None] = {}  # what was checked -> why it is not trusted, or None
+_faults: dict[tuple[Any, ...], str | None] = {}  # what was checked -> why it is not used, or None
 _checking = threading.RLock()
 
 
