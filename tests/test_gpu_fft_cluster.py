@@ -173,7 +173,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_caught(monkeypatch, fault):
     """The launch stops with a reason, or the result is wrong."""
-    (old, new), whole = FAULTS[fault], shim.text
+    (old, new), whole = FAULTS[fault], shim.source_text
 
     def broken(build, replaced):
         body = whole(build, replaced)

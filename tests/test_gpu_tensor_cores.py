@@ -97,7 +97,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_float64_are_caught(monkeypatch, fault):
     old, new = FAULTS[fault]
-    whole = shim.text
+    whole = shim.source_text
 
     def broken(build, replaced):
         body = whole(build, replaced)
