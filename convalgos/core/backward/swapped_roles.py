@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
+from convalgos.core.algorithm import Figures
 from convalgos.core.backward.by_forward import StandIn
-from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem, Shape
 
 
@@ -46,7 +46,7 @@ class ByExchange(StandIn):
     def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [exchanged(problem).forward]
 
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+    def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         return 0.0  # dy is prepared in the run
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
