@@ -167,8 +167,9 @@ class PatchPlan(GpuPlan):
         p, module = problem, im2col_build(problem.dtype, problem.layout)
         self._last = p.layout == "channels_last"
         self._taps = self.device.table(tap_table(p))
-        self._passes = []
         most, (depth, rows, columns) = pixels_of_a_pass(p), p.as_3d.spatial_out
+        # (pixels, params, kernels) of each pass; there may be tens of thousands, which share their kernels.
+        self._passes, kernels = [], {}
         for first in range(0, p.gemm_m, most):
             count = min(most, p.gemm_m - first)
             fastest, slowest = sides(p, count)
@@ -177,10 +178,11 @@ class PatchPlan(GpuPlan):
                 **{"columns": columns, "rows": rows, "depth": depth, "fastest": fastest, "slowest": slowest},
                 **{"count": count, "filters": p.gemm_n, "first": first, "taps": p.gemm_k, "threads": threads},
             }
-            record = self.by_value(record_of(IM2COL_PARAMS, params))
-            patches = self.launch(module, "patches", (ceil_div(threads, THREADS),), THREADS)
-            output = self.launch(module, "output", (ceil_div(count * p.K, THREADS),), THREADS)
-            self._passes.append((record, count, patches, output))
+            if count not in kernels:
+                patches = self.launch(module, "patches", (ceil_div(threads, THREADS),), THREADS)
+                output = self.launch(module, "output", (ceil_div(count * p.K, THREADS),), THREADS)
+                kernels[count] = patches, output
+            self._passes.append((count, self.by_value(record_of(IM2COL_PARAMS, params)), kernels[count]))
 
     def prepare_filter(self, w: Any) -> Any:
         """(groups, K/groups, taps), or channels last (groups, taps, K/groups); taps as in the table."""
@@ -193,7 +195,7 @@ class PatchPlan(GpuPlan):
         p, xp = self.problem, self.device.xp
         bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
         scratch = workspace.view(y.dtype)
-        for params, count, patches, output in self._passes:
+        for count, params, (patches, output) in self._passes:
             taps, sums = count * p.gemm_k * p.groups, count * p.K
             matrix, result = scratch[:taps], scratch[taps : taps + sums]
             patches(x, matrix, self._taps, conv, params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,17 @@ def divisor(by: int) -> tuple[int, int, int]:
     return by, -(-(1 << (31 + shift)) // by), shift
 
 
+@cache
+def _empty_fields(dtype: np.dtype[Any]) -> dict[str, tuple[int, int, int] | int]:
+    """What each field of a record holds where nothing is told: (0, 0, 0) of those of the type DIVISOR."""
+    return {name: (0, 0, 0) if dtype[name] == DIVISOR else 0 for name in dtype.names or ()}
+
+
 def record_of(dtype: np.dtype[Any], values: Mapping[str, Any]) -> np.ndarray:
     """(1,) A record for kernels. Of fields of the type DIVISOR, values are the numbers to divide by."""
-    record = np.zeros(1, dtype)
-    for name, value in values.items():
-        record[name] = divisor(value) if dtype[name] == DIVISOR else value
-    return record
+    empty = _empty_fields(dtype)
+    told = {name: divisor(v) if empty[name] == (0, 0, 0) else v for name, v in values.items()}
+    return np.array([tuple((empty | told).values())], dtype)
 
 
 def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarray:
