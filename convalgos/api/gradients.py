@@ -13,7 +13,8 @@ from convalgos.api import planning
 from convalgos.core import arguments
 from convalgos.core.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
 from convalgos.core.plan import PreparedFilter
-from convalgos.core.problem import LAYOUTS, Shape, transposed_rows, transposed_spatial
+from convalgos.core.problem import LAYOUTS, Shape
+from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 

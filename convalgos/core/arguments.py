@@ -23,6 +23,8 @@ LONGEST_SHOWN = 120  # characters of an argument in an error
 
 Shape = tuple[int, ...]
 Pads = tuple[tuple[int, int], ...]
+IntsLike = int | Sequence[int]  # one for all spatial dimensions, or one for each
+PaddingLike = int | str | Sequence[int | Sequence[int]]  # the same, or (low, high) pairs, or a name
 
 
 class TooLarge(ValueError):

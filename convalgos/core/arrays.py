@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -63,12 +63,13 @@ def facts(name: str, array: Any) -> Facts:
 @cache
 def _dtype_of(of_torch: Any) -> np.dtype:
     """A dtype of torch as NumPy has it."""
-    name = str(of_torch).removeprefix("torch.")
+    name: Any = str(of_torch).removeprefix("torch.")
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    found: np.dtype = np.dtype(name)
+    return found
 
 
 def moveaxis(array: Any, source: int, destination: int) -> Any:
@@ -105,7 +106,17 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     return view
 
 
-def is_laid(flags: Any) -> bool:
+class Flags(Protocol):
+    """What is asked of the `flags` of a NumPy array."""
+
+    @property
+    def c_contiguous(self) -> bool: ...
+
+    @property
+    def aligned(self) -> bool: ...
+
+
+def is_laid(flags: Flags) -> bool:
     """Whether kernels may read and write an array of these `flags` where it lies, if its dtype is theirs.
 
     They go by whole elements from the first to the last, so none may begin amid the bytes of another: stores
@@ -129,7 +140,8 @@ def same_dtype(one: np.dtype, other: np.dtype) -> bool:
 def host_array(array: Any) -> np.ndarray:
     """A NumPy array of what lies on any device, copied where it must be."""
     if _is_cupy(array):
-        return array.get()
+        copied: np.ndarray = array.get()
+        return copied
     return as_numpy("array", array.detach().cpu() if is_tensor(array) else array)
 
 
@@ -182,7 +194,8 @@ def torch_stream(array: Any) -> int | None:
     """The CUDA stream that torch works on, where the array is one of its tensors on a GPU."""
     if not (is_tensor(array) and array.is_cuda):
         return None
-    return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    stream: int = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    return stream
 
 
 def like(array: Any, example: Any) -> Any:
@@ -276,5 +289,7 @@ def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         import ml_dtypes
 
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+        bits: np.ndarray = tensor.view(torch.int16).numpy()
+        return bits.view(ml_dtypes.bfloat16)
+    values: np.ndarray = tensor.numpy()
+    return values

@@ -1,4 +1,4 @@
-"""`kept`: an attribute that is computed when it is first asked for."""
+"""`cached_attribute`: an attribute that is computed when it is first asked for, and then kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from functools import cached_property as cached_attribute
     from functools import cached_property as kept
 else:
 
-    class kept:
+    class cached_attribute:
         """`functools.cached_property` without its lock, which before Python 3.12 takes a microsecond.
 
         Two threads may compute the same value, of which one is kept.
@@ -18,7 +19,7 @@ else:
             >>> class Square:
             ...     side = 3
             ...
-            ...     @kept
+            ...     @cached_attribute
             ...     def area(self):
             ...         return self.side**2
             >>> Square().area
@@ -37,3 +38,7 @@ else:
                 return self
             value = instance.__dict__[self._name] = self._compute(instance)
             return value
+
+    kept = cached_attribute
+
+__all__ = ["cached_attribute", "kept"]

@@ -19,6 +19,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 Matrix = tuple[tuple[Fraction, ...], ...]
+Pair = tuple[int, int]  # of rows, or of columns
 Axpy = Callable[[Fraction, Any, Any], Any]  # (a, x, y) -> a * x + y, where y may be None for 0
 
 # Finite points for each alpha. The error of a transform hangs on them more than on anything else (Barabasz
@@ -92,7 +93,8 @@ def amplification(m: int, r: int, points: tuple[Fraction, ...] | None = None) ->
     at, g, bt = cook_toom(m, r, points)
     variance = [_norm2(g_i) * _norm2(b_i) for g_i, b_i in zip(g, bt, strict=True)]
     worst = max(sum(c * c * v for c, v in zip(row, variance, strict=True)) for row in at)
-    return float(worst / r) ** 0.5
+    growth: float = float(worst / r) ** 0.5
+    return growth
 
 
 def multiply(axpy: Axpy, matrix: Matrix, x: Sequence[Any]) -> list[Any]:
@@ -162,7 +164,9 @@ def _sign_pairs(rows: Matrix) -> list[tuple[int, int]]:
     return pairs
 
 
-def _sharing_columns(axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> list:
+def _sharing_columns(
+    axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequence[tuple[int, int]]
+) -> list[Any]:
     """Rows need only the sum or the difference of x[j] and x[k], for each pair (j, k)."""
     one = Fraction(1)
     both = {j: (k, axpy(one, x[k], x[j]), axpy(-one, x[k], x[j])) for j, k in pairs}
@@ -175,7 +179,9 @@ def _sharing_columns(axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequen
     return y
 
 
-def _sharing_rows(axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequence[tuple[int, int]]) -> list:
+def _sharing_rows(
+    axpy: Axpy, matrix: Matrix, x: Sequence[Any], pairs: Sequence[tuple[int, int]]
+) -> list[Any]:
     """Both rows of a pair (i, k) are made of the same two parts, added in one and subtracted in the other."""
     y: list[Any] = [None] * len(matrix)
     for i, k in pairs:

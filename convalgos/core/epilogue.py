@@ -113,10 +113,11 @@ def add_and_activate(y: np.ndarray, residual: np.ndarray | None, activation: Act
 def activated(v: np.ndarray, activation: Activation) -> np.ndarray:
     """The activation of each element, in its type: float32 or float64."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return _activated(v, *activation)
+        y: np.ndarray = _activated(v, *activation)
+    return y
 
 
-def _activated(v: np.ndarray, name: str, a: float, b: float) -> np.ndarray:
+def _activated(v: np.ndarray, name: str, a: float, b: float) -> Any:
     if name == "relu":
         return np.maximum(v, 0)
     if name == "clip":
@@ -134,11 +135,11 @@ def _activated(v: np.ndarray, name: str, a: float, b: float) -> np.ndarray:
     return share if name == "sigmoid" else np.where(v < BELOW, 0, v * share)
 
 
-def _sigmoid(v: np.ndarray) -> np.ndarray:
+def _sigmoid(v: np.ndarray) -> Any:
     return 1 / (1 + np.exp(-v))
 
 
-def _normal_distribution(v: np.ndarray) -> np.ndarray:
+def _normal_distribution(v: np.ndarray) -> Any:
     from scipy.special import ndtr  # takes its time to be imported, and few ask for it
 
     return ndtr(v)

@@ -324,5 +324,6 @@ def numpy_dtype(name: str) -> np.dtype:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        found: np.dtype = np.dtype(ml_dtypes.bfloat16)
+        return found
     return np.dtype(name)

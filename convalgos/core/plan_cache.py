@@ -108,7 +108,7 @@ def weight(plan: Plan) -> int:
 def _held(value: Any, seen: set[int]) -> int:
     """Bytes of the arrays that can be reached through attributes and containers, each once."""
     kind = type(value)
-    if kind is np.ndarray:
+    if isinstance(value, np.ndarray):
         if id(value) in seen:
             return 0
         seen.add(id(value))

@@ -11,15 +11,30 @@ three spatial dimensions. `layout` says in which order x and y lie in memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from convalgos.core import arguments, problem_text
-from convalgos.core.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, Shape
-from convalgos.core.cached_attribute import kept
+from convalgos.core import arguments, problem_checks, problem_text
+from convalgos.core.arguments import (
+    COMPUTE_DTYPES,
+    DIRECTIONS,
+    DTYPES,
+    LAYOUTS,
+    MODES,
+    IntsLike,
+    PaddingLike,
+    Pads,
+    Shape,
+)
+from convalgos.core.cached_attribute import cached_attribute
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+__all__ = ["COMPUTE_DTYPES", "DIRECTIONS", "DTYPES", "LAYOUTS", "MODES", "ConvProblem", "Shape"]
 
 EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
-LARGEST_COUNT = 2**63 - 1
 ARRAYS = {  # direction -> what a run reads first and second, and what it writes
     "forward": ("x", "w", "y"),
     "backward_data": ("dy", "w", "dx"),
@@ -27,7 +42,7 @@ ARRAYS = {  # direction -> what a run reads first and second, and what it writes
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class ConvProblem:
     """One convolution, from shapes and parameters.
 
@@ -57,129 +72,79 @@ class ConvProblem:
 
     x_shape: Shape
     w_shape: Shape
-    stride: Any = 1  # Shape once constructed
-    padding: Any = 0  # Pads once constructed
-    dilation: Any = 1  # Shape once constructed
-    groups: int = 1
-    mode: str = field(default="cross_correlation", kw_only=True)
-    layout: str = field(default="channels_first", kw_only=True)
-    dtype: str = field(default="float32", kw_only=True)
-    direction: str = field(default="forward", kw_only=True)
-    compute_dtype: str | None = field(default=None, kw_only=True)
+    stride: Shape
+    padding: Pads  # (low, high) of each spatial dimension
+    dilation: Shape
+    groups: int
+    mode: str
+    layout: str
+    dtype: str
+    direction: str
+    compute_dtype: str
 
-    def __post_init__(self) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
+    def __init__(
+        self, x_shape: Sequence[int], w_shape: Sequence[int], stride: IntsLike = 1, padding: PaddingLike = 0,
+        dilation: IntsLike = 1, groups: int = 1, *, mode: str = "cross_correlation",
+        layout: str = "channels_first", dtype: DTypeLike = "float32", direction: str = "forward",
+        compute_dtype: DTypeLike | None = None,
+    ):  # fmt: skip
+        self._fill(
+            problem_checks.fields(
+                x_shape, w_shape, stride, padding, dilation, groups, mode, layout, dtype, direction,
+                compute_dtype,
+            )
+        )  # fmt: skip
+        problem_checks.check_extent(self.x_shape, self.padding, self.kernel_extent)
+        problem_checks.check_counts(self.x_shape, self.w_shape, self.padding, self.y_shape, self.flops)
 
-        put("x_shape", arguments.shape("x_shape", self.x_shape))
-        put("w_shape", arguments.shape("w_shape", self.w_shape))
-        if not 3 <= len(self.x_shape) <= 5:
-            raise ValueError(
-                f"x_shape={self.x_shape} must be (N, C, *spatial) with 1, 2 or 3 spatial dimensions"
-            )
-        if len(self.w_shape) != len(self.x_shape):
-            raise ValueError(
-                f"w_shape={self.w_shape} must be (K, C/groups, *kernel) with as many dimensions as "
-                f"x_shape={self.x_shape}"
-            )
-        if min(self.w_shape[2:]) < 1:
-            raise ValueError(f"w_shape={self.w_shape} must have kernel sizes of at least 1")
-        put("stride", arguments.per_dim("stride", self.stride, self.ndim, 1))
-        put("dilation", arguments.per_dim("dilation", self.dilation, self.ndim, 1))
-        put("groups", arguments.integer("groups", self.groups, 1))
-        self._check_channels()
-        for name, allowed in (("mode", MODES), ("layout", LAYOUTS), ("direction", DIRECTIONS)):
-            arguments.one_of(name, getattr(self, name), allowed)
-        put("dtype", arguments.one_of("dtype", arguments.dtype_name(self.dtype), tuple(DTYPES)))
-        compute = arguments.default_compute(self.dtype) if self.compute_dtype is None else self.compute_dtype
-        put("compute_dtype", arguments.one_of("compute_dtype", arguments.dtype_name(compute), COMPUTE_DTYPES))
-        put("padding", arguments.pads(self.padding, self.spatial, self.kernel, self.stride, self.dilation))
-        self._check_extent()
-        self._check_counts()
+    def _fill(self, fields: Mapping[str, Any]) -> None:
+        self.__dict__.update(fields)  # once, by the constructors: after that nothing changes
 
     def __hash__(self) -> int:
-        """Kept: a problem is the key of many caches, and asked for its hash a hundred times in one choice."""
-        kept = self.__dict__.get("_hash")
-        if kept is None:
-            kept = hash(tuple(self.__dict__[f] for f in self.__dataclass_fields__))
-            object.__setattr__(self, "_hash", kept)
-        return kept
+        return self._hash
+
+    @cached_attribute
+    def _hash(self) -> int:
+        """A problem is the key of many caches, and asked for its hash a hundred times in one choice."""
+        return hash(tuple(self.__getstate__().values()))
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields: a hash is good for one process only."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
-    def _check_channels(self) -> None:
-        if self.C % self.groups:
-            raise ValueError(f"groups={self.groups} must divide the C={self.C} channels of x")
-        if self.K % self.groups:
-            raise ValueError(f"groups={self.groups} must divide the K={self.K} filters of w")
-        if self.w_shape[1] != self.C // self.groups:
-            raise ValueError(
-                f"w_shape={self.w_shape} must have C/groups = {self.C}/{self.groups} = "
-                f"{self.C // self.groups} input channels in its second dimension"
-            )
-
-    def _check_extent(self) -> None:
-        for size, (low, high), reach in zip(self.spatial, self.padding, self.kernel_extent, strict=True):
-            if size and size + low + high < reach:
-                raise ValueError(
-                    f"padding={self.padding} must make x_shape={self.x_shape} at least as large as "
-                    f"the (dilated) kernel, which spans {self.kernel_extent}"
-                )
-
-    def _check_counts(self) -> None:
-        """Addresses and counts are 64-bit integers in compiled code."""
-        padded = [size + low + high for size, (low, high) in zip(self.spatial, self.padding, strict=True)]
-        for what, shape in (
-            (f"x_shape={self.x_shape}", self.x_shape),
-            (f"w_shape={self.w_shape}", self.w_shape),
-            (f"padding={self.padding} of x_shape={self.x_shape}", (self.N, self.C, *padded)),
-            (f"y of shape {self.y_shape}", self.y_shape),
-        ):
-            if math.prod(shape) > arguments.LARGEST:
-                raise arguments.TooLarge(
-                    f"{what} has more elements than an array can have, {arguments.LARGEST}"
-                )
-        if self.flops > LARGEST_COUNT:
-            raise arguments.TooLarge(
-                f"x_shape={self.x_shape} and w_shape={self.w_shape} take {self.flops:.1e} flops, more than "
-                "any computer does in a year"
-            )
-
     # --- sizes -------------------------------------------------------------------------------
 
-    @kept
+    @cached_attribute
     def ndim(self) -> int:
         """Number of spatial dimensions: 1, 2 or 3."""
         return len(self.x_shape) - 2
 
-    @kept
+    @cached_attribute
     def N(self) -> int:
         return self.x_shape[0]
 
-    @kept
+    @cached_attribute
     def C(self) -> int:
         return self.x_shape[1]
 
-    @kept
+    @cached_attribute
     def K(self) -> int:
         return self.w_shape[0]
 
-    @kept
+    @cached_attribute
     def spatial(self) -> Shape:
         return self.x_shape[2:]
 
-    @kept
+    @cached_attribute
     def kernel(self) -> Shape:
         return self.w_shape[2:]
 
-    @kept
+    @cached_attribute
     def kernel_extent(self) -> Shape:
         """Input elements that the dilated kernel spans, per dimension."""
         return tuple(d * (r - 1) + 1 for r, d in zip(self.kernel, self.dilation, strict=True))
 
-    @kept
+    @cached_attribute
     def spatial_out(self) -> Shape:
         return tuple(
             max(0, (size + low + high - reach) // step + 1)
@@ -206,7 +171,7 @@ class ConvProblem:
         end = min(taps, (size - 1 - start) // dilation + 1)
         return start + first * dilation, first, max(first, end)
 
-    @kept
+    @cached_attribute
     def y_shape(self) -> Shape:
         """(N, K, *spatial_out)."""
         return (self.N, self.K, *self.spatial_out)
@@ -222,7 +187,7 @@ class ConvProblem:
         """Names of the arrays of a run: what it reads first and second, and what it writes."""
         return ARRAYS[self.direction]
 
-    @kept
+    @cached_attribute
     def array_shapes(self) -> tuple[Shape, Shape, Shape]:
         """Shapes of these arrays in memory; a gradient has the shape of what it is the gradient of."""
         shapes = {
@@ -267,7 +232,7 @@ class ConvProblem:
     def is_pointwise(self) -> bool:
         return all(r == 1 for r in self.kernel)
 
-    @kept
+    @cached_attribute
     def is_empty(self) -> bool:
         """Nothing to sum: y is empty, or every one of its elements is a sum of nothing, or of padding."""
         if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
@@ -279,7 +244,7 @@ class ConvProblem:
             )
         )
 
-    @kept
+    @cached_attribute
     def itemsize(self) -> int:
         return DTYPES[self.dtype]
 
@@ -290,39 +255,39 @@ class ConvProblem:
 
     # --- work --------------------------------------------------------------------------------
 
-    @kept
+    @cached_attribute
     def gemm_m(self) -> int:
         """N*P*Q: rows of the GEMM view, of one group."""
         return self.N * math.prod(self.spatial_out)
 
-    @kept
+    @cached_attribute
     def gemm_n(self) -> int:
         """K/groups."""
         return self.K // self.groups
 
-    @kept
+    @cached_attribute
     def gemm_k(self) -> int:
         """C/groups*R*S."""
         return math.prod(self.w_shape[1:])
 
-    @kept
+    @cached_attribute
     def flops(self) -> int:
         """Multiplications and additions of the direct convolution (padding counted as data)."""
         return 2 * self.gemm_m * self.K * self.gemm_k
 
-    @kept
+    @cached_attribute
     def x_bytes(self) -> int:
         return math.prod(self.x_shape) * self.itemsize
 
-    @kept
+    @cached_attribute
     def w_bytes(self) -> int:
         return math.prod(self.w_shape) * self.itemsize
 
-    @kept
+    @cached_attribute
     def y_bytes(self) -> int:
         return math.prod(self.y_shape) * self.itemsize
 
-    @kept
+    @cached_attribute
     def bytes(self) -> int:
         """Least traffic: x and w read once, y written once."""
         return self.x_bytes + self.w_bytes + self.y_bytes
@@ -340,17 +305,17 @@ class ConvProblem:
 
     def with_valid(self, **changes: Any) -> ConvProblem:
         """`replace` by fields that are known to be valid, in their final form: nothing is checked."""
-        made = object.__new__(ConvProblem)
-        made.__dict__.update(self.__getstate__(), **changes)
+        made = ConvProblem.__new__(ConvProblem)
+        made._fill(self.__getstate__() | changes)
         return made
 
-    @kept
+    @cached_attribute
     def relaid(self) -> ConvProblem:
         """The same problem in the other layout."""
         first = self.layout == "channels_first"
         return self.with_valid(layout="channels_last" if first else "channels_first")
 
-    @kept
+    @cached_attribute
     def reread(self) -> ConvProblem:
         """The problem in the layout in which the same memory is faster to compute, or itself.
 
@@ -363,7 +328,7 @@ class ConvProblem:
             return self.relaid
         return self
 
-    @kept
+    @cached_attribute
     def as_3d(self) -> ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
         missing = 3 - self.ndim
@@ -396,52 +361,3 @@ class ConvProblem:
             ValueError: says which word is not understood, given twice or missing.
         """
         return cls(**problem_text.read(text))
-
-
-# --- transposed convolution ---------------------------------------------------------------
-
-
-def transposed_spatial(
-    sizes: Shape, kernel: Shape, stride: Any, padding: Any, dilation: Any, output_padding: Any
-) -> Shape:
-    """Sizes of the map that a transposed convolution makes of a map of `sizes`.
-
-    A convolution with these parameters makes a map of `sizes` of each of `stride` maps; `output_padding`
-    says which. Where the dilation is larger it may reach up to that: then see `transposed_rows`.
-    padding="same" makes a map of size * stride.
-
-    Raises:
-        ValueError: names the argument, its value and what would be valid.
-    """
-    ndim = len(sizes)
-    steps, spread = (
-        arguments.per_dim("stride", stride, ndim, 1),
-        arguments.per_dim("dilation", dilation, ndim, 1),
-    )
-    more = arguments.per_dim("output_padding", output_padding, ndim, 0)
-    if any(m >= max(s, d) for m, s, d in zip(more, steps, spread, strict=True)):
-        raise ValueError(
-            f"output_padding={output_padding!r} must be less than stride={stride!r} or dilation={dilation!r}"
-        )
-    if isinstance(padding, str) and padding == "same":
-        if any(more):
-            raise ValueError(f"output_padding={output_padding!r} must be 0 with padding='same'")
-        return tuple(n * s for n, s in zip(sizes, steps, strict=True))
-    pads = arguments.pads(padding, sizes, kernel, steps, spread)
-    spatial = tuple(
-        (n - 1) * s + d * (r - 1) + 1 + m - low - high
-        for n, s, d, r, m, (low, high) in zip(sizes, steps, spread, kernel, more, pads, strict=True)
-    )
-    if min(spatial) < 0 or any(n and not size for n, size in zip(spatial, sizes, strict=True)):
-        raise ValueError(f"padding={padding!r} leaves no output of an input of sizes {sizes}")
-    return spatial
-
-
-def transposed_rows(stride: Any, output_padding: Any, ndim: int) -> Shape:
-    """Rows of zeros that x of a transposed convolution lacks on the high side, per dimension.
-
-    A map of `transposed_spatial` has a whole stride more, and the convolution an output, for each of them.
-    """
-    steps = arguments.per_dim("stride", stride, ndim, 1)
-    more = arguments.per_dim("output_padding", output_padding, ndim, 0)
-    return tuple(m // s for m, s in zip(more, steps, strict=True))

@@ -22,7 +22,10 @@ VARIABLE = "CONVALGOS_PROFILE"
 @cache
 def profiles() -> dict[str, dict[str, Any]]:
     """name -> figures, and their `origin`."""
-    return json.loads(resources.files("convalgos.core").joinpath("profiles.json").read_text("utf-8"))
+    found: dict[str, dict[str, Any]] = json.loads(
+        resources.files("convalgos.core").joinpath("profiles.json").read_text("utf-8")
+    )
+    return found
 
 
 def of_gpus() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from convalgos.core.forks import guarded
 
@@ -27,12 +27,12 @@ class Owner(Protocol):
     """What of a plan is asked for here."""
 
     workspace_bytes: int
-    _free: list
+    _free: list[Any]
 
 
 # A plan may go, and `_gone` be called, amid any line here, in the same thread.
 _lock = guarded(threading.RLock())
-_kept: OrderedDict[int, tuple[weakref.ref, int]] = (
+_kept: OrderedDict[int, tuple[weakref.ref[Owner], int]] = (
     OrderedDict()
 )  # id of a plan -> it, bytes it is counted with
 _total = 0

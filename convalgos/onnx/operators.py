@@ -55,10 +55,11 @@ class _ConvOp(OpRun):
         raise NotImplementedError
 
     def _conv(self, p: ConvProblem, x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
-        return conv(
+        y: np.ndarray = conv(
             x, w, b, stride=p.stride, padding=p.padding, dilation=p.dilation, groups=p.groups, mode=p.mode,
             algorithm=type(self).choose(p),
         )  # fmt: skip
+        return y
 
 
 class Conv(_ConvOp):

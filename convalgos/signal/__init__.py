@@ -120,7 +120,7 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
         return None
     x, w = arrays
     dtype = np.result_type(x, w)
-    if dtype.kind == "b" or (mode == "valid" and _larger(x.shape, w.shape) is None):
+    if dtype.kind == "b" or (mode == "valid" and short_signals.larger(x.shape, w.shape) is None):
         return None
     integral = dtype.kind in "iu"
     chosen = method
@@ -191,14 +191,6 @@ def _largest(x: np.ndarray) -> int:
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def _larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
-    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
-    pairs = list(zip(shape1, shape2, strict=True))
-    if all(a >= b for a, b in pairs):
-        return 0
-    return 1 if all(b >= a for a, b in pairs) else None
-
-
 def _convolved(
     x: np.ndarray, w: np.ndarray, mode: str, axes: set[int] | None, method: str
 ) -> np.ndarray | None:
@@ -216,10 +208,10 @@ def _convolved(
         return None
     sizes = [[a.shape[i] for i in convolved] for a in (x, w)]
     if mode == "valid":
-        larger = _larger(*map(tuple, sizes))
-        if larger is None:
+        which = short_signals.larger(*map(tuple, sizes))
+        if which is None:
             return None
-        if larger == 1:
+        if which == 1:
             x, w, sizes = w, x, sizes[::-1]
     wanted = [_crop(mode, s1, s2) for s1, s2 in zip(*sizes, strict=True)]
     centred = x.shape

@@ -54,15 +54,24 @@ def transformed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
     if y is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
     full = [n + k - 1 for n, k in zip(x.shape, w.shape, strict=True)]
-    larger = _larger(x.shape, w.shape)
-    if math.prod(full) > TRANSFORMED or (mode == "valid" and larger is None):
+    nested = larger(x.shape, w.shape) is not None
+    if math.prod(full) > TRANSFORMED or (mode == "valid" and not nested):
         return None
     lengths = [scipy.fft.next_fast_len(n, x.dtype.kind == w.dtype.kind == "f") for n in full]
     if x.dtype.kind == w.dtype.kind == "f":
         y = scipy.fft.irfftn(scipy.fft.rfftn(x, lengths) * scipy.fft.rfftn(w, lengths), lengths)
     else:
         y = scipy.fft.ifftn(scipy.fft.fftn(x, lengths) * scipy.fft.fftn(w, lengths))
-    return y[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
+    inside = y[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))]
+    return np.array(inside)
+
+
+def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
+    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
+    pairs = list(zip(shape1, shape2, strict=True))
+    if all(a >= b for a, b in pairs):
+        return 0
+    return 1 if all(b >= a for a, b in pairs) else None
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -89,7 +98,8 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if x.size + w.size > LONGEST or x.size * w.size > most:
         return None
     if mode != "same":
-        return np.convolve(x, w, mode)  # type: ignore[call-overload]
+        y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of "full" and "valid"
+        return y
     return np.convolve(x, w)[_crop(mode, x.size, w.size)].copy()
 
 
@@ -97,7 +107,7 @@ def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     """The same of several axes: the larger array, times each element of the other, is added in its place."""
     if max(x.size, w.size) > LONGEST or min(x.size, w.size) > TAPS:
         return None
-    if mode == "valid" and _larger(x.shape, w.shape) is None:
+    if mode == "valid" and larger(x.shape, w.shape) is None:
         return None
     dtype = np.result_type(x, w)
     image, kernel = (a.astype(dtype, copy=False) for a in ((x, w) if x.size >= w.size else (w, x)))
@@ -115,14 +125,6 @@ def _floating(array: np.ndarray, single: bool) -> np.ndarray:
     """In single or in double precision, real or complex as it was."""
     kinds = (np.complex64, np.float32) if single else (np.complex128, np.float64)
     return array.astype(kinds[array.dtype.kind != "c"], copy=False)
-
-
-def _larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
-    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
-    pairs = list(zip(shape1, shape2, strict=True))
-    if all(a >= b for a, b in pairs):
-        return 0
-    return 1 if all(b >= a for a, b in pairs) else None
 
 
 def _crop(mode: str, n: int, k: int) -> slice:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convalgos.core.algorithm import Algorithm, Unsupported
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.errors import Unsupported
 from convalgos.testing.answers import KINDS, check, check_all, example
 from convalgos.testing.contract import CHECKS
 from convalgos.testing.memory import Guarded

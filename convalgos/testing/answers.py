@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Plan
-from convalgos.core.plan import numpy_dtype
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.testing.memory import Guarded, forget_workspaces, poisoned

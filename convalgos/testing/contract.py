@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, Unsupported
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
+from convalgos.core.errors import Unsupported
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from convalgos.core import allocator
-from convalgos.core.algorithm import Plan
+from convalgos.core.plan import Plan
 
 Array = np.ndarray[Any, Any]
 

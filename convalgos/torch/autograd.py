@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from convalgos.torch import operators
 from convalgos.torch.eager import is_plain
+from convalgos.torch.operators import Operator
 
 Product = Callable[..., Tensor]  # (first, second, extra, stride, pads, dilation, groups, last)
 SETTINGS = 5  # of these, how many follow the first three
@@ -33,14 +34,16 @@ class Place(NamedTuple):
         groups = groups if self.in_groups else 1
         count, *shape = array.shape
         size = shape[self.axis]
-        split = array.unflatten(self.axis + 1, (groups, size // groups)).movedim(0, self.axis + 1)
+        folded = array.unflatten(self.axis + 1, (groups, size // groups))  # type: ignore[no-untyped-call]
+        split: Tensor = folded.movedim(0, self.axis + 1)
         return split.reshape(*shape[: self.axis], count * size, *shape[self.axis + 1 :])
 
     def unfold(self, array: Tensor, groups: int, count: int) -> Tensor:
         """`fold` turned back."""
         groups = groups if self.in_groups else 1
         size = array.shape[self.axis] // count // groups
-        split = array.unflatten(self.axis, (groups, count, size)).movedim(self.axis + 1, 0)
+        parts = array.unflatten(self.axis, (groups, count, size))  # type: ignore[no-untyped-call]
+        split: Tensor = parts.movedim(self.axis + 1, 0)
         return split.flatten(self.axis + 1, self.axis + 2)
 
 
@@ -61,7 +64,7 @@ class Folds(NamedTuple):
 
 
 def _product(
-    operator: Any, gradients: Callable[[Any, Tensor], tuple[Tensor | None, ...]], folds: Folds
+    operator: Operator, gradients: Callable[[Any, Tensor], tuple[Tensor | None, ...]], folds: Folds
 ) -> Product:
     """An operator with its gradients.
 
@@ -70,78 +73,102 @@ def _product(
             `saved_tensors`, first and second, and `how`, the settings.
     """
 
-    def keep(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         first, second, _, *ctx.how = inputs
         ctx.save_for_backward(first, second)
 
-    def differentiate(ctx: Any, g: Tensor | None) -> tuple:
+    def differentiate(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
         found = (None,) * 3 if g is None else gradients(ctx, g)
         return *found, *(None,) * SETTINGS
-
-    def mapped(info: Any, in_dims: tuple, first: Tensor, second: Tensor, extra: Any, *how: Any) -> Any:
-        at_first, at_second, at_extra = in_dims[:3]
-        *settings, groups, last = how
-        bias, extra = (extra, None) if isinstance(extra, Tensor) else (None, extra)
-        places = folds.of(at_first is not None, at_second is not None)
-        if places is None:  # the bias alone
-            y = apply(first, second, extra, *how).unsqueeze(0)
-        else:
-            of_first, of_second, of_y = places
-            if of_first is not None:
-                first = of_first.fold(first.movedim(at_first, 0), groups)
-            if of_second is not None:
-                second = of_second.fold(second.movedim(at_second, 0), groups)
-            wider = groups * info.batch_size if places is folds.both else groups
-            y = of_y.unfold(apply(first, second, extra, *settings, wider, last), groups, info.batch_size)
-        if bias is not None:
-            bias = bias.unsqueeze(0) if at_extra is None else bias.movedim(at_extra, 0)
-            y = y + _of_each_channel(bias, y.dim() - 3).unsqueeze(1)
-        return y, 0
 
     class Transformed(torch.autograd.Function):
         """What torch.func and forward gradients ask for, and operators alone do not have; slower to call."""
 
         @staticmethod
-        def forward(*inputs):
+        def forward(*inputs: Any) -> Any:
             return operator(*inputs)
 
         @staticmethod
-        def setup_context(ctx, inputs, output):
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
             keep(ctx, inputs, output)
-            first, second, extra, *_ = inputs
-            ctx.extra = None if isinstance(extra, Tensor) else extra
-            ctx.shape = output.shape
-            ctx.save_for_forward(first, second)
-            ctx.set_materialize_grads(False)
+            _keep_for_forward_gradient(ctx, inputs, output)
 
         @staticmethod
-        def jvp(ctx, of_first, of_second, of_extra, *_):
-            first, second = ctx.saved_tensors
-            parts = []
-            if of_first is not None:
-                parts.append(apply(of_first, second, ctx.extra, *ctx.how))
-            if of_second is not None:
-                parts.append(apply(first, of_second, ctx.extra, *ctx.how))
-            if of_extra is not None:
-                parts.append(_of_each_channel(of_extra, len(ctx.shape) - 2).expand(ctx.shape))
-            return sum(parts[1:], parts[0])
+        def jvp(ctx: Any, *of_inputs: Any) -> Tensor:
+            return _forward_gradient(apply, ctx, *of_inputs[:3])
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+            return _mapped(apply, folds, info.batch_size, in_dims, *inputs)
 
         backward = staticmethod(differentiate)
-        vmap = staticmethod(mapped)
 
     operator.register_autograd(differentiate, setup_context=keep)
 
-    @torch.compiler.disable
-    def transformed(*inputs: Any) -> Tensor:
-        return Transformed.apply(*inputs)
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it so
+    def transformed(*inputs: Any) -> Any:
+        return Transformed.apply(*inputs)  # type: ignore[no-untyped-call] # torch leaves it so
 
-    def apply(*inputs: Any) -> Tensor:
+    def apply(*inputs: Any) -> Any:
         first, second, extra, *_ = inputs
         if is_plain(first, second, extra if isinstance(extra, Tensor) else None):
             return operator.directly(*inputs)
         return transformed(*inputs) if _is_transformed() else operator(*inputs)
 
     return apply
+
+
+def _keep_for_forward_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    first, second, extra, *_ = inputs
+    ctx.extra = None if isinstance(extra, Tensor) else extra
+    ctx.shape = output.shape
+    ctx.save_for_forward(first, second)
+    ctx.set_materialize_grads(False)
+
+
+def _forward_gradient(
+    apply: Product, ctx: Any, of_first: Tensor | None, of_second: Tensor | None, of_extra: Tensor | None
+) -> Tensor:
+    """The sum of what the directions of first, second and bias make of the result."""
+    first, second = ctx.saved_tensors
+    parts: list[Tensor] = []
+    if of_first is not None:
+        parts.append(apply(of_first, second, ctx.extra, *ctx.how))
+    if of_second is not None:
+        parts.append(apply(first, of_second, ctx.extra, *ctx.how))
+    if of_extra is not None:
+        parts.append(_of_each_channel(of_extra, len(ctx.shape) - 2).expand(ctx.shape))
+    return sum(parts[1:], parts[0])
+
+
+def _mapped(
+    apply: Product, folds: Folds, count: int, in_dims: tuple[int | None, ...], first: Tensor, second: Tensor,
+    extra: Any, *how: Any,
+) -> tuple[Tensor, int]:  # fmt: skip
+    """The operator under `torch.vmap` over `count` elements, and the mapped dimension of the result.
+
+    1. The mapped dimension of each array that has one is folded into the dimension that `folds` says.
+    2. The operator computes once; where both arrays are mapped, on so many times the groups.
+    3. The result is unfolded, the mapped dimension first; a bias, mapped or not, is added.
+    """
+    at_first, at_second, at_extra = in_dims[:3]
+    *settings, groups, last = how
+    bias, extra = (extra, None) if isinstance(extra, Tensor) else (None, extra)
+    places = folds.of(at_first is not None, at_second is not None)
+    if places is None:  # the bias alone
+        y = apply(first, second, extra, *how).unsqueeze(0)
+    else:
+        of_first, of_second, of_y = places
+        if of_first is not None and at_first is not None:
+            first = of_first.fold(first.movedim(at_first, 0), groups)
+        if of_second is not None and at_second is not None:
+            second = of_second.fold(second.movedim(at_second, 0), groups)
+        wider = groups * count if places is folds.both else groups
+        y = of_y.unfold(apply(first, second, extra, *settings, wider, last), groups, count)
+    if bias is not None:
+        bias = bias.unsqueeze(0) if at_extra is None else bias.movedim(at_extra, 0)
+        y = y + _of_each_channel(bias, y.dim() - 3).unsqueeze(1)
+    return y, 0
 
 
 def _is_transformed() -> bool:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from convalgos.core import arguments
+from convalgos.core.arguments import DTYPES
 from convalgos.core.errors import Unsupported
-from convalgos.core.problem import DTYPES, transposed_rows, transposed_spatial
+from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 from convalgos.torch import autograd
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs
 
@@ -92,15 +93,16 @@ def _conv(
     tensors = (input, weight, bias)
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
         how = (stride, padding, dilation, groups)
-        return handle_torch_function(function, tensors, *tensors, *how)
+        theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)
+        return theirs
     y = autograd.conv(*read(ndim, input, weight, bias, stride, padding, dilation, groups))
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 
 
 def read(
     ndim: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> tuple:
-    """The arguments of `products.conv`, once they are known to be valid: a batch, weight, bias, settings."""
+) -> tuple[Tensor, Tensor, Tensor | None, Ints, Ints, Ints, int, bool]:
+    """The arguments of `autograd.conv`, once they are known to be valid: a batch, weight, bias, settings."""
     input, weight, bias = _operands(ndim, input, weight, bias)
     groups = arguments.integer("groups", groups, 1)
     if input.shape[-ndim - 1] != weight.shape[1] * groups:
@@ -123,8 +125,9 @@ def _conv_transpose(
     tensors = (input, weight, bias)
     if has_torch_function(tensors):
         how = (stride, padding, output_padding, groups, dilation)
-        return handle_torch_function(function, tensors, *tensors, *how)
-    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)
+        return theirs
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call] # torch leaves it so
         raise Unsupported(
             "torch.jit.trace cannot record a transposed convolution of convalgos: use torch.export, or "
             "convalgos.torch.restore(model) before"

@@ -48,10 +48,10 @@ class Held(NamedTuple):
     version: int
     address: int
     forgotten: int  # `plan_cache.forgotten`
-    how: tuple  # stride, padding, dilation and groups of the module
+    how: tuple[Any, ...]  # stride, padding, dilation and groups of the module
     sample: np.ndarray  # a view, which keeps the memory, and so its address, taken
     sampled: bytes
-    steps: dict[tuple, Step]
+    steps: dict[tuple[Any, ...], Step]
 
     def is_of(self, module: Any, weight: Tensor) -> bool:
         return (
@@ -70,7 +70,7 @@ class Filters:
     def __init__(self) -> None:
         self._held: Held | None = None  # replaced as a whole: threads may share a module
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[type[Filters], tuple[()]]:
         return Filters, ()
 
     def find(self, module: Any, weight: Tensor, x: Tensor) -> Step | None:
@@ -116,20 +116,24 @@ def convolve(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     threads.share()
     values = x.numpy() if x.dtype is torch.float32 and not x.requires_grad else as_numpy("input", x.detach())
     added = None if bias is None else as_numpy("bias", bias.detach())
+    y: Tensor
     if axes is None:
-        return like(plan(values, prepared, bias=added), x)
-    return like(plan(values.transpose(axes[0]), prepared, bias=added).transpose(axes[1]), x)
+        y = like(plan(values, prepared, bias=added), x)
+    else:
+        y = like(plan(values.transpose(axes[0]), prepared, bias=added).transpose(axes[1]), x)
+    return y
 
 
 def _planned(module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Tensor | None) -> Step | None:
     """The step for a new input; None where it needs a copy, or nobody would tell that the filter changes."""
     ndim = len(module.kernel_size)
     how = module.stride, module.padding, module.dilation, module.groups
-    batched, weight, bias, *settings, last = functions.read(ndim, x, weight, bias, *how)
+    read = functions.read(ndim, x, weight, bias, *how)
+    batched, weight, bias, stride, pads, dilation, groups, last = read
     memory = operators.LAST[x.dim()] if last else torch.contiguous_format
-    if batched is not x or not x.is_contiguous(memory_format=memory) or weight.is_shared():
+    shared = weight.is_shared()  # type: ignore[no-untyped-call] # torch leaves it so
+    if batched is not x or not x.is_contiguous(memory_format=memory) or shared:
         return None
-    stride, pads, dilation, groups = settings
     problem = operators.how(stride, pads, dilation, groups, last)
     plan = planning.plan_for(
         tuple(x.shape), tuple(weight.shape), problem["stride"], problem["padding"], problem["dilation"],

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
+from convalgos.core.arguments import DTYPES
 from convalgos.core.errors import Unsupported
-from convalgos.core.problem import DTYPES
 from convalgos.torch import functions, inference
 
 CONVS = {1: functions.conv1d, 2: functions.conv2d, 3: functions.conv3d}

@@ -8,7 +8,8 @@ lie last in the memory of x, y and their gradients, and of dw, as they do in tor
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,15 +22,32 @@ Ints = list[int]
 DEVICES = ("cpu", "cuda")  # others, sparse and quantised tensors are refused by torch
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # dimensions -> memory format
 
-# Sizes may be symbols, for graphs of any size; the rest are numbers, which torch.jit.trace can record.
+# Ints may be symbols, for graphs of any size; the rest are numbers, which torch.jit.trace can record.
 HOW = "int[] stride, int[] pads, int[] dilation, int groups, bool last"
 
 
-def _operator(name: str, arguments: str) -> Any:
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Operator(Protocol):
+    """A custom operator of torch, with the function that it was made of."""
+
+    directly: Callable[..., Tensor]
+
+    def __call__(self, *inputs: Any) -> Tensor: ...
+
+    def register_fake(self, function: Function) -> Function: ...
+
+    def register_autograd(
+        self, backward: Callable[..., Any], *, setup_context: Callable[..., None]
+    ) -> None: ...
+
+
+def _operator(name: str, arguments: str) -> Callable[[Callable[..., Tensor]], Operator]:
     """Makes a function an operator, whose `directly` is the function itself."""
     schema = f"({arguments}, {HOW}) -> Tensor"
 
-    def operator(function: Any) -> Any:
+    def decorated(function: Callable[..., Tensor]) -> Operator:
         @functools.wraps(function)
         def shared(*given: Any) -> Tensor:
             threads.share()
@@ -39,19 +57,31 @@ def _operator(name: str, arguments: str) -> Any:
             f"convalgos::{name}", shared, mutates_args=(), device_types=DEVICES, schema=schema
         )
         made.directly = shared
-        return made
+        operator: Operator = made
+        return operator
 
-    return operator
+    return decorated
 
 
 @_operator("conv", "Tensor x, Tensor w, Tensor? bias")
-def conv(x, w, bias, stride, pads, dilation, groups, last):
+def conv(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    pads: Ints,
+    dilation: Ints,
+    groups: int,
+    last: bool,
+) -> Tensor:
     settings = how(stride, pads, dilation, groups, last)
     return _seen(planning.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")
-def backward_data(dy, w, sizes, stride, pads, dilation, groups, last):
+def backward_data(
+    dy: Tensor, w: Tensor, sizes: Ints, stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool
+) -> Tensor:
     channels = w.shape[1] * groups
     shape = (dy.shape[0], *sizes, channels) if last else (dy.shape[0], channels, *sizes)
     settings = how(stride, pads, dilation, groups, last)
@@ -59,15 +89,27 @@ def backward_data(dy, w, sizes, stride, pads, dilation, groups, last):
 
 
 @_operator("conv_backward_weights", "Tensor x, Tensor dy, SymInt[] kernel")
-def backward_weights(x, dy, kernel, stride, pads, dilation, groups, last):
+def backward_weights(
+    x: Tensor, dy: Tensor, kernel: Ints, stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool
+) -> Tensor:
     shape = (dy.shape[1], x.shape[1] // groups, *kernel)
     settings = how(stride, pads, dilation, groups, last)
     out = _empty(x, shape, last) if last or x.is_cuda else None  # else dw would lie in CuPy's memory
-    return gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **settings)
+    dw: Tensor = gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **settings)
+    return dw
 
 
 @conv.register_fake
-def _(x, w, bias, stride, pads, dilation, groups, last):
+def _(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    pads: Ints,
+    dilation: Ints,
+    groups: int,
+    last: bool,
+) -> Tensor:
     sizes = [
         (size + low + high - d * (r - 1) - 1) // s + 1
         for size, (low, high), d, r, s in zip(
@@ -83,12 +125,16 @@ def _(x, w, bias, stride, pads, dilation, groups, last):
 
 
 @backward_data.register_fake
-def _(dy, w, sizes, stride, pads, dilation, groups, last):
+def _(
+    dy: Tensor, w: Tensor, sizes: Ints, stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool
+) -> Tensor:
     return _empty(dy, (dy.shape[0], w.shape[1] * groups, *sizes), last)
 
 
 @backward_weights.register_fake
-def _(x, dy, kernel, stride, pads, dilation, groups, last):
+def _(
+    x: Tensor, dy: Tensor, kernel: Ints, stride: Ints, pads: Ints, dilation: Ints, groups: int, last: bool
+) -> Tensor:
     return _empty(x, (dy.shape[1], x.shape[1] // groups, *kernel), last)
 
 
@@ -96,17 +142,17 @@ def _(x, dy, kernel, stride, pads, dilation, groups, last):
 
 
 @register_flop_formula(torch.ops.convalgos.conv)
-def _(x_shape, w_shape, *_, out_shape=None, **__):
+def _(x_shape: Ints, w_shape: Ints, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return conv_flop_count(x_shape, w_shape, out_shape)
 
 
 @register_flop_formula(torch.ops.convalgos.conv_backward_data)
-def _(dy_shape, w_shape, *_, out_shape=None, **__):
+def _(dy_shape: Ints, w_shape: Ints, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return conv_flop_count(dy_shape, w_shape, out_shape, transposed=True)
 
 
 @register_flop_formula(torch.ops.convalgos.conv_backward_weights)
-def _(x_shape, dy_shape, *_, out_shape=None, **__):
+def _(x_shape: Ints, dy_shape: Ints, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return conv_flop_count(x_shape, out_shape, dy_shape)
 
 

@@ -16,8 +16,9 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
+from convalgos.core.arguments import Shape
 from convalgos.core.plan import flipped
-from convalgos.core.problem import ConvProblem, Shape
+from convalgos.core.problem import ConvProblem
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""Whether the parameters of a convolution go together, and the form in which a `ConvProblem` keeps them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from convalgos.core import arguments
+from convalgos.core.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, Pads, Shape
+
+LARGEST_COUNT = 2**63 - 1
+
+
+def fields(
+    x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Any, layout: Any,
+    dtype: Any, direction: Any, compute_dtype: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of a problem from its arguments, each checked by itself.
+
+    Raises:
+        ValueError: names the argument, its value and what would be valid.
+    """
+    x_shape, w_shape = arguments.shape("x_shape", x_shape), arguments.shape("w_shape", w_shape)
+    _check_shapes(x_shape, w_shape)
+    ndim = len(x_shape) - 2
+    stride = arguments.per_dim("stride", stride, ndim, 1)
+    dilation = arguments.per_dim("dilation", dilation, ndim, 1)
+    groups = arguments.integer("groups", groups, 1)
+    _check_channels(x_shape[1], w_shape, groups)
+    for name, value, allowed in (
+        ("mode", mode, MODES),
+        ("layout", layout, LAYOUTS),
+        ("direction", direction, DIRECTIONS),
+    ):
+        arguments.one_of(name, value, allowed)
+    dtype = arguments.one_of("dtype", arguments.dtype_name(dtype), tuple(DTYPES))
+    compute = arguments.default_compute(dtype) if compute_dtype is None else compute_dtype
+    return {
+        "x_shape": x_shape,
+        "w_shape": w_shape,
+        "stride": stride,
+        "padding": arguments.pads(padding, x_shape[2:], w_shape[2:], stride, dilation),
+        "dilation": dilation,
+        "groups": groups,
+        "mode": mode,
+        "layout": layout,
+        "dtype": dtype,
+        "direction": direction,
+        "compute_dtype": arguments.one_of("compute_dtype", arguments.dtype_name(compute), COMPUTE_DTYPES),
+    }
+
+
+def check_extent(x_shape: Shape, padding: Pads, extent: Shape) -> None:
+    """ValueError where the filter does not fit into the padded input."""
+    for size, (low, high), reach in zip(x_shape[2:], padding, extent, strict=True):
+        if size and size + low + high < reach:
+            raise ValueError(
+                f"padding={padding} must make x_shape={x_shape} at least as large as the (dilated) kernel, "
+                f"which spans {extent}"
+            )
+
+
+def check_counts(x_shape: Shape, w_shape: Shape, padding: Pads, y_shape: Shape, flops: int) -> None:
+    """`TooLarge` for what 64 bits do not count, as addresses and counts of compiled code are."""
+    padded = [size + low + high for size, (low, high) in zip(x_shape[2:], padding, strict=True)]
+    for what, shape in (
+        (f"x_shape={x_shape}", x_shape),
+        (f"w_shape={w_shape}", w_shape),
+        (f"padding={padding} of x_shape={x_shape}", (*x_shape[:2], *padded)),
+        (f"y of shape {y_shape}", y_shape),
+    ):
+        if math.prod(shape) > arguments.LARGEST:
+            raise arguments.TooLarge(f"{what} has more elements than an array can have, {arguments.LARGEST}")
+    if flops > LARGEST_COUNT:
+        raise arguments.TooLarge(
+            f"x_shape={x_shape} and w_shape={w_shape} take {flops:.1e} flops, more than any computer does "
+            "in a year"
+        )
+
+
+def _check_shapes(x_shape: Shape, w_shape: Shape) -> None:
+    if not 3 <= len(x_shape) <= 5:
+        raise ValueError(f"x_shape={x_shape} must be (N, C, *spatial) with 1, 2 or 3 spatial dimensions")
+    if len(w_shape) != len(x_shape):
+        raise ValueError(
+            f"w_shape={w_shape} must be (K, C/groups, *kernel) with as many dimensions as x_shape={x_shape}"
+        )
+    if min(w_shape[2:]) < 1:
+        raise ValueError(f"w_shape={w_shape} must have kernel sizes of at least 1")
+
+
+def _check_channels(channels: int, w_shape: Shape, groups: int) -> None:
+    if channels % groups:
+        raise ValueError(f"groups={groups} must divide the C={channels} channels of x")
+    if w_shape[0] % groups:
+        raise ValueError(f"groups={groups} must divide the K={w_shape[0]} filters of w")
+    if w_shape[1] != channels // groups:
+        raise ValueError(
+            f"w_shape={w_shape} must have C/groups = {channels}/{groups} = {channels // groups} input "
+            "channels in its second dimension"
+        )
