@@ -89,7 +89,7 @@ class ConvProblem:
         compute_dtype: DTypeLike | None = None,
     ):  # fmt: skip
         self._fill(
-            problem_checks.fields(
+            problem_checks.checked_fields(
                 x_shape, w_shape, stride, padding, dilation, groups, mode, layout, dtype, direction,
                 compute_dtype,
             )

@@ -11,7 +11,7 @@ from convalgos.core.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS
 LARGEST_COUNT = 2**63 - 1
 
 
-def fields(
+def checked_fields(
     x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Any, layout: Any,
     dtype: Any, direction: Any, compute_dtype: Any,
 ) -> dict[str, Any]:  # fmt: skip

@@ -69,7 +69,7 @@ class ChannelsPlan(KernelPlan):
             if (left, right) not in self._ranges:
                 self._ranges[left, right] = c.ranges(q)
             addresses.append(self._ranges[left, right].ctypes.data)
-        values = {
+        values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "last_group": p.groups - c.vectors * c.groups if c.in_place else p.groups,  # the last overlaps

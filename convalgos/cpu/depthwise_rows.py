@@ -49,7 +49,7 @@ class RowsPlan(KernelPlan):
         tables = RowTables(c)
         self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, p.dtype)
         self._masks = tables.masks
-        values = {
+        values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "tasks": tasks, "planes": p.N * p.C, "channels": p.C, "multiplier": p.gemm_n,
             "band_count": len(tables.bands), "bands": np.array(tables.bands, ROW_BAND),
             "strips": np.array(tables.strips, ROW_STRIP), "tiles": np.array(tables.tiles, ROW_TILE),

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -83,7 +83,7 @@ class SpectralBoxSchedule(BoxSchedule):
     def most_rows(self) -> int:
         return ROWS[simd.vector_bytes()]
 
-    @kept
+    @cached_attribute
     def points(self) -> int:
         return self.points_of(self.rows.outputs, self.columns.outputs)
 
@@ -119,7 +119,7 @@ class SpectralBoxSchedule(BoxSchedule):
         beyond = max(0.0, box_bytes / (self.threads if team else 1) / cache_sizes()[1] - 2)
         return (1 + SPILL * beyond) * (TEAM if team else 1)
 
-    @kept
+    @cached_attribute
     def point_flops(self) -> float:
         return 6 * self.panels * self.lanes * self.depth_taps
 

@@ -15,7 +15,7 @@ from typing import Any
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import whole_lines
 from convalgos.core.backward.polyphase import is_whole
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
@@ -37,7 +37,7 @@ class Slicing:
     groups: int  # of a slice; all of them where it has several images
     spare: float = 0.0  # as of `subproblems.subproblems`
 
-    @kept
+    @cached_attribute
     def slice(self) -> ConvProblem:
         p = self.problem
         channels, filters = self.groups * p.w_shape[1], self.groups * p.gemm_n
@@ -83,17 +83,17 @@ class Slicing:
         computed = -(-self.count // threads) * threads * self.images * self.groups
         return p.N * p.groups / computed
 
-    @kept
+    @cached_attribute
     def subproblems(self) -> tuple[Subproblem, ...]:
         """Of a slice: as of the whole problem, also where it is one group of several."""
         return subproblems(self.slice, self.spare if self.problem.groups == 1 else 0.0)
 
-    @kept
+    @cached_attribute
     def forwards(self) -> tuple[tuple[ConvProblem, int], ...]:
         """The convolutions of a slice that differ, and how many there are of each."""
         return tuple(Counter(p.forward for p in self.subproblems if p.forward).items())
 
-    @kept
+    @cached_attribute
     def part_bytes(self) -> list[int]:
         """Of what each sub-problem of a slice computes, in whole cache lines; 0 where no tap reaches it."""
         return [whole_lines(p.forward.y_bytes) if p.forward else 0 for p in self.subproblems]

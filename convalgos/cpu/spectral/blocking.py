@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
@@ -75,16 +75,16 @@ class FftBlocking:
     problem: ConvProblem  # the 3-D view
     axes: tuple[BlockedAxis, BlockedAxis, BlockedAxis]
 
-    @kept
+    @cached_attribute
     def lengths(self) -> tuple[int, ...]:
         return tuple(a.length for a in self.axes)
 
-    @kept
+    @cached_attribute
     def vectors(self) -> int:
         """Vectors of frequencies of a plane, each with its real and imaginary parts."""
         return -(-engines.spectrum_size(self.lengths) // simd.lanes(self.problem.itemsize))
 
-    @kept
+    @cached_attribute
     def plane(self) -> int:
         """Elements from one plane to the next: an odd number of cache lines, against set conflicts."""
         lines = -(-self.vectors * 2 * vector_bytes() // 64)
@@ -94,7 +94,7 @@ class FftBlocking:
     def plane_bytes(self) -> int:
         return self.plane * self.problem.itemsize
 
-    @kept
+    @cached_attribute
     def phases(self) -> tuple[tuple[int, ...], ...]:
         return tuple(product(*(a.phases for a in self.axes)))
 
@@ -103,7 +103,7 @@ class FftBlocking:
         """Planes that are summed for an output: the channels of a group in every phase."""
         return self.problem.w_shape[1] * len(self.phases)
 
-    @kept
+    @cached_attribute
     def blocks(self) -> int:
         """Of a channel, over the batch."""
         return self.problem.N * math.prod(a.blocks for a in self.axes)
@@ -112,7 +112,7 @@ class FftBlocking:
     def is_whole(self) -> bool:
         return all(a.blocks == 1 for a in self.axes)
 
-    @kept
+    @cached_attribute
     def tile(self) -> tuple[int, int]:
         """Filters and blocks of a product in registers; few filters where their planes would leave L2."""
         filters, blocks = PRODUCT_TILES[vector_bytes()]
@@ -120,12 +120,12 @@ class FftBlocking:
         fitting = 1 << max(1, cache_sizes()[1] // self.plane_bytes).bit_length() - 1
         return min(filters, needed, fitting), min(blocks, self.blocks)
 
-    @kept
+    @cached_attribute
     def panels(self) -> int:
         """Of the filters of a group, as many in each as the tile takes."""
         return -(-self.problem.gemm_n // self.tile[0])
 
-    @kept
+    @cached_attribute
     def filter_bytes(self) -> int:
         rows = self.problem.groups * self.panels * self.tile[0] * self.channels
         return rows * self.vectors * 2 * vector_bytes()

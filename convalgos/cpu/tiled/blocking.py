@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
@@ -69,7 +69,7 @@ class BoxSizes:
         known = self._of_all_boxes
         return type(self)(self.problem, self.rows, self.columns, cuts, team, self.threads, known)
 
-    @kept
+    @cached_attribute
     def _of_all_boxes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in OF_ALL_BOXES}
 
@@ -79,7 +79,7 @@ class BoxSizes:
         known = {name: getattr(self, name) for name in OF_ALL_TILES}
         return type(self)(self.problem, rows, columns, ONE_BOX, True, self.threads, known)
 
-    @kept
+    @cached_attribute
     def depth(self) -> TiledAxis:
         """Depth is not tiled: its taps are summed by the product."""
         p = self.problem
@@ -95,7 +95,7 @@ class BoxSizes:
         """Transformed dimensions of the plane."""
         return sum(a.outputs > 1 for a in (self.rows, self.columns))
 
-    @kept
+    @cached_attribute
     def points(self) -> int:
         """Products of a tile per pair of channels."""
         return math.prod(a.outputs + a.taps - 1 for a in (self.rows, self.columns))
@@ -104,11 +104,11 @@ class BoxSizes:
         """`points` of tiles of h x w outputs."""
         return (h + self.rows.taps - 1) * (w + self.columns.taps - 1)
 
-    @kept
+    @cached_attribute
     def phases(self) -> int:
         return self.rows.phases * self.columns.phases
 
-    @kept
+    @cached_attribute
     def short_phases(self) -> tuple[int, int]:
         """Phases of rows and of columns, the last ones, that have a tap less than the others.
 
@@ -121,12 +121,12 @@ class BoxSizes:
         )
         return rows, columns
 
-    @kept
+    @cached_attribute
     def phase_places(self) -> np.ndarray:
         """(phases,) where each phase stands among the channels of a tile: `short_phases.ordered_phases`."""
         return short_phases.ordered_phases(self.rows.phases, self.columns.phases, self.short_phases)
 
-    @kept
+    @cached_attribute
     def point_taps(self) -> np.ndarray:
         """(points, 2) of a slice in depth: the first tap that has products at a point, and their number.
 
@@ -141,7 +141,7 @@ class BoxSizes:
         )
         return phases * self.problem.w_shape[1]
 
-    @kept
+    @cached_attribute
     def row_tiles(self) -> int:
         """Tiles of a row and column of tiles, one of each lattice."""
         return self.rows.lattices * self.columns.lattices
@@ -153,15 +153,15 @@ class BoxSizes:
 
     # --- channels --------------------------------------------------------------------------------
 
-    @kept
+    @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
 
-    @kept
+    @cached_attribute
     def channel_blocks(self) -> int:
         return -(-self.problem.w_shape[1] // self.lanes)
 
-    @kept
+    @cached_attribute
     def filter_blocks(self) -> int:
         return -(-self.problem.gemm_n // self.lanes)
 
@@ -170,7 +170,7 @@ class BoxSizes:
         """Of a value at a point: 1, or 2 where it is complex."""
         return 1
 
-    @kept
+    @cached_attribute
     def vectors(self) -> int:
         """Of a panel of filters."""
         return panels.tile_for(self.problem.gemm_n, self.problem.itemsize)[1]
@@ -180,7 +180,7 @@ class BoxSizes:
         """Elements of a panel of filters."""
         return self.vectors * self.parts * self.lanes
 
-    @kept
+    @cached_attribute
     def panels(self) -> int:
         return -(-self.filter_blocks // self.vectors)
 
@@ -205,30 +205,30 @@ class BoxSizes:
         """Products summed for one element of M."""
         return self.problem.kernel[0] * self.slice_taps
 
-    @kept
+    @cached_attribute
     def depth_taps(self) -> float:
         """Taps in depth that meet the map, on the average over output slices."""
         return self.problem.taps_met(0) / max(1, self.depth.size_out)
 
     # --- a box -----------------------------------------------------------------------------------
 
-    @kept
+    @cached_attribute
     def grid(self) -> tuple[int, int, int, int]:
         """Images, output slices, rows and columns of tiles of the whole problem."""
         return (self.problem.N, self.problem.spatial_out[0], self.rows.tiles, self.columns.tiles)
 
-    @kept
+    @cached_attribute
     def tile_count(self) -> int:
         """Tiles of the whole problem, of all groups."""
         return self.problem.groups * math.prod(self.grid) * self.row_tiles
 
-    @kept
+    @cached_attribute
     def stacks(self) -> int:
         """Planes of outputs of one filter, by the lattices of each."""
         p = self.problem
         return p.groups * p.N * p.spatial_out[0] * self.row_tiles
 
-    @kept
+    @cached_attribute
     def box(self) -> tuple[int, int, int, int]:
         """The same of the largest box."""
         (n, o, h, w), (cut_n, cut_o, cut_h, cut_w) = self.grid, self.cuts
@@ -254,13 +254,13 @@ class BoxSizes:
         """Input slices between those that a box may need."""
         return math.gcd(self.depth.stride, self.depth.dilation) if self.depth.taps > 1 else self.depth.stride
 
-    @kept
+    @cached_attribute
     def slots(self) -> int:
         """Input slices of a box."""
         depth = self.depth
         return ((self.box[1] - 1) * depth.stride + (depth.taps - 1) * depth.dilation) // self.slot_step + 1
 
-    @kept
+    @cached_attribute
     def v_row(self) -> int:
         """Input channels of a tile at one point: phases by channels, padded to whole vectors."""
         return self.phases * self.channel_blocks * self.parts * self.lanes
@@ -292,19 +292,19 @@ class BoxSizes:
         """Transformed inputs and products of a tile."""
         return self.points * (self.v_row + self.panels * self.panel) * self.problem.itemsize
 
-    @kept
+    @cached_attribute
     def point_bytes(self) -> int:
         """Of the transformed filter of one group at a point."""
         return self.panels * self.panel * self.taps * self.problem.itemsize
 
-    @kept
+    @cached_attribute
     def u_bytes(self) -> int:
         """The transformed filter of one group."""
         return self.points * self.point_bytes
 
     # --- bytes of scratch --------------------------------------------------------------------------
 
-    @kept
+    @cached_attribute
     def strip(self) -> int:
         """Rows of tiles whose pixels are gathered at a time: they fit a quarter of L2."""
         row = self.columns.span(self.box[3]) * self.lanes * self.problem.itemsize

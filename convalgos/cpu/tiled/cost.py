@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar
 
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.blocking import BoxSizes
@@ -39,7 +39,7 @@ class BoxSchedule(BoxSizes):
     transform_speed: ClassVar[float] = TRANSFORM
     shown: ClassVar[float] = SHOWN
 
-    @kept
+    @cached_attribute
     def busy_tiles(self) -> float:
         """Tiles that the busiest thread computes."""
         if self.team or self.boxes > MANY * self.threads:
@@ -89,7 +89,7 @@ class BoxSchedule(BoxSizes):
         """Of a tile."""
         return self.point_flops * self.products_of(self.rows.outputs, self.columns.outputs)
 
-    @kept
+    @cached_attribute
     def point_flops(self) -> float:
         """Of a tile at a point, for one product that is summed."""
         return 2 * self.panels * self.panel * self.depth_taps

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
@@ -51,7 +51,7 @@ class TiledWeightsBlocking:
         count = self.channels
         return -(-count // -(-count // microkernel.REGISTER_TILES[simd.vector_bytes()][self.vectors]))
 
-    @kept
+    @cached_attribute
     def chunks(self) -> int:
         """Parts of the channels, each summed for a panel and written at once; 0 where M is kept for boxes."""
         if self.inputs.boxes > self.problem.groups:

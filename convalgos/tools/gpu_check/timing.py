@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device
@@ -56,7 +56,7 @@ class Timed:
     error_bound: float
     host_s: float | None = None
 
-    @kept
+    @cached_attribute
     def median_s(self) -> float:
         return float(np.median(self.samples_s))
 
@@ -81,7 +81,7 @@ class LayerTimes:
     def picked(self) -> Timed | None:
         return self.best(lambda row: row.algorithm == self.pick)
 
-    @kept
+    @cached_attribute
     def baseline(self) -> Baseline | None:
         """cuDNN's best plan, or torch beside us, or what was recorded."""
         if best := self.best(lambda row: not row.ours):
