@@ -132,7 +132,7 @@ def environment(batch: int) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "NUMBA_NUM_THREADS": str(surrounding(batch)[0]),
+        "CONVALGOS_NUM_THREADS": str(surrounding(batch)[0]),
         "OMP_WAIT_POLICY": "passive",
         "CONVALGOS_PROFILE": "avx512" if vector_bytes() == 64 else "avx2",
         "CONVALGOS_WISDOM": str(Path(tempfile.gettempdir(), "convalgos-without-wisdom")),

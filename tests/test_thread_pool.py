@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 
+from convalgos.core.machine import cpu_count
 from convalgos.cpu.runtime import jit, thread_pool
 from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
 from convalgos.cpu.vectors.atomics import atomic_add, atomic_load, nanoseconds, pause
@@ -135,6 +136,24 @@ def test_the_count_is_numbas(threads):
         assert (counted(jit.launch, 100) == 1).all()
         assert jit._start()[1].threads >= number
     assert len(jit._start()[1]._handles) <= numba.config.NUMBA_NUM_THREADS - 1  # as many as ever were wanted
+
+
+@pytest.mark.parametrize(
+    ("variables", "count"),
+    [
+        ({"CONVALGOS_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "2"}, 3),
+        ({"CONVALGOS_NUM_THREADS": "0"}, 1),
+        ({"CONVALGOS_NUM_THREADS": "many", "NUMBA_NUM_THREADS": "2"}, 2),
+        ({"NUMBA_NUM_THREADS": "2"}, 2),
+        ({}, cpu_count()),
+    ],
+)
+def test_variables_set_the_number_of_threads(variables, count, monkeypatch):
+    for name in ("CONVALGOS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert jit._threads_at_start.__wrapped__() == count
 
 
 def run(code: str, seconds: float = 60) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.machine import vector_bytes
+from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
@@ -120,16 +121,16 @@ class Channels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "channels"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
 
-    def leastgroups_of_vector(self, problem):
+    def least_groups(self, problem: ConvProblem) -> int:
         return max(1, min(problem.groups, 2 * groups_of_vector(problem)))
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         c = channel_blocking(problem)
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
@@ -139,8 +140,8 @@ class Channels(SingleThreaded, Algorithm):
         memory /= 2 if c.fetch else 1  # half is hidden behind the sums
         return CALL + machine.launch + compute + memory
 
-    def least(self, problem, machine):
-        if _of_othergroups_of_vector(problem):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        if _of_other_groups(problem):
             return math.inf
         p, lanes = problem.as_3d, simd.lanes(problem.itemsize)
         rows = p.taps_met(0) * p.taps_met(1)
@@ -156,17 +157,17 @@ class Channels(SingleThreaded, Algorithm):
         compute = p.N * -(-p.groups // groups_of_vector(p)) * cycles * 4 * lanes / machine.peak(p.dtype)
         return CALL + machine.launch + compute + machine.stream(p.x_bytes + p.y_bytes, p.bytes) / 2
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * channel_blocking(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return ChannelsPlan(problem, self)
 
 
-def _of_othergroups_of_vector(problem: ConvProblem) -> str | None:
+def _of_other_groups(problem: ConvProblem) -> str | None:
     """Why the channels and filters of a problem are not for this; told without cutting it."""
     lanes = simd.lanes(problem.itemsize)
     if problem.groups == 1 and problem.C > 1:
@@ -180,7 +181,7 @@ def _of_othergroups_of_vector(problem: ConvProblem) -> str | None:
 
 
 def _unsuited(problem: ConvProblem) -> str | None:
-    reason = _of_othergroups_of_vector(problem)
+    reason = _of_other_groups(problem)
     if reason or problem.is_empty:
         return reason
     c = channel_blocking(problem)

@@ -19,6 +19,8 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import (
     ROW_BAND,
@@ -77,13 +79,13 @@ class Rows(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "rows"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         c = row_tiling(problem)
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
@@ -96,7 +98,7 @@ class Rows(SingleThreaded, Algorithm):
         # what lies beyond the caches is fetched while what is near is filtered
         return CALL + machine.launch + max(compute + p.bytes / machine.cache_bandwidth / 2, memory)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         if _unsuited(problem):
             return math.inf
         p, lanes = problem, simd.lanes(problem.itemsize)
@@ -106,13 +108,13 @@ class Rows(SingleThreaded, Algorithm):
         compute = vectors * cycles * 4 * lanes / machine.peak(p.dtype)
         return CALL + machine.launch + max(compute, machine.stream(p.x_bytes + p.y_bytes, p.bytes))
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * row_tiling(problem).scratch_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return RowsPlan(problem, self)
 
 

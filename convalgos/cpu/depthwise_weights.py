@@ -18,6 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.padded_planes import padded_planes
 from convalgos.cpu.dwconv.weight_kernels import (
@@ -87,7 +89,7 @@ class DepthwiseWeightsPlan(KernelPlan):
         steps = [(correlate_planes(), tasks)]
         super().__init__(problem, algorithm, DEPTHWISE_WEIGHTS_FIELDS, values, steps, tasks * cut.task_bytes)
 
-    def pack_filter(self, w):
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """dy itself."""
         return w
 
@@ -102,10 +104,10 @@ class DepthwiseWeights(Algorithm):
     spreads_nan: ClassVar[bool] = True  # of x, to taps that do not meet it: by zeros instead of parts of dy
 
     @property
-    def variant(self):
+    def variant(self) -> str:
         return "weights"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.w_shape[1] != 1:
@@ -114,7 +116,7 @@ class DepthwiseWeights(Algorithm):
             return f"needs one filter in each group channels last, but there are {problem.gemm_n}"
         return None
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = padded_planes(problem)
         p, lanes = cut.problem, simd.lanes(problem.itemsize)
         seconds = (
@@ -122,19 +124,19 @@ class DepthwiseWeights(Algorithm):
         )  # a cycle is two vectors of sums
         return CALL + machine.launch + seconds + MEMORY * machine.stream(p.x_bytes + p.y_bytes)
 
-    def prepare_cost(self, problem, machine):
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 1e-9  # dy is taken as it is
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
         cut = padded_planes(problem)
         return min(jit.thread_count(), cut.units) * cut.task_bytes
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return DepthwiseWeightsPlan(problem, self)
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
@@ -84,7 +85,7 @@ class Im2colPlan(Plan):
         for name, value in values.items():
             self._record[name] = value
 
-    def prepare_filter(self, w):
+    def prepare_filter(self, w: np.ndarray) -> np.ndarray:
         p = self._p
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
         if self._last:
@@ -94,7 +95,7 @@ class Im2colPlan(Plan):
             return panels.packed_panels(w, self._panel)
         return np.array(w.swapaxes(1, 2) if self._last else w, order="C")  # a copy: the caller owns w
 
-    def new_workspace(self):
+    def new_workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         record = self._record.copy()
         block = aligned_empty(self._cut.elements, self._dtype)
         sums = aligned_empty(self._tasks * sums_bytes(self.problem) if self._gemm == "own" else 0, np.uint8)
@@ -102,7 +103,15 @@ class Im2colPlan(Plan):
         record["patches"], record["sums"] = block.ctypes.data, sums.ctypes.data
         return record, block, sums, bias
 
-    def run(self, x, w, bias, activation, y, workspace):
+    def run(
+        self,
+        x: np.ndarray,
+        w: Any,
+        bias: np.ndarray | None,
+        activation: str | None,
+        y: np.ndarray,
+        workspace: Any,
+    ) -> None:
         record, block, _, padded_bias = workspace
         cut, p = self._cut, self._p
         fields, address = record[0], record.ctypes.data
@@ -127,7 +136,17 @@ class Im2colPlan(Plan):
                 source, at = (block, 0) if cut.needed else (x[run], first)
                 self._product(source, at, w, y[run], first, count, bias, activation)
 
-    def _product(self, source, at, w, y, first, count, bias, activation):
+    def _product(
+        self,
+        source: np.ndarray,
+        at: int,
+        w: np.ndarray,
+        y: np.ndarray,
+        first: int,
+        count: int,
+        bias: np.ndarray | None,
+        activation: str | None,
+    ) -> None:
         """Outputs `first` to `first + count` from patches `at` to `at + count`, through a library's GEMM."""
         p = self._p
         if self._last:
@@ -161,13 +180,13 @@ class Im2col(Algorithm):
         return self.gemm
 
     @property
-    def spins(self):
+    def spins(self) -> bool:
         return self.gemm == "blas"
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or (mkl.why_no_mkl() if self.gemm == "mkl" else None)
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = patches(problem)
         p = cut.problem
         made = p.gemm_m * p.gemm_k * p.groups * p.itemsize if cut.needed else 0  # bytes of all patches
@@ -189,22 +208,22 @@ class Im2col(Algorithm):
             calls = cut.blocks * (1 + p.groups)
         return calls * GEMM_CALL[self.gemm] + filling + product + machine.stream(p.x_bytes + 2 * p.y_bytes)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         # the product at the library's full rate, and the bytes that have to move
         rate = 1 / panels.SUMS if self.gemm == "own" else GEMM_EFFICIENCY[self.gemm]
         product = problem.flops / (machine.peak(problem.dtype) * rate)
         return 2 * GEMM_CALL[self.gemm] + product + machine.stream(problem.x_bytes + 2 * problem.y_bytes)
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
         own = jit.thread_count() * sums_bytes(problem) if self.gemm == "own" else 0
         return patches(problem).elements * problem.itemsize + own
 
-    def error_bound(self, problem):
+    def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return Im2colPlan(problem, self)
 
 

@@ -14,7 +14,7 @@ try:
     import llvmlite
     from llvmlite import binding
 except Exception:  # `jit` says what is wrong with it
-    binding = None  # type: ignore[assignment]
+    binding = None
 
 LEVEL = 3  # of the optimisation
 
@@ -79,7 +79,7 @@ def link(name: str, needs: list[str], code: bytes) -> int:
     _linked.append(engine)
     if not (address := engine.get_function_address(name)):
         raise ValueError(f"it does not define {name}")
-    return address
+    return int(address)
 
 
 def lock() -> Any:

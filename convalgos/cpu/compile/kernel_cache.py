@@ -61,7 +61,7 @@ TOOLKIT = (
 )  # a change in these recompiles all kernels
 
 
-def kernel_key(function: Callable, signature: str) -> dict[str, Any] | None:
+def kernel_key(function: Callable[..., Any], signature: str) -> dict[str, Any] | None:
     """All that the code of a kernel depends on; None where the text of its file cannot be read.
 
     Raises:

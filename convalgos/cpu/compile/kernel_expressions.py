@@ -17,7 +17,7 @@ import numpy as np
 from convalgos.cpu.compile.kernel_values import NotAKernel, Numbers, Record, Words, numbers_of, rebuilt
 from convalgos.cpu.vectors.simd import Operation, allocate, call, carray, ir, pointer
 
-ARITHMETIC: dict[type, tuple[Callable, str]] = {
+ARITHMETIC: dict[type, tuple[Callable[..., Any], str]] = {
     ast.Add: (operator.add, "add"), ast.Sub: (operator.sub, "sub"), ast.Mult: (operator.mul, "mul"),
     ast.FloorDiv: (operator.floordiv, "floordiv"), ast.Mod: (operator.mod, "mod"),
     ast.LShift: (operator.lshift, "shl"), ast.RShift: (operator.rshift, "ashr"),
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 class Function:
     """What a function says, written where the builder stands; names are looked up as in Python."""
 
-    def __init__(self, builder: Any, function: Callable):
+    def __init__(self, builder: Any, function: Callable[..., Any]):
         self.b = builder
         self.n = Numbers(builder)
         self.node = _definition(function)
@@ -273,7 +273,7 @@ def _definitions(file: str) -> dict[tuple[int, str], ast.FunctionDef]:
     return {(min([f.lineno, *(d.lineno for d in f.decorator_list)]), f.name): f for f in found}
 
 
-def _definition(function: Callable) -> ast.FunctionDef:
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
     code = function.__code__
     try:
         return _definitions(code.co_filename)[code.co_firstlineno, code.co_name]

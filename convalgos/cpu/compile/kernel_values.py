@@ -48,7 +48,7 @@ def numbers_of(value: Any) -> Iterator[Any]:
         yield value
 
 
-def rebuilt(example: tuple, given: Any) -> Any:
+def rebuilt(example: tuple[Any, ...], given: Any) -> Any:
     """A tuple of the same kind."""
     return type(example)(*given) if hasattr(example, "_fields") else tuple(given)
 
@@ -134,7 +134,7 @@ class Numbers:
             return self.b.add(rest, self.b.select(down, by, zero))
         return self.b.select(none, zero, self.b.sub(quotient, self.b.zext(down, self.long)))
 
-    def extreme(self, of: Callable, given: tuple[Any, ...]) -> Any:
+    def extreme(self, of: Callable[..., Any], given: tuple[Any, ...]) -> Any:
         """min or max of integers."""
         result = given[0]
         for other in given[1:]:

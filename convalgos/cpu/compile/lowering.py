@@ -31,7 +31,7 @@ from convalgos.cpu.vectors.simd import ir
 Helper = TypeVar("Helper", bound=Callable[..., Any])
 
 
-def lower(function: Callable, returns: bool = False) -> tuple[str, str]:
+def lower(function: Callable[..., Any], returns: bool = False) -> tuple[str, str]:
     """(name, text of the LLVM module) of a kernel, which returns an integer, or nothing.
 
     Raises:
@@ -70,7 +70,7 @@ class _Loop(NamedTuple):
 class _Body(Function):
     """The statements of a function."""
 
-    def __init__(self, builder: Any, function: Callable):
+    def __init__(self, builder: Any, function: Callable[..., Any]):
         super().__init__(builder, function)
         self.loops: list[_Loop] = []
         self.result: Slot | None = None
@@ -173,11 +173,14 @@ class _Body(Function):
         self.b.branch(head)
         self.b.position_at_end(head)
         now = self.read(index)
-        below, above = (lambda: self.n.compared("<", now, stop)), (lambda: self.n.compared(">", now, stop))
+
+        def before_end(sign: str) -> Any:
+            return self.n.compared(sign, now, stop)
+
         if isinstance(step, int):
-            goes_on = below() if step > 0 else above()
+            goes_on = before_end("<" if step > 0 else ">")
         else:
-            goes_on = self.b.select(self.n.compared("<", step, 0), above(), below())
+            goes_on = self.b.select(self.n.compared("<", step, 0), before_end(">"), before_end("<"))
         self.b.cbranch(goes_on, inside, after)
         self.b.position_at_end(inside)
         self.assign(target, now)

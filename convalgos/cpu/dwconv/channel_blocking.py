@@ -122,14 +122,14 @@ class ChannelBlocking:
     def reach(self) -> int:
         """Input columns from the first that a block meets to the last."""
         p = self.problem
-        return (self.pixels - 1) * p.stride[2] + p.kernel_extent[2]
+        return int((self.pixels - 1) * p.stride[2] + p.kernel_extent[2])
 
     def _padding(self, block: int) -> int:
         """Columns of padding that the first block meets on the left, or the last one on the right."""
         p = self.problem
         if block == 0:
-            return p.padding[2][0]
-        start = (p.spatial_out[2] - self.pixels) * p.stride[2] - p.padding[2][0]
+            return int(p.padding[2][0])
+        start: int = (p.spatial_out[2] - self.pixels) * p.stride[2] - p.padding[2][0]
         return start + self.reach - p.spatial[2]
 
     @property

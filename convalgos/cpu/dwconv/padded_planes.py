@@ -94,7 +94,8 @@ class PaddedPlanes:
     @property
     def planes(self) -> int:
         """Elements of the planes of all phases, with those behind that the last vector of a row may read."""
-        return math.prod(self.problem.stride) * self.plane + self._whole(self.reach[2] + 1)
+        phases: int = math.prod(self.problem.stride)
+        return phases * self.plane + self._whole(self.reach[2] + 1)
 
     @property
     def sums(self) -> int:
@@ -154,7 +155,7 @@ class PaddedPlanes:
                 sums += (p.x_bytes + p.y_bytes) / LINE / (p.N * self.units) * FAR_CYCLES
         else:
             copies = copied * (pitch * self.lanes / lanes * p.stride[2] * PIXEL_CYCLES + ROW_CYCLES)
-        plane = p.gemm_n * sums + math.prod(self.blocks) * copies
+        plane: float = p.gemm_n * sums + math.prod(self.blocks) * copies
         return self.units * p.N * plane
 
     @property
@@ -182,7 +183,8 @@ class PaddedPlanes:
         p, (_, rows, pitch), (_, down, across) = self.problem, self.sizes, self.problem.stride
         h, w = np.arange(rows * down)[:, None], np.arange(p.spatial[2]) + p.padding[2][0]
         inside = (h // down * pitch + w // across) * self.lanes
-        return ((h % down * across + w % across) * self.plane + inside).astype(np.int64)
+        phases: np.ndarray = (h % down * across + w % across) * self.plane
+        return np.asarray(phases + inside, np.int64)
 
     def _whole(self, count: int) -> int:
         """Rounded up to whole vectors."""

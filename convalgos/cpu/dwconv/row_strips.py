@@ -169,7 +169,7 @@ class Columns:
         """Which lanes of vectors that begin there lie in the row, as bits."""
         before = self.pad - places  # lanes before the row
         low, high = (np.clip(n, 0, self.lanes) for n in (before, before + self.size))
-        return (np.int64(1) << high) - (np.int64(1) << low)
+        return np.asarray((np.int64(1) << high) - (np.int64(1) << low))
 
 
 @lru_cache(64)

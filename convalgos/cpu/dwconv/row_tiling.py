@@ -51,18 +51,18 @@ class RowTiling:
     def row_sets(self) -> int:
         """Interleaved sets of output rows; only the rows of one set share rows of a dilated kernel."""
         p = self.problem
-        return p.dilation[1] // math.gcd(p.stride[1], p.dilation[1])
+        return int(p.dilation[1] // math.gcd(p.stride[1], p.dilation[1]))
 
     @property
     def row_stride(self) -> int:
         """Kernel rows between the outputs of a set."""
         p = self.problem
-        return p.stride[1] // math.gcd(p.stride[1], p.dilation[1])
+        return int(p.stride[1] // math.gcd(p.stride[1], p.dilation[1]))
 
     @property
     def reach(self) -> int:
         """Elements of x from the first tap of a row to the last."""
-        return (self.problem.kernel[2] - 1) * self.problem.dilation[2]
+        return int((self.problem.kernel[2] - 1) * self.problem.dilation[2])
 
     @property
     def columns(self) -> Columns:
@@ -128,7 +128,7 @@ class RowTiling:
     @kept
     def offsets(self) -> np.ndarray:
         """(S,) where the taps of a row lie, from an output's first on."""
-        return np.arange(self.problem.kernel[2], dtype=np.int64) * self.problem.dilation[2]
+        return np.asarray(np.arange(self.problem.kernel[2], dtype=np.int64) * self.problem.dilation[2])
 
     @property
     def step(self) -> int:
@@ -148,7 +148,7 @@ class RowTiling:
     @property
     def in_pairs(self) -> bool:
         """Whether two columns of taps lie side by side in what a stride loads."""
-        return self.problem.stride[2] == 2 and self.problem.dilation[2] == 1
+        return bool(self.problem.stride[2] == 2 and self.problem.dilation[2] == 1)
 
 
 def tile_rows(stride: int, narrow: bool) -> int:
@@ -177,7 +177,7 @@ def row_tiling(problem: ConvProblem) -> RowTiling:
     strip, tile = 2 * lanes, c.rows * c.row_sets
 
     def rows_under(rows: int) -> int:  # of x
-        return (rows - 1) * p.stride[1] + p.kernel_extent[1]
+        return int((rows - 1) * p.stride[1] + p.kernel_extent[1])
 
     column_bytes = p.itemsize * (rows_under(tile) * p.stride[2] + tile)
     columns = max(1, l2 // 2 // column_bytes // strip) * strip

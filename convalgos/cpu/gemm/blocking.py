@@ -106,7 +106,7 @@ class Blocks:
             offsets = sum(
                 np.arange(count).reshape(-1, *(1,) * (3 - axis)) * stride
                 for axis, (count, stride) in enumerate(zip(counts, strides, strict=True))
-            ).ravel()  # type: ignore[union-attr]
+            ).ravel()
             table[variant, : offsets.size] = offsets
             table[variant, offsets.size :] = offsets[-1]
         return table
@@ -119,7 +119,7 @@ class Blocks:
         taps = sum(
             np.arange(r).reshape(-1, *(1,) * (2 - axis)) * stride * dilation
             for axis, (r, stride, dilation) in enumerate(zip(p.kernel, spatial, p.dilation, strict=True))
-        ).ravel()  # type: ignore[union-attr]
+        ).ravel()
         outer, inner = (channels, taps) if by_channel else (taps, channels)
         return np.add.outer(outer, inner).ravel().astype(np.int64)
 
@@ -170,14 +170,14 @@ class PanelBlocks(Blocks):
 class BlockExtent(NamedTuple):
     """Where a block of outputs begins, and how many it holds along each dimension: fewer at the ends."""
 
-    n: Any
-    o: Any
-    p: Any
-    q: Any
-    images: Any
-    slices: Any
-    rows: Any
-    columns: Any
+    n: int
+    o: int
+    p: int
+    q: int
+    images: int
+    slices: int
+    rows: int
+    columns: int
 
 
 @jit.helper
@@ -195,7 +195,7 @@ def block_extent(a: Any, block: int) -> BlockExtent:
 def table_number(a: Any, b: BlockExtent) -> int:
     """Which of the 16 tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
     short = (b.images < a.images) * 8 + (b.slices < a.block_o) * 4
-    return short + (b.rows < a.block_p) * 2 + (b.columns < a.block_q)
+    return int(short + (b.rows < a.block_p) * 2 + (b.columns < a.block_q))
 
 
 @jit.helper
@@ -256,7 +256,10 @@ def copy_block_images(a: Any, b: BlockExtent, x: int, scratch: int, channels: in
 
 
 @jit.helper
-def copy_block(a, x, scratch, channels, d0, h0, w0, count_d, count_h, count_w):
+def copy_block(
+    a: Any, x: int, scratch: int, channels: int, d0: int, h0: int, w0: int, count_d: int, count_h: int,
+    count_w: int,
+) -> None:  # fmt: skip
     """x[c, d0.., h0.., w0..] into scratch[c, count_d, count_h, count_w], zero outside of x; all in bytes.
 
     Channels first a row is one of `channels`; channels last all of them are the `unit` of a pixel.

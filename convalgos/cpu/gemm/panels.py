@@ -19,7 +19,7 @@ from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd, transpose
-from convalgos.cpu.vectors.simd import carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
 # Calibrated on Zen 5 with AVX-512.
@@ -57,10 +57,10 @@ PANEL_PACK_FIELDS = fields("w packed groups filters taps panel tasks")
 
 
 @jit.specialise
-def pack_panels(SIZE, LANES):
+def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
     """Squares of LANES filters by LANES taps are turned, panel by panel; the last two may overlap."""
 
-    def pack_panels(args, task):
+    def pack_panels(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PANEL_PACK_FIELDS)[0]
         panels = (a.filters + a.panel - 1) // a.panel
         total = a.groups * panels
@@ -130,7 +130,7 @@ def crowding(problem: ConvProblem) -> float:
 
 
 @jit.specialise
-def sum_panel(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
+def sum_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int) -> jit.Kernel:
     """sums[pixel][:] = sum over taps, for one panel of filters, in passes of `chunk` taps.
 
     The pixels are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare
@@ -139,7 +139,9 @@ def sum_panel(SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS):
     """
     FEWER = max(ROWS - 1, 1)
 
-    def sum_panel(x, table, pixels, offsets, taps, chunk, w, sums):
+    def sum_panel(
+        x: int, table: int, pixels: int, offsets: int, taps: int, chunk: int, w: int, sums: int
+    ) -> None:
         tiles = (pixels + ROWS - 1) // ROWS
         rows = max(pixels, tiles * FEWER)
         width = VECTORS * LANES
@@ -194,20 +196,23 @@ def streams_panels(problem: ConvProblem) -> bool:
 
 
 @simd.emitter
-def finish_row(v, x, bias, relu, columns, y):
+def finish_row(v: Vec, x: Value, bias: Value, relu: Value, columns: Value, y: Value) -> None:
     """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
     value = v.fadd(v.load(v.pointer(x)), v.load(v.pointer(bias)))
     v.store_masked(v.fmax(value, v.lower_bound(relu)), v.pointer(y), 0, v.mask(columns))
 
 
 @jit.specialise
-def store_run(SIZE, LANES):
+def store_run(SIZE: int, LANES: int) -> jit.Kernel:
     """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout.
 
     With `stream` (see `streams`), pieces that fill a vector are stored around the caches.
     """
 
-    def store_run(sums, width, pixels, filters, bias, relu, stream, y, y_k, y_pixel):
+    def store_run(
+        sums: int, width: int, pixels: int, filters: int, bias: int, relu: int, stream: int, y: int,
+        y_k: int, y_pixel: int,
+    ) -> None:  # fmt: skip
         for k in range(0, filters, LANES):
             count = min(LANES, filters - k)
             source = sums + k * SIZE

@@ -71,7 +71,7 @@ class RowBlocking:
     def phase(self) -> int:
         """Elements of a phase of a row: whole vectors."""
         p = self.problem
-        columns = self.block[2] + (p.kernel_extent[2] - 1) // p.stride[2]
+        columns: int = self.block[2] + (p.kernel_extent[2] - 1) // p.stride[2]
         return -(-columns // self.lanes) * self.lanes
 
     @property
@@ -225,6 +225,5 @@ def offsets(cut: RowBlocking) -> np.ndarray:
     channel = np.arange(p.w_shape[1]) * c
     slice_ = np.arange(p.kernel[0]) * p.dilation[0] * d
     row = np.arange(p.kernel[1]) * p.dilation[1] * h
-    return (
-        channel[:, None, None, None] + slice_[:, None, None] + row[:, None] + column
-    ).ravel().astype(np.int64)  # fmt: skip
+    taps = channel[:, None, None, None] + slice_[:, None, None] + row[:, None] + column  # (C, T, R, S)
+    return np.asarray(taps, np.int64).ravel()

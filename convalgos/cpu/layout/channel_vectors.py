@@ -14,7 +14,7 @@ import numpy as np
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd, transpose
-from convalgos.cpu.vectors.simd import carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 
 @jit.helper
@@ -48,7 +48,7 @@ def place_strided(target: int, source: int, count: int, stride: int, size: int) 
 
 
 @simd.emitter
-def copy_pixels(v, x, x_stride, channels, pixels, target):
+def copy_pixels(v: Vec, x: Value, x_stride: Value, channels: Value, pixels: Value, target: Value) -> None:
     """target[j][i] = x[j * x_stride + i] for i < channels <= lanes, j < pixels; lanes beyond become 0."""
     source, to = v.pointer(x), v.pointer(target)
     inside = v.mask(channels)
@@ -60,7 +60,7 @@ def copy_pixels(v, x, x_stride, channels, pixels, target):
 
 
 @simd.emitter
-def place_pixels(v, source, channels, pixels, y, y_stride):
+def place_pixels(v: Vec, source: Value, channels: Value, pixels: Value, y: Value, y_stride: Value) -> None:
     """y[j * y_stride + i] = source[j][i] for i < channels <= lanes, j < pixels."""
     read, to = v.pointer(source), v.pointer(y)
     inside = v.mask(channels)
@@ -69,14 +69,16 @@ def place_pixels(v, source, channels, pixels, y, y_stride):
 
 
 @simd.emitter
-def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
+def finish_pixels(
+    v: Vec, source: Value, bias: Value, relu: Value, channels: Value, pixels: Value, y: Value, y_stride: Value
+) -> None:
     """y[j * y_stride + i] = source[j][i] + bias[i] for i < channels <= lanes, at least 0 with relu."""
     read, to = v.pointer(source), v.pointer(y)
     add = v.load_masked(v.pointer(bias), 0, v.mask(channels))
     low = v.lower_bound(relu)
     inside = v.mask(channels)
 
-    def finished(j):
+    def finished(j: Value) -> Value:
         return v.fmax(v.fadd(v.load(read, v.imul(j, v.lanes)), add), low)
 
     with v.choose(v.isub(channels, v.lanes)) as (whole, part):  # masks are slow where y is beyond L2
@@ -87,14 +89,16 @@ def finish_pixels(v, source, bias, relu, channels, pixels, y, y_stride):
 
 
 @jit.specialise
-def gather(SIZE, LANES):
+def gather(SIZE: int, LANES: int) -> jit.Kernel:
     """x -> target[pixel][lane], for a run of `pixels` pixels and `channels` <= LANES channels.
 
     Lanes beyond `channels` become 0. `target` needs room for the pixels rounded up to a multiple of LANES;
     the pixels in that room become 0 or stay as they are.
     """
 
-    def kernel(x, channel_stride, pixel_stride, channels, pixels, target):
+    def kernel(
+        x: int, channel_stride: int, pixel_stride: int, channels: int, pixels: int, target: int
+    ) -> None:
         if channel_stride == 1:
             copy_pixels(SIZE, LANES, x, pixel_stride, channels, pixels, target)
         elif channels == LANES and pixels >= LANES:
@@ -114,14 +118,16 @@ def gather(SIZE, LANES):
 
 
 @jit.specialise
-def place(SIZE, LANES):
+def place(SIZE: int, LANES: int) -> jit.Kernel:
     """y = source[pixel][lane], for a run of `pixels` pixels and `channels` <= LANES: `gather` turned round.
 
     `source` is read up to `pixels` rounded up to a multiple of LANES; nothing outside the pixels and
     channels asked for is written.
     """
 
-    def kernel(source, channel_stride, pixel_stride, channels, pixels, y):
+    def kernel(
+        source: int, channel_stride: int, pixel_stride: int, channels: int, pixels: int, y: int
+    ) -> None:
         if channel_stride == 1:
             place_pixels(SIZE, LANES, source, channels, pixels, y, pixel_stride)
         elif channels == LANES and pixels >= LANES:
@@ -141,14 +147,17 @@ def place(SIZE, LANES):
 
 
 @jit.specialise
-def scatter(SIZE, LANES):
+def scatter(SIZE: int, LANES: int) -> jit.Kernel:
     """y = source[pixel][lane] + bias, at least 0 with relu, for `pixels` pixels and `channels` <= LANES.
 
     `bias` holds LANES readable elements. `source` is read up to `pixels` rounded up to a multiple of LANES;
     nothing outside the pixels and channels asked for is written.
     """
 
-    def kernel(source, bias, relu, channel_stride, pixel_stride, channels, pixels, y):
+    def kernel(
+        source: int, bias: int, relu: int, channel_stride: int, pixel_stride: int, channels: int,
+        pixels: int, y: int,
+    ) -> None:  # fmt: skip
         if channel_stride == 1:
             finish_pixels(SIZE, LANES, source, bias, relu, channels, pixels, y, pixel_stride)
         elif channels == LANES and pixels >= LANES:

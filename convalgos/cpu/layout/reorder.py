@@ -8,6 +8,8 @@ by all threads, and nothing is computed: the bits are the same for any number of
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, by_name
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd, transpose
-from convalgos.cpu.vectors.simd import carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 FEW = 4  # channels, up to which vectors are split and joined
 CHUNK = 1024  # pixels that a thread turns at a time
@@ -89,7 +91,7 @@ class Reorder:
 # --- kernels ---------------------------------------------------------------------------------
 
 
-def _picked(v, vectors, places):
+def _picked(v: Vec, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
     """A vector of elements of several ones; places: (which vector, which lane) of each."""
     n = v.lanes
     order = [lane + which * n if which < 2 else 0 for which, lane in places]
@@ -101,7 +103,7 @@ def _picked(v, vectors, places):
 
 
 @simd.emitter
-def split_pixels(v, CHANNELS, x, pixels, y, y_stride):
+def split_pixels(v: Vec, CHANNELS: int, x: Value, pixels: Value, y: Value, y_stride: Value) -> None:
     """y[c][j] = x[j][c], for c < CHANNELS, of which there are at least two, and j < pixels."""
     source, to = v.pointer(x), v.pointer(y)
     whole = v.idiv(pixels, v.lanes)
@@ -121,7 +123,7 @@ def split_pixels(v, CHANNELS, x, pixels, y, y_stride):
 
 
 @simd.emitter
-def join_pixels(v, CHANNELS, x, x_stride, pixels, y):
+def join_pixels(v: Vec, CHANNELS: int, x: Value, x_stride: Value, pixels: Value, y: Value) -> None:
     """y[j][c] = x[c][j], for c < CHANNELS, of which there are at least two, and j < pixels."""
     source, to = v.pointer(x), v.pointer(y)
     whole = v.idiv(pixels, v.lanes)
@@ -141,7 +143,9 @@ def join_pixels(v, CHANNELS, x, x_stride, pixels, y):
 
 
 @simd.emitter
-def turn_square(v, x, x_stride, rows, columns, y, y_stride):
+def turn_square(
+    v: Vec, x: Value, x_stride: Value, rows: Value, columns: Value, y: Value, y_stride: Value
+) -> None:
     """y[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; nothing else is read or written."""
     source, to = v.pointer(x), v.pointer(y)
     across, down = v.mask(columns), v.mask(rows)
@@ -153,7 +157,10 @@ def turn_square(v, x, x_stride, rows, columns, y, y_stride):
 
 
 @jit.helper
-def transpose_range(size, lanes, x, rows, columns, row0, row1, column0, column1, y):
+def transpose_range(
+    size: int, lanes: int, x: int, rows: int, columns: int, row0: int, row1: int, column0: int, column1: int,
+    y: int,
+) -> None:  # fmt: skip
     """y[j][i] = x[i][j] of a matrix of rows x columns, for rows and columns from the first up to the end."""
     for r in range(row0, row1, lanes):
         for c in range(column0, column1, lanes):
@@ -170,7 +177,7 @@ def transpose_range(size, lanes, x, rows, columns, row0, row1, column0, column1,
 
 
 @jit.helper
-def reorder_chunk(a, unit):
+def reorder_chunk(a: Any, unit: int) -> tuple[int, int, int]:
     """(image, first pixel, end) of a unit of work."""
     chunks = (a.pixels + CHUNK - 1) // CHUNK
     start = unit % chunks * CHUNK
@@ -178,10 +185,10 @@ def reorder_chunk(a, unit):
 
 
 @jit.specialise
-def reorder_to_first(SIZE, LANES, CHANNELS):
+def reorder_to_first(SIZE: int, LANES: int, CHANNELS: int) -> jit.Kernel:
     """(N, pixels, channels) into (N, channels, pixels); CHANNELS: how many, where they are few, or 0."""
 
-    def reorder_to_first(args, task):
+    def reorder_to_first(args: int, task: int) -> None:
         a = carray(pointer(args), 1, REORDER_FIELDS)[0]
         units = (a.pixels + CHUNK - 1) // CHUNK * a.images
         image = a.channels * a.pixels * SIZE
@@ -198,10 +205,10 @@ def reorder_to_first(SIZE, LANES, CHANNELS):
 
 
 @jit.specialise
-def reorder_to_last(SIZE, LANES, CHANNELS):
+def reorder_to_last(SIZE: int, LANES: int, CHANNELS: int) -> jit.Kernel:
     """(N, channels, pixels) into (N, pixels, channels)."""
 
-    def reorder_to_last(args, task):
+    def reorder_to_last(args: int, task: int) -> None:
         a = carray(pointer(args), 1, REORDER_FIELDS)[0]
         units = (a.pixels + CHUNK - 1) // CHUNK * a.images
         image = a.channels * a.pixels * SIZE

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import reorder
@@ -54,37 +56,39 @@ class Reordered(StandIn):
     def searches(self) -> bool:
         return self.inner.searches
 
-    def forwards(self, problem):
+    def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [problem.relaid]
 
-    def why_not(self, problem):
+    def why_not(self, problem: ConvProblem) -> str | None:
         if reason := self.inner.why_not(problem if problem.is_empty else problem.relaid):
             return reason
         return super().why_not(problem)
 
-    def within(self, problem, *, workspace_limit, deterministic, strict_nan):
+    def within(
+        self, problem: ConvProblem, *, workspace_limit: int | None, deterministic: bool, strict_nan: bool
+    ) -> Algorithm:
         limits = {"deterministic": deterministic, "strict_nan": strict_nan}
         inner = self.inner.within(problem.relaid, workspace_limit=workspace_limit, **limits)
         return self if inner is self.inner else replace(self, inner=inner)
 
-    def note(self, problem):
+    def note(self, problem: ConvProblem) -> str:
         return f"in {problem.relaid.layout}"
 
-    def cost(self, problem, machine):
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return self._moving(problem, machine) + self.inner.cost(problem.relaid, machine)
 
-    def least(self, problem, machine):
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
             return 0.0
         return self._moving(problem, machine) + self.inner.least(problem.relaid, machine)
 
-    def closely(self, problem, machine):
+    def closely(self, problem: ConvProblem, machine: Machine) -> float:
         return self._moving(problem, machine) + self.inner.closely(problem.relaid, machine)
 
-    def granule(self, problem):
+    def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return self.inner.granule(problem.relaid)
 
-    def workspace_bytes(self, problem):
+    def workspace_bytes(self, problem: ConvProblem) -> int:
         """x and y in the other layout, and what the algorithm needs."""
         if problem.is_empty:
             return 0
@@ -94,7 +98,7 @@ class Reordered(StandIn):
     def _moving(self, problem: ConvProblem, machine: Any) -> float:
         return sum(reorder.reorder_seconds(shape, problem.itemsize, machine) for shape, _ in _maps(problem))
 
-    def plan(self, problem):
+    def plan(self, problem: ConvProblem) -> Plan:
         return ReorderedPlan(problem, self)
 
 
@@ -116,7 +120,15 @@ class ReorderedPlan(Plan):
     def new_workspace(self) -> ReorderedWorkspace:
         return ReorderedWorkspace(self.problem, self._inner.new_workspace())
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self,
+        x: np.ndarray,
+        w: Any,
+        bias: np.ndarray | None,
+        activation: str | None,
+        y: np.ndarray,
+        workspace: Any,
+    ) -> None:
         x = workspace.first.moved(x)
         if self._weights:
             w = self._inner.prepare_filter(workspace.other.moved(w))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from convalgos.core.machine import cache_sizes, whole_l3
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import Value, Vec
 
 # Outputs of more than these shares of L3 go around the caches; each was measured.
 STREAMED_PANELS = 0.5  # what panels of filters compute, in the planes of channels_first
@@ -28,7 +29,7 @@ def outgrows_caches(nbytes: int, share: float, own: bool = False) -> bool:
 
 
 @simd.emitter
-def copy_run(v, source, y, count, stream):
+def copy_run(v: Vec, source: Value, y: Value, count: Value, stream: Value) -> None:
     """y[:count] = source[:count]; with `stream`, whole vectors where y is aligned go around the caches.
 
     The ends are masked: to touch the lines between them would fetch these first.
@@ -52,10 +53,10 @@ def copy_run(v, source, y, count, stream):
 
 
 @jit.specialise
-def stream(SIZE, LANES):
+def stream(SIZE: int, LANES: int) -> jit.Kernel:
     """`copy_run` of whole vectors around the caches."""
 
-    def stream(source, y, count):
+    def stream(source: int, y: int, count: int) -> None:
         copy_run(SIZE, LANES, source, y, count, 1)
 
     return stream

@@ -7,17 +7,22 @@ Vectors are taken apart by shuffles for small strides; larger ones are copied el
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 MOST_STRIDE = 8  # that is split with vectors, by code of its own
 
 
 @simd.emitter
-def split_row(v, STRIDE, KEPT, x, before, inside, target, count, step):
+def split_row(
+    v: Vec, STRIDE: int, KEPT: int, x: Value, before: Value, inside: Value, target: Value, count: Value,
+    step: Value,
+) -> None:  # fmt: skip
     """`before` zeros, x[:inside], zeros, in STRIDE phases of which the first KEPT are written.
 
     A phase is `count` elements, whole vectors that hold all of x, and begins `step` behind the one before.
@@ -29,16 +34,17 @@ def split_row(v, STRIDE, KEPT, x, before, inside, target, count, step):
     second, behind = v.iadd(first, 1), v.iadd(last, 1)
     source, end = v.pointer(v.isub(x, v.imul(before, v.size))), v.iadd(before, inside)
 
-    def masked(at):
+    def masked(at: Value) -> Value:
         return v.load_masked(source, at, v.window(v.isub(before, at), v.isub(end, at)))
 
-    for start, stop, load in (
+    parts: tuple[tuple[Value, Value, Callable[[Value], Value]], ...] = (
         (0, first, lambda at: v.zero()),
         (first, second, masked),
         (second, last, lambda at: v.load(source, at)),  # masks would double the time of these
         (v.imax(second, last), behind, masked),
         (behind, v.idiv(count, v.lanes), lambda at: v.zero()),
-    ):
+    )
+    for start, stop, load in parts:
         with v.loop(v.isub(stop, start)) as i:
             at = v.iadd(start, i)
             row = [load(v.iadd(v.imul(at, width), j * v.lanes)) for j in range(STRIDE)]
@@ -47,7 +53,7 @@ def split_row(v, STRIDE, KEPT, x, before, inside, target, count, step):
                 v.store(_phase(v, row, j), v.pointer(target), place)
 
 
-def _phase(v, row, phase):
+def _phase(v: Vec, row: Sequence[Value], phase: int) -> Value:
     """The elements of some neighbouring vectors that are `len(row)` apart, from element `phase` on."""
     value = row[0]
     for source in range(1, len(row)):
@@ -68,14 +74,16 @@ def _phase(v, row, phase):
 
 
 @simd.emitter
-def zero_row(v, target, count):
+def zero_row(v: Vec, target: Value, count: Value) -> None:
     """target[:count] = 0; count is a multiple of lanes."""
     with v.loop(v.idiv(count, v.lanes)) as i:
         v.store(v.zero(), v.pointer(target), v.imul(i, v.lanes))
 
 
 @jit.helper
-def split_any_row(x, before, inside, target, count, step, stride, kept, size):
+def split_any_row(
+    x: int, before: int, inside: int, target: int, count: int, step: int, stride: int, kept: int, size: int
+) -> None:
     """`split_row` for any stride, element by element."""
     for phase in range(kept):
         low = min(count, (max(0, before - phase) + stride - 1) // stride)  # places before the first element
@@ -97,10 +105,10 @@ def split_any_row(x, before, inside, target, count, step, stride, kept, size):
 
 
 @jit.specialise
-def copy_row(SIZE, LANES, STRIDE, KEPT):
+def copy_row(SIZE: int, LANES: int, STRIDE: int, KEPT: int) -> jit.Kernel:
     """`split_row`, or zeros for a row outside of x, where inside is 0; STRIDE 0 stands for any stride."""
 
-    def copy_row(x, before, inside, target, phase, stride, kept):
+    def copy_row(x: int, before: int, inside: int, target: int, phase: int, stride: int, kept: int) -> None:
         if inside <= 0:
             zero_row(SIZE, LANES, target, phase * kept)
         elif STRIDE:

@@ -109,8 +109,8 @@ CALIBRATION_FIELDS = fields("x w y repeats bytes tasks")
 
 
 @jit.specialise
-def product(SIZE, LANES, ROWS, VECTORS, TAPS):
-    def product(args, task):
+def product(SIZE: int, LANES: int, ROWS: int, VECTORS: int, TAPS: int) -> jit.Kernel:
+    def product(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         y = a.y + task * ROWS * VECTORS * LANES * SIZE
         for _ in range(a.repeats):
@@ -120,8 +120,8 @@ def product(SIZE, LANES, ROWS, VECTORS, TAPS):
 
 
 @jit.specialise
-def copy_part():
-    def copy_part(args, task):
+def copy_part() -> jit.Kernel:
+    def copy_part(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         first = a.bytes * task // a.tasks
         for _ in range(a.repeats):
@@ -131,8 +131,8 @@ def copy_part():
 
 
 @jit.specialise
-def busy():
-    def busy(args, task):
+def busy() -> jit.Kernel:
+    def busy(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         until = nanoseconds() + a.repeats
         while nanoseconds() < until:

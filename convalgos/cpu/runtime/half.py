@@ -21,10 +21,10 @@ HALF_FIELDS = np.dtype([(name, np.int64) for name in ("source", "target", "count
 
 
 @jit.specialise
-def widen(BRAIN):
+def widen(BRAIN: int) -> jit.Kernel:
     """float32 of bfloat16, or of float16."""
 
-    def widen(args, task):
+    def widen(args: int, task: int) -> None:
         a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first
@@ -45,10 +45,10 @@ def widen(BRAIN):
 
 
 @jit.specialise
-def narrow(BRAIN):
+def narrow(BRAIN: int) -> jit.Kernel:
     """bfloat16 of float32, or float16."""
 
-    def narrow(args, task):
+    def narrow(args: int, task: int) -> None:
         a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first

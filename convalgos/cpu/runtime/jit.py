@@ -15,6 +15,7 @@ Without llvmlite everything here imports, and only compiling fails.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import inspect
@@ -73,7 +74,7 @@ if (_inner := code_generation.lock()) is not None:
 _lock = guarded(threading.RLock(), _broken)
 
 
-def specialise(factory: Callable[..., Callable]) -> Callable[..., int]:
+def specialise(factory: Callable[..., Callable[..., Any]]) -> Callable[..., int]:
     """Compile a kernel for each combination of a factory's integer arguments, once.
 
     The inner function takes addresses and sizes only, and must close over nothing but the integers, so
@@ -174,22 +175,24 @@ def borrow(loop: int) -> None:
 
 
 def thread_count() -> int:
-    """Threads that `launch` runs on: NUMBA_NUM_THREADS, or the cores that there are.
+    """Threads that `launch` runs on.
 
-    Where a program has loaded Numba, its count, which numba.set_num_threads changes.
+    1. Where a program has loaded Numba, its count, which numba.set_num_threads changes.
+    2. Else the variable CONVALGOS_NUM_THREADS as it was at first, or NUMBA_NUM_THREADS.
+    3. Else as many as there are cores for this process.
     """
     numba = sys.modules.get("numba.np.ufunc.parallel")
     if numba is not None and getattr(numba, "_is_initialized", False):
-        return numba._get_num_threads()
+        return int(numba._get_num_threads())
     return _threads_at_start()
 
 
 @functools.cache
 def _threads_at_start() -> int:
-    try:
-        return max(1, int(os.environ["NUMBA_NUM_THREADS"]))
-    except (KeyError, ValueError):
-        return cpu_count()
+    for name in ("CONVALGOS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        with contextlib.suppress(KeyError, ValueError):
+            return max(1, int(os.environ[name]))
+    return cpu_count()
 
 
 def thread_layer() -> str:
@@ -237,7 +240,7 @@ def of_borrowed() -> int:
     return compile_kernel(thread_pool.share_tasks)
 
 
-def _invoke(this, arguments, count):
+def _invoke(this: int, arguments: int, count: int) -> int:
     """What Python calls as f(kernel, a, b, c, d, e), all integers; other threads of Python go on meanwhile.
 
     `arguments` is the address of the addresses of the objects. (ctypes takes 0.5 us longer.)
@@ -272,15 +275,16 @@ def _from_python(name: bytes, function: Callable[..., int], flags: int) -> Calla
     _kept.append(method)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return make(ctypes.addressof(method), None, None)
+    function_of_python: Callable[..., Any] = make(ctypes.addressof(method), None, None)
+    return function_of_python
 
 
 HEAD = object.__basicsize__  # bytes of every object of Python; an array's begin with the address of its data
 
 
-def _data_of(this, array):
+def _data_of(this: int, array: int) -> int:
     """What Python calls as f(array)."""
-    return _number(carray(pointer(array + HEAD), 1, np.intp)[0])
+    return int(_number(carray(pointer(array + HEAD), 1, np.intp)[0]))
 
 
 @functools.cache

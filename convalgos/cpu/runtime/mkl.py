@@ -46,10 +46,10 @@ def why_no_mkl() -> str | None:
 
 
 @jit.specialise
-def multiply_by_mkl():
+def multiply_by_mkl() -> jit.Kernel:
     """c = a @ b in each group, a piece of the rows or columns of c by each task."""
 
-    def multiply_by_mkl(args, task):
+    def multiply_by_mkl(args: int, task: int) -> None:
         r = carray(pointer(args), 1, MKL_FIELDS)[0]
         call(r.set_threads, (1,))
         group, piece = task // r.pieces, task % r.pieces

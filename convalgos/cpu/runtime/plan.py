@@ -118,13 +118,21 @@ class KernelPlan(Plan):
         packed = self.pack_filter(w)
         return Packed(packed, packed.ctypes.data)
 
-    def convert(self, source, target) -> None:
+    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
         half.convert(source, target)
 
     def new_workspace(self) -> Workspace:
         return Workspace(self.record, self._scratch_bytes, self._no_bias)
 
-    def run(self, x, w, bias, activation, y, workspace) -> None:
+    def run(
+        self,
+        x: np.ndarray,
+        w: Any,
+        bias: np.ndarray | None,
+        activation: str | None,
+        y: np.ndarray,
+        workspace: Any,
+    ) -> None:
         arguments = workspace.arguments
         arguments.x = self._address(x)
         arguments.w = w.address

@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 
-from convalgos.cpu.vectors.simd import allocate, function_of, intrinsic, ir
+from convalgos.cpu.vectors.simd import Value, allocate, function_of, intrinsic, ir
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 1)  # the number of the clock that nobody sets
@@ -22,25 +22,25 @@ CAN_SLEEP = platform.system() == "Linux" and FUTEX > 0
 
 
 @intrinsic
-def atomic_load(builder, address):
+def atomic_load(builder: Value, address: Value) -> Value:
     """The word at an address."""
     return builder.load_atomic(_at(builder, address), "acquire", 8, typ=ir.IntType(64))
 
 
 @intrinsic
-def atomic_store(builder, address, value):
+def atomic_store(builder: Value, address: Value, value: Value) -> None:
     """Write the word at an address."""
     builder.store_atomic(value, _at(builder, address), "release", 8)
 
 
 @intrinsic
-def atomic_add(builder, address, value):
+def atomic_add(builder: Value, address: Value, value: Value) -> Value:
     """Add to the word at an address, and return what it was before."""
     return builder.atomic_rmw("add", _at(builder, address), value, "seq_cst")
 
 
 @intrinsic
-def atomic_take(builder, address):
+def atomic_take(builder: Value, address: Value) -> Value:
     """Take one from the word at an address where that is more than 0, and return what it was before."""
     word = ir.IntType(64)
     zero, one = ir.Constant(word, 0), ir.Constant(word, 1)
@@ -63,7 +63,7 @@ def atomic_take(builder, address):
 
 
 @intrinsic
-def pause(builder):
+def pause(builder: Value) -> None:
     """Let the other thread of the core go on while this one waits in a loop."""
     hints = [] if X86 else [ir.Constant(ir.IntType(32), 1)]  # of ARM's hints, "yield"
     kind = ir.FunctionType(ir.VoidType(), [hint.type for hint in hints])
@@ -72,7 +72,7 @@ def pause(builder):
 
 
 @intrinsic
-def nanoseconds(builder):
+def nanoseconds(builder: Value) -> Value:
     """Time since some moment."""
     word = ir.IntType(64)
     moment = allocate(builder, ir.ArrayType(word, 2))  # seconds, nanoseconds
@@ -85,14 +85,14 @@ def nanoseconds(builder):
 
 
 @intrinsic
-def give_way(builder):
+def give_way(builder: Value) -> None:
     """Let another thread have this core, if one wants it."""
     if CAN_SLEEP:
         builder.call(function_of(builder, ir.FunctionType(ir.IntType(32), []), "sched_yield"), [])
 
 
 @intrinsic
-def sleep(builder, address, value):
+def sleep(builder: Value, address: Value, value: Value) -> None:
     """Sleep until a thread wakes those at this address, or not at all if the word there is not `value`.
 
     The lower 32 bits are compared. It may also return for no reason.
@@ -101,20 +101,20 @@ def sleep(builder, address, value):
 
 
 @intrinsic
-def wake(builder, address, count):
+def wake(builder: Value, address: Value, count: Value) -> None:
     """Wake up to `count` of the threads that sleep at an address."""
     _futex(builder, address, WAKE, count)
 
 
-def _futex(builder, address, operation, value):
+def _futex(builder: Value, address: Value, operation: int, value: Value) -> None:
     if not CAN_SLEEP:  # there are no workers then, for whom and by whom this would be called
         return
     word = ir.IntType(64)
     kind = ir.FunctionType(word, [word], var_arg=True)
     system = function_of(builder, kind, "syscall")
-    number, operation, none = (ir.Constant(word, n) for n in (FUTEX, operation, 0))
-    builder.call(system, [number, address, operation, value, none, none, none])
+    number, what, none = (ir.Constant(word, n) for n in (FUTEX, operation, 0))
+    builder.call(system, [number, address, what, value, none, none, none])
 
 
-def _at(builder, address):
+def _at(builder: Value, address: Value) -> Value:
     return builder.inttoptr(address, ir.PointerType(ir.IntType(64)))

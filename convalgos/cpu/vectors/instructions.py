@@ -23,7 +23,9 @@ from convalgos.core.machine import vector_bytes
 try:
     from llvmlite import ir
 except Exception:  # of any kind, where it does not go with what else is installed
-    ir = None  # type: ignore[assignment]
+    ir = None
+
+__all__ = ["LINE", "Register", "Value", "Vec", "allocate", "function_of", "ir", "lanes"]
 
 Value = Any  # of LLVM's: an integer of 64 bits, a pointer or a vector; integers may be Python's, too
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.vectors.simd import Vec, emitter
+from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
 # than 8 run out of address registers even where vector registers are left.
@@ -33,7 +33,10 @@ def padded_for_prefetch(offsets: np.ndarray) -> np.ndarray:
 
 
 @emitter
-def conv_tile(v, ROWS, VECTORS, ACCUMULATE, PREFETCH_TAPS, x, rows, offsets, w, taps, y, y_stride, ahead):
+def conv_tile(
+    v: Vec, ROWS: int, VECTORS: int, ACCUMULATE: int, PREFETCH_TAPS: int, x: Value, rows: Value,
+    offsets: Value, w: Value, taps: Value, y: Value, y_stride: Value, ahead: Value,
+) -> None:  # fmt: skip
     """y[i][:] (+)= sum_t x[rows[i] + offsets[t]] * w[t][:], for i < ROWS.
 
     w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
@@ -54,7 +57,10 @@ def conv_tile(v, ROWS, VECTORS, ACCUMULATE, PREFETCH_TAPS, x, rows, offsets, w, 
 
 
 @emitter
-def gemm_tile(v, ROWS, VECTORS, ACCUMULATE, a, a_stride, w, taps, y, y_stride):
+def gemm_tile(
+    v: Vec, ROWS: int, VECTORS: int, ACCUMULATE: int, a: Value, a_stride: Value, w: Value, taps: Value,
+    y: Value, y_stride: Value,
+) -> None:  # fmt: skip
     """y[i][:] (+)= sum_t a[i][t] * w[t][:], for i < ROWS: `conv_tile` without tables."""
     base = v.pointer(a)
     inputs = [v.at(base, v.imul(a_stride, i)) for i in range(ROWS)]
@@ -93,8 +99,9 @@ def _tile(
 
 @emitter
 def pixel_tile(
-    v, ROWS, VECTORS, PREFETCH_TAPS, x, starts, offsets, taps, w, bias, relu, y, y_k, places, counts
-):
+    v: Vec, ROWS: int, VECTORS: int, PREFETCH_TAPS: int, x: Value, starts: Value, offsets: Value,
+    taps: Value, w: Value, bias: Value, relu: Value, y: Value, y_k: Value, places: Value, counts: Value,
+) -> None:  # fmt: skip
     """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
 
     For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables;

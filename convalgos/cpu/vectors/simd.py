@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.vectors.instructions import LINE, Register, Value, Vec, allocate, function_of, ir, lanes
+from convalgos.cpu.vectors.instructions import (
+    LINE,
+    Register,
+    Value,
+    Vec,
+    allocate,
+    function_of,
+    ir,
+    lanes,
+)
 
 __all__ = [
     "LINE", "Operation", "Register", "Value", "Vec", "allocate", "call", "carray", "copy_bytes", "emitter",
@@ -52,7 +61,7 @@ def intrinsic(write: Callable[..., Any]) -> Any:
     return Operation(write.__name__, 0, len(inspect.signature(write).parameters) - 1, write)
 
 
-def external(name: str, values: int, returns: bool = True) -> Operation:
+def external(name: str, values: int, returns: bool = True) -> Any:
     """A function of the process over integers."""
 
     def write(builder: Any, *given: Any) -> Any:
@@ -82,7 +91,7 @@ def call(kernel: int, arguments: tuple[int, ...]) -> None:
 
 
 @intrinsic
-def copy_bytes(builder, target, source, count):
+def copy_bytes(builder: Value, target: Value, source: Value, count: Value) -> None:
     """target[:count] = source[:count]; they must not overlap."""
     byte = ir.PointerType(ir.IntType(8))
     copy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, count.type])
@@ -91,7 +100,7 @@ def copy_bytes(builder, target, source, count):
 
 
 @intrinsic
-def zero_bytes(builder, target, count):
+def zero_bytes(builder: Value, target: Value, count: Value) -> None:
     """target[:count] = 0."""
     byte = ir.PointerType(ir.IntType(8))
     fill = builder.module.declare_intrinsic("llvm.memset", [byte, count.type])
@@ -100,7 +109,7 @@ def zero_bytes(builder, target, count):
 
 
 @emitter
-def fetch_bytes(v, WRITE, address, count):
+def fetch_bytes(v: Vec, WRITE: int, address: Value, count: Value) -> None:
     """Ask for bytes from memory into L2, to read or to write them soon; they need not exist."""
     with v.loop(v.idiv(v.iadd(count, LINE - 1), LINE)) as i:
         v.prefetch(v.pointer(v.iadd(address, v.imul(i, LINE))), 0, bool(WRITE))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from convalgos.cpu.vectors.simd import Vec, emitter
+from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 
 def transpose(v: Vec, rows: Sequence[Any]) -> list[Any]:
@@ -60,7 +60,9 @@ def _transpose_lanes(v: Vec, r: list[Any], block: int) -> list[Any]:
 
 
 @emitter
-def load_square(v, x, x_stride, rows, columns, target, target_stride):
+def load_square(
+    v: Vec, x: Value, x_stride: Value, rows: Value, columns: Value, target: Value, target_stride: Value
+) -> None:
     """target[j][i] = x[i][j] for i < rows <= lanes, j < columns <= lanes; lanes beyond rows become 0.
 
     Turns a row of pixels of `lanes` channels into pixels of `lanes` channels. Writes whole vectors for all
@@ -80,7 +82,7 @@ def load_square(v, x, x_stride, rows, columns, target, target_stride):
 
 
 @emitter
-def load_whole_square(v, x, x_stride, target, target_stride):
+def load_whole_square(v: Vec, x: Value, x_stride: Value, target: Value, target_stride: Value) -> None:
     """`load_square` of lanes x lanes, in half its time."""
     row, to = v.step(v.pointer(x), 0), v.pointer(target)
     read = []
@@ -92,13 +94,15 @@ def load_whole_square(v, x, x_stride, target, target_stride):
 
 
 @emitter
-def place_square(v, x, x_stride, rows, columns, y, y_stride):
+def place_square(
+    v: Vec, x: Value, x_stride: Value, rows: Value, columns: Value, y: Value, y_stride: Value
+) -> None:
     """y[i][j] = x[j][i] for i < rows <= lanes, j < columns <= lanes: `store_square` of finished values."""
     _store_rows(v, _turned(v, x, x_stride), rows, columns, y, y_stride)
 
 
 @emitter
-def place_whole_square(v, x, x_stride, y, y_stride):
+def place_whole_square(v: Vec, x: Value, x_stride: Value, y: Value, y_stride: Value) -> None:
     """`place_square` of lanes x lanes, in half its time."""
     row = v.step(v.pointer(y), 0)
     for i, value in enumerate(_turned(v, x, x_stride)):
@@ -107,7 +111,10 @@ def place_whole_square(v, x, x_stride, y, y_stride):
 
 
 @emitter
-def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
+def store_square(
+    v: Vec, x: Value, x_stride: Value, bias: Value, relu: Value, rows: Value, columns: Value, y: Value,
+    y_stride: Value,
+) -> None:  # fmt: skip
     """y[i][j] = x[j][i] + bias[i] for i < rows <= lanes, j < columns <= lanes, at least 0 with relu.
 
     Turns pixels of `lanes` channels into rows of pixels. Reads whole vectors of `lanes` pixels of x, and
@@ -117,7 +124,9 @@ def store_square(v, x, x_stride, bias, relu, rows, columns, y, y_stride):
 
 
 @emitter
-def store_whole_square(v, x, x_stride, bias, relu, y, y_stride):
+def store_whole_square(
+    v: Vec, x: Value, x_stride: Value, bias: Value, relu: Value, y: Value, y_stride: Value
+) -> None:
     """`store_square` of lanes x lanes: without masks, which are slow where y is beyond L2."""
     row = v.step(v.pointer(y), 0)
     for i, value in enumerate(_finished_square(v, x, x_stride, bias, relu)):
@@ -126,7 +135,9 @@ def store_whole_square(v, x, x_stride, bias, relu, y, y_stride):
 
 
 @emitter
-def stream_square(v, x, x_stride, bias, relu, y, y_stride):
+def stream_square(
+    v: Vec, x: Value, x_stride: Value, bias: Value, relu: Value, y: Value, y_stride: Value
+) -> None:
     """`store_square` of lanes x lanes, around the caches; y and its rows must be aligned to a vector."""
     to = v.pointer(y)
     for i, row in enumerate(_finished_square(v, x, x_stride, bias, relu)):

@@ -24,7 +24,7 @@ def survey_there(problems: Sequence[ConvProblem], figures: Machine) -> list[list
     """The candidates of each problem on a machine, with what their models predict there."""
     if is_here(figures):
         return [choose.survey(problem, "cpu", figures)[0] for problem in problems]
-    environment = {**os.environ, "NUMBA_NUM_THREADS": str(figures.threads)}
+    environment = {**os.environ, "CONVALGOS_NUM_THREADS": str(figures.threads)}
     environment.pop("NUMBA_CPU_NAME", None)
     done = subprocess.run(
         [

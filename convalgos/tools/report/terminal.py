@@ -28,7 +28,7 @@ PEER_HEADINGS = {
 }
 MACHINE_SOURCES = {
     "name": "the system",
-    "threads": "the process (NUMBA_NUM_THREADS sets it)",
+    "threads": "the process (CONVALGOS_NUM_THREADS sets it)",
     "vector_bytes": "the instruction set (NUMBA_CPU_NAME sets it)",
     "l1_bytes": "the system",
     "l2_bytes": "the system",
