@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from convalgos.core.algorithm import Algorithm
-from convalgos.core.machine import Machine
+from convalgos.core.algorithm import Algorithm, Figures
 from convalgos.core.problem import ConvProblem
 
 
@@ -74,7 +73,7 @@ class StandIn(Algorithm):
         reasons = (self.inner.why_not(f) for f, _ in self.kinds(problem))
         return next((f"as a forward convolution: {r}" for r in reasons if r), None)
 
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+    def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         return sum(count * self.inner.prepare_cost(f, machine) for f, count in self.kinds(problem))
 
     def error_bound(self, problem: ConvProblem) -> float:
