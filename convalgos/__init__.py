@@ -11,8 +11,9 @@ from typing import Any
 
 from convalgos import select
 from convalgos.api.extensions import register, unregister
+from convalgos.api.forward import conv
 from convalgos.api.gradients import conv_backward_data, conv_backward_weights, conv_transpose
-from convalgos.api.planning import algorithms, conv, explain, find, forget_plans, plan
+from convalgos.api.planning import algorithms, explain, find, forget_plans, plan
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.core.version import __version__

@@ -137,7 +137,7 @@ def forget(
                 del entries[text]
         return count
 
-    count = devices.store(device).update(remove)
+    count: int = devices.store(device).update(remove)
     planning.forget_plans()
     return count
 

@@ -31,7 +31,7 @@ def case(suite="net", count=1, **samples):
     times = {k.replace("__", "."): Measured(tuple(v)) for k, v in samples.items()}
     layer = RecordedLayer(suite, "layer", PROBLEM, count, times)
     candidates = tuple(
-        Candidate(registry.find_algorithm(i), 1.0, 0, 0.0, predicted=m.median_s) for i, m in times.items()
+        Candidate.of(registry.find_algorithm(i), layer.problem, m.median_s) for i, m in times.items()
     )
     return MeasuredLayer(layer, devices.current_machine(), candidates, ())
 
@@ -148,7 +148,7 @@ def test_candidates_are_those_of_the_machine_of_a_table():
 def test_the_errors_of_the_models():
     found = [case(cpu__im2col__own=flat(1.0), cpu__im2col__blas=flat(2.0), cpu__direct=flat(9.0))]
     doubled = [
-        c if c.id == OWN else Candidate(c.algorithm, 0, 0, 0, predicted=2 * c.predicted)
+        c if c.id == OWN else Candidate.of(c.algorithm, c.problem, 2 * c.predicted_s)
         for c in found[0].candidates
     ]
     found = [MeasuredLayer(found[0].layer, found[0].machine, tuple(doubled), ())]
@@ -166,7 +166,7 @@ def mistaken(found, wrong):
         MeasuredLayer(
             c.layer,
             c.machine,
-            tuple(replace(k, predicted=c.seconds(k.id) / wrong.get(k.id, 1.0)) for k in c.candidates),
+            tuple(replace(k, predicted_s=c.seconds(k.id) / wrong.get(k.id, 1.0)) for k in c.candidates),
             (),
         )
         for c in found

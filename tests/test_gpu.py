@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.api import planning
+from convalgos.api import forward, planning
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arrays import as_numpy
 from convalgos.core.errors import Unsupported
@@ -233,8 +233,8 @@ def test_wrong_arrays_are_named():
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_the_public_call(monkeypatch, layout):
     """conv on arrays of the device: logical views of channels-last memory, prepared filters, out, bias."""
-    monkeypatch.setattr(planning, "device_of", lambda array: "cuda:0")
-    monkeypatch.setattr(planning, "as_cupy", as_numpy)
+    monkeypatch.setattr(forward, "device_of", lambda array: "cuda:0")
+    monkeypatch.setattr(forward, "as_cupy", as_numpy)
     x, w, bias, y = example(PROBLEM, "integers")
     answer = np.maximum(y + bias[:, None, None], 0)
     if layout == "channels_last":

@@ -12,7 +12,7 @@ from cupy_devices import PROBLEM, launches, on, served, two_devices
 from helpers import example
 
 import convalgos as ca
-from convalgos.api import planning
+from convalgos.api import call_plans
 from convalgos.gpu import device
 
 try:
@@ -144,7 +144,7 @@ def test_gradients_of_tensors_are_computed_on_torchs_stream(torch, monkeypatch):
         current.append((stand_in.get_device(), stand_in.get_current_stream().ptr))
         return lambda x, w, **named: x
 
-    monkeypatch.setattr(planning, "plan_for", plan_for)
+    monkeypatch.setattr(call_plans, "plan_for", plan_for)
     ca.conv_backward_data(Tensor(dy, 1), Tensor(w, 1), (1, 3, 8, 9))
     ca.conv_backward_data(dy=Tensor(dy), w=Tensor(w), x_shape=(1, 3, 8, 9))
     assert current == [(1, 8192), (0, 4096)]
@@ -168,7 +168,7 @@ def test_operators_of_torch_work_where_their_tensors_do(torch, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(planning, "plan_for", plan_for)
+    monkeypatch.setattr(call_plans, "plan_for", plan_for)
     operators.conv._init_fn(x, w, None, *how)
     assert seen == [("cuda:1", 1, 8192)]
     own = threading.local()

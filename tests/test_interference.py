@@ -88,7 +88,7 @@ def hurried(monkeypatch):
 
 
 def candidates(place, wrong=(), predicted=1e-5):
-    return [Candidate(Scripted(n, n not in wrong), predicted, 0, 1e-5, predicted) for n in place.scripts]
+    return [Candidate.of(Scripted(n, n not in wrong), PROBLEM, predicted) for n in place.scripts]
 
 
 def run_race(place, wrong=(), predicted=1e-5, **options):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.api import planning
+from convalgos.api import call_plans, planning
 from convalgos.core import allocator, workspaces
 from convalgos.core.plan_cache import PlanCache, weight
 
@@ -231,9 +231,9 @@ def test_a_process_stays_small_and_gives_memory_back():
 
 def test_forgetting_lets_go_of_everything():
     ca.conv(images(400, 4), W)
-    assert len(planning._plans)
+    assert len(call_plans._plans)
     ca.forget_plans()
-    assert not len(planning._plans) and not allocator._kept and not workspaces.kept_bytes()
+    assert not len(call_plans._plans) and not allocator._kept and not workspaces.kept_bytes()
 
 
 # --- names -----------------------------------------------------------------------------------

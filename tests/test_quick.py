@@ -7,10 +7,12 @@ import pytest
 from helpers import random_problems
 
 import convalgos as ca
-from convalgos.select import choose as select_choose
-from convalgos.select import devices, estimate, registry, shape_buckets
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.wrapped_plans import EmptyPlan
+from convalgos.select import choose, devices, estimate, registry, shape_buckets
 from convalgos.select.constraints import Constraints
 from convalgos.select.measured import Measured, family
+from convalgos.select.search import search
 from convalgos.tools.bench.suites import suites
 
 FREE = Constraints()
@@ -28,8 +30,14 @@ def shapes(count, text="c32 k64 r5 s5 p2"):
 
 @pytest.fixture(autouse=True)
 def fresh(wisdom):
-    shape_buckets._ranked.clear()
-    shape_buckets._options.cache_clear()
+    shape_buckets.forget()
+
+
+@pytest.fixture
+def pick(monkeypatch):
+    """The algorithm that a choice takes; its plan is not built."""
+    monkeypatch.setattr(Algorithm, "built", lambda a, p, computed, choice: EmptyPlan(p, a).chosen(choice))
+    return lambda problem: choose.plan(problem, "cpu", FREE).algorithm
 
 
 # --- one shape -------------------------------------------------------------------------------
@@ -53,8 +61,8 @@ def test_a_bound_is_one():
 )
 def test_the_choice_is_that_of_the_full_ranking(constraints):
     for problem in SUITE[::3] + shapes(5) + random_problems(75, seed=str(constraints.active)):
-        first = [c.algorithm for c in select_choose.rank(problem, "cpu", constraints).candidates[:1]]
-        assert [o.algorithm for o in shape_buckets.choose(problem, "cpu", constraints)[:1]] == first
+        first = [c.algorithm for c in choose.rank(problem, "cpu", constraints).candidates[:1]]
+        assert [c.algorithm for c in search(problem, "cpu", constraints)[:1]] == first
 
 
 def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
@@ -63,7 +71,7 @@ def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
     monkeypatch.setattr(estimate, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problems = SUITE + random_problems(100)
     for problem in problems:
-        shape_buckets.choose(problem, "cpu", FREE)
+        search(problem, "cpu", FREE)
     assert len(asked) < 3.5 * len(problems)  # of some 20 that serve
 
 
@@ -72,14 +80,14 @@ def test_few_candidates_are_asked_for_their_cost(monkeypatch):
     cost = estimate.cost
     monkeypatch.setattr(estimate, "cost", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
     problem = ca.ConvProblem.parse("n8 c128 h28 w28 k128 r3 s3 p1")
-    shape_buckets.choose(problem, "cpu", FREE)
+    search(problem, "cpu", FREE)
     assert not any(i.startswith("cpu.fft.") for i in asked)
-    assert len(asked) < len(select_choose.rank(problem).candidates)
+    assert len(asked) < len(choose.rank(problem).candidates)
 
 
 def test_nothing_serves():
     rounded = ca.ConvProblem.parse("n1 c4 w9 k4 s3 compute_tf32")
-    assert shape_buckets.choose(rounded, "cpu", FREE) == []
+    assert search(rounded, "cpu", FREE) == []
     with pytest.raises(ca.Unsupported, match="not in tf32"):
         ca.plan(rounded)
 
@@ -97,17 +105,14 @@ def test_the_first_shapes_are_exact_and_repeat():
     assert later == [ca.plan(p).algorithm for p in shapes_later]
 
 
-def test_a_class_does_not_depend_on_what_came_before():
+def test_a_bucket_does_not_depend_on_what_came_before(pick):
     problems = shapes(40)
 
     def picks(order):
-        shape_buckets._ranked.clear()
-        shape_buckets._options.cache_clear()
+        shape_buckets.forget()
         for p in shapes(shape_buckets.EXACT, "c32 k64 r5 s5 p1"):
-            shape_buckets.like(p, "cpu", FREE, None)
-        for p in order[: shape_buckets.EXACT]:
-            shape_buckets.like(p, "cpu", FREE, None)
-        return {str(p): shape_buckets.like(p, "cpu", FREE, None)[0].id for p in order}
+            pick(p)
+        return {str(p): pick(p) for p in order}
 
     forward, backward = picks(problems), picks(problems[::-1])
     ends = {str(p) for p in problems[: shape_buckets.EXACT] + problems[-shape_buckets.EXACT :]}
@@ -116,36 +121,66 @@ def test_a_class_does_not_depend_on_what_came_before():
     }
 
 
-def test_1000_shapes_take_few_searches_and_lose_little(monkeypatch):
+def test_1000_shapes_take_few_searches_and_lose_little(pick, monkeypatch):
     searched = []
-    choose = shape_buckets.choose
-    monkeypatch.setattr(shape_buckets, "choose", lambda p, *a, **k: searched.append(p) or choose(p, *a, **k))
+    monkeypatch.setattr(choose, "search", lambda p, *a, **k: searched.append(p) or search(p, *a, **k))
     machine, lost = devices.current_machine(), []
     for i, p in enumerate(shapes(1000)):
-        algorithm, _ = shape_buckets.like(p, "cpu", FREE, None)
+        algorithm = registry.find_algorithm(pick(p))
         if i % 25 == 24:
-            best = choose(p, "cpu", FREE)[0].seconds
+            best = search(p, "cpu", FREE)[0].predicted_s
             lost.append(math.log(estimate.cost(algorithm, p, machine) / best))
     assert len(searched) <= 20
     assert math.exp(sum(lost) / len(lost)) < 1.05
     assert max(lost) < math.log(1.5)
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_what_is_kept_is_bounded_and_forgotten(pick, monkeypatch):
     monkeypatch.setattr(shape_buckets, "LAYERS", 3)
+    monkeypatch.setattr(shape_buckets, "BUCKETS", 4)
     for c in range(1, 8):
-        shape_buckets.like(ca.ConvProblem.parse(f"n1 c{c} w9 k4 s3"), "cpu", FREE, None)
-    assert len(shape_buckets._ranked) == 3
-    shape_buckets.forget()
-    assert not shape_buckets._ranked and not shape_buckets._options.cache_info().currsize
-    assert shape_buckets._options.cache_info().maxsize == shape_buckets.CLASSES
+        for w in range(9, 90, 9):
+            pick(ca.ConvProblem.parse(f"n1 c{c} w{w} k4 s3"))
+    assert len(shape_buckets._layers) == 3 and len(shape_buckets._buckets) == 4
+    assert all(len(layer.chosen) == shape_buckets.EXACT for layer in shape_buckets._layers.values())
+    ca.forget_plans()
+    assert not shape_buckets._layers and not shape_buckets._buckets
 
 
-def test_a_kernel_larger_than_the_shape_of_a_class():
+def test_a_kernel_larger_than_the_shape_of_a_bucket():
     layer = family(ca.ConvProblem.parse("n1 c4 w100 k4 s70"))
-    assert shape_buckets._options(layer, (1, 64), "cpu", FREE, 0) is None
+    assert shape_buckets.shape_of(layer, (1, 64)) is None
     for w in range(71, 110, 3):  # 64 stands for them all
         assert ca.plan(ca.ConvProblem.parse(f"n1 c4 w{w} k4 s70")).problem.spatial == (w,)
+
+
+@pytest.mark.parametrize("seen", [0, shape_buckets.EXACT + 3], ids=["new layer", "known layer"])
+def test_nothing_is_asked_twice_of_the_pick(pick, monkeypatch, seen):
+    """Whether it serves, and what it costs where that is not scaled from another shape."""
+    *before, problem = shapes(seen + 1)
+    for p in before:
+        pick(p)
+    asked = []
+
+    def count(algorithm, name):
+        true = getattr(type(algorithm), name)
+
+        def counted(self, p, *more):
+            if p == problem:
+                asked.append((name, self.id))
+            return true(self, p, *more)
+
+        monkeypatch.setattr(type(algorithm), name, counted)
+
+    for kind in {type(a): a for a in registry.algorithms("cpu")}.values():
+        for name in ("why_not", "cost"):
+            if name in vars(type(kind)):
+                count(kind, name)
+    estimate.cost.cache_clear()
+    picked = pick(problem)
+    assert asked.count(("why_not", picked)) == 1
+    assert asked.count(("cost", picked)) == (seen == 0)
+    assert len(asked) == len(set(asked))
 
 
 def test_a_near_shape_that_was_measured_decides(wisdom):

@@ -9,8 +9,9 @@ from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.layout.reordered import Reordered, is_promising
-from convalgos.select import between_reorders, devices, find_algorithm, registry, shape_buckets, ways
+from convalgos.select import between_reorders, devices, find_algorithm, registry, ways
 from convalgos.select.constraints import Constraints
+from convalgos.select.search import search
 
 pytestmark = pytest.mark.skipif(missing("llvmlite") is not None, reason="needs llvmlite")
 CHOSEN = {  # one of each kind: whose filter is prepared, whose dy is copied, whose dy is read as it is
@@ -88,9 +89,9 @@ def test_few_channels_cost_little_more_than_in_the_other_layout(wisdom, text, di
     """2.5 to 16 times as much before; x and y are read and written once more."""
     last = parse(text, layout="channels_last", direction=direction)
     free, machine = Constraints(weights_constant=False), devices.current_machine()
-    best = {p.layout: shape_buckets.choose(p, "cpu", free)[0] for p in (last, last.relaid)}
+    best = {p.layout: search(p, "cpu", free)[0] for p in (last, last.relaid)}
     moved = machine.stream(2 * (last.x_bytes + last.y_bytes)) + 2e-5
-    assert best["channels_last"].seconds <= best["channels_first"].seconds + 1.5 * moved
+    assert best["channels_last"].estimate_s <= best["channels_first"].estimate_s + 1.5 * moved
     if text.endswith("groups3"):
         assert best["channels_last"].algorithm.id.endswith(".reordered")
 

@@ -1,17 +1,19 @@
 """The choice: what was measured decides, limits apply when it is made, and other rankers can be asked."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
 import convalgos as ca
 from convalgos.api import planning
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import Reference
 from convalgos.measure import race, table, timing
 from convalgos.measure.accuracy import random_arrays
-from convalgos.select import choose, devices, ranker, registry
+from convalgos.select import devices, ranker, registry
 from convalgos.select.constraints import Constraints
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
@@ -42,7 +44,7 @@ def ids(ranking):
 def test_without_wisdom_the_models_decide(wisdom):
     ranking = ca.explain(PROBLEM)
     assert ranking.basis == "predicted" and ids(ranking) == IDS
-    assert all(c.measured is None and c.seconds == c.predicted for c in ranking.candidates)
+    assert all(c.measured_s is None and c.estimate_s == c.predicted_s for c in ranking.candidates)
     assert "measured" not in str(ranking) and "margin: " in str(ranking)
     assert f"->{IDS[0]} " in str(ranking)
 
@@ -65,8 +67,8 @@ def test_the_reference_is_not_picked_where_strides_pass_most_over(wisdom, text):
     """It converts and pads all of x, also what no output reads: 0.6 s where 9 ms were predicted."""
     candidates = ca.explain(ca.ConvProblem.parse(text)).candidates
     assert candidates[0].id != "cpu.reference"
-    seconds = {c.id: c.predicted for c in candidates}
-    assert seconds["cpu.reference"] > 1.5 * candidates[0].predicted
+    seconds = {c.id: c.predicted_s for c in candidates}
+    assert seconds["cpu.reference"] > 1.5 * candidates[0].predicted_s
 
 
 def test_what_was_measured_decides(wisdom):
@@ -74,18 +76,18 @@ def test_what_was_measured_decides(wisdom):
     ranking = ca.explain(PROBLEM)
     assert ids(ranking)[0] == "cpu.im2col.own" and ranking.basis == "measured"
     assert ca.plan(PROBLEM).algorithm == "cpu.im2col.own"
-    assert ranking.candidates[0].measured == 1e-6 != ranking.candidates[0].predicted
+    assert ranking.candidates[0].measured_s == 1e-6 != ranking.candidates[0].predicted_s
     text = str(ranking)
     assert "measured time" in text and "faster than" in text and "as measured" in text
     assert sorted(ids(ranking)) == sorted(IDS)
 
 
 def test_the_rest_is_as_much_slower_than_predicted_as_the_measured(wisdom):
-    base = {c.id: c.predicted for c in ca.explain(PROBLEM).candidates}
+    base = {c.id: c.predicted_s for c in ca.explain(PROBLEM).candidates}
     best, second, *_, last = IDS
     devices.store().record(PROBLEM, {second: measured(2 * base[second])})
     ranking = {c.id: c for c in ca.explain(PROBLEM).candidates}
-    assert ranking[last].seconds == pytest.approx(2 * base[last], rel=1e-3)
+    assert ranking[last].estimate_s == pytest.approx(2 * base[last], rel=1e-3)
     devices.store().record(PROBLEM, {second: measured(1e4)})  # disturbed; what promised more is not ruled out
     assert ids(ca.explain(PROBLEM))[0] == best
 
@@ -109,7 +111,7 @@ def test_a_near_problem_is_scaled(wisdom):
     assert near.basis == "near" and near.near == PROBLEM
     assert near.candidates[0].id == "cpu.im2col.own"
     assert f"scaled from what was measured on {PROBLEM}" in str(near)
-    assert near.candidates[0].measured is None
+    assert near.candidates[0].measured_s is None
     assert ca.explain(FAR).basis == "predicted"
     record(NEAR, cpu__direct=1e-9)  # its own comes first
     assert ca.explain(NEAR).near is None
@@ -144,8 +146,8 @@ def test_another_number_of_threads_is_another_machine(wisdom):
 
 
 def test_conv_goes_by_what_was_measured_since(wisdom, monkeypatch):
-    seen, planned = [], choose.planned
-    monkeypatch.setattr(choose, "planned", lambda a, *others: seen.append(a.id) or planned(a, *others))
+    seen, built = [], Algorithm.built
+    monkeypatch.setattr(Algorithm, "built", lambda a, *others: seen.append(a.id) or built(a, *others))
     x, w = random_arrays(PROBLEM)
     planning.forget_plans()
     ca.conv(x, w, padding=1)
@@ -198,7 +200,7 @@ def test_deterministic_rejects_and_tells_its_cost(odd):
     assert ids(ranking) == IDS
     (out,) = [r for r in ranking.rejected if r.id == "cpu.odd"]
     assert out.why_not == "its sums differ in their last bits from run to run"
-    assert ranking.costs["deterministic"] == pytest.approx(ranking.candidates[0].seconds / 1e-12)
+    assert ranking.costs["deterministic"] == pytest.approx(ranking.candidates[0].estimate_s / 1e-12)
     assert f"deterministic: {ranking.costs['deterministic']:.2f}x" in str(ranking)
 
 
@@ -256,7 +258,7 @@ def test_few_calls_count_the_preparing_of_the_filter(wisdom):
     assert ca.plan(PROBLEM, expected_calls=2).algorithm == "cpu.direct"
     assert ca.plan(PROBLEM, weights_constant=False, expected_calls=1000).algorithm == "cpu.direct"
     first = ca.explain(PROBLEM, expected_calls=2).candidates[0]
-    assert first.seconds == pytest.approx(1.05e-5)
+    assert first.estimate_s == pytest.approx(1.05e-5)
 
 
 @pytest.mark.parametrize(
@@ -290,11 +292,11 @@ def registered(monkeypatch, wisdom):
 def test_a_ranker_decides_alone(registered):
     record(cpu__direct=1e-9)
     ca.select.register(
-        "last", lambda problem, candidates, machine: [-1 / c.predicted + 1e12 for c in candidates]
+        "last", lambda problem, candidates, machine: [-1 / c.predicted_s + 1e12 for c in candidates]
     )
     assert (
         ids(ca.explain(PROBLEM, selector="last"))[0]
-        == min(ca.explain(PROBLEM, selector="analytic").candidates, key=lambda c: -1 / c.predicted).id
+        == min(ca.explain(PROBLEM, selector="analytic").candidates, key=lambda c: -1 / c.predicted_s).id
     )
     assert ca.plan(PROBLEM, selector="analytic").algorithm == IDS[0]
     assert "measured" not in str(ca.explain(PROBLEM, selector="last"))
@@ -363,7 +365,7 @@ def run_race(monkeypatch):
 
     def run(times, predicted=None, **options):
         Timed.takes = times
-        candidates = [Candidate(Timed(n), s, 8, 1e-6) for n, s in (predicted or times).items()]
+        candidates = [Candidate.of(Timed(n), PROBLEM, s) for n, s in (predicted or times).items()]
         return race.race(PROBLEM, candidates, **options)
 
     return run
@@ -390,7 +392,9 @@ def test_slow_ones_are_abandoned_and_hopeless_ones_never_run(run_race, monkeypat
 
 def test_what_takes_long_to_prepare_is_left_out(run_race):
     times = {"a": 1.0, "b": 1.0, "c": 1.0}
-    candidates = [Candidate(Timed(n), s, 8, 1e-6, prepare=100.0 * (n == "b")) for n, s in times.items()]
+    candidates = [
+        replace(Candidate.of(Timed(n), PROBLEM, s), prepare_s=100.0 * (n == "b")) for n, s in times.items()
+    ]
     Timed.takes = times
     found = race.race(PROBLEM, candidates)
     assert found.keys() == {"cpu.timed.a", "cpu.timed.c"}

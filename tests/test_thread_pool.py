@@ -10,6 +10,7 @@ import numba
 import numpy as np
 import pytest
 
+from convalgos.core import setting
 from convalgos.core.machine import cpu_count
 from convalgos.cpu.runtime import jit, thread_pool
 from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
@@ -153,7 +154,7 @@ def test_variables_set_the_number_of_threads(variables, count, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert jit._threads_at_start.__wrapped__() == count
+    assert setting._threads_at_start.__wrapped__() == count
 
 
 def run(code: str, seconds: float = 60) -> str:

@@ -9,7 +9,7 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos.core import machine, profiles
+from convalgos.core import machine, profiles, setting
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import calibrate
 from convalgos.select import devices
@@ -160,11 +160,12 @@ def test_figures_on_which_no_two_passes_agree_are_named(passes):
 def folder(tmp_path, monkeypatch):
     devices.current_machine()
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(calibrate, "thread_count", lambda: 2)
+    for module in (setting, calibrate):
+        monkeypatch.setattr(module, "thread_count", lambda: 2)
     monkeypatch.setattr(devices, "_unkept", {})
     monkeypatch.delenv(profiles.VARIABLE, raising=False)
     yield tmp_path
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
 
 
 def test_a_busy_machine_does_not_store_nonsense(folder, passes):
@@ -186,13 +187,13 @@ def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
 
 
 def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
     passes(figures(cache_bandwidth=6.6e9), figures(), figures())
     assert devices.measured_machine() == FIGURES == machine.load(2)
     assert devices.current_machine() == FIGURES
     machine._path(2).unlink()
     devices._unkept.clear()
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
     passes(*[figures(cache_bandwidth=6.6e9)] * 9)
     with pytest.warns(UserWarning, match=r"6\.6 GB/s is less than that of memory, .* tune --machine"):
         assert devices.measured_machine().source == tune.BUSY
@@ -200,7 +201,7 @@ def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passe
 
 def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, wisdom):
     """Nominal figures, which say that they are, until `find` has measured."""
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
     problem = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
     left = passes(figures(), figures())
     for effort in ("estimate", "measure"):
@@ -219,7 +220,7 @@ def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, 
 def test_what_was_measured_holds_where_it_cannot_be_kept(folder, passes, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(folder / "file"))
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
     passes(figures())
     with pytest.warns(RuntimeWarning, match="could not be kept"):
         devices.measured_machine()

@@ -13,7 +13,7 @@ import pytest
 from command_line import run
 
 import convalgos as ca
-from convalgos.select import devices, wisdom_file
+from convalgos.select import devices, measured, wisdom_file
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import Store
 
@@ -189,15 +189,15 @@ def test_near_looks_at_one_state_of_what_is_known(known, monkeypatch):
     """What is recorded between its steps is not half there."""
     first, second = (ca.ConvProblem.parse(f"n1 c4 h{size} w9 k4 r3 s3 p1") for size in (20, 21))
     known.record(first, {"cpu.direct": timed()})
-    true_family = wisdom_file.family
+    true_family = measured.family
 
     def meanwhile(problem):
-        monkeypatch.setattr(wisdom_file, "family", true_family)
+        monkeypatch.setattr(measured, "family", true_family)
         known.update(lambda entries: entries.clear())
         known.record(second, {"cpu.direct": timed()})
         return true_family(problem)
 
-    monkeypatch.setattr(wisdom_file, "family", meanwhile)
+    monkeypatch.setattr(measured, "family", meanwhile)
     near = known.near(second)
     assert near is None or (near[0] == first and "cpu.direct" in near[1])
     assert known.near(first)[0] == second

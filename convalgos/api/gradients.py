@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
-from convalgos.api import planning
+from convalgos.api import call_plans
+from convalgos.api.forward import is_logical_view
+from convalgos.api.types import Activation, Array, ArrayLike, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
 from convalgos.core.plan import PreparedFilter
@@ -39,22 +41,22 @@ def _on_its_stream(call: Call) -> Call:
 
 @_on_its_stream
 def conv_backward_data(
-    dy: Any,
-    w: Any,
-    x_shape: Any,
+    dy: ArrayLike,
+    w: ArrayLike | PreparedFilter,
+    x_shape: Sequence[int],
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    mode: str = "cross_correlation",
-    layout: str = "channels_first",
+    mode: Mode = "cross_correlation",
+    layout: Layout = "channels_first",
     algorithm: str = "auto",
-    out: Any = None,
+    out: Array = None,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
-) -> Any:
+) -> Array:
     """The gradient of `conv`'s input: dx of a loss of which dy is the gradient by y.
 
     Args:
@@ -85,7 +87,7 @@ def conv_backward_data(
     dy_view = view("dy", dy)
     w, w_shape, algorithm = _filter(view, w, "dy", dy_view, algorithm)
     given = x_shape = _sizes("x_shape", x_shape, len(w_shape))
-    if layout == "channels_last" and not planning.is_logical_view(dy_view, w_shape[0]):
+    if layout == "channels_last" and not is_logical_view(dy_view, w_shape[0]):
         x_shape = _first(x_shape)
     if x_shape[1] != w_shape[1] * groups:
         raise ValueError(
@@ -93,29 +95,29 @@ def conv_backward_data(
             f"groups={groups} reads {w_shape[1] * groups}"
         )
     how = (stride, padding, dilation, groups, mode, layout)
-    limits = planning.limits(strict_nan, max_rel_error, selector)
+    limits = call_plans.limits(strict_nan, max_rel_error, selector)
     return _input_gradient(dy, dy_view, w, x_shape, w_shape, how, algorithm, limits, out)
 
 
 @_on_its_stream
 def conv_backward_weights(
-    x: Any,
-    dy: Any,
-    w_shape: Any,
+    x: ArrayLike,
+    dy: ArrayLike,
+    w_shape: Sequence[int],
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    mode: str = "cross_correlation",
-    layout: str = "channels_first",
+    mode: Mode = "cross_correlation",
+    layout: Layout = "channels_first",
     algorithm: str = "auto",
     return_bias: bool = False,
-    out: Any = None,
+    out: Array = None,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
-) -> Any:
+) -> Array:
     """The gradient of `conv`'s filter: dw of a loss of which dy is the gradient by y.
 
     Args:
@@ -156,12 +158,12 @@ def conv_backward_weights(
     if dy_view.ndim != x_view.ndim:
         raise ValueError(f"dy has shape {dy_view.shape}: it must have as many dimensions as x {x_view.shape}")
     last = layout == "channels_last"
-    if last and planning.is_logical_view(x_view, w_shape[1] * groups):
+    if last and is_logical_view(x_view, w_shape[1] * groups):
         x_view, dy_view = np.moveaxis(x_view, 1, -1), np.moveaxis(dy_view, 1, -1)
-    plan = planning.plan_for(
+    plan = call_plans.plan_for(
         _first(x_view.shape) if last else x_view.shape, w_shape, stride, padding, dilation, groups, mode,
         layout, x_view.dtype, algorithm, device_of(x), "backward_weights",
-        *planning.limits(strict_nan, max_rel_error, selector),
+        *call_plans.limits(strict_nan, max_rel_error, selector),
     )  # fmt: skip
     dw = plan(x_view, dy_view, out=None if out is None else target("out", out))
     dw = like(dw, x) if out is None else out
@@ -175,24 +177,24 @@ def conv_backward_weights(
 
 @_on_its_stream
 def conv_transpose(
-    x: Any,
-    w: Any,
-    bias: Any = None,
+    x: ArrayLike,
+    w: ArrayLike | PreparedFilter,
+    bias: ArrayLike | None = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    dilation: Any = 1,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int = 1,
-    mode: str = "cross_correlation",
-    layout: str = "channels_first",
+    mode: Mode = "cross_correlation",
+    layout: Layout = "channels_first",
     algorithm: str = "auto",
-    activation: Any = None,
-    out: Any = None,
+    activation: Activation = None,
+    out: Array = None,
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
-) -> Any:
+) -> Array:
     """The transposed convolution: `conv_backward_data` with the roles of a forward pass, bias and activation.
 
     Its sizes are explained by Dumoulin and Visin 2016, arXiv:1603.07285, section 4.
@@ -228,7 +230,7 @@ def conv_transpose(
     view, _ = _views(x)
     x_view = view("x", x)
     w, w_shape, algorithm = _filter(view, w, "x", x_view, algorithm)
-    in_memory = layout == "channels_last" and not planning.is_logical_view(x_view, w_shape[0])
+    in_memory = layout == "channels_last" and not is_logical_view(x_view, w_shape[0])
     shape = _first(x_view.shape) if in_memory else x_view.shape
     if shape[1] != w_shape[0]:
         raise ValueError(
@@ -241,7 +243,7 @@ def conv_transpose(
         x = like(x_view, x)
     y_shape = (shape[0], w_shape[1] * groups, *sizes)
     how = (stride, padding, dilation, groups, mode, layout)
-    limits = planning.limits(strict_nan, max_rel_error, selector)
+    limits = call_plans.limits(strict_nan, max_rel_error, selector)
     return _input_gradient(x, x_view, w, y_shape, w_shape, how, algorithm, limits, out, bias, activation)
 
 
@@ -266,10 +268,10 @@ def _input_gradient(
     how: (stride, padding, dilation, groups, mode, layout). limits: of `api.limits`.
     """
     device = device_of(dy)
-    plan = planning.plan_for(
+    plan = call_plans.plan_for(
         x_shape, w_shape, *how, dy_view.dtype, algorithm, device, "backward_data", *limits
     )
-    if how[-1] != "channels_last" or not planning.is_logical_view(dy_view, w_shape[0]):
+    if how[-1] != "channels_last" or not is_logical_view(dy_view, w_shape[0]):
         return plan(dy, w, bias=bias, out=out, activation=activation)
     _, target = _views(dy)
     given = None if out is None else np.moveaxis(target("out", out), 1, -1)
@@ -294,7 +296,7 @@ def _filter(view: Any, w: Any, name: str, data: Any, algorithm: str) -> tuple[An
     if data.ndim != len(shape) or not 3 <= data.ndim <= 5:
         raise ValueError(
             f"{name} has shape {data.shape} and w {shape}: both must have 3, 4 or 5 dimensions, of which "
-            f"all but two are spatial{planning.instead(name, data.shape, shape)}"
+            f"all but two are spatial{call_plans.instead(name, data.shape, shape)}"
         )
     return w, shape, algorithm
 
@@ -306,7 +308,7 @@ def _checked_groups(groups: Any, layout: Any) -> int:
 
 
 def _check_dtypes(name: str, array: Any, other_name: str, other: Any) -> None:
-    planning.check_dtype(name, array.dtype)
+    call_plans.check_dtype(name, array.dtype)
     if not same_dtype(other.dtype, array.dtype):
         raise TypeError(
             f"{other_name} has dtype {other.dtype}, but {name} has {array.dtype}; they must be the same"

@@ -161,6 +161,10 @@ class Algorithm(ABC):
         computed = self.computed(problem)
         if reason := self.why_not(computed):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
+        return self.built(problem, computed, choice)
+
+    def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
+        """The plan of a problem that it is known to serve, and of what it computes in its place."""
         if problem.is_empty:
             return EmptyPlan(problem, self).chosen(choice)
         plan = self.plan(computed)

@@ -1,4 +1,7 @@
-"""Plans by the raw arguments of a call, bounded in number and in bytes, the least recently used first out."""
+"""Plans by the raw arguments of a call, bounded in number and in bytes, the least recently used first out.
+
+They are kept by the `setting` that they were made for, too: by threads, and by profile.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 from convalgos.core import workspaces
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
+from convalgos.core.setting import Setting, setting
 
 COUNT = 256  # plans that are kept at most,
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
@@ -36,7 +40,7 @@ class Kept:
 
 
 class PlanCache:
-    """key -> plan. Looking one up takes no lock; adding one does.
+    """(key, setting) -> plan. Looking one up takes no lock; adding one does.
 
     Who cannot afford a call of `find` does what it does.
 
@@ -49,7 +53,7 @@ class PlanCache:
     def __init__(self, count: int = COUNT, nbytes: int | None = None):
         self.nbytes = 0  # of all plans, as `weight` counts them
         self._count, self._most = count, nbytes
-        self.kept: dict[Hashable, Kept] = {}
+        self.kept: dict[tuple[Hashable, Setting], Kept] = {}
         self.clock = itertools.count(1)
         _caches.add(self)
 
@@ -58,7 +62,7 @@ class PlanCache:
 
     def find(self, key: Hashable) -> Plan | None:
         """The plan of a key. TypeError: it has no hash."""
-        kept = self.kept.get(key)
+        kept = self.kept.get((key, setting()))
         if kept is None:
             return None
         kept.used = next(self.clock)
@@ -66,11 +70,11 @@ class PlanCache:
 
     def add(self, key: Hashable, plan: Plan) -> None:
         """Keep a plan, and let go of those that are then too many; the new one stays in any case."""
-        kept = Kept(plan, next(self.clock))
+        at, kept = (key, setting()), Kept(plan, next(self.clock))
         most = int(SHARE * workspaces.most()) if self._most is None else self._most
         with _lock:
-            self._drop(key)
-            self.kept[key] = kept
+            self._drop(at)
+            self.kept[at] = kept
             self.nbytes += kept.nbytes
             if self.nbytes <= most and len(self.kept) <= self._count:
                 return
@@ -86,8 +90,8 @@ class PlanCache:
             self.kept.clear()
             self.nbytes = 0
 
-    def _drop(self, key: Hashable) -> None:
-        kept = self.kept.pop(key, None)
+    def _drop(self, at: tuple[Hashable, Setting]) -> None:
+        kept = self.kept.pop(at, None)
         self.nbytes -= kept.nbytes if kept else 0
 
 

@@ -6,12 +6,13 @@ Importing this module needs `onnx` (pip install 'convalgos[bench]').
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from convalgos.api.planning import conv
+from convalgos.api.forward import conv
+from convalgos.api.types import Mode
 from convalgos.core.problem import ConvProblem
 from convalgos.onnx.attributes import CONV, CONV_TRANSPOSE, checked, conv_problem, sizes
 
@@ -56,8 +57,8 @@ class _ConvOp(OpRun):
 
     def _conv(self, p: ConvProblem, x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
         y: np.ndarray = conv(
-            x, w, b, stride=p.stride, padding=p.padding, dilation=p.dilation, groups=p.groups, mode=p.mode,
-            algorithm=type(self).choose(p),
+            x, w, b, stride=p.stride, padding=p.padding, dilation=p.dilation, groups=p.groups,
+            mode=cast(Mode, p.mode), algorithm=type(self).choose(p),
         )  # fmt: skip
         return y
 

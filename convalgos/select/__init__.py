@@ -2,17 +2,14 @@
 
 from convalgos.select.choose import (
     explained,
-    keeps,
-    needs,
     pick,
     planned,
     rank,
     serve,
     survey,
     varied,
-    within,
 )
-from convalgos.select.constraints import Constraints
+from convalgos.select.constraints import Constraints, keeps, needs, within
 from convalgos.select.devices import (
     current_machine,
     figures,

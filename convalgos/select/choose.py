@@ -1,7 +1,8 @@
-"""Filter, rank, pick.
+"""Survey, rank, pick.
 
-`rank` orders the algorithms that can serve a problem by the time that a ranker predicts, put right by what
+`rank` orders all algorithms that can serve a problem by the time that a ranker predicts, put right by what
 was measured before on this problem or on a near one; ties are broken in a fixed order, so that picks repeat.
+`plan` takes the steps from a problem to its plan, most of which need not rank them all.
 """
 
 from __future__ import annotations
@@ -15,13 +16,84 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.core.wrapped_plans import CastPlan
-from convalgos.select import devices, estimate, ranker, registry
-from convalgos.select.constraints import Constraints
+from convalgos.select import devices, estimate, ranker, registry, shape_buckets
+from convalgos.select.constraints import Constraints, keeps, needs, within
+from convalgos.select.measured import Known, family
 from convalgos.select.ranking import Candidate, Ranking, Rejection
+from convalgos.select.search import search
 
 VARIED = 1.15  # times the best prediction, up to which an exhaustive search tries a variant,
 VARIED_GPU = 1.5  # or measuring on a GPU: of the plans of cuDNN, predictions only tell the order
+
+
+def plan(problem: ConvProblem, device: str, constraints: Constraints, selector: str | None = None) -> Plan:
+    """The plan of what suits a problem best, by the first of these steps that tells:
+
+    1. All candidates are ranked (`rank`) where one was measured on this very problem, where a ranker was
+       asked for, on a GPU, and of an empty problem.
+    2. Where a near shape of the layer was measured: its candidates, scaled to this one.
+    3. Where this very shape of the layer was chosen for before: the same again.
+    4. Where EXACT other shapes of the layer were: the candidates of the bucket of this shape, scaled.
+    5. What steps 2 to 4 say is asked whether it can serve this very shape, within the limits.
+    6. The fastest by the cost models is searched for (`search`), and remembered for the shape.
+    7. Nothing serves: `rank` says why not.
+
+    Args:
+        selector: the name of a ranker, whose predictions alone then count.
+
+    Raises:
+        Unsupported: nothing can serve the problem within the limits; lists each reason.
+    """
+    known = devices.store(device).known()
+    if selector is not None or device != "cpu" or problem.is_empty or known.lookup(problem):
+        return explained(rank(problem, device, constraints, selector=selector), device)
+    layer = shape_buckets.layer_of(family(problem), devices.kept_by(device), constraints)
+    kept, other = _kept(problem, device, constraints, known, layer)
+    if kept is not None:
+        computed = kept.computed(problem)
+        if kept.why_not(computed) is None and keeps(kept, problem, constraints):
+            scaled = "" if other is problem else f"{kept.id} by what suits {other}, scaled\n"
+            return kept.built(problem, computed, _explanation(problem, constraints, scaled))
+    found = search(problem, device, constraints)
+    if not found:
+        return explained(rank(problem, device, constraints), device)
+    if kept is None and len(layer.chosen) < shape_buckets.EXACT:
+        layer.chosen[shape_buckets.place(problem)] = found[0].algorithm
+    return _built(found[0], _explanation(problem, constraints))
+
+
+def _kept(
+    problem: ConvProblem, device: str, constraints: Constraints, known: Known, layer: shape_buckets.Layer
+) -> tuple[Algorithm | None, ConvProblem]:
+    """Steps 2 to 4 of `plan`: an algorithm, where they tell, and the shape that it is known to suit."""
+    if near := known.near(problem):
+        at = shape_buckets.place(near[0])
+    else:
+        at = shape_buckets.place(problem)
+        if at in layer.chosen:
+            return layer.chosen[at], problem
+        if len(layer.chosen) < shape_buckets.EXACT:
+            return None, problem
+        at = shape_buckets.on_grid(at)
+
+    def candidates(other: ConvProblem) -> list[Candidate]:
+        if known.lookup(other):
+            return list(rank(other, device, constraints).candidates)
+        return search(other, device, constraints, slack=shape_buckets.CLOSE, per_output=True)
+
+    found = shape_buckets.bucket_of(layer, at, known.changes, candidates)
+    return (None, problem) if found is None else (found.fastest_on(problem), found.problem)
+
+
+def _explanation(problem: ConvProblem, constraints: Constraints, found: str = "") -> Choice:
+    """What a plan of steps 2 to 6 tells of the choice; its ranking is made when it is asked for."""
+    return Choice(lambda: found + str(rank(problem, "cpu", constraints)))
+
+
+def _built(candidate: Candidate, choice: Choice) -> Plan:
+    """The plan of a candidate, which is known to serve."""
+    with devices.working_on(candidate.device):
+        return candidate.algorithm.built(candidate.problem, candidate.computed, choice)
 
 
 def rank(
@@ -64,20 +136,27 @@ def _ranked(
     candidates, rejected = survey(problem, device, machine, constraints)
     if selector is not None:
         predicted = ranker.predict(ranker.find_ranker(selector), problem, candidates, machine)
-        candidates = [replace(c, seconds=s, predicted=s) for c, s in zip(candidates, predicted, strict=True)]
+        pairs = zip(candidates, predicted, strict=True)
+        candidates = [replace(c, predicted_s=s, estimate_s=s) for c, s in pairs]
         return replace(estimate.order(problem, candidates, rejected, constraints), nominal=nominal)
-    entry, near = devices.store(device).lookup(problem), None
-    known = any(m.failure is None for m in entry.values())
-    if not known and not measured_only and (found := devices.store(device).near(problem)):
+    store = devices.store(device).known()
+    entry, near = store.lookup(problem), None
+    corrections: dict[str, float] = {}
+    measured = any(m.failure is None for m in entry.values())
+    if not measured and not measured_only and (found := store.near(problem)):
         near, entry_near = found
-        candidates = estimate.scaled(candidates, near, entry_near, machine)
+        corrections = estimate.near_corrections(candidates, near, entry_near, machine)
     if exhaustive or entry.keys() - {a.id for a in registry.ways(problem, device)}:
         reach = VARIED if device == "cpu" else VARIED_GPU
-        limit = reach * min((c.seconds for c in candidates), default=0.0) if exhaustive else 0.0
+        runs = [c.predicted_s * corrections.get(c.id, 1.0) for c in candidates]
+        limit = reach * min(runs, default=0.0) if exhaustive else 0.0
         there = {c.id for c in candidates}
         more = [c for c in varied(problem, device, machine) if c.id not in there]
-        candidates += [c for c in more if c.id in entry or c.seconds <= limit]
-    ranking = estimate.order(problem, candidates, rejected, constraints, entry, near, measured_only)
+        candidates += [c for c in more if c.id in entry or c.predicted_s <= limit]
+    ranking = estimate.order(
+        problem, candidates, rejected, constraints,
+        entry=entry, near=near, corrections=corrections, measured_only=measured_only,
+    )  # fmt: skip
     return replace(ranking, nominal=nominal)
 
 
@@ -107,7 +186,7 @@ def survey(
                 elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
                 rejected.append(Rejection(algorithm.id, reason, elsewhere))
             continue
-        candidates.append(_candidate(algorithm, problem, machine, device))
+        candidates.append(_candidate(algorithm, problem, computed, machine, device))
     return candidates, rejected
 
 
@@ -122,20 +201,19 @@ def varied(
     Args:
         wanted: which of the algorithms are asked for theirs.
     """
-    found = [_candidate(v, problem, machine, device) for v in registry.variants(problem, device, wanted)]
-    return sorted(found, key=lambda c: (c.seconds, c.id))
+    found = [
+        _candidate(v, problem, v.computed(problem), machine, device)
+        for v in registry.variants(problem, device, wanted)
+    ]
+    return sorted(found, key=lambda c: (c.predicted_s, c.id))
 
 
-def _candidate(algorithm: Algorithm, problem: ConvProblem, machine: Machine, device: str) -> Candidate:
-    computed, seconds = algorithm.computed(problem), estimate.cost(algorithm, problem, machine)
+def _candidate(
+    algorithm: Algorithm, problem: ConvProblem, computed: ConvProblem, machine: Machine, device: str
+) -> Candidate:
+    seconds = estimate.cost(algorithm, problem, machine)
     prepare = 0.0 if problem.is_empty else algorithm.prepare_cost(computed, machine)
-
-    def note() -> str:
-        with devices.working_on(device):
-            return algorithm.note(computed)
-
-    limits = needs(algorithm, problem)
-    return Candidate(algorithm, seconds, *limits, predicted=seconds, prepare=prepare, note=note)
+    return Candidate(algorithm, problem, computed, seconds, seconds, prepare, device=device)
 
 
 def pick(problem: ConvProblem, device: str = "cpu", constraints: Constraints | None = None) -> Plan:
@@ -160,7 +238,7 @@ def explained(ranking: Ranking, device: str = "cpu") -> Plan:
         next_plan=(lambda: explained(replace(ranking, candidates=smaller), device)) if smaller else None,
     )
     try:
-        return planned(first.algorithm, problem, device, choice)
+        return _built(first, choice)
     except Unsupported as error:  # found only now, as that the kernel of a library is wrong
         reason = Rejection(first.id, str(error))
     return explained(replace(ranking, candidates=tuple(others), rejected=(*ranking.rejected, reason)), device)
@@ -182,42 +260,14 @@ def serve(
         )
     with devices.working_on(device):
         algorithm = within(algorithm, algorithm.computed(problem), constraints)
-        plan = algorithm.serve(problem, Choice(f"{algorithm.id} was asked for by name\n{problem}"))
+        made = algorithm.serve(problem, Choice(f"{algorithm.id} was asked for by name\n{problem}"))
         broken = (constraints or Constraints()).violations(algorithm, *needs(algorithm, problem))
     if broken:
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {'; '.join(broken.values())}")
-    return plan
+    return made
 
 
 def planned(algorithm: Algorithm, problem: ConvProblem, device: str, choice: Choice = NOT_CHOSEN) -> Plan:
     """The plan of an algorithm, made for a device."""
     with devices.working_on(device):
         return algorithm.serve(problem, choice)
-
-
-def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
-    """The algorithm in the setting that keeps the limits."""
-    if constraints is None or not constraints.active:
-        return algorithm
-    return algorithm.within(
-        computed,
-        workspace_limit=constraints.workspace_limit,
-        deterministic=constraints.deterministic,
-        strict_nan=constraints.strict_nan,
-    )
-
-
-def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) -> bool:
-    """Whether an algorithm is within the limits on a problem."""
-    if not constraints.active:
-        return True
-    return not constraints.violations(algorithm, *needs(algorithm, problem))
-
-
-def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
-    """(bytes of workspace, error bound), those of converting 16-bit data among them."""
-    computed = algorithm.computed(problem)
-    workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
-    if computed.dtype == problem.dtype:
-        return workspace_bytes, error_bound
-    return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps

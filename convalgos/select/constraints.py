@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.cached_attribute import kept
 from convalgos.core.near_names import did_you_mean
+from convalgos.core.problem import ConvProblem
+from convalgos.core.wrapped_plans import CastPlan
 
-LIMITS = ("workspace_limit", "max_rel_error", "deterministic", "strict_nan", "allow", "deny")
+UNSET = {  # limit -> what does not limit
+    "workspace_limit": None,
+    "max_rel_error": None,
+    "deterministic": False,
+    "strict_nan": False,
+    "allow": None,
+    "deny": (),
+}
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,10 @@ class Constraints:
         object.__setattr__(self, "allow", None if self.allow is None else _names("allow", self.allow))
         object.__setattr__(self, "deny", () if self.deny is None else _names("deny", self.deny))
 
-    @cached_property
+    @kept
     def active(self) -> tuple[str, ...]:
         """Names of the limits that are set."""
-        default = Constraints()
-        return tuple(name for name in LIMITS if getattr(self, name) != getattr(default, name))
+        return tuple(name for name, unset in UNSET.items() if getattr(self, name) != unset)
 
     def check_names(self, known: Iterable[Algorithm], more: Iterable[Algorithm] = ()) -> None:
         """ValueError where `allow` or `deny` names what is no algorithm nor family of them.
@@ -105,6 +113,34 @@ class Constraints:
         if not self.weights_constant:
             return 1.0
         return 0.0 if self.expected_calls is None else 1.0 / self.expected_calls
+
+
+def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
+    """The algorithm in the setting that keeps the limits."""
+    if constraints is None or not constraints.active:
+        return algorithm
+    return algorithm.within(
+        computed,
+        workspace_limit=constraints.workspace_limit,
+        deterministic=constraints.deterministic,
+        strict_nan=constraints.strict_nan,
+    )
+
+
+def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) -> bool:
+    """Whether an algorithm is within the limits on a problem."""
+    if not constraints.active:
+        return True
+    return not constraints.violations(algorithm, *needs(algorithm, problem))
+
+
+def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
+    """(bytes of workspace, error bound), those of converting 16-bit data among them."""
+    computed = algorithm.computed(problem)
+    workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
+    if computed.dtype == problem.dtype:
+        return workspace_bytes, error_bound
+    return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps
 
 
 def _names(argument: str, value: Any) -> tuple[str, ...]:

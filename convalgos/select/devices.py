@@ -11,27 +11,42 @@ from typing import Any
 from convalgos.core import machine as machine_figures
 from convalgos.core import profiles
 from convalgos.core.machine import Machine
+from convalgos.core.setting import Setting, setting
 from convalgos.select.wisdom_file import Store
 
+_figures: dict[Setting, Machine] = {}  # of this machine
+_unkept: dict[int, Machine] = {}  # by threads, what this process measured, and may not be able to keep
+_measurings = 0  # how often figures were forgotten
 
-@cache
+
 def current_machine() -> Machine:
     """The figures of this machine: those that were measured, or nominal ones; nothing is timed here.
 
-    CONVALGOS_PROFILE names shipped ones to take instead.
+    They are those of as many threads as there are now. CONVALGOS_PROFILE names shipped ones to take instead.
     """
-    from convalgos.cpu.runtime import calibrate  # imports llvmlite
+    now = setting()
+    found = _figures.get(now)
+    if found is None:
+        threads = now[0]
+        found = _figures[now] = (
+            profiles.chosen(threads)
+            or machine_figures.load(threads)
+            or _unkept.get(threads)
+            or profiles.nominal(threads)
+        )
+    return found
 
-    threads = calibrate.thread_count()
-    return (
-        profiles.chosen(threads)
-        or machine_figures.load(threads)
-        or _unkept.get(threads)
-        or profiles.nominal(threads)
-    )
+
+def forget_figures() -> None:
+    """Read the figures of this machine again when they are asked for next; choices by the old ones end."""
+    global _measurings
+    _measurings += 1
+    _figures.clear()
 
 
-_unkept: dict[int, Machine] = {}  # by threads, what this process measured, and may not be able to keep
+def kept_by(device: str) -> tuple[Any, ...]:
+    """What choices on a device depend on beside the problem: threads, profile, and the figures measured."""
+    return (device, *setting(), _measurings)
 
 
 def measured_machine() -> Machine:
@@ -39,11 +54,11 @@ def measured_machine() -> Machine:
 
     Later choices go by what was measured.
     """
-    from convalgos.cpu.runtime import calibrate
+    from convalgos.cpu.runtime import calibrate  # imports llvmlite
 
     if not current_machine().is_nominal:
         return current_machine()
-    threads = calibrate.thread_count()
+    threads, _ = setting()
     found = calibrate.measure(threads)
     if machine_figures.doubts(found):
         found, _ = calibrate.repeated(threads)
@@ -53,7 +68,7 @@ def measured_machine() -> Machine:
         warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
     machine_figures.save(found)
     _unkept[threads] = found
-    current_machine.cache_clear()
+    forget_figures()
     return found
 
 
@@ -81,11 +96,7 @@ def _gpu() -> Any:
 
 def store(device: str = "cpu") -> Store:
     """What was measured on this machine with as many threads as now, or on GPUs of one kind."""
-    if device != "cpu":
-        return store_of(figures(device).fingerprint)
-    from convalgos.cpu.runtime import calibrate  # imports llvmlite
-
-    return _cpu_store(calibrate.thread_count())
+    return _cpu_store(setting()[0]) if device == "cpu" else store_of(figures(device).fingerprint)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What is known of one candidate on one problem, and which problems are shapes of one layer."""
+"""What was measured: of one candidate on one problem, and all that is known at one time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convalgos.core.interference import LEAST
 from convalgos.core.problem import ConvProblem
@@ -118,3 +118,43 @@ def distance(a: ConvProblem, b: ConvProblem) -> float | None:
     if batch > math.log(NEAR_BATCH) + 1e-9 or max(sizes) > math.log(NEAR_SIZE) + 1e-9:
         return None
     return batch / math.log(NEAR_BATCH) + sum(sizes) / math.log(NEAR_SIZE)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known at one time. Nothing in it changes: who asks while others record goes on with its own."""
+
+    seen: Any = None  # path, time, size and inode of the file that was read,
+    text: str = ""  # and what was in it
+    entries: Entries = field(default_factory=dict)
+    changes: int = 0  # of the entries, since this process began
+    placed: dict[str, tuple[Family, ConvProblem]] = field(default_factory=dict)  # of the texts of the entries
+    families: dict[Family, list[ConvProblem]] = field(default_factory=dict)
+
+    def lookup(self, problem: ConvProblem) -> Entry:
+        """What is known of a problem: empty where nothing is."""
+        return self.entries.get(str(problem), {}) if self.entries else {}
+
+    def near(self, problem: ConvProblem) -> tuple[ConvProblem, Entry] | None:
+        """The most similar known problem, different in batch and size of the map only, and what is known."""
+        close = [
+            (far, str(other), other)
+            for other in (self.families.get(family(problem), ()) if self.families else ())
+            if (far := distance(problem, other)) is not None
+        ]
+        if not close:
+            return None
+        _, text, other = min(close)
+        return other, self.entries[text]
+
+    def followed_by(self, text: str, entries: Entries, seen: Any) -> Known:
+        """What is known once a file was read or written."""
+        placed: dict[str, tuple[Family, ConvProblem]] = {}
+        families: dict[Family, list[ConvProblem]] = {}
+        for name in entries:
+            if (place := self.placed.get(name)) is None:
+                problem = ConvProblem.parse(name)
+                place = family(problem), problem
+            placed[name] = place
+            families.setdefault(place[0], []).append(place[1])
+        return Known(seen, text, entries, self.changes + 1, placed, families)

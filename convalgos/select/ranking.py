@@ -2,32 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.cached_attribute import kept
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
+from convalgos.select.constraints import needs
+from convalgos.select.devices import working_on
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm that can serve a problem."""
+    """An algorithm that can serve a problem, from the first look at it to the pick. Times are in seconds.
+
+    Example:
+        >>> import convalgos as ca
+        >>> first = ca.explain(ca.ConvProblem.parse("n1 c4 w9 k4 s3")).candidates[0]
+        >>> first.predicted_s > 0, first.measured_s is None, first.workspace_bytes >= 0
+        (True, True, True)
+    """
 
     algorithm: Algorithm
-    seconds: float  # by which it is ranked: a run, with the share of preparing the filter that it pays
-    workspace_bytes: int
-    error_bound: float
-    predicted: float | None = None  # seconds of a run by the cost model, or by the ranker that was asked for
-    measured: float | None = None  # median seconds of a run
+    problem: ConvProblem
+    computed: ConvProblem  # what the algorithm computes in its place: `Algorithm.computed`
+    predicted_s: float  # a run, by the cost model, or by the ranker that was asked for
+    # What it is ranked by: a run as far as is known, and the share of preparing the filter that it pays.
+    # The time measured counts for the prediction, and others measured correct it (`select.estimate`).
+    estimate_s: float
+    prepare_s: float = 0.0  # to prepare the filter: predicted, or as measured
+    measured_s: float | None = None  # a run: the median
     spread: float | None = None  # (third quartile - first quartile) / median; None of a single sample
-    prepare: float = 0.0  # seconds to prepare the filter
-    note: Callable[[], str] = field(default=str, compare=False)  # what else to tell of it, found when asked
+    device: str = "cpu"
 
-    @property
+    @classmethod
+    def of(cls, algorithm: Algorithm, problem: ConvProblem, predicted_s: float) -> Candidate:
+        """One of which no more than a prediction is known."""
+        return cls(algorithm, problem, algorithm.computed(problem), predicted_s, predicted_s)
+
+    @kept
     def id(self) -> str:
         return self.algorithm.id
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch that a run holds."""
+        return self._needs[0]
+
+    @property
+    def error_bound(self) -> float:
+        """Relative to max|y|: `Algorithm.error_bound`, and the rounding of 16-bit data."""
+        return self._needs[1]
+
+    @kept
+    def _needs(self) -> tuple[int, float]:
+        with working_on(self.device):
+            return needs(self.algorithm, self.problem)
+
+    def note(self) -> str:
+        """What a ranking tells of it beside its figures."""
+        with working_on(self.device):
+            return self.algorithm.note(self.computed)
+
+    # --- what rankers and programs of before call these times --------------------------------
+
+    @property
+    def predicted(self) -> float:
+        """`predicted_s`."""
+        return self.predicted_s
+
+    @property
+    def seconds(self) -> float:
+        """`estimate_s`."""
+        return self.estimate_s
+
+    @property
+    def measured(self) -> float | None:
+        """`measured_s`."""
+        return self.measured_s
+
+    @property
+    def prepare(self) -> float:
+        """`prepare_s`."""
+        return self.prepare_s
 
 
 @dataclass(frozen=True)
@@ -61,9 +120,9 @@ class Ranking(Tabular):
     @property
     def margin(self) -> float | None:
         """Time of the second / time of the first."""
-        if len(self.candidates) < 2 or not self.candidates[0].seconds:
+        if len(self.candidates) < 2 or not self.candidates[0].estimate_s:
             return None
-        return self.candidates[1].seconds / self.candidates[0].seconds
+        return self.candidates[1].estimate_s / self.candidates[0].estimate_s
 
     def __repr__(self) -> str:
         rest = f"{count(len(self.candidates), 'candidate')}, {len(self.rejected)} rejected"
@@ -71,7 +130,7 @@ class Ranking(Tabular):
             return f"<Ranking of {self.problem}: no algorithm can serve it, {rest}>"
         first = self.candidates[0]
         lead = f", {self.margin:.2f}x faster than {self.candidates[1].id}" if self.margin else ""
-        time = f"{microseconds(first.seconds)} as {self._how}"
+        time = f"{microseconds(first.estimate_s)} as {self._how}"
         return f"<Ranking of {self.problem}: {first.id}, {time}{lead}; {rest}>"
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,11 +156,11 @@ class Ranking(Tabular):
         return [
             {
                 "algorithm": c.id,
-                "seconds": c.seconds,
-                "predicted_s": c.predicted,
-                "measured_s": c.measured,
+                "seconds": c.estimate_s,
+                "predicted_s": c.predicted_s,
+                "measured_s": c.measured_s,
                 "spread": c.spread,
-                "prepare_s": c.prepare,
+                "prepare_s": c.prepare_s,
                 "workspace_bytes": c.workspace_bytes,
                 "error_bound": c.error_bound,
                 "note": c.note(),
@@ -152,7 +211,7 @@ class Ranking(Tabular):
 
     @property
     def _timed(self) -> bool:
-        return any(c.measured is not None for c in self.candidates)
+        return any(c.measured_s is not None for c in self.candidates)
 
     def _heading(self) -> str:
         timed = f" {'measured time':>16s} {'spread':>8s}" if self._timed else ""
@@ -166,12 +225,12 @@ class Ranking(Tabular):
         timed = ""
         if self._timed:
             spread = "1 sample" if c.spread is None else f"{c.spread:8.1%}"
-            timed = f" {'':>25s}" if c.measured is None else f" {_us(c.measured)} {spread}"
-        best = self.candidates[0].seconds
-        ratio = c.seconds / best if best else 1.0
+            timed = f" {'':>25s}" if c.measured_s is None else f" {_us(c.measured_s)} {spread}"
+        best = self.candidates[0].estimate_s
+        ratio = c.estimate_s / best if best else 1.0
         return (
-            f"{mark}{c.id:24s} {_us(c.seconds if c.predicted is None else c.predicted)}{timed} {ratio:7.2f} "
-            f"{c.prepare * 1e6:10.1f} us {c.workspace_bytes / 1e6:9.2f} MB {c.error_bound:12.1e}  {c.note()}"
+            f"{mark}{c.id:24s} {_us(c.predicted_s)}{timed} {ratio:7.2f} {c.prepare_s * 1e6:10.1f} us "
+            f"{c.workspace_bytes / 1e6:9.2f} MB {c.error_bound:12.1e}  {c.note()}"
         )
 
 

@@ -91,7 +91,8 @@ def facing(algorithm: Algorithm, direction: str) -> Algorithm:
         return algorithm
     package = import_module(f"convalgos.{algorithm.device}.{direction.replace('backward_', 'backward.')}")
     name = {"backward_data": "BackwardData", "backward_weights": "BackwardWeights"}[direction]
-    return getattr(package, name)(algorithm)
+    found: Algorithm = getattr(package, name)(algorithm)
+    return found
 
 
 def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:

@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,8 @@ from convalgos.core.arguments import TooLarge
 from convalgos.core.cache_files import cache_folder, set_aside, write_atomic
 from convalgos.core.file_lock import locked
 from convalgos.core.problem import ConvProblem
-from convalgos.select.measured import Entries, Entry, Family, Measured, distance, family
+from convalgos.core.setting import Variable
+from convalgos.select.measured import Entries, Entry, Known, Measured
 
 FRESH = 0.02  # seconds for which a file is not looked at again: a choice takes less than a look
 FORMAT = 1  # of the file; raise it when a field changes its meaning
@@ -221,33 +222,13 @@ def _told(m: Measured) -> str:
 # --- the file --------------------------------------------------------------------------------
 
 
+_chosen = Variable("CONVALGOS_WISDOM")
+
+
 def folder() -> Path:
     """Where wisdom is kept: CONVALGOS_WISDOM, or `wisdom` in the cache folder."""
-    chosen = os.environ.get("CONVALGOS_WISDOM")
+    chosen = _chosen.get()
     return Path(chosen) if chosen else cache_folder() / "wisdom"
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """What is known at one time. Nothing in it changes: who asks while others record goes on with its own."""
-
-    seen: Any = None  # path, time, size and inode of the file that was read,
-    text: str = ""  # and what was in it
-    entries: Entries = field(default_factory=dict)
-    changes: int = 0  # of the entries, since this process began
-    placed: dict[str, tuple[Family, ConvProblem]] = field(default_factory=dict)  # of the texts of the entries
-    families: dict[Family, list[ConvProblem]] = field(default_factory=dict)
-
-    def followed_by(self, text: str, entries: Entries, seen: Any) -> _Snapshot:
-        placed: dict[str, tuple[Family, ConvProblem]] = {}
-        families: dict[Family, list[ConvProblem]] = {}
-        for name in entries:
-            if (place := self.placed.get(name)) is None:
-                problem = ConvProblem.parse(name)
-                place = family(problem), problem
-            placed[name] = place
-            families.setdefault(place[0], []).append(place[1])
-        return _Snapshot(seen, text, entries, self.changes + 1, placed, families)
 
 
 class Store:
@@ -255,8 +236,9 @@ class Store:
 
     def __init__(self, fingerprint: str):
         self.fingerprint = fingerprint
-        self._now = _Snapshot()
-        self._until, self._where = 0.0, ""  # the next look at the file, and the folder of the last one
+        self._now = Known()
+        self._until: float = 0.0
+        self._where: str | None = None  # the folder of the last look at the file; the next one is due then
 
     @property
     def path(self) -> Path:
@@ -264,30 +246,20 @@ class Store:
 
     def entries(self) -> Entries:
         """All that is known; not to be changed. What others wrote is seen after FRESH seconds."""
-        return self._snapshot().entries
+        return self.known().entries
 
     @property
     def stamp(self) -> int:
         """Equal as long as nothing new is known."""
-        return self._snapshot().changes
+        return self.known().changes
 
     def lookup(self, problem: ConvProblem) -> Entry:
         """What is known of a problem: empty where nothing is."""
-        entries = self.entries()
-        return entries.get(str(problem), {}) if entries else {}
+        return self.known().lookup(problem)
 
     def near(self, problem: ConvProblem) -> tuple[ConvProblem, Entry] | None:
         """The most similar known problem, different in batch and size of the map only, and what is known."""
-        known = self._snapshot()
-        close = [
-            (far, str(other), other)
-            for other in known.families.get(family(problem), ())
-            if (far := distance(problem, other)) is not None
-        ]
-        if not close:
-            return None
-        _, text, other = min(close)
-        return other, known.entries[text]
+        return self.known().near(problem)
 
     def record(self, problem: ConvProblem, found: Mapping[str, Measured]) -> None:
         """Add what was measured of a problem. A folder that cannot be written costs only a warning."""
@@ -297,7 +269,7 @@ class Store:
         except OSError as error:
             warnings.warn(f"wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
             with _reader:
-                known = self._snapshot()
+                known = self.known()
                 merge(entries := {p: dict(e) for p, e in known.entries.items()}, more)
                 self._keep(known.text, entries, known.seen)  # for this process at least
 
@@ -319,8 +291,9 @@ class Store:
                 self._keep(text, entries, _status(path))
         return result
 
-    def _snapshot(self) -> _Snapshot:
-        now, where = time.monotonic(), os.environ.get("CONVALGOS_WISDOM", "")
+    def known(self) -> Known:
+        """All that is known now: for a choice that asks several times, and is to go by one state of it."""
+        now, where = time.monotonic(), _chosen.get()
         if now < self._until and where == self._where:
             return self._now
         with _reader:  # an older file that was read meanwhile must not take the place of a newer one
@@ -364,7 +337,7 @@ def _unlock() -> None:
 os.register_at_fork(after_in_child=_unlock)
 
 
-def _status(path: Path) -> tuple:
+def _status(path: Path) -> tuple[Any, ...]:
     """What changes with a file."""
     try:
         status = os.stat(path)

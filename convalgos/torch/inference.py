@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from convalgos.api import planning
+from convalgos.api import call_plans
 from convalgos.core import plan_cache
 from convalgos.core.arrays import as_numpy, facts, like
 from convalgos.core.plan import Plan, PreparedFilter
@@ -135,7 +135,7 @@ def _planned(module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Ten
     if batched is not x or not x.is_contiguous(memory_format=memory) or shared:
         return None
     problem = operators.how(stride, pads, dilation, groups, last)
-    plan = planning.plan_for(
+    plan = call_plans.plan_for(
         tuple(x.shape), tuple(weight.shape), problem["stride"], problem["padding"], problem["dilation"],
         problem["groups"], "cross_correlation", problem["layout"], facts("input", x).dtype, "auto", "cpu",
         "forward", False, None, None, True,

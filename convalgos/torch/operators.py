@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
-from convalgos.api import gradients, planning
+from convalgos.api import forward, gradients
 from convalgos.torch import threads
 
 Ints = list[int]
@@ -75,7 +75,7 @@ def conv(
     last: bool,
 ) -> Tensor:
     settings = how(stride, pads, dilation, groups, last)
-    return _seen(planning.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
+    return _seen(forward.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes
@@ -16,6 +15,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.blocking import PanelBlocks, cut_map, flat_view
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
 PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
@@ -88,7 +88,7 @@ class WeightsBlocking(PanelBlocks):
         return math.prod(self.spans) / math.prod(self.block)
 
 
-@lru_cache(256)
+@cached_by_threads(256)
 def weights_blocking(problem: ConvProblem) -> WeightsBlocking:
     p, exchanged = _view(problem)
     threads, l2, size = jit.thread_count(), cache_sizes()[1], p.itemsize

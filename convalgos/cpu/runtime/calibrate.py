@@ -16,8 +16,8 @@ import numpy as np
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.errors import missing
 from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
+from convalgos.core.setting import thread_count
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.jit import thread_count
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.atomics import nanoseconds

@@ -15,7 +15,6 @@ Without llvmlite everything here imports, and only compiling fails.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
 import inspect
@@ -31,7 +30,7 @@ import numpy as np
 
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded
-from convalgos.core.machine import cpu_count
+from convalgos.core.setting import thread_count
 from convalgos.cpu.compile import code_generation, kernel_cache
 from convalgos.cpu.compile.lowering import helper, lower
 from convalgos.cpu.runtime import thread_pool
@@ -172,27 +171,6 @@ def borrow(loop: int) -> None:
                 _borrowed[loop] = thread_pool.Pool(work, stop)
                 _borrowed[loop].borrow(loop, of_borrowed())
         _this.loop, _this.pool = loop, _borrowed[loop]
-
-
-def thread_count() -> int:
-    """Threads that `launch` runs on.
-
-    1. Where a program has loaded Numba, its count, which numba.set_num_threads changes.
-    2. Else the variable CONVALGOS_NUM_THREADS as it was at first, or NUMBA_NUM_THREADS.
-    3. Else as many as there are cores for this process.
-    """
-    numba = sys.modules.get("numba.np.ufunc.parallel")
-    if numba is not None and getattr(numba, "_is_initialized", False):
-        return int(numba._get_num_threads())
-    return _threads_at_start()
-
-
-@functools.cache
-def _threads_at_start() -> int:
-    for name in ("CONVALGOS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        with contextlib.suppress(KeyError, ValueError):
-            return max(1, int(os.environ[name]))
-    return cpu_count()
 
 
 def thread_layer() -> str:

@@ -13,6 +13,7 @@ from itertools import product
 
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.spectral import engines
 from convalgos.cpu.spectral.blocking import (
     BlockedAxis,
@@ -50,7 +51,7 @@ def one_block(problem: ConvProblem) -> FftBlocking:
     return FftBlocking(p, (blocked_axis(p, 0, None), blocked_axis(p, 1, None), blocked_axis(p, 2, None)))
 
 
-@lru_cache(256)
+@cached_by_threads(256)
 def blocked(problem: ConvProblem, length: int | None) -> FftBlocking:
     """Blocks of an FFT length along every dimension that is longer, or of the lengths of least work.
 

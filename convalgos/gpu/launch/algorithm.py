@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.errors import Unsupported, missing
-from convalgos.core.plan import NOT_CHOSEN, Choice, finish
+from convalgos.core.errors import missing
+from convalgos.core.plan import NOT_CHOSEN, Choice, Plan, finish
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current, why_none
@@ -78,10 +78,12 @@ class GpuAlgorithm(Algorithm):
         return problem
 
     def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> GpuPlan:
-        if reason := self.why_not(problem):
-            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
-        plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
+        plan = super().serve(problem, choice)
         assert isinstance(plan, GpuPlan)
+        return plan
+
+    def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
+        plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
         return plan.chosen(choice)
 
 

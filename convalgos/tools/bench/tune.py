@@ -116,7 +116,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     if disagreeing or doubts:
         found = replace(found, source=BUSY)
     machine.save(found)
-    devices.current_machine.cache_clear()
+    devices.forget_figures()
     planning.forget_plans()
     return found, warnings + doubts
 

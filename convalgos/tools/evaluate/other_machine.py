@@ -11,7 +11,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from convalgos.core import machine
 from convalgos.core.machine import Machine
@@ -56,5 +55,7 @@ def answer_survey() -> None:
     problems, figures = pickle.load(sys.stdin.buffer)
     machine.assume(figures)
     found = [choose.survey(problem, "cpu", figures)[0] for problem in problems]
-    found = [[replace(c, note=str) for c in candidates] for candidates in found]  # notes cannot be sent
+    for candidates in found:
+        for c in candidates:
+            _ = c.workspace_bytes, c.error_bound  # those on that machine, which then go with it
     pickle.dump(found, sys.stdout.buffer)

@@ -1,0 +1,115 @@
+"""Plans for calls with raw arguments, such as those of `conv`: found again by the arguments, or made."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from convalgos.api import planning
+from convalgos.core import arguments
+from convalgos.core.plan import Plan
+from convalgos.core.plan_cache import PlanCache
+from convalgos.core.problem import DTYPES, ConvProblem, Shape
+from convalgos.core.setting import setting
+from convalgos.select.ranker import Ranker, find_ranker
+
+
+def plan_for(
+    x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, *others: Any
+) -> Plan:
+    """The plan of raw arguments, in the order of `_made`; errors are not kept."""
+    # 1.0 and True are equal to 1, and not what it is
+    if type(stride) is type(padding) is type(dilation) is type(groups) is int:
+        kinds = ""
+    else:
+        kinds = repr((stride, padding, dilation, groups))
+    key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
+    try:
+        kept = _kept.get((key, setting()))
+    except TypeError:  # a list among the arguments
+        hashable = map(_hashable, (*key[:6], *others))
+    else:
+        if kept is not None:
+            kept.used = next(_clock)
+            return kept.plan
+        made = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
+        _plans.add(key, made)
+        return made
+    return plan_for(*hashable)  # outside of the handler: what this refuses is one error, not two
+
+
+_plans = PlanCache()
+_kept, _clock = _plans.kept, _plans.clock
+
+
+def _made(
+    x_shape: Shape,
+    w_shape: Shape,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    mode: str,
+    layout: str,
+    dtype: np.dtype[Any],
+    algorithm: str,
+    device: str,
+    direction: str,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    ranker: tuple[str, Ranker] | None = None,
+    weights_constant: bool = False,
+) -> Plan:
+    check_dtype("x", dtype)
+    problem = ConvProblem(
+        x_shape, w_shape, stride, padding, dilation, groups,
+        mode=mode, layout=layout, dtype=dtype.name, direction=direction,
+    )  # fmt: skip
+    return planning.plan(
+        problem, device, algorithm, weights_constant=weights_constant,
+        strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,
+    )  # fmt: skip
+
+
+def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> tuple[Any, ...]:
+    """The last arguments of `_made`: none where nothing is limited. A ranker may be registered anew."""
+    if strict_nan is False and max_rel_error is None and selector is None:
+        return ()
+    if not isinstance(strict_nan, bool):
+        raise ValueError(f"strict_nan={strict_nan!r} must be True or False")
+    return strict_nan, max_rel_error, None if selector is None else (selector, find_ranker(selector))
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
+    """TypeError for what is not computed, with what computes it."""
+    if dtype.name in DTYPES:
+        return
+    told = {
+        "b": f"; give {name}.astype('float32')",
+        "i": f"; give {name}.astype('float32'), or 'float64' where sums exceed 2**24",
+        "c": "; convolve the real and the imaginary parts, or, where there is one channel, call "
+        "ca.signal.convolve, which takes complex arrays",
+    }.get(dtype.kind.replace("u", "i"), "")
+    if dtype.kind in "iu":
+        told += "; ca.signal.convolve computes integers of one channel exactly"
+    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join(DTYPES)}{told}")
+
+
+def instead(name: str, shape: tuple[int, ...], w_shape: tuple[int, ...]) -> str:
+    """What to give in the place of an array that has not the dimensions of the filter."""
+    if len(shape) == len(w_shape) - 1 and len(w_shape) <= 5:
+        return f"; {name} has no batch dimension: give {name}[None], and take the first of the result"
+    if len(shape) == len(w_shape) < 3:
+        return "; ca.signal.convolve and correlate take arrays without batch and channels"
+    return ""
+
+
+def _hashable(value: Any) -> Any:
+    """Lists and arrays of arguments as tuples."""
+    if arguments.is_sequence(value):
+        return tuple(_hashable(v) for v in value)
+    if isinstance(value, np.ndarray):  # of one number
+        return value.item()
+    return value if isinstance(value, Hashable) else arguments.shown(value)  # which is then refused

@@ -1,0 +1,138 @@
+"""`conv`: raw arguments are read, views of channels-last memory are turned, and a kept plan is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.api import call_plans
+from convalgos.api.types import Activation, Array, ArrayLike, Layout, Mode, Padding, Sizes
+from convalgos.core import arguments
+from convalgos.core.arrays import (
+    Facts,
+    as_cupy,
+    as_numpy,
+    device_of,
+    facts,
+    is_tensor,
+    like,
+    moveaxis,
+    same_dtype,
+    writable_view,
+)
+from convalgos.core.plan import PreparedFilter
+
+
+def conv(
+    x: ArrayLike,
+    w: ArrayLike | PreparedFilter,
+    bias: ArrayLike | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    mode: Mode = "cross_correlation",
+    layout: Layout = "channels_first",
+    algorithm: str = "auto",
+    activation: Activation = None,
+    residual: ArrayLike | None = None,
+    out: Array = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
+) -> Array:
+    """Convolve x with w, in 1, 2 or 3 dimensions by x.ndim.
+
+    Args:
+        x: (N, C, *spatial), of float32, float64, float16 or bfloat16. With layout="channels_last":
+            (N, *spatial, C), or an (N, C, *spatial) view of such memory (as torch's channels_last tensors
+            are); y then comes back the same way.
+        w: (K, C/groups, *kernel), or what `plan.prepare` returned for the same problem.
+        bias: (K,), added to every output, or None.
+        stride, padding, dilation, groups, mode, layout: see `ConvProblem`.
+        algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
+            "auto" counts the time of preparing the filter, which a call with a bare w pays.
+        activation: applied last: None, "relu", "relu6", "leaky_relu", "sigmoid", "silu", "hard_swish",
+            "gelu", "gelu_tanh", or one with its numbers: ("leaky_relu", slope), ("clip", low, high). All keep
+            NaN.
+        residual: an array like y that is added before the activation, as at the end of a residual block.
+        out: array for y; it may be of any strides, and may overlap x and residual.
+        strict_nan, max_rel_error, selector: those of `plan`.
+
+    Returns:
+        y (N, K, *spatial_out), of x's dtype and kind of array: NumPy, CuPy, torch, or one of the array API
+        standard, such as JAX. Of what NumPy only reads, such as lists, a NumPy array.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid, or holds what would be lost, such as a mask or what
+            torch needs for gradients (`convalgos.torch` has them); the message names it.
+        Unsupported: the forced algorithm cannot serve this problem; the message says why.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> x, w = np.ones((1, 3, 8, 8), "f4"), np.ones((4, 3, 3, 3), "f4")
+        >>> ca.conv(x, w, padding=1).shape
+        (1, 4, 8, 8)
+    """
+    device = device_of(x)
+    target = writable_view if device == "cpu" else as_cupy
+    given = x
+    x = _array("x", x, device)
+    of_x = facts("x", x)
+    if isinstance(w, PreparedFilter):
+        w_shape = w.key.problem.w_shape
+        if algorithm == "auto":
+            algorithm = w.key.algorithm  # the choice was made when the filter was prepared
+    else:
+        w = _array("w", w, device)
+        w_shape, _, w_dtype = facts("w", w)
+        if not same_dtype(w_dtype, of_x.dtype):
+            call_plans.check_dtype("x", of_x.dtype)
+            raise TypeError(f"w has dtype {w_dtype}, but x has {of_x.dtype}; they must be the same")
+    if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
+        raise ValueError(
+            f"x has shape {of_x.shape} and w {w_shape}: both must have 3, 4 or 5 dimensions, "
+            f"(N, C, *spatial) and (K, C/groups, *kernel){call_plans.instead('x', of_x.shape, w_shape)}"
+        )
+    if not isinstance(layout, str):
+        arguments.one_of("layout", layout, arguments.LAYOUTS)
+    logical = layout != "channels_last"
+    if not logical and is_logical_view(of_x, w_shape[1] * groups):
+        # (N, C, *spatial) over channels-last memory: run on the (N, *spatial, C) view of it
+        y = conv(
+            moveaxis(x, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
+            groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
+            residual=None if residual is None else moveaxis(_array("residual", residual, device), 1, -1),
+            out=None if out is None else moveaxis(target("out", out), 1, -1),
+            strict_nan=strict_nan, max_rel_error=max_rel_error, selector=selector,
+        )  # fmt: skip
+        y = moveaxis(y, -1, 1) if out is None else out
+        return y if x is given or out is not None else like(y, given)
+    shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
+    made = call_plans.plan_for(
+        shape, w_shape, stride, padding, dilation, groups, mode, layout, of_x.dtype, algorithm, device,
+        "forward", *call_plans.limits(strict_nan, max_rel_error, selector),
+    )  # fmt: skip
+    y = made(x, w, bias=bias, out=out, activation=activation, residual=residual)
+    return y if x is given or out is not None else like(y, given)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def is_logical_view(x: Facts | np.ndarray[Any, Any], channels: int) -> bool:
+    """Whether x is (N, C, *spatial) rather than (N, *spatial, C); strides decide where both would fit."""
+    if x.shape[1] != channels:
+        return False
+    if x.shape[-1] != channels:
+        return True
+    return channels > 1 and x.strides[1] == x.dtype.itemsize != x.strides[-1]
+
+
+def _array(name: str, array: Any, device: str) -> Any:
+    """A tensor as it is; of all else a view of the device's kind."""
+    if is_tensor(array):
+        return array
+    return as_numpy(name, array) if device == "cpu" else as_cupy(name, array)

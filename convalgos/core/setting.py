@@ -1,0 +1,69 @@
+"""What a choice is made for: so many threads, and the figures of this machine or of a profile in their place.
+
+Both may change while a program runs: by `numba.set_num_threads`, and by the variable CONVALGOS_PROFILE. What
+is kept of choices is kept by `setting`, so that the next call goes by the new one, and finds what was kept
+when the old one comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from convalgos.core.machine import cpu_count
+from convalgos.core.profiles import VARIABLE
+
+Setting = tuple[int, str | None]  # threads, and the name of the profile, where there is one
+
+
+class Variable:
+    """A variable of the environment that is looked at in every call.
+
+    A look into the dict behind os.environ takes 20 ns, one into os.environ itself 700.
+
+    Example:
+        >>> Variable("CONVALGOS_NO_SUCH").get() is None
+        True
+    """
+
+    def __init__(self, name: str):
+        self._values: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
+        self._key: Any = name if self._values is os.environ else os.environ.encodekey(name)
+
+    def get(self) -> str | None:
+        value = self._values.get(self._key)
+        return None if value is None else os.fsdecode(value)
+
+
+_profile = Variable(VARIABLE)
+
+
+def setting() -> Setting:
+    """The threads and the profile that choices are made for now."""
+    return thread_count(), _profile.get()
+
+
+def thread_count() -> int:
+    """Threads that kernels run on.
+
+    1. Where a program has loaded Numba, its count, which numba.set_num_threads changes.
+    2. Else the variable CONVALGOS_NUM_THREADS as it was at first, or NUMBA_NUM_THREADS.
+    3. Else as many as there are cores for this process.
+    """
+    numba = sys.modules.get("numba.np.ufunc.parallel")
+    if numba is not None and getattr(numba, "_is_initialized", False):
+        count: int = numba._get_num_threads()
+        return count
+    return _threads_at_start()
+
+
+@functools.cache
+def _threads_at_start() -> int:
+    for name in ("CONVALGOS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        with contextlib.suppress(KeyError, ValueError):
+            return max(1, int(os.environ[name]))
+    return cpu_count()
