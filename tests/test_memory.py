@@ -15,9 +15,9 @@ COUNT = allocator.LARGE // 4
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    allocator.forget()
+    allocator.release_arrays()
     yield
-    allocator.forget()
+    allocator.release_arrays()
 
 
 def test_arrays_start_on_a_cache_line_and_can_be_written():

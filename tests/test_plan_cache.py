@@ -172,7 +172,7 @@ def test_results_do_not_depend_on_what_is_let_go_meanwhile():
 
     def let_go():
         while not done.is_set():
-            workspaces.forget()
+            workspaces.release_workspaces()
 
     threads = [threading.Thread(target=use), threading.Thread(target=use), threading.Thread(target=let_go)]
     [t.start() for t in threads]

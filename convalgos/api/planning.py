@@ -284,7 +284,7 @@ def forget_plans() -> None:
         >>> import convalgos as ca
         >>> ca.forget_plans()
     """
-    plan_cache.forget()
+    plan_cache.forget_all_plans()
     shape_buckets.forget()
-    workspaces.forget()
-    allocator.forget()
+    workspaces.release_workspaces()
+    allocator.release_arrays()

@@ -33,7 +33,7 @@ class Algorithm(ABC):
     directions: ClassVar[tuple[str, ...]] = ("forward",)
     needs: ClassVar[tuple[str, ...]] = ("llvmlite",)  # optional modules, keys of EXTRAS
     deterministic: ClassVar[bool] = True  # the same bits on every run
-    exchanges: ClassVar[bool] = False  # backward_weights is worth a try with dy as the filter (`exchanged`)
+    exchanges: ClassVar[bool] = False  # backward_weights by `swapped_roles` is worth a try
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
 
     @property

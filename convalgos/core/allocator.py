@@ -22,7 +22,7 @@ MOST = 1 << 26  # up to so much in all
 WASTE = 1.25  # times what is asked for that may be given
 
 _kept: list[np.ndarray] = []  # the oldest first
-# Waited for by `forget` only: garbage may be collected, and an array go, amid any line here, in one thread.
+# Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
 _lock = guarded(threading.Lock())
 
 
@@ -65,7 +65,7 @@ def whole_lines(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def forget() -> None:
+def release_arrays() -> None:
     """Give back to the system what is kept, by the C library, too: it holds on to what large arrays leave."""
     with _lock:
         _kept.clear()

@@ -14,8 +14,14 @@ LAYOUTS = ("channels_first", "channels_last")
 MODES = ("cross_correlation", "convolution")
 DIRECTIONS = ("forward", "backward_data", "backward_weights")
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
+EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
 COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 NAMED_PADDING = ("valid", "same", "full")
+ARRAYS = {  # direction -> what a run reads first and second, and what it writes
+    "forward": ("x", "w", "y"),
+    "backward_data": ("dy", "w", "dx"),
+    "backward_weights": ("x", "dy", "dw"),
+}
 
 LARGEST = 2**60 - 1  # of a size or of padding: more than addresses reach
 LARGEST_STEP = 2**31 - 1  # of a stride or a dilation: times a row it is still an address

@@ -201,13 +201,13 @@ def fingerprint(threads: int) -> str:
     return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
 
 
-def load(threads: int) -> Machine | None:
+def load_figures(threads: int) -> Machine | None:
     """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
     path = _path(threads)
     try:
         stored = strict_json.of_format(path.read_text("utf-8"), FORMAT)
         del stored["format"]
-        machine = checked(stored)
+        machine = checked_figures(stored)
         if machine.threads != threads:
             raise ValueError(f"threads={machine.threads} must be {threads}, as its name says")
     except (FileNotFoundError, NotADirectoryError):
@@ -221,7 +221,7 @@ def load(threads: int) -> Machine | None:
     return machine
 
 
-def checked(stored: dict[str, Any]) -> Machine:
+def checked_figures(stored: dict[str, Any]) -> Machine:
     """The figures that somebody wrote down.
 
     Raises:
@@ -240,7 +240,7 @@ def checked(stored: dict[str, Any]) -> Machine:
     return Machine(**stored)
 
 
-def save(machine: Machine) -> None:
+def save_figures(machine: Machine) -> None:
     """Keep the figures for later processes."""
     text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
     keep(_path(machine.threads), text, "machine figures")

@@ -22,7 +22,7 @@ COUNT = 256  # plans that are kept at most,
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
 
-forgotten = 0  # how often `forget` was called: what others keep of plans is then out of date
+forgotten = 0  # how often `forget_all_plans` was called: what others keep of plans is then out of date
 
 _lock = guarded(threading.Lock())
 _caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
@@ -95,7 +95,7 @@ class PlanCache:
         self.nbytes -= kept.nbytes if kept else 0
 
 
-def forget() -> None:
+def forget_all_plans() -> None:
     """Let go of the plans of all caches."""
     global forgotten
     forgotten += 1

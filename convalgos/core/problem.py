@@ -11,7 +11,7 @@ three spatial dimensions. `layout` says in which order x and y lie in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 __all__ = ["COMPUTE_DTYPES", "DIRECTIONS", "DTYPES", "LAYOUTS", "MODES", "ConvProblem", "Shape"]
-
-EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
-ARRAYS = {  # direction -> what a run reads first and second, and what it writes
-    "forward": ("x", "w", "y"),
-    "backward_data": ("dy", "w", "dx"),
-    "backward_weights": ("x", "dy", "dw"),
-}
 
 
 @dataclass(frozen=True, init=False)
@@ -88,17 +81,10 @@ class ConvProblem:
         layout: str = "channels_first", dtype: DTypeLike = "float32", direction: str = "forward",
         compute_dtype: DTypeLike | None = None,
     ):  # fmt: skip
-        self._fill(
-            problem_checks.checked_fields(
-                x_shape, w_shape, stride, padding, dilation, groups, mode, layout, dtype, direction,
-                compute_dtype,
-            )
-        )  # fmt: skip
+        given = (x_shape, w_shape, stride, padding, dilation, groups, mode, layout, dtype, direction)
+        self.__dict__.update(problem_checks.checked_fields(*given, compute_dtype))
         problem_checks.check_extent(self.x_shape, self.padding, self.kernel_extent)
         problem_checks.check_counts(self.x_shape, self.w_shape, self.padding, self.y_shape, self.flops)
-
-    def _fill(self, fields: Mapping[str, Any]) -> None:
-        self.__dict__.update(fields)  # once, by the constructors: after that nothing changes
 
     def __hash__(self) -> int:
         return self._hash
@@ -185,7 +171,7 @@ class ConvProblem:
     @property
     def arrays(self) -> tuple[str, str, str]:
         """Names of the arrays of a run: what it reads first and second, and what it writes."""
-        return ARRAYS[self.direction]
+        return arguments.ARRAYS[self.direction]
 
     @cached_attribute
     def array_shapes(self) -> tuple[Shape, Shape, Shape]:
@@ -251,7 +237,7 @@ class ConvProblem:
     @property
     def eps(self) -> float:
         """Spacing of the dtype's numbers at 1."""
-        return 2.0 ** -EXPLICIT_BITS[self.dtype]
+        return 2.0 ** -arguments.EXPLICIT_BITS[self.dtype]
 
     # --- work --------------------------------------------------------------------------------
 
@@ -306,7 +292,7 @@ class ConvProblem:
     def with_valid(self, **changes: Any) -> ConvProblem:
         """`replace` by fields that are known to be valid, in their final form: nothing is checked."""
         made = ConvProblem.__new__(ConvProblem)
-        made._fill(self.__getstate__() | changes)
+        made.__dict__.update(self.__getstate__() | changes)
         return made
 
     @cached_attribute

@@ -79,7 +79,7 @@ def kept_bytes() -> int:
     return _total
 
 
-def forget() -> None:
+def release_workspaces() -> None:
     """Let go of all that no call is using."""
     global _total
     with _lock:

@@ -18,7 +18,7 @@ CONV_TRANSPOSE = (*CONV, "output_padding", "output_shape")
 LARGEST = 2**31 - 1  # of a size: nothing that can be computed has a larger one
 
 
-def checked(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+def checked_attributes(given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """The attributes of a node that are there, of the types that ONNX gives them.
 
     Args:

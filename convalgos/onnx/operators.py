@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 from convalgos.api.forward import conv
 from convalgos.api.types import Mode
 from convalgos.core.problem import ConvProblem
-from convalgos.onnx.attributes import CONV, CONV_TRANSPOSE, checked, conv_problem, sizes
+from convalgos.onnx.attributes import CONV, CONV_TRANSPOSE, checked_attributes, conv_problem, sizes
 
 Choice = str | Callable[[ConvProblem], str]
 
@@ -47,7 +47,7 @@ class _ConvOp(OpRun):
             x, w, b = (*inputs, None)[:3]
             if x.ndim != w.ndim or not 3 <= x.ndim <= 5:
                 raise ValueError(f"input {x.shape} and filter {w.shape} must have 3, 4 or 5 dimensions")
-            return (self._serve(x, w, b, **checked(attributes, self.known)),)
+            return (self._serve(x, w, b, **checked_attributes(attributes, self.known)),)
         except ValueError as error:
             name = self.onnx_node.name or ", ".join(self.onnx_node.output)
             raise ValueError(f"{self.onnx_node.op_type} node {name!r}: {error}") from None

@@ -321,12 +321,12 @@ def _made(
     if method == "auto" and not finite:
         method = "direct"
     try:
-        return choose.pick(problem, "cpu", limits(method))
+        return choose.pick(problem, "cpu", limits_of_method(method))
     except Unsupported:
         return None
 
 
 @cache
-def limits(method: str) -> Constraints:
+def limits_of_method(method: str) -> Constraints:
     """Those of a choice for a method: every call prepares its filter."""
     return Constraints(allow=FAMILIES.get(method), deny="cpu.reference", weights_constant=False)

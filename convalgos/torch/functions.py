@@ -95,11 +95,11 @@ def _conv(
         how = (stride, padding, dilation, groups)
         theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)
         return theirs
-    y = autograd.conv(*read(ndim, input, weight, bias, stride, padding, dilation, groups))
+    y = autograd.conv(*read_arguments(ndim, input, weight, bias, stride, padding, dilation, groups))
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 
 
-def read(
+def read_arguments(
     ndim: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> tuple[Tensor, Tensor, Tensor | None, Ints, Ints, Ints, int, bool]:
     """The arguments of `autograd.conv`, once they are known to be valid: a batch, weight, bias, settings."""

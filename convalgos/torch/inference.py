@@ -31,7 +31,7 @@ SHAPES = 4  # of inputs, for which a module keeps its filter prepared
 SAMPLES = 128  # elements of a filter that are compared in each call; 0.4 us where they are in the caches
 
 
-class Step(NamedTuple):
+class PreparedCall(NamedTuple):
     """What a module does with inputs of one shape and order in memory."""
 
     plan: Plan
@@ -51,7 +51,7 @@ class Held(NamedTuple):
     how: tuple[Any, ...]  # stride, padding, dilation and groups of the module
     sample: np.ndarray  # a view, which keeps the memory, and so its address, taken
     sampled: bytes
-    steps: dict[tuple[Any, ...], Step]
+    steps: dict[tuple[Any, ...], PreparedCall]
 
     def is_of(self, module: Any, weight: Tensor) -> bool:
         return (
@@ -73,14 +73,14 @@ class Filters:
     def __reduce__(self) -> tuple[type[Filters], tuple[()]]:
         return Filters, ()
 
-    def find(self, module: Any, weight: Tensor, x: Tensor) -> Step | None:
+    def find(self, module: Any, weight: Tensor, x: Tensor) -> PreparedCall | None:
         """The step for an input, where the filter is still the one that was prepared."""
         held = self._held
         if held is None or not held.is_of(module, weight):
             return None
         return held.steps.get((x.shape, x.stride(), x.dtype))
 
-    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan, last: bool) -> Step:
+    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan, last: bool) -> PreparedCall:
         """Prepare the filter for inputs like x."""
         values = as_numpy("weight", weight.detach())
         held = self._held
@@ -93,12 +93,12 @@ class Filters:
             held.steps.pop(next(iter(held.steps)), None)
         spatial = range(2, x.dim())
         axes = ((0, *spatial, 1), (0, x.dim() - 1, *range(1, x.dim() - 1))) if last else None
-        step = held.steps[x.shape, x.stride(), x.dtype] = Step(plan, plan.prepare(values), axes)
+        step = held.steps[x.shape, x.stride(), x.dtype] = PreparedCall(plan, plan.prepare(values), axes)
         self._held = held
         return step
 
 
-def convolve(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def convolve_prepared(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     """y of a module's convolution, or None where an operator has to compute it."""
     if weight is not module._parameters.get("weight") or not is_plain(x, weight, bias):
         return None
@@ -124,11 +124,13 @@ def convolve(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
     return y
 
 
-def _planned(module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Tensor | None) -> Step | None:
+def _planned(
+    module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Tensor | None
+) -> PreparedCall | None:
     """The step for a new input; None where it needs a copy, or nobody would tell that the filter changes."""
     ndim = len(module.kernel_size)
     how = module.stride, module.padding, module.dilation, module.groups
-    read = functions.read(ndim, x, weight, bias, *how)
+    read = functions.read_arguments(ndim, x, weight, bias, *how)
     batched, weight, bias, stride, pads, dilation, groups, last = read
     memory = operators.LAST[x.dim()] if last else torch.contiguous_format
     shared = weight.is_shared()  # type: ignore[no-untyped-call] # torch leaves it so

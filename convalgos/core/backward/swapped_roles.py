@@ -17,7 +17,7 @@ from convalgos.core.backward.by_forward import StandIn
 from convalgos.core.problem import ConvProblem, Shape
 
 
-class Exchanged(NamedTuple):
+class SwappedRoles(NamedTuple):
     """A backward_weights problem that is not empty, as a forward one, channels first."""
 
     forward: ConvProblem  # x (C/groups, groups*N, *sizes), w (K, N, *spatial_out), y (C/groups, K, *kernel)
@@ -38,13 +38,13 @@ class Exchanged(NamedTuple):
         return y.swapaxes(0, 1)
 
 
-class ByExchange(StandIn):
+class BySwappedRoles(StandIn):
     """What stands in for forward algorithms that compute the gradient of the filter so."""
 
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
 
     def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
-        return [exchanged(problem).forward]
+        return [swapped_roles(problem).forward]
 
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         return 0.0  # dy is prepared in the run
@@ -54,11 +54,11 @@ class ByExchange(StandIn):
         if problem.is_empty:
             return 0
         copies = problem.x_bytes + 2 * problem.y_bytes + problem.w_bytes
-        return copies + self.inner.workspace_bytes(exchanged(problem).forward)
+        return copies + self.inner.workspace_bytes(swapped_roles(problem).forward)
 
 
 @lru_cache(1024)
-def exchanged(problem: ConvProblem) -> Exchanged:
+def swapped_roles(problem: ConvProblem) -> SwappedRoles:
     """The forward problem of a backward_weights problem that is not empty."""
     p = problem
     sizes, padding = [], []
@@ -79,4 +79,4 @@ def exchanged(problem: ConvProblem) -> Exchanged:
         compute_dtype=p.compute_dtype,
     )
     assert forward.spatial_out == p.kernel, (problem, forward)
-    return Exchanged(forward, tuple(sizes))
+    return SwappedRoles(forward, tuple(sizes))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.backward.swapped_roles import ByExchange, exchanged
+from convalgos.core.backward.swapped_roles import BySwappedRoles, swapped_roles
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -20,11 +20,11 @@ COPIED = 2.0  # times the bytes of x and dy at the bandwidth of the memory: NumP
 
 
 @dataclass(frozen=True)
-class BackwardWeights(ByExchange):
+class BackwardWeights(BySwappedRoles):
     """A forward algorithm of the CPU, asked for the gradient of the filter."""
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        forward = exchanged(problem).forward
+        forward = swapped_roles(problem).forward
         copies = COPIED * machine.stream(2 * (problem.x_bytes + problem.y_bytes))
         return copies + self.inner.prepare_cost(forward, machine) + self.inner.cost(forward, machine)
 
@@ -35,7 +35,7 @@ class BackwardWeights(ByExchange):
 class BackwardWeightsPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: BackwardWeights) -> None:
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._exchanged = exchanged(problem)
+        self._exchanged = swapped_roles(problem)
         self._plan = algorithm.child_plan(self._exchanged.forward)
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:

@@ -195,7 +195,7 @@ class Pool:
             loop: address of its GOMP_parallel.
             share: address of the compiled function.
         """
-        self._words[LOOP // 8], self._words[SHARE // 8] = loop, share_tasks
+        self._words[LOOP // 8], self._words[SHARE // 8] = loop, share
         self.threads = sys.maxsize
 
     def grow(self, threads: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.backward.swapped_roles import ByExchange, exchanged
+from convalgos.core.backward.swapped_roles import BySwappedRoles, swapped_roles
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.backward.data import GpuByForward
 from convalgos.gpu.device import GpuMachine
@@ -18,11 +18,11 @@ from convalgos.gpu.launch.plan import GpuPlan
 
 
 @dataclass(frozen=True)
-class BackwardWeights(ByExchange, GpuByForward):  # type: ignore[override]
+class BackwardWeights(BySwappedRoles, GpuByForward):  # type: ignore[override]
     """A forward algorithm of a GPU, asked for the gradient of the filter."""
 
     def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
-        forward = exchanged(problem).forward
+        forward = swapped_roles(problem).forward
         copies = 3 * machine.launch + machine.stream(2 * (problem.x_bytes + problem.y_bytes))
         return copies + self.inner.prepare_cost(forward, machine) + self.inner.cost(forward, machine)
 
@@ -35,7 +35,7 @@ class BackwardWeightsPlan(GpuPlan):
 
     def __init__(self, problem: ConvProblem, algorithm: BackwardWeights):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._exchanged = exchanged(problem)
+        self._exchanged = swapped_roles(problem)
         plan = algorithm.child_plan(self._exchanged.forward)
         assert isinstance(plan, GpuPlan)
         self._plan = plan

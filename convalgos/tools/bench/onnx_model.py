@@ -14,7 +14,7 @@ from typing import Any
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.problem import ConvProblem
-from convalgos.onnx.attributes import CONV, checked, conv_problem
+from convalgos.onnx.attributes import CONV, checked_attributes, conv_problem
 from convalgos.tools.bench.onnx_functions import bodies, check_functions
 from convalgos.tools.bench.suites import Layer
 
@@ -156,7 +156,9 @@ def _attributes(node: Any) -> dict[str, Any]:
 
     if not 2 <= len(node.input) <= 3:
         raise ValueError(f"it has {len(node.input)} inputs; a Conv has an input, a filter and perhaps a bias")
-    return checked({_text(a.name): onnx.helper.get_attribute_value(a) for a in node.attribute}, CONV)
+    return checked_attributes(
+        {_text(a.name): onnx.helper.get_attribute_value(a) for a in node.attribute}, CONV
+    )
 
 
 def _known(what: str, name: str, tensors: Tensors) -> tuple[str | int, Shape]:

@@ -114,7 +114,7 @@ def time_choice(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> 
     with capture.capture() as ran:
         signal.by_plan(x, w, mode, "auto")  # which short signals do without
     (problem,) = ran
-    candidates = choose.rank(problem, "cpu", signal.limits("auto")).candidates
+    candidates = choose.rank(problem, "cpu", signal.limits_of_method("auto")).candidates
     pick = candidates[0].id
     inputs = [rng.standard_normal(shape) for shape in (problem.x_shape, problem.w_shape)]
     plans = {
