@@ -30,7 +30,7 @@ from convalgos.cpu.dwconv.row_kernels import (
     filter_depthwise_planes,
     filter_row_tiles,
 )
-from convalgos.cpu.dwconv.row_strips import passes
+from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tables import RowTables, folded_passes
 from convalgos.cpu.dwconv.row_tiling import plane_cycles, row_tiling
 from convalgos.cpu.layout import streaming
@@ -59,7 +59,7 @@ class RowsPlan(KernelPlan):
             "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
             "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
             "zeros": self._zeros.ctypes.data, "offsets": c.offsets,
-            "passes": passes([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
+            "passes": pass_table([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
             "folded_passes": folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
             "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
             "filter_tiles": filter_row_tiles(p.itemsize, c.lanes, c.rows, c.step, p.stride[2], c.square),

@@ -27,7 +27,7 @@ from convalgos.cpu.dwconv.weight_kernels import (
     TAP_TILE,
     border_pixels,
     border_rows,
-    border_squares,
+    border_transposed,
     correlate_planes,
     correlate_taps,
     sum_lanes,
@@ -61,7 +61,7 @@ class DepthwiseWeightsPlan(KernelPlan):
         if not cut.by_channel:
             border = border_rows(size, lanes, in_phases)
         else:
-            border = border_pixels(size, lanes) if last else border_squares(size, lanes)
+            border = border_pixels(size, lanes) if last else border_transposed(size, lanes)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
             "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],

@@ -108,7 +108,7 @@ class _Body(Function):
                     f"{self.file}:{node.lineno}: {error}; {__name__} tells what kernels may have"
                 )
                 told.located = True  # type: ignore[attr-defined]
-                raise told from error
+                raise told from None
 
     def statement(self, node: ast.stmt) -> None:
         match node:

@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
-from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
 SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
-THREAD_UNITS = 4  # of work for each thread, where the problem can be cut into so many
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class ChannelBlocking:
             return alike and p.x_bytes > cache_sizes()[2] // 4
         return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
-    @kept
+    @cached_attribute
     def code(self) -> tuple[int, int, int]:
         """TAPS, STRIDE and DILATION of `filter_columns`: one of DEPTHWISE_ROWS, or of GROUPED_ROWS."""
         p = self.problem
@@ -105,7 +104,7 @@ class ChannelBlocking:
         """Whether the kernel reads which outputs each tap meets from tables."""
         return self.code == (0, 0, 0)
 
-    @kept
+    @cached_attribute
     def columns(self) -> list[tuple[int, int, int]]:
         """(first output column, padding columns left and right) of each block; the last overlaps.
 

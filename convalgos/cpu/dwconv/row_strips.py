@@ -192,7 +192,7 @@ def pass_sizes(rows: int, step: int) -> list[int]:
     return sorted(found, reverse=True)
 
 
-def passes(parts: Sequence[tuple[int, int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
+def pass_table(parts: Sequence[tuple[int, int, int, int]], step: int, in_pairs: bool) -> np.ndarray:
     """The table of `filter_strips`, of parts of a kernel: (first row, rows, first column, columns).
 
     in_pairs: whether columns 2i and 2i + 1 are summed together.

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from convalgos.cpu.dwconv.row_kernels import filter_folded_row
-from convalgos.cpu.dwconv.row_strips import passes
+from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tiling import RowTiling, folded_rows
 
 # Of columns: the first output, one behind the last, strips as in `ROW_BAND`, outputs that are folded.
@@ -25,7 +25,7 @@ def folded_passes(c: RowTiling) -> np.ndarray:
         parts = [(0, full + 1, 0, rest - 1), (0, full, rest - 1, c.period - rest + 1), (full, 1, rest - 1, 1)]
     else:
         parts = [(0, full + 1, 0, rest), (0, full, rest, c.period - rest)]
-    return passes(parts, 1, c.in_pairs)
+    return pass_table(parts, 1, c.in_pairs)
 
 
 class RowTables:

@@ -10,13 +10,13 @@ from itertools import pairwise
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
-from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
 # Rows of a tile of two vectors at most, by vector bytes: half of the registers hold sums. The same for
@@ -25,7 +25,6 @@ MOST_ROWS = {64: 8, 32: 4, 16: 4}
 FOLDED_SUMS = {64: 16, 32: 8, 16: 8}
 FEW_ROWS = 4  # rows of outputs that do not fill a tile
 BAND_COLUMNS = 4096  # outputs of a long row that are filtered at once
-THREAD_UNITS = 4  # of work for each thread, where the problem can be cut into so many
 # Cycles of a thread: estimates for a Xeon (Granite Rapids) with AVX-512, fitted to no measurements.
 LOAD_CYCLES = 0.8  # to load a vector that crosses cache lines, where products do not hide it,
 SUM_LATENCY = 4  # until a sum can be added to,
@@ -86,7 +85,7 @@ class RowTiling:
         few = p.spatial_out[1] < FEW_ROWS or p.kernel[2] > self.period
         return p.kernel[:2] == (1, 1) and self.period > 0 and few
 
-    @kept
+    @cached_attribute
     def column_starts(self) -> list[int]:
         """First outputs of the bands of a row: whole strips behind its left border, at least a vector before
         the right one."""
@@ -106,7 +105,7 @@ class RowTiling:
         """Output rows of the largest band."""
         return self.problem.spatial_out[1] - (self.row_bands - 1) * self.band_rows
 
-    @kept
+    @cached_attribute
     def most_columns(self) -> int:
         """Outputs of the largest band of a row."""
         return max(b - a for a, b in pairwise([*self.column_starts, self.problem.spatial_out[2]]))
@@ -125,7 +124,7 @@ class RowTiling:
             return 0
         return whole_lines(self.most_rows * self.most_columns * self.problem.itemsize)
 
-    @kept
+    @cached_attribute
     def offsets(self) -> np.ndarray:
         """(S,) where the taps of a row lie, from an output's first on."""
         return np.asarray(np.arange(self.problem.kernel[2], dtype=np.int64) * self.problem.dilation[2])

@@ -2,7 +2,7 @@
 
 1. `correlate_planes`, the driver, deals channels, or vectors of them, to the threads. Of each unit it takes
    all images and blocks of outputs in their order.
-2. `border_rows`, `border_pixels` or `border_squares` copy the input of a block into planes with a zero
+2. `border_rows`, `border_pixels` or `border_transposed` copy the input of a block into planes with a zero
    border, one for each phase of the strides.
 3. `correlate_taps` sums the products of dy with some taps at a time, which stay in registers over the whole
    block.
@@ -196,10 +196,10 @@ def border_square(
 
 
 @jit.specialise
-def border_squares(SIZE: int, LANES: int) -> jit.Kernel:
+def border_transposed(SIZE: int, LANES: int) -> jit.Kernel:
     """`border_pixels` of whole rows with channels first: squares are turned, and put where they belong."""
 
-    def border_squares(
+    def border_transposed(
         args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
     ) -> None:
         a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
@@ -222,7 +222,7 @@ def border_squares(SIZE: int, LANES: int) -> jit.Kernel:
             else:
                 border_square(SIZE, LANES, 0, source + at * SIZE, x_c, channels, count, table, target)
 
-    return border_squares
+    return border_transposed
 
 
 @jit.specialise

@@ -1,4 +1,8 @@
-"""For how many threads work is cut: for all of them, or for one that has a piece of the work for itself."""
+"""For how many threads the work of a plan is cut.
+
+That is all threads that `jit.launch` runs on; or one thread, where each has a slice of a larger problem for
+itself (`on_one_thread`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from convalgos.cpu.runtime import jit
 SMALL = 3e-5  # seconds on one thread,
 # at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
 FLOPS, BYTES = 9e10, 3e10
+THREAD_UNITS = 4  # units of work for each thread, where a problem can be cut into so many
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -61,16 +66,19 @@ class CachedByThreads(Generic[Given, Result]):
         def of_threads(threads: int, *arguments: Any) -> Any:
             return function(*arguments)  # type: ignore[call-arg]  # as they were given
 
-        self._kept = lru_cache(entries)(of_threads)
-        self.cache_clear = self._kept.cache_clear
+        self._cached = lru_cache(entries)(of_threads)
+        self.cache_clear = self._cached.cache_clear
 
     def __call__(self, *arguments: Given.args, **named: Given.kwargs) -> Result:
         assert not named, "arguments are told apart by their places"
-        return cast(Result, self._kept(plan_threads(), *arguments))
+        return cast(Result, self._cached(plan_threads(), *arguments))
 
 
 class SingleThreaded:
-    """Mixed into algorithms whose plans one thread can run: kernel plans that launch each step once."""
+    """Mixed into algorithms whose plans one thread can run: kernel plans that launch each step once.
+
+    `cpu/backward` gives each thread slices of a gradient, which it computes by such plans.
+    """
 
     def least_groups(self, problem: ConvProblem) -> int:
         """Of a slice of the groups of a problem: with fewer, vectors would be partly empty."""

@@ -104,7 +104,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
-    streaming.stream, weight_kernels.border_pixels, weight_kernels.border_squares,
+    streaming.stream, weight_kernels.border_pixels, weight_kernels.border_transposed,
     weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, spectral_kernels.pack_spectra,
