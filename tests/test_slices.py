@@ -81,7 +81,7 @@ def test_slices_fit_the_cache_and_fill_the_threads(monkeypatch):
     assert rows.workspace_bytes(problem) < problem.x_bytes / 8
     plan = rows.plan(problem)
     assert plan.workspace_bytes == rows.workspace_bytes(problem)
-    monkeypatch.setattr(slices, "thread_count", lambda: 64)  # 3 images are nothing for so many
+    monkeypatch.setattr(slices, "plan_threads", lambda: 64)  # 3 images are nothing for so many
     (direct,) = (a for a in LONE if a.id == "cpu.direct")
     dense = ca.ConvProblem.parse("n3 c64 h56 w56 k64 r3 s3 p1 stride2 backward_data")
     assert cut_of(direct, dense) is None

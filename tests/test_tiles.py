@@ -91,7 +91,7 @@ def test_place_turns_gather_round(dtype, layout):
 @pytest.mark.parametrize("dilation", [1, 2, 3, 6])
 def test_an_axis_reads_what_the_convolution_reads(taps, stride, dilation):
     problem = ConvProblem((1, 1, 50), (1, 1, taps), stride, ((2, 1),), dilation)
-    axis = geometry.axis(problem, 0, 4)
+    axis = geometry.tiled_axis(problem, 0, 4)
     covered = set()
     for output in range(axis.size_out):
         tile, lattice = output // axis.lattices // 4, output % axis.lattices
