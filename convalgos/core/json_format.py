@@ -77,7 +77,8 @@ def reading(path: str | Path) -> Iterator[None]:
         why = str(error)
     else:
         return
-    raise ValueError(f"{path} is not a table of convalgos bench --json: {why}")
+    # In a context manager the first error is still being handled here.
+    raise ValueError(f"{path} is not a table of convalgos bench --json: {why}") from None
 
 
 def _kind(found: dict[str, Any]) -> str:
