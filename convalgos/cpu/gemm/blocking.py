@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -103,10 +104,8 @@ class Blocks:
             counts = [
                 t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
             ]
-            grid = np.zeros(counts, np.int64)  # (images, depth, rows, columns)
-            for axis, (count, stride) in enumerate(zip(counts, strides, strict=True)):
-                grid += np.arange(count).reshape(-1, *(1,) * (3 - axis)) * stride
-            offsets = grid.ravel()
+            along = [np.arange(n) * s for n, s in zip(counts, strides, strict=True)]
+            offsets = reduce(np.add.outer, along).ravel()
             table[variant, : offsets.size] = offsets
             table[variant, offsets.size :] = offsets[-1]
         return table
@@ -116,10 +115,8 @@ class Blocks:
         p = self.problem
         _, c, *spatial = self.strides
         channels = np.arange(p.w_shape[1]) * c
-        grid = np.zeros(p.kernel, np.int64)  # (depth, rows, columns) of the kernel
-        for axis, (r, stride, dilation) in enumerate(zip(p.kernel, spatial, p.dilation, strict=True)):
-            grid += np.arange(r).reshape(-1, *(1,) * (2 - axis)) * stride * dilation
-        taps = grid.ravel()
+        along = [np.arange(r) * s * e for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
+        taps = reduce(np.add.outer, along).ravel()
         outer, inner = (channels, taps) if by_channel else (taps, channels)
         return np.add.outer(outer, inner).ravel().astype(np.int64)
 
