@@ -90,7 +90,7 @@ class _Race:
     def first_runs(self, candidates: Sequence[Candidate], progress: Progress) -> None:
         """Each candidate that there is time for, once; the slow ones leave."""
         for turn, candidate in enumerate(candidates):
-            if self._trials and not self._is_time_left(candidate.prepare):
+            if self._trials and not self._is_time_left(candidate.prepare_s):
                 continue
             progress(candidate.id, turn / len(candidates) / 2)
             try:
@@ -229,8 +229,7 @@ def _tells(trial: Trial) -> bool:
     samples = trial.samples
     if samples.enough:
         return samples.believable
-    predicted = trial.candidate.predicted or trial.candidate.seconds
-    return bool(samples.quiet) and samples.best <= DOUBTFUL * predicted + SLACK
+    return bool(samples.quiet) and samples.best <= DOUBTFUL * trial.candidate.predicted_s + SLACK
 
 
 def open_questions(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -238,17 +237,17 @@ def open_questions(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     None, where the FIRST that a race would run were measured before.
     """
-    first = sorted((c for c in candidates if not c.algorithm.spins), key=lambda c: c.predicted or 0.0)[:FIRST]
-    limit = WITHIN * (first[0].predicted or 0.0) if first else 0.0
-    if all(c.measured is not None or (c.predicted or 0.0) > limit for c in first):
-        return [] if any(c.measured is not None for c in candidates) else list(candidates)
-    measured = [c for c in candidates if c.measured is not None]
-    return measured[:1] + [c for c in candidates if c.measured is None]
+    first = sorted((c for c in candidates if not c.algorithm.spins), key=lambda c: c.predicted_s)[:FIRST]
+    limit = WITHIN * first[0].predicted_s if first else 0.0
+    if all(c.measured_s is not None or c.predicted_s > limit for c in first):
+        return [] if any(c.measured_s is not None for c in candidates) else list(candidates)
+    measured = [c for c in candidates if c.measured_s is not None]
+    return measured[:1] + [c for c in candidates if c.measured_s is None]
 
 
 def _starters(candidates: Sequence[Candidate], within: float) -> list[Candidate]:
     """Those worth a run; the ones that disturb whoever runs next come last, and only if they promise much."""
-    best = min((c.seconds for c in candidates), default=0.0)
-    calm = [c for c in candidates if not c.algorithm.spins and c.seconds <= within * best]
-    others = [c for c in candidates if c.algorithm.spins and c.seconds <= min(within, SPINNERS) * best]
+    best = min((c.estimate_s for c in candidates), default=0.0)
+    calm = [c for c in candidates if not c.algorithm.spins and c.estimate_s <= within * best]
+    others = [c for c in candidates if c.algorithm.spins and c.estimate_s <= min(within, SPINNERS) * best]
     return calm + others

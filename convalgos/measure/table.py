@@ -191,7 +191,7 @@ def time_candidates(
 
 def worth_timing(ranking: Ranking, within: float = HOPELESS, harmless: float = HARMLESS) -> set[str]:
     """The candidates that a table times."""
-    predicted = {c.id: _predicted(c) for c in ranking.candidates}
+    predicted = {c.id: c.predicted_s for c in ranking.candidates}
     tolerable = max(harmless, within * min(predicted.values(), default=0.0))
     return {name for name, seconds in predicted.items() if seconds <= tolerable}
 
@@ -211,10 +211,10 @@ def known_table(ranking: Ranking, found: Entry) -> Table:
         for name, m in found.items()
         if m.failure is None
     ]
-    least = ranking.candidates[0].seconds if ranking.candidates else 0.0
+    least = ranking.candidates[0].estimate_s if ranking.candidates else 0.0
     failed = tuple(Rejection(name, m.failure) for name, m in found.items() if m.failure is not None)
     rest = tuple(
-        Rejection(c.id, f"not timed, or disturbed: predicted {c.seconds:.2g} s, {least:.2g} best")
+        Rejection(c.id, f"not timed, or disturbed: predicted {c.estimate_s:.2g} s, {least:.2g} best")
         for c in ranking.candidates
         if c.id not in found
     )
@@ -234,7 +234,7 @@ class _FirstRuns:
     ):
         self._ranking, self._check, self._tolerable = ranking, check, tolerable
         self._deadline, self._time_budget = deadline, time_budget
-        self._least = min(map(_predicted, ranking.candidates), default=0.0)
+        self._least = min((c.predicted_s for c in ranking.candidates), default=0.0)
         self.trials: list[Trial] = []
         self.rejected = list(ranking.rejected)
         self.failed: list[Rejection] = []
@@ -264,7 +264,7 @@ class _FirstRuns:
         if self.trials and time.perf_counter() > self._deadline:
             return f"not timed: time_budget={self._time_budget} s was spent"
         if candidate.id not in self._tolerable:
-            return f"not timed: predicted {_predicted(candidate):.2g} s, {self._least:.2g} best"
+            return f"not timed: predicted {candidate.predicted_s:.2g} s, {self._least:.2g} best"
         return ""
 
     def _let_go_of_the_slow(self) -> None:
@@ -305,7 +305,3 @@ def _row(trial: Trial, timing: Timing | None, host_s: float | None) -> Row:
 
 def _fastest_first(rows: list[Row]) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=lambda r: (r.median_s, r.algorithm)))
-
-
-def _predicted(candidate: Candidate) -> float:
-    return candidate.seconds if candidate.predicted is None else candidate.predicted

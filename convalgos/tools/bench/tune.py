@@ -78,8 +78,8 @@ def tune(
     if not decided.candidates:
         return Tuned(problem, before, None, None)
     after = decided.candidates[0]
-    timed = next((c.measured for c in decided.candidates if c.id == before), None)
-    gain = timed / after.measured if timed and after.measured and before != after.id else None
+    timed = next((c.measured_s for c in decided.candidates if c.id == before), None)
+    gain = timed / after.measured_s if timed and after.measured_s and before != after.id else None
     return Tuned(problem, before, after.id, gain)
 
 

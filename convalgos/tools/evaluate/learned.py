@@ -49,7 +49,7 @@ class Learned:
         self, problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine
     ) -> list[float]:
         row = features(problem)
-        return [(c.predicted or 0.0) * math.exp(self.correction(c, row)) for c in candidates]
+        return [c.predicted_s * math.exp(self.correction(c, row)) for c in candidates]
 
     def correction(self, c: Candidate, row: np.ndarray) -> float:
         """Logarithm of measured over predicted time; 0 for what was never seen."""
@@ -63,8 +63,8 @@ class Learned:
             limit = NEAR * case.seconds(case.oracle)
             row = features(case.layer.problem)
             for c in case.candidates:
-                if c.predicted and case.seconds(c.id) <= limit:
-                    error = math.log(case.seconds(c.id) / c.predicted)
+                if c.predicted_s and case.seconds(c.id) <= limit:
+                    error = math.log(case.seconds(c.id) / c.predicted_s)
                     rows.setdefault(c.algorithm.family, []).append((c.id, row, error))
         weights, offsets = {}, {}
         for family, found in rows.items():

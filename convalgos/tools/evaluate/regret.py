@@ -209,8 +209,8 @@ def model_errors(found: Sequence[MeasuredLayer]) -> list[ModelError]:
     for case in found:
         limit = 3 * case.seconds(case.oracle)
         for c in case.candidates:
-            if c.predicted and case.seconds(c.id) <= limit:
-                logs.setdefault(c.algorithm.family, []).append(math.log(c.predicted / case.seconds(c.id)))
+            if c.predicted_s and case.seconds(c.id) <= limit:
+                logs.setdefault(c.algorithm.family, []).append(math.log(c.predicted_s / case.seconds(c.id)))
     return [
         ModelError(family, len(v), math.exp(float(np.mean(v))), math.exp(float(np.std(v))))
         for family, v in sorted(logs.items())

@@ -120,7 +120,7 @@ def time_choice(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> 
     plans = {
         c.id: choose.serve(c.algorithm, problem)
         for c in candidates
-        if c.seconds <= HOPELESS * candidates[0].seconds
+        if c.estimate_s <= HOPELESS * candidates[0].estimate_s
     }
     theirs = str(scipy.signal.choose_conv_method(x, w, mode))
     hopeless = theirs == "fft" and x.size * w.size * SUM[x.ndim] > LONGEST

@@ -53,7 +53,7 @@ def candidates(case: Case, device: Device, whose: str = "everyone's") -> tuple[l
             found = [c for c in choose.varied(*of, lambda a: whose.startswith(f"{a.id}.")) if c.id == whose]
     except Exception as failure:
         return [], [Result(case.title, str(case.problem), "", "choosing", failure=told(failure))]
-    return sorted(found, key=lambda c: (c.seconds, c.id)), []
+    return sorted(found, key=lambda c: (c.predicted_s, c.id)), []
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def check_algorithms(
             for candidate in found:
                 if (str(case.problem), candidate.id) in skip:
                     continue
-                if not thorough and candidate.seconds >= LONGEST:
+                if not thorough and candidate.predicted_s >= LONGEST:
                     continue
                 checker = checker or _Checker(device, case, truth, answers)
                 yield from checker.check(candidate, thorough)

@@ -136,8 +136,8 @@ def layers(
         yield from failed
         if not found:
             continue
-        promising = PROMISING * found[0].seconds
-        chosen = [c for c in found if c.id.startswith(CUDNN) or c.seconds <= promising]
+        promising = PROMISING * found[0].predicted_s
+        chosen = [c for c in found if c.id.startswith(CUDNN) or c.predicted_s <= promising]
         if beside == "cuDNN":
             varied = choose.varied(case.problem, device.name, device.figures)
             plans = [c for c in varied if c.id.startswith(CUDNN)]  # of which `gpu.cudnn` is the first
@@ -200,7 +200,9 @@ def _layer(
         samples = timings[name].samples if name in timings else (firsts[name],)
         host = backend.host_seconds(calls[name]) if name in calls else None
         rows.append(
-            Timed(name, samples, candidate.seconds, candidate.workspace_bytes, candidate.error_bound, host)
+            Timed(
+                name, samples, candidate.predicted_s, candidate.workspace_bytes, candidate.error_bound, host
+            )
         )
     rows.sort(key=lambda row: row.median_s)
     yield LayerTimes(case, pick, tuple(rows), {name: timings[name].median for name in others})

@@ -23,7 +23,7 @@ def show_ranking(ranking: Ranking, console: Console) -> None:
     if not console.is_terminal:
         console.print(cell(str(ranking)), soft_wrap=True)
         return
-    timed = any(c.measured is not None for c in ranking.candidates)
+    timed = any(c.measured_s is not None for c in ranking.candidates)
     notes = [c.note() for c in ranking.candidates]
     columns = [
         *(Column("algorithm"), Column("predicted\nus", right=True)),
@@ -32,17 +32,17 @@ def show_ranking(ranking: Ranking, console: Console) -> None:
         *(Column("workspace\nMB", right=True, spare=2), Column("error\nbound", right=True, spare=1)),
         *([Column("", wraps=True)] if any(notes) else []),
     ]
-    best = ranking.candidates[0].seconds if ranking.candidates else 0.0
+    best = ranking.candidates[0].estimate_s if ranking.candidates else 0.0
     rows: list[tuple[Cell, ...]] = []
     for c, note in zip(ranking.candidates, notes, strict=True):
-        measured = "" if c.measured is None else digits(c.measured * 1e6)
+        measured = "" if c.measured_s is None else digits(c.measured_s * 1e6)
         rows.append(
             (
                 c.id,
-                digits((c.seconds if c.predicted is None else c.predicted) * 1e6),
+                digits(c.predicted_s * 1e6),
                 *((measured, half_spread(c.spread) if measured else "") if timed else ()),
-                f"{c.seconds / best if best else 1.0:.2f}",
-                digits(c.prepare * 1e6),
+                f"{c.estimate_s / best if best else 1.0:.2f}",
+                digits(c.prepare_s * 1e6),
                 digits(c.workspace_bytes / 1e6),
                 f"{c.error_bound:.1e}",
                 *([note] if any(notes) else []),
@@ -99,12 +99,12 @@ def show_picks(found: Sequence[tuple[Layer, Ranking]], skipped: dict[str, str], 
             pick: tuple[Cell, ...] = (cell("none", style="bold red"), "", "")
         else:
             basis = BASES.get(ranking.basis, ranking.basis)
-            pick = short(first.id), digits(first.seconds * 1e6), basis
+            pick = short(first.id), digits(first.estimate_s * 1e6), basis
         behind = (short(second.id), f"{ranking.margin or 1:.2f}") if second else ("", "")
         name = one_line(layer.name) + (f" x{layer.count}" if layer.count > 1 else "")
         rows.append((name, str(layer.problem), *pick, *behind))
     print_table(columns, rows, console)
-    whole = sum(r.candidates[0].seconds * la.count for la, r in found if r.candidates)
+    whole = sum(r.candidates[0].estimate_s * la.count for la, r in found if r.candidates)
     calls = sum(la.count for la, r in found if r.candidates)
     lines = [f"all {calls} convolutions in a row: {digits(whole * 1e3)} ms"] if calls else []
     lines += [f"skipped {name}: {why_not}" for name, why_not in skipped.items()]
