@@ -238,7 +238,9 @@ def test_files_are_described_as_they_are_written():
 
 def test_variables_of_the_environment_are_told():
     texts = (path.read_text() for path in (ROOT / "convalgos").rglob("*.py"))
-    constants = (node.value for t in texts for node in ast.walk(ast.parse(t)) if isinstance(node, ast.Constant))
+    constants = (
+        node.value for t in texts for node in ast.walk(ast.parse(t)) if isinstance(node, ast.Constant)
+    )
     read = {value for value in constants if re.fullmatch("CONVALGOS_[A-Z_]+[A-Z]", str(value))}
     private = {name for name in read if name.startswith("CONVALGOS_HISTORY_")}  # to asv's processes
     assert read - private == set(re.findall(r"^\| `(CONVALGOS_[A-Z_]+)`", PAGES["api/choosing"], re.M))
