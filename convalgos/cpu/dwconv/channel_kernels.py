@@ -1,10 +1,18 @@
 """The kernels of `cpu.depthwise.channels`: blocks of columns of output pixels, with channels in the lanes.
 
-A pixel is a vector of whole groups. The sums of a block stay in registers over the whole kernel; every pixel
-of x is loaded once for each kernel row, and where groups have several input channels, a shuffle copies each
-to the lanes of the filters of its group. Columns of padding are passed over. Usual kernels have code of their
-own. Others of a usual stride sum a few columns of taps at a time, and load a pixel once for these; in the
-code of all others stride and dilation are arguments, and each product loads its pixel.
+1. `filter_channel_blocks`, the driver, deals images, vectors of whole groups and bands of rows to the
+   threads.
+2. Channels first, `gather_band` brings the input of a band into pixels of `lanes` channels; channels last it
+   is read where it lies.
+3. `filter_block` filters a block of columns, for all rows of a band. Its sums stay in registers over the
+   whole kernel (`channel_taps`), and every pixel of x is loaded once for each kernel row. Where groups have
+   several input channels, a shuffle copies each to the lanes of the filters of its group. Columns of padding
+   are passed over.
+4. Channels first, `place_band` takes the finished pixels back.
+
+Usual kernels have code of their own. Others of a usual stride sum a few columns of taps at a time, and load a
+pixel once for these. In the code of all others stride and dilation are arguments, and each product loads its
+pixel.
 """
 
 from __future__ import annotations
