@@ -48,9 +48,8 @@ def test_every_build_computes(algorithm):
             steps = -(-problem.gemm_m // algorithm.step(problem))
             for tile in algorithm.tiles(problem):
                 for parts in {1, steps}:
-                    module = implicit_gemm_weights_build(
-                        algorithm.math, dtype, tile, layout, is_copied(problem)
-                    )
+                    copied = is_copied(problem, problem.w_shape[1], problem.gemm_n)
+                    module = implicit_gemm_weights_build(algorithm.math, dtype, tile, layout, copied)
                     plan = SplitKWeightsPlan(problem, algorithm, module, "implicit_gemm_weights", tile, parts)
                     launched.add(plan.launches[0].build)
                     check_filter_gradient(algorithm, problem, plan, "integers")

@@ -41,7 +41,7 @@ def test_every_build_computes(algorithm):
             (compute,) = algorithm.computes[dtype]
             problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, compute_dtype=compute)
             assert algorithm.why_not(problem) is None
-            tiles = algorithm.tiles(layout, implicit_gemm.is_copied(problem))
+            tiles = algorithm.tiles(layout, implicit_gemm.is_copied(problem, problem.w_shape[1]))
             for tile, splits in product(tiles, (1, 2)):
                 if splits > implicit_gemm.tap_steps(problem):
                     continue

@@ -32,9 +32,9 @@ COMPUTES = {"half": "float32", "double": "float64"}  # what they must be asked f
 PEAKS = {"half": "float16", "double": "float64"}  # the peak that they work at; that of TF32 for the others
 
 
-def is_copied(problem: ConvProblem, *channels: int) -> bool:
+def is_copied(problem: ConvProblem, channels: int, *others: int) -> bool:
     """Whether 16 bytes of arrays that have so many channels in a group lie together, and are copied whole."""
-    whole = all(count * problem.itemsize % 16 == 0 for count in channels)
+    whole = all(count * problem.itemsize % 16 == 0 for count in (channels, *others))
     return problem.layout == "channels_last" and whole
 
 
