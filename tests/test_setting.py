@@ -105,6 +105,6 @@ def test_a_variable_is_seen_as_it_changes(monkeypatch):
     monkeypatch.delenv("CONVALGOS_OF_A_TEST")
     assert variable.get() is None
     monkeypatch.setenv(VARIABLE, "no such profile")
-    assert setting()[1] == "no such profile"
+    assert os.fsdecode(setting()[1]) == "no such profile"
     with pytest.raises(ValueError, match="CONVALGOS_PROFILE='no such profile' must be one of"):
         ca.select.current_machine()

@@ -29,7 +29,7 @@ def register(*algorithms: Algorithm, **rankers: Ranker) -> None:
     Example:
         >>> import convalgos as ca
         >>> def shy(problem, candidates, machine):
-        ...     return [c.predicted * (2 if "winograd" in c.id else 1) for c in candidates]
+        ...     return [c.predicted_s * (2 if "winograd" in c.id else 1) for c in candidates]
         >>> ca.register(shy=shy)
         >>> problem = ca.ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3")
         >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}

@@ -44,32 +44,31 @@ def plan(problem: ConvProblem, device: str, constraints: Constraints, selector: 
     Raises:
         Unsupported: nothing can serve the problem within the limits; lists each reason.
     """
-    known = devices.store(device).known()
-    if selector is not None or device != "cpu" or problem.is_empty or known.lookup(problem):
+    whole = selector is not None or device != "cpu" or problem.is_empty
+    if whole or (known := devices.store(device).known()).lookup(problem):
         return explained(rank(problem, device, constraints, selector=selector), device)
-    layer = shape_buckets.layer_of(family(problem), devices.kept_by(device), constraints)
+    layer = shape_buckets.layer_of(family(problem), devices.choice_key(device), constraints)
     kept, other = _kept(problem, device, constraints, known, layer)
     if kept is not None:
         computed = kept.computed(problem)
         if kept.why_not(computed) is None and keeps(kept, problem, constraints):
-            scaled = "" if other is problem else f"{kept.id} by what suits {other}, scaled\n"
-            return kept.built(problem, computed, _explanation(problem, constraints, scaled))
+            return kept.built(problem, computed, _explanation(problem, constraints, kept, other))
     found = search(problem, device, constraints)
     if not found:
         return explained(rank(problem, device, constraints), device)
     if kept is None and len(layer.chosen) < shape_buckets.EXACT:
-        layer.chosen[shape_buckets.place(problem)] = found[0].algorithm
+        layer.chosen[shape_buckets.place_of(problem)] = found[0].algorithm
     return _built(found[0], _explanation(problem, constraints))
 
 
 def _kept(
-    problem: ConvProblem, device: str, constraints: Constraints, known: Known, layer: shape_buckets.Layer
+    problem: ConvProblem, device: str, constraints: Constraints, known: Known, layer: shape_buckets.KnownLayer
 ) -> tuple[Algorithm | None, ConvProblem]:
     """Steps 2 to 4 of `plan`: an algorithm, where they tell, and the shape that it is known to suit."""
     if near := known.near(problem):
-        at = shape_buckets.place(near[0])
+        at = shape_buckets.place_of(near[0])
     else:
-        at = shape_buckets.place(problem)
+        at = shape_buckets.place_of(problem)
         if at in layer.chosen:
             return layer.chosen[at], problem
         if len(layer.chosen) < shape_buckets.EXACT:
@@ -85,9 +84,25 @@ def _kept(
     return (None, problem) if found is None else (found.fastest_on(problem), found.problem)
 
 
-def _explanation(problem: ConvProblem, constraints: Constraints, found: str = "") -> Choice:
-    """What a plan of steps 2 to 6 tells of the choice; its ranking is made when it is asked for."""
-    return Choice(lambda: found + str(rank(problem, "cpu", constraints)))
+def _explanation(
+    problem: ConvProblem,
+    constraints: Constraints,
+    algorithm: Algorithm | None = None,
+    other: ConvProblem | None = None,
+) -> Choice:
+    """What a plan of steps 2 to 6 tells of the choice; it is found when it is asked for.
+
+    Args:
+        algorithm, other: what was picked as it suits another shape.
+    """
+
+    def told() -> str:
+        ranking = str(rank(problem, "cpu", constraints))
+        if algorithm is None or other == problem:
+            return ranking
+        return f"{algorithm.id} by what suits {other}, scaled\n{ranking}"
+
+    return Choice(told)
 
 
 def _built(candidate: Candidate, choice: Choice) -> Plan:

@@ -44,7 +44,7 @@ def forget_figures() -> None:
     _figures.clear()
 
 
-def kept_by(device: str) -> tuple[Any, ...]:
+def choice_key(device: str) -> tuple[Any, ...]:
     """What choices on a device depend on beside the problem: threads, profile, and the figures measured."""
     return (device, *setting(), _measurings)
 

@@ -15,7 +15,7 @@ Ranker = Callable[[ConvProblem, Sequence[Candidate], Machine], Sequence[float]]
 
 def analytic(problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine) -> list[float]:
     """The ranker that is used where no other is asked for: the cost model of each algorithm."""
-    return [c.seconds if c.predicted is None else c.predicted for c in candidates]
+    return [c.predicted_s for c in candidates]
 
 
 _rankers: dict[str, Ranker] = {"analytic": analytic}
@@ -26,7 +26,7 @@ def register(name: str, ranker: Ranker) -> None:
 
     Args:
         ranker: called with (problem, candidates, machine), it returns the predicted seconds of a run of each
-            candidate, in their order. `candidate.predicted` is what the cost model says. One that has a
+            candidate, in their order. `candidate.predicted_s` is what the cost model says. One that has a
             method `fit(tables)` is fitted to the tables of other networks before it is evaluated.
 
     Raises:
@@ -35,7 +35,7 @@ def register(name: str, ranker: Ranker) -> None:
     Example:
         >>> import convalgos as ca
         >>> def shy(problem, candidates, machine):
-        ...     return [c.predicted * (2 if "winograd" in c.id else 1) for c in candidates]
+        ...     return [c.predicted_s * (2 if "winograd" in c.id else 1) for c in candidates]
         >>> ca.select.register("shy", shy)
         >>> problem = ca.ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3")
         >>> ca.plan(problem, selector="shy").algorithm in {a.id for a in ca.algorithms()}

@@ -29,30 +29,30 @@ Place = tuple[int, ...]  # batch and sizes of the map
 
 
 @dataclass(eq=False)
-class Layer:
+class KnownLayer:
     """A layer under some limits, on a device: which algorithm was chosen for each of its first shapes."""
 
     family: Family
     chosen: dict[Place, Algorithm] = field(default_factory=dict)
 
 
-_layers: OrderedDict[Hashable, Layer] = OrderedDict()
-_buckets: OrderedDict[tuple[Layer, Place, int], Bucket | None] = OrderedDict()
+_layers: OrderedDict[Hashable, KnownLayer] = OrderedDict()
+_buckets: OrderedDict[tuple[KnownLayer, Place, int], Bucket | None] = OrderedDict()
 
 
-def layer_of(family: Family, *limits: Hashable) -> Layer:
+def layer_of(family: Family, *limits: Hashable) -> KnownLayer:
     """What is kept of a layer, apart for whatever limits a choice."""
     key = (family, limits)
     found = _layers.get(key)
     if found is None:
-        found = _layers[key] = Layer(family)
+        found = _layers[key] = KnownLayer(family)
         while len(_layers) > LAYERS:
             _layers.popitem(last=False)
     return found
 
 
 def bucket_of(
-    layer: Layer, at: Place, stamp: int, candidates: Callable[[ConvProblem], list[Candidate]]
+    layer: KnownLayer, at: Place, stamp: int, candidates: Callable[[ConvProblem], list[Candidate]]
 ) -> Bucket | None:
     """The bucket of a shape of a layer; None where there is no such shape, or nothing serves it.
 
@@ -106,7 +106,7 @@ def bucket(problem: ConvProblem, candidates: list[Candidate]) -> Bucket | None:
     return Bucket(problem, tuple(candidates[i] for i in close), tuple((rates[i], granules[i]) for i in close))
 
 
-def place(problem: ConvProblem) -> Place:
+def place_of(problem: ConvProblem) -> Place:
     """Which shape of its layer a problem is."""
     return (problem.N, *problem.spatial)
 

@@ -92,7 +92,7 @@ class WindowsPlan(Plan):
 
 def cautious(problem: ConvProblem, candidates: Sequence[Candidate], machine: Machine) -> list[float]:
     """A ranker that trusts predictions of transforms less than those of sums."""
-    return [(c.predicted or 0.0) * (1.2 if c.algorithm.spreads_nan else 1.0) for c in candidates]
+    return [c.predicted_s * (1.2 if c.algorithm.spreads_nan else 1.0) for c in candidates]
 
 
 ALGORITHMS = (Windows(),)
