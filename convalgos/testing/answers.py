@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm
+from convalgos.core.algorithm import HALF_DTYPES, Algorithm
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, deviation, error_scale
@@ -79,8 +79,7 @@ def check(
     x_name, w_name, y_name = problem.arrays
     x, w, y = moved(x, x_name), moved(w, w_name), moved(y, y_name)
     exact = kind == "integers" and not algorithm.spreads_nan  # sums of plain products, which fit
-    computed = algorithm.computed(problem)
-    bound = algorithm.error_bound(computed)
+    bound = algorithm.error_bound(algorithm.computed(problem))
     assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
 
     with poisoned():
@@ -109,23 +108,38 @@ def check(
         assert guarded_x.intact() and np.array_equal(guarded_x.array, before), f"wrote x ({step})"
         assert given is None or np.array_equal(given, bias), "wrote the bias"
 
-        added = bias.astype(np.float64).reshape(-1 if last else (-1, *(1,) * problem.ndim))
-        expected = y + added if with_bias else y
-        scale = error_scale(problem, x, w, expected)  # before relu: of the sums that were rounded
-        expected = np.maximum(expected, 0) if activation else expected
-        unwritten = int(np.isnan(got).sum())
-        assert not unwritten, f"{unwritten} of {got.size} outputs are NaN ({step})"
-        if exact:
-            with np.errstate(over="ignore"):
-                wrong = int((got != expected.astype(got.dtype)).sum())
-            assert not wrong, f"{wrong} of {got.size} outputs of integers are not exact ({step})"
-        off = deviation(problem.dtype, got, expected)
-        if computed is not problem:  # float32 rounded to 16 bits
-            off = np.maximum(0, off - rounding(problem, expected))
-        found = float(off.max(initial=0)) / (scale or 1)
+        found = _error(problem, (x, w, y, bias if with_bias else None), activation, got, exact, step)
         assert found <= bound, f"error {found:.2e} is over the bound {bound:.2e} ({step})"
         worst = max(worst, found / bound)
     return worst
+
+
+def _error(
+    problem: ConvProblem, exactly: tuple[Array, Array, Array, Array | None], activation: str | None,
+    got: Array, exact: bool, step: str,
+) -> float:  # fmt: skip
+    """Error of a result relative to the size of its sums; all of it is written, and integers are exact.
+
+    Args:
+        exactly: what was read first and second, the float64 answer without the bias, and the bias.
+    """
+    x, w, y, bias = exactly
+    expected = y
+    if bias is not None:
+        over_channels = -1 if problem.layout == "channels_last" else (-1, *(1,) * problem.ndim)
+        expected = y + bias.astype(np.float64).reshape(over_channels)
+    scale = error_scale(problem, x, w, expected)  # before relu: of the sums that were rounded
+    expected = np.maximum(expected, 0) if activation else expected
+    unwritten = int(np.isnan(got).sum())
+    assert not unwritten, f"{unwritten} of {got.size} outputs are NaN ({step})"
+    if exact:
+        with np.errstate(over="ignore"):
+            wrong = int((got != expected.astype(got.dtype)).sum())
+        assert not wrong, f"{wrong} of {got.size} outputs of integers are not exact ({step})"
+    off = deviation(problem.dtype, got, expected)
+    if problem.dtype in HALF_DTYPES:  # float32 rounded to 16 bits
+        off = np.maximum(0, off - rounding(problem, expected))
+    return float(off.max(initial=0)) / (scale or 1)
 
 
 def rounding(problem: ConvProblem, exact: Array) -> Array:
