@@ -70,8 +70,8 @@ def test_a_user_without_a_home_folder_goes_without_a_cache(tmp_path, monkeypatch
     monkeypatch.setenv(profiles.VARIABLE, "avx512")
     figures = profiles.chosen(3)
     with pytest.warns(RuntimeWarning, match="no home folder.*CONVALGOS_CACHE_DIR") as told:
-        assert machine.load_figures(3) is None
-        machine.save_figures(figures)
+        assert machine.load_machine(3) is None
+        machine.save_machine(figures)
         if importlib.util.find_spec("llvmlite"):
             from tiny_kernels import number, result
 
@@ -97,10 +97,10 @@ def stored(folder: Path) -> Path:
 
 def test_figures_are_kept(folder):
     figures = current_machine()
-    assert machine.load_figures(figures.threads) is None
-    machine.save_figures(figures)
-    assert machine.load_figures(figures.threads) == figures
-    assert machine.load_figures(figures.threads + 1) is None  # measured on another number of threads
+    assert machine.load_machine(figures.threads) is None
+    machine.save_machine(figures)
+    assert machine.load_machine(figures.threads) == figures
+    assert machine.load_machine(figures.threads + 1) is None  # measured on another number of threads
 
 
 @pytest.mark.parametrize(
@@ -120,34 +120,34 @@ def test_figures_are_kept(folder):
 )
 def test_damaged_figures_are_set_aside(folder, text):
     figures = current_machine()
-    machine.save_figures(figures)
+    machine.save_machine(figures)
     path = stored(folder)
     path.write_text(text)
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert machine.load_figures(figures.threads) is None
+        assert machine.load_machine(figures.threads) is None
     assert path.with_name(path.name + ".damaged").read_text() == text
-    machine.save_figures(figures)
-    assert machine.load_figures(figures.threads) == figures
+    machine.save_machine(figures)
+    assert machine.load_machine(figures.threads) == figures
 
 
 @pytest.mark.parametrize("name", ["name", "source", "format"])
 @pytest.mark.parametrize("value", [True, 1.0, None, ["a name"], "a name" * 1000])
 def test_words_must_be_words_and_the_format_a_number(folder, name, value):
     figures = current_machine()
-    machine.save_figures(figures)
+    machine.save_machine(figures)
     path = stored(folder)
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert machine.load_figures(figures.threads) is None
+        assert machine.load_machine(figures.threads) is None
 
 
 def test_figures_of_another_number_of_threads_are_not_these(folder):
     figures = current_machine()
-    machine.save_figures(figures)
+    machine.save_machine(figures)
     path = stored(folder)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": figures.threads + 1}))
     with pytest.warns(RuntimeWarning, match="was damaged .threads="):
-        assert machine.load_figures(figures.threads) is None
+        assert machine.load_machine(figures.threads) is None
 
 
 NO_FIGURES = [0, -1.0, float("nan"), float("inf"), "fast", None, True, [2], int("9" * 400), 1e-30]
@@ -157,18 +157,18 @@ NO_FIGURES = [0, -1.0, float("nan"), float("inf"), "fast", None, True, [2], int(
 @pytest.mark.parametrize("name", ["peak_float32", "threads", "l3_bytes", "launch"])
 def test_figures_must_be_positive_numbers(folder, name, value):
     figures = current_machine()
-    machine.save_figures(figures)
+    machine.save_machine(figures)
     path = stored(folder)
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.warns(RuntimeWarning, match="was damaged"):
-        assert machine.load_figures(figures.threads) is None
+        assert machine.load_machine(figures.threads) is None
 
 
 def test_figures_that_cannot_be_kept_cost_a_warning(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(RuntimeWarning, match="could not be kept"):
-        machine.save_figures(current_machine())
+        machine.save_machine(current_machine())
 
 
 def test_figures_are_those_of_a_machine():

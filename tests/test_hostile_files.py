@@ -147,11 +147,11 @@ def test_captures(tmp_path):
 
 def test_figures_of_the_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path))
-    machine.save_figures(FIGURES)
+    machine.save_machine(FIGURES)
     (path,) = tmp_path.glob("machine/*.json")
     for content in each(path.read_text(), 4):
         path.write_bytes(content)
-        found = machine.load_figures(2)
+        found = machine.load_machine(2)
         assert found is None or found.summary
     assert asdict(FIGURES).keys() - {"name", "source"} == machine.LIMITS.keys()
 

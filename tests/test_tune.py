@@ -169,27 +169,27 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_busy_machine_does_not_store_nonsense(folder, passes):
-    machine.save_figures(FIGURES)
+    machine.save_machine(FIGURES)
     passes(*(figures(cache_bandwidth=6.6e9 * 0.8**i) for i in range(calibrate.PASSES)))
     result = run("tune", "--machine")
     assert "warning: cache_bandwidth differs from pass to pass: other programs are running" in result.stderr
-    kept = machine.load_figures(2)
+    kept = machine.load_machine(2)
     assert kept.cache_bandwidth == FIGURES.cache_bandwidth  # that of before was better
     assert kept.source == tune.BUSY and tune.BUSY in result.stdout
 
 
 def test_a_quiet_machine_replaces_what_was_stored(folder, passes):
-    machine.save_figures(figures(peak_float32=6e11))
+    machine.save_machine(figures(peak_float32=6e11))
     passes(figures(), figures())
     result = run("tune", "--machine")
-    assert machine.load_figures(2) == FIGURES and result.stderr == ""
+    assert machine.load_machine(2) == FIGURES and result.stderr == ""
     assert "500 GFLOP/s" in result.stdout
 
 
 def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passes):
     devices.forget_figures()
     passes(figures(cache_bandwidth=6.6e9), figures(), figures())
-    assert devices.measured_machine() == FIGURES == machine.load_figures(2)
+    assert devices.measured_machine() == FIGURES == machine.load_machine(2)
     assert devices.current_machine() == FIGURES
     machine._path(2).unlink()
     devices._unkept.clear()
@@ -206,14 +206,14 @@ def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, 
     left = passes(figures(), figures())
     for effort in ("estimate", "measure"):
         ca.plan(problem, effort=effort, allow="cpu.reference")
-    assert len(left) == 2 and machine.load_figures(2) is None
+    assert len(left) == 2 and machine.load_machine(2) is None
     told = "by nominal figures of this machine: convalgos tune --machine measures it"
     assert devices.current_machine().is_nominal and told in str(ca.explain(problem.replace(padding=1)))
     assert "nominal peak" in devices.current_machine().summary
     ca.find(problem, allow="cpu.reference", time_budget=1.0)  # no time for the machine
     assert len(left) == 2
     ca.find(problem, allow="cpu.reference")
-    assert len(left) == 1 and machine.load_figures(2) == FIGURES == devices.current_machine()
+    assert len(left) == 1 and machine.load_machine(2) == FIGURES == devices.current_machine()
     assert told not in str(ca.explain(problem.replace(padding=1)))
 
 

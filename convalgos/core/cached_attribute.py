@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_attribute
-    from functools import cached_property as kept
 else:
 
     class cached_attribute:
@@ -39,6 +38,5 @@ else:
             value = instance.__dict__[self._name] = self._compute(instance)
             return value
 
-    kept = cached_attribute
 
-__all__ = ["cached_attribute", "kept"]
+__all__ = ["cached_attribute"]

@@ -201,7 +201,7 @@ def fingerprint(threads: int) -> str:
     return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
 
 
-def load_figures(threads: int) -> Machine | None:
+def load_machine(threads: int) -> Machine | None:
     """The stored figures of this machine, or None; a damaged file is set aside with a warning."""
     path = _path(threads)
     try:
@@ -240,7 +240,7 @@ def checked_figures(stored: dict[str, Any]) -> Machine:
     return Machine(**stored)
 
 
-def save_figures(machine: Machine) -> None:
+def save_machine(machine: Machine) -> None:
     """Keep the figures for later processes."""
     text = json.dumps({"format": FORMAT, **asdict(machine)}, indent=1)
     keep(_path(machine.threads), text, "machine figures")

@@ -8,7 +8,7 @@ from typing import Any
 
 from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan
@@ -67,7 +67,7 @@ class Constraints:
         object.__setattr__(self, "allow", None if self.allow is None else _names("allow", self.allow))
         object.__setattr__(self, "deny", () if self.deny is None else _names("deny", self.deny))
 
-    @kept
+    @cached_attribute
     def active(self) -> tuple[str, ...]:
         """Names of the limits that are set."""
         return tuple(name for name, unset in UNSET.items() if getattr(self, name) != unset)

@@ -30,7 +30,7 @@ def current_machine() -> Machine:
         threads = now[0]
         found = _figures[now] = (
             profiles.chosen(threads)
-            or machine_figures.load_figures(threads)
+            or machine_figures.load_machine(threads)
             or _unkept.get(threads)
             or profiles.nominal(threads)
         )
@@ -66,7 +66,7 @@ def measured_machine() -> Machine:
         found = replace(found, source="measured beside other programs")
         told = f"{'; '.join(doubts)}; convalgos tune --machine measures again"
         warnings.warn(f"other programs disturbed the measuring of this machine: {told}", stacklevel=2)
-    machine_figures.save_figures(found)
+    machine_figures.save_machine(found)
     _unkept[threads] = found
     forget_figures()
     return found

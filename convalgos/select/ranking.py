@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.cached_attribute import kept
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.select.constraints import needs
@@ -42,7 +42,7 @@ class Candidate:
         """One of which no more than a prediction is known."""
         return cls(algorithm, problem, algorithm.computed(problem), predicted_s, predicted_s)
 
-    @kept
+    @cached_attribute
     def id(self) -> str:
         return self.algorithm.id
 
@@ -56,7 +56,7 @@ class Candidate:
         """Relative to max|y|: `Algorithm.error_bound`, and the rounding of 16-bit data."""
         return self._needs[1]
 
-    @kept
+    @cached_attribute
     def _needs(self) -> tuple[int, float]:
         with working_on(self.device):
             return needs(self.algorithm, self.problem)

@@ -107,7 +107,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
 
     threads = calibrate.thread_count()
     found, disagreeing = calibrate.repeated(threads, progress=progress)
-    stored = machine.load_figures(threads)
+    stored = machine.load_machine(threads)
     warnings = [f"{name} differs from pass to pass: other programs are running" for name in disagreeing]
     if stored is not None:
         kept: dict[str, Any] = {n: _better(n, getattr(found, n), getattr(stored, n)) for n in disagreeing}
@@ -115,7 +115,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     doubts = machine.doubts(found)
     if disagreeing or doubts:
         found = replace(found, source=BUSY)
-    machine.save_figures(found)
+    machine.save_machine(found)
     devices.forget_figures()
     planning.forget_plans()
     return found, warnings + doubts
