@@ -110,7 +110,7 @@ def merge(path: str | Path) -> Merged:
         raise ValueError(f"{path} cannot be merged: {error}") from None
     here = devices.store()
     target = here if fingerprint == here.fingerprint else devices.store_of(fingerprint)
-    conflicts = target.update(lambda entries: wisdom_file.merge(entries, more))
+    conflicts = target.update(lambda entries: wisdom_file.merge_entries(entries, more))
     planning.forget_plans()
     return Merged(fingerprint, len(more), sum(map(len, more.values())), tuple(conflicts))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convalgos as ca
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import phases
 from convalgos.cpu import reference as judge
 from convalgos.cpu.gemm import weights_blocking
@@ -28,7 +28,7 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed (
 FORWARD_ONLY = "cpu.direct"  # one of the algorithms that turn dx into convolutions of dy
 DATA = [a for a in algorithms_on("cpu", "backward_data") if a.id == FORWARD_ONLY]
 WEIGHTS = [a for a in algorithms_on("cpu", "backward_weights") if "backward_weights" in a.directions]
-OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, StandIn)]
+OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, ByForward)]
 CUTS = (weights_blocking.weights_blocking,)  # kept choices that depend on the number of threads
 
 

@@ -141,14 +141,14 @@ def test_workspaces_of_many_shapes_are_bounded(monkeypatch):
         plan(images(size, 4, "f2"), W.astype("f2"))
         plans.append(plan)
         kept = [p.workspace_bytes * len(p._free) for p in plans]
-        assert sum(kept) == workspaces.kept_bytes() <= 24 << 20
+        assert sum(kept) == workspaces.workspace_bytes_held() <= 24 << 20
         assert kept[-1] > 0
     assert not plans[0]._free
     del plans[-4:], plan
     gc.collect()
-    assert workspaces.kept_bytes() == sum(p.workspace_bytes * len(p._free) for p in plans)
+    assert workspaces.workspace_bytes_held() == sum(p.workspace_bytes * len(p._free) for p in plans)
     ca.forget_plans()
-    assert workspaces.kept_bytes() == 0 and not any(p._free for p in plans)
+    assert workspaces.workspace_bytes_held() == 0 and not any(p._free for p in plans)
 
 
 def test_a_plan_that_lost_its_workspace_runs_again(monkeypatch):
@@ -233,7 +233,7 @@ def test_forgetting_lets_go_of_everything():
     ca.conv(images(400, 4), W)
     assert len(call_plans._plans)
     ca.forget_plans()
-    assert not len(call_plans._plans) and not allocator._kept and not workspaces.kept_bytes()
+    assert not len(call_plans._plans) and not allocator._kept and not workspaces.workspace_bytes_held()
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -30,14 +30,14 @@ def shapes(count, text="c32 k64 r5 s5 p2"):
 
 @pytest.fixture(autouse=True)
 def fresh(wisdom):
-    shape_buckets.forget()
+    shape_buckets.forget_choices()
 
 
 @pytest.fixture
 def pick(monkeypatch):
     """The algorithm that a choice takes; its plan is not built."""
     monkeypatch.setattr(Algorithm, "built", lambda a, p, computed, choice: EmptyPlan(p, a).chosen(choice))
-    return lambda problem: choose.plan(problem, "cpu", FREE).algorithm
+    return lambda problem: choose.choose_plan(problem, "cpu", FREE).algorithm
 
 
 # --- one shape -------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_bucket_does_not_depend_on_what_came_before(pick):
     problems = shapes(40)
 
     def picks(order):
-        shape_buckets.forget()
+        shape_buckets.forget_choices()
         for p in shapes(shape_buckets.EXACT, "c32 k64 r5 s5 p1"):
             pick(p)
         return {str(p): pick(p) for p in order}

@@ -92,7 +92,7 @@ def plan(
     elif effort != "estimate" and not problem.is_empty:
         made = _measured(problem, device, constraints, effort, time_budget, selector)
     else:
-        made = choose.plan(problem, device, constraints, selector)
+        made = choose.choose_plan(problem, device, constraints, selector)
     return made
 
 
@@ -285,6 +285,6 @@ def forget_plans() -> None:
         >>> ca.forget_plans()
     """
     plan_cache.forget_all_plans()
-    shape_buckets.forget()
+    shape_buckets.forget_choices()
     workspaces.release_workspaces()
     allocator.release_arrays()

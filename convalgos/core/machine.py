@@ -234,7 +234,7 @@ def checked_figures(stored: dict[str, Any]) -> Machine:
         if name not in LIMITS:
             strict_json.text(name, value, LONGEST_NAME)
         elif Machine.__annotations__[name] == "int":
-            strict_json.integer(name, value, *LIMITS[name])
+            strict_json.count_of(name, value, *LIMITS[name])
         else:
             strict_json.number(name, value, *LIMITS[name])
     return Machine(**stored)

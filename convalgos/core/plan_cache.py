@@ -28,7 +28,7 @@ _lock = guarded(threading.Lock())
 _caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
 
 
-class Kept:
+class CachedPlan:
     """A plan that is kept."""
 
     __slots__ = ("nbytes", "plan", "used")
@@ -53,7 +53,7 @@ class PlanCache:
     def __init__(self, count: int = COUNT, nbytes: int | None = None):
         self.nbytes = 0  # of all plans, as `weight` counts them
         self._count, self._most = count, nbytes
-        self.kept: dict[tuple[Hashable, Setting], Kept] = {}
+        self.kept: dict[tuple[Hashable, Setting], CachedPlan] = {}
         self.clock = itertools.count(1)
         _caches.add(self)
 
@@ -70,7 +70,7 @@ class PlanCache:
 
     def add(self, key: Hashable, plan: Plan) -> None:
         """Keep a plan, and let go of those that are then too many; the new one stays in any case."""
-        at, kept = (key, setting()), Kept(plan, next(self.clock))
+        at, kept = (key, setting()), CachedPlan(plan, next(self.clock))
         most = int(SHARE * workspaces.most()) if self._most is None else self._most
         with _lock:
             self._drop(at)

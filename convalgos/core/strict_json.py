@@ -31,36 +31,36 @@ def of_format(text: str, version: int) -> dict[str, Any]:
     value = loads(text)
     if not isinstance(value, dict) or value.get("format") != version:
         raise ValueError("not a file of this version")
-    integer("format", value["format"], version, version)
+    count_of("format", value["format"], version, version)
     return value
 
 
-def integer(name: str, value: Any, least: int, most: int) -> int:
+def count_of(name: str, value: Any, least: int, most: int) -> int:
     """A whole number, which True and 1.0 are not.
 
     Raises:
         ValueError: names it and says what would be valid.
     """
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name}={shown(value)} must be a whole number from {least} to {most:.4g}")
+        raise ValueError(f"{name}={excerpt(value)} must be a whole number from {least} to {most:.4g}")
     return value
 
 
 def number(name: str, value: Any, least: float, most: float) -> float:
     """A finite number, which True is not; errors as of `integer`."""
     if type(value) not in (int, float) or not least <= value <= most:
-        raise ValueError(f"{name}={shown(value)} must be a number from {least:g} to {most:g}")
+        raise ValueError(f"{name}={excerpt(value)} must be a number from {least:g} to {most:g}")
     return float(value)
 
 
 def text(name: str, value: Any, longest: int) -> str:
     """A string; errors as of `integer`."""
     if not isinstance(value, str) or len(value) > longest:
-        raise ValueError(f"{name}={shown(value)} must be text of at most {longest} characters")
+        raise ValueError(f"{name}={excerpt(value)} must be text of at most {longest} characters")
     return value
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value in an error message: what is nested may be too deep to be written."""
     return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)[:40]
 

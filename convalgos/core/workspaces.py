@@ -74,7 +74,7 @@ def returned(plan: Owner) -> None:
                 owner._free.clear()
 
 
-def kept_bytes() -> int:
+def workspace_bytes_held() -> int:
     """Bytes of workspaces that are counted now."""
     return _total
 

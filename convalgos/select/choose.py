@@ -26,7 +26,9 @@ VARIED = 1.15  # times the best prediction, up to which an exhaustive search tri
 VARIED_GPU = 1.5  # or measuring on a GPU: of the plans of cuDNN, predictions only tell the order
 
 
-def plan(problem: ConvProblem, device: str, constraints: Constraints, selector: str | None = None) -> Plan:
+def choose_plan(
+    problem: ConvProblem, device: str, constraints: Constraints, selector: str | None = None
+) -> Plan:
     """The plan of what suits a problem best, by the first of these steps that tells:
 
     1. All candidates are ranked (`rank`) where one was measured on this very problem, where a ranker was

@@ -72,7 +72,7 @@ def bucket_of(
         return found
 
 
-def forget() -> None:
+def forget_choices() -> None:
     """Forget the choices that were made."""
     _layers.clear()
     _buckets.clear()

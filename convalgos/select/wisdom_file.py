@@ -69,7 +69,7 @@ def parse(text: str) -> tuple[str, Entries]:
         raise ValueError("not a wisdom file of this version")
     fingerprint, problems = read.get("machine"), read.get("problems")
     if not isinstance(fingerprint, str) or not re.fullmatch(r"[\w-]{1,200}", fingerprint):
-        raise ValueError(f"machine={strict_json.shown(fingerprint)} is not the fingerprint of one")
+        raise ValueError(f"machine={strict_json.excerpt(fingerprint)} is not the fingerprint of one")
     if not isinstance(problems, dict):
         raise ValueError("problems must be an object")
     entries: Entries = {}
@@ -156,7 +156,7 @@ def _from_json(where: str, values: Any) -> Measured:
         error, prepare = values.get("error"), values.get("prepare_s")
         return Measured(
             samples_s=tuple(_seconds("samples_s", value) for value in samples),
-            workspace_bytes=strict_json.integer(
+            workspace_bytes=strict_json.count_of(
                 "workspace_bytes", values.get("workspace_bytes", 0), 0, LARGEST
             ),
             error=None if error is None else strict_json.number("error", error, 0.0, 1e300),
@@ -191,7 +191,7 @@ def _short(value: float) -> float:
 # --- merging ---------------------------------------------------------------------------------
 
 
-def merge(into: Entries, more: Mapping[str, Mapping[str, Measured]]) -> list[str]:
+def merge_entries(into: Entries, more: Mapping[str, Mapping[str, Measured]]) -> list[str]:
     """Add entries to others in place, the newest of each candidate winning.
 
     Returns:
@@ -265,12 +265,12 @@ class Store:
         """Add what was measured of a problem. A folder that cannot be written costs only a warning."""
         more = {str(problem): dict(found)}
         try:
-            self.update(lambda entries: merge(entries, more))
+            self.update(lambda entries: merge_entries(entries, more))
         except OSError as error:
             warnings.warn(f"wisdom could not be kept: {error}", RuntimeWarning, stacklevel=2)
             with _reader:
                 known = self.known()
-                merge(entries := {p: dict(e) for p, e in known.entries.items()}, more)
+                merge_entries(entries := {p: dict(e) for p, e in known.entries.items()}, more)
                 self._keep(known.text, entries, known.seen)  # for this process at least
 
     def update(self, change: Callable[[Entries], Any]) -> Any:

@@ -12,7 +12,7 @@ from convalgos.core.problem import ConvProblem
 
 
 @dataclass(frozen=True)
-class StandIn(Algorithm):
+class ByForward(Algorithm):
     """Runs a forward algorithm on one or several forward problems that make up one of another direction.
 
     Subclasses implement `forwards`, and what an algorithm must. Mixed with the base class of a device's

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from convalgos.core.algorithm import Figures
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.problem import ConvProblem, Shape
 
 
@@ -38,7 +38,7 @@ class SwappedRoles(NamedTuple):
         return y.swapaxes(0, 1)
 
 
-class BySwappedRoles(StandIn):
+class BySwappedRoles(ByForward):
     """What stands in for forward algorithms that compute the gradient of the filter so."""
 
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)

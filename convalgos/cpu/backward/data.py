@@ -20,7 +20,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -41,7 +41,7 @@ FEW = 4
 
 
 @dataclass(frozen=True)
-class BackwardData(StandIn):
+class BackwardData(ByForward):
     """A forward algorithm of the CPU, asked for the gradient of the input."""
 
     apart: bool = False  # every phase by itself, always; see `subproblems.subproblems`

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
@@ -74,7 +74,7 @@ def run_slices() -> Callable[..., None]:
 
 
 class SlicedPlan(Plan):
-    def __init__(self, problem: ConvProblem, algorithm: StandIn, cut: Slicing):
+    def __init__(self, problem: ConvProblem, algorithm: ByForward, cut: Slicing):
         super().__init__(problem, algorithm, slices_workspace_bytes(cut, algorithm.inner))
         self.cut, self.tasks = cut, min(plan_threads(), cut.count)
         self._parallel = worth_sharing(problem)

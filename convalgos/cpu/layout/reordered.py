@@ -14,7 +14,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -37,7 +37,7 @@ def is_promising(problem: ConvProblem) -> bool:
 
 
 @dataclass(frozen=True)
-class Reordered(StandIn):
+class Reordered(ByForward):
     """`inner`, in the form in which it computes the direction."""
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.core.backward.by_forward import StandIn
+from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import Phase, is_whole, phases
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
@@ -46,7 +46,7 @@ def interleave_blocks(problem: ConvProblem) -> int:
 
 
 @dataclass(frozen=True)
-class GpuByForward(StandIn, GpuAlgorithm):  # type: ignore[override]
+class GpuByForward(ByForward, GpuAlgorithm):  # type: ignore[override]
     """A forward algorithm of a GPU in another direction."""
 
     inner: GpuAlgorithm

@@ -98,7 +98,7 @@ def _reasons(found: list[dict[str, str]]) -> tuple[Rejection, ...]:
 
 def _seconds(values: list[Any]) -> Timing:
     if not isinstance(values, list) or not values:
-        raise ValueError(f"samples_s={strict_json.shown(values)} must be a list of seconds")
+        raise ValueError(f"samples_s={strict_json.excerpt(values)} must be a list of seconds")
     return Timing(tuple(map(_time, values)))
 
 
@@ -107,7 +107,7 @@ def _time(value: Any) -> float:
 
 
 def _count(name: str, value: Any) -> int:
-    return strict_json.integer(name, value, 0, 1 << 60)
+    return strict_json.count_of(name, value, 0, 1 << 60)
 
 
 def _name(value: Any) -> str:

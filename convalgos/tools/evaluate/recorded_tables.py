@@ -94,6 +94,6 @@ def _layer(found: dict[str, Any]) -> RecordedLayer:
         suite=str(found["suite"]),
         name=str(found["name"]),
         problem=ConvProblem.parse(found["problem"]),
-        count=strict_json.integer("count", found["count"], 0, 1 << 60),
+        count=strict_json.count_of("count", found["count"], 0, 1 << 60),
         times={name: Measured(tuple(values)) for name, values in samples.items()},
     )
