@@ -16,7 +16,6 @@ PROBLEM = ca.ConvProblem(X.shape, W.shape)
 
 # Files where an error is raised while another one is handled, and why no user sees both.
 CHAINED = {
-    "cpu/compile/lowering.py": "a kernel of ours that cannot be compiled: the cause says which line of it",
     "tools/cli/main.py": "click prints the message alone",
     "tools/gpu_check/process.py": "told to the caller in the same file, which catches it",
 }

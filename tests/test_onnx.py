@@ -17,7 +17,7 @@ from onnx.reference.op_run import OpRun
 
 import convalgos as ca
 from convalgos.cpu.reference import Reference
-from convalgos.onnx import ops
+from convalgos.onnx.operators import ops
 from convalgos.select import find_algorithm
 from convalgos.tools.bench.onnx_model import read_model
 

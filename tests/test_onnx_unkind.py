@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_mutants import OPSET, model, of_bytes, of_fields, value
 
-from convalgos.onnx import ops
+from convalgos.onnx.operators import ops
 from convalgos.tools.bench.onnx_model import read_model
 
 MUTANTS = 400
