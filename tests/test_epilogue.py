@@ -197,7 +197,7 @@ def test_an_activation_runs_in_the_kernels(name, text):
         plan = algorithm.serve(problem)
         assert_right(algorithm, problem, plan, "silu", numpy_dtype(problem.dtype), rounded=1)
         assert len(plan._rebuilt) == 1 + plan.adds_residual  # the rest by a kernel behind
-        assert bool(plan._output_steps) != plan.adds_residual
+        assert bool(plan._epilogues) != plan.adds_residual
         x, w, residual, bias = map(aligned, data(problem, numpy_dtype(problem.dtype)))
         for added in (None, residual):
             how = {"bias": bias, "activation": "silu", "residual": added}

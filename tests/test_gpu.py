@@ -312,7 +312,7 @@ extern "C" __global__ void stuck_warp() {
 @needs_shim
 def test_the_stand_in_runs_barriers_and_shuffles(monkeypatch):
     monkeypatch.setattr(
-        shim, "text", lambda build, replaced: replaced[0][1] + f"#define {build.source}\n" + KERNELS
+        shim, "source_text", lambda build, replaced: replaced[0][1] + f"#define {build.source}\n" + KERNELS
     )
     device_ = shim.ShimDevice()
     good, racing = Build("BARRIER __syncthreads()"), Build("BARRIER")

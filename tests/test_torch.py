@@ -279,7 +279,7 @@ def test_no_copies_where_none_are_needed(monkeypatch):
     """Arrays that lie well are read where they are, and results are written where they stay."""
     seen = {}
     for module, name, arrays in (
-        (operators.planning, "conv", (0, 1)),
+        (operators.forward, "conv", (0, 1)),
         (operators.gradients, "conv_backward_data", (0, 1)),
         (operators.gradients, "conv_backward_weights", (0, 1)),
     ):
