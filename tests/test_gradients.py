@@ -44,7 +44,10 @@ def logical(rng, problem, *names):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("algorithm", "direction"),
-    [*((a, "backward_data") for a in DATA), *((a, "backward_weights") for a in OWN_WEIGHTS)],
+    [
+        *((a, "backward_data") for a in DATA),
+        *((a, "backward_weights") for a in OWN_WEIGHTS if a.id != "cpu.reference"),  # which is the answer
+    ],
     ids=lambda v: getattr(v, "id", v),
 )
 def test_answers(algorithm, direction, dtype):

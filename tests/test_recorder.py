@@ -151,7 +151,9 @@ def test_a_full_disk_does_not_reach_the_program(tmp_path):
 
 @pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_a_program_that_ends_by_a_signal_has_told_all(tmp_path, end):
-    code = PROGRAM.replace("sys.exit(", f"import os, signal; os.kill(os.getpid(), signal.{end}); sys.exit(")
+    told = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # which jobs in the background ignore
+    ends = f"import os, signal; {told}; os.kill(os.getpid(), signal.{end}); sys.exit("
+    code = PROGRAM.replace("sys.exit(", ends)
     done = capture(tmp_path / "captured.txt", sys.executable, "-c", code, "7", "0")
     assert done.returncode > 128 and "7 runs; 1 problems" in done.stderr
     assert (tmp_path / "captured.txt").read_text() == f"7 {PROBLEM}\n"
