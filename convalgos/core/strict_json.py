@@ -47,14 +47,14 @@ def count_of(name: str, value: Any, least: int, most: int) -> int:
 
 
 def number(name: str, value: Any, least: float, most: float) -> float:
-    """A finite number, which True is not; errors as of `integer`."""
+    """A finite number, which True is not; errors as of `count_of`."""
     if type(value) not in (int, float) or not least <= value <= most:
         raise ValueError(f"{name}={excerpt(value)} must be a number from {least:g} to {most:g}")
     return float(value)
 
 
 def text(name: str, value: Any, longest: int) -> str:
-    """A string; errors as of `integer`."""
+    """A string; errors as of `count_of`."""
     if not isinstance(value, str) or len(value) > longest:
         raise ValueError(f"{name}={excerpt(value)} must be text of at most {longest} characters")
     return value

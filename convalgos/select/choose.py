@@ -2,7 +2,7 @@
 
 `rank` orders all algorithms that can serve a problem by the time that a ranker predicts, put right by what
 was measured before on this problem or on a near one; ties are broken in a fixed order, so that picks repeat.
-`plan` takes the steps from a problem to its plan, most of which need not rank them all.
+`choose_plan` takes the steps from a problem to its plan, most of which need not rank them all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choose_plan(
             return kept.built(problem, computed, _explanation(problem, constraints, kept, other))
     found = search(problem, device, constraints)
     if not found:
-        return explained(rank(problem, device, constraints), device)
+        return pick(problem, device, constraints)
     if kept is None and len(layer.chosen) < shape_buckets.EXACT:
         layer.chosen[shape_buckets.place_of(problem)] = found[0].algorithm
     return _built(found[0], _explanation(problem, constraints))
@@ -66,7 +66,7 @@ def choose_plan(
 def _kept(
     problem: ConvProblem, device: str, constraints: Constraints, known: Known, layer: shape_buckets.KnownLayer
 ) -> tuple[Algorithm | None, ConvProblem]:
-    """Steps 2 to 4 of `plan`: an algorithm, where they tell, and the shape that it is known to suit."""
+    """Steps 2 to 4 of `choose_plan`: an algorithm, where they tell, and the shape that it suits."""
     if near := known.near(problem):
         at = shape_buckets.place_of(near[0])
     else:

@@ -6,7 +6,7 @@ measured while a user waits for Tab.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,8 +15,6 @@ HOW = """\b
 Completion of commands, suites, ids and peers by Tab; for good in ~/.bashrc or ~/.zshrc:
   eval "$(_CONVALGOS_COMPLETE=bash_source convalgos)"      zsh: zsh_source
   _CONVALGOS_COMPLETE=fish_source convalgos | source       fish"""
-
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def complete_target(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:

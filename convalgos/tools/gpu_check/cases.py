@@ -110,15 +110,6 @@ def of_texts(suite: str, texts: Iterable[str], directions: Iterable[str] = DIREC
     ]
 
 
-def of_layers(layers: Iterable[Layer]) -> list[Case]:
-    """The layers in both layouts, and in the types in which they are timed."""
-    return [
-        Case(la.suite, la.name, la.problem.replace(layout=layout, **TYPES[name]), la.count)
-        for la, layout, name in product(layers, LAYOUTS, types(("float32", "tf32", "float16", "bfloat16")))
-        if name != "bfloat16" or is_depthwise(la.problem)
-    ]
-
-
 def gradient_cases(layers: Iterable[Layer]) -> list[Case]:
     """The gradients that are timed: those of `by_importance`, to be checked before."""
     return [case for case in by_importance(layers) if case.problem.direction != "forward"]
