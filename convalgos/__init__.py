@@ -6,10 +6,12 @@
 """
 
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
 from convalgos import select
+from convalgos.api import wisdom
 from convalgos.api.extensions import register, unregister
 from convalgos.api.forward import conv
 from convalgos.api.gradients import conv_backward_data, conv_backward_weights, conv_transpose
@@ -39,12 +41,14 @@ __all__ = [
     "wisdom",
 ]
 
+sys.modules[f"{__name__}.wisdom"] = wisdom  # so that `import convalgos.wisdom` finds it, too
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("signal", "wisdom"):  # signal imports SciPy: only when asked for
-        return import_module(f"convalgos.{name}")
+    if name == "signal":  # it imports SciPy: only when asked for
+        return import_module("convalgos.signal")
     if name == "capture":
-        return import_module("convalgos.measure.capture").capture
+        return import_module("convalgos.select.measure.capture").capture
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")
 
 
@@ -53,4 +57,4 @@ def __dir__() -> list[str]:
 
 
 if _capture := os.environ.get("CONVALGOS_CAPTURE"):
-    import_module("convalgos.measure.capture").capture_program(_capture)
+    import_module("convalgos.select.measure.capture").capture_program(_capture)

@@ -20,8 +20,8 @@ from helpers import cpu_algorithms, table_problems
 from convalgos.core.plan import numpy_dtype
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.grid import VECTOR_BYTES
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms
+from convalgos.select.measure.accuracy import random_arrays
 
 PROT_NONE = 0
 LARGEST = {"cpu": 1e7, "gpu": 2e6}  # flops: the small problems hold all the awkward edges

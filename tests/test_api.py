@@ -5,7 +5,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.core.arrays import device_of
-from convalgos.measure.accuracy import random_arrays
+from convalgos.select.measure.accuracy import random_arrays
 
 try:
     import torch

@@ -17,12 +17,12 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.cpu.reference import Reference, answer
-from convalgos.measure import accuracy, remembered, timing
-from convalgos.measure import table as measure_table
-from convalgos.measure.backends import Backend
-from convalgos.measure.table import Row, Table, time_candidates
-from convalgos.measure.timing import Timing
 from convalgos.select import Candidate, Ranking, Rejection
+from convalgos.select.measure import accuracy, remembered, timing
+from convalgos.select.measure import table as measure_table
+from convalgos.select.measure.backends import Backend
+from convalgos.select.measure.table import Row, Table, time_candidates
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench import peers
 from convalgos.tools.bench import read_target as targets
 from convalgos.tools.bench import results as bench_results

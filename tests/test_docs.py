@@ -22,7 +22,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.core.json_format import FORMATS
-from convalgos.measure.table import Table
+from convalgos.select.measure.table import Table
 from convalgos.tools.bench.run import LayerResult
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.cli.main import main

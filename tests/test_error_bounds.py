@@ -10,8 +10,8 @@ from convalgos.core.errors import missing
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import answer, deviation, error_scale
-from convalgos.measure.accuracy import AccuracyCheck
 from convalgos.select import algorithms_on, find_algorithm
+from convalgos.select.measure.accuracy import AccuracyCheck
 
 CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]
 each_candidate = pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from convalgos.cpu.fft import Fft
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.spectral import blocking, engines
 from convalgos.cpu.spectral import cost as spectral_cost
-from convalgos.measure.accuracy import random_arrays
+from convalgos.select.measure.accuracy import random_arrays
 
 pytestmark = pytest.mark.skipif(
     missing("llvmlite") is not None or engines.why_not_engine("fftw") is not None,

@@ -19,7 +19,7 @@ BEGIN = """
 import os, sys, threading, time, warnings
 warnings.simplefilter("ignore")  # Python's own: the process has threads
 import numpy as np, convalgos as ca
-from convalgos.measure.accuracy import random_arrays
+from convalgos.select.measure.accuracy import random_arrays
 P = ca.ConvProblem.parse
 LARGE = P("n1 c64 h40 w40 k64 r3 s3 p1")  # enough work for several threads
 

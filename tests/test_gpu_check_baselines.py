@@ -13,7 +13,7 @@ from gpu_check_stand_in import Simulated
 import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import answer
-from convalgos.measure.accuracy import repeating_arrays
+from convalgos.select.measure.accuracy import repeating_arrays
 from convalgos.tools.bench.suites import suites
 from convalgos.tools.gpu_check import __main__ as command
 from convalgos.tools.gpu_check import baselines, targets, timing

@@ -15,8 +15,8 @@ from test_gpu_check import needs_shim
 import convalgos as ca
 from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.device import tma, use
-from convalgos.measure.backends import GpuBackend
 from convalgos.select import algorithms
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import checks, compiling, phases, probe, quick, reference_answers, summary
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.reference_answers import Answer, Answers

@@ -9,8 +9,8 @@ import convalgos as ca
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu import reference as judge
 from convalgos.gpu import device
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on, find_algorithm
+from convalgos.select.measure.accuracy import random_arrays
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 

@@ -22,9 +22,9 @@ from convalgos.gpu.compile import nvrtc
 from convalgos.gpu.device import calibrate, timer
 from convalgos.gpu.direct import Direct, DirectPlan
 from convalgos.gpu.vendor import plans, runner, verify
-from convalgos.measure import accuracy, race
-from convalgos.measure.backends import GpuBackend, backend
 from convalgos.select import choose, devices, registry
+from convalgos.select.measure import accuracy, race
+from convalgos.select.measure.backends import GpuBackend, backend
 from convalgos.select.measured import Measured
 from convalgos.tools.bench import peer as peer_module
 from convalgos.tools.bench import peers, torch_peer, training

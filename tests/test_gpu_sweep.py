@@ -11,7 +11,7 @@ from cuda_shim import device as shim
 from convalgos.gpu import fft_fused
 from convalgos.gpu.device import measured, use
 from convalgos.gpu.device.offline import OfflineDevice
-from convalgos.measure import backends
+from convalgos.select.measure import backends
 from convalgos.tools.gpu_check import sweep
 from convalgos.tools.gpu_check.fit import fit
 from convalgos.tools.gpu_check.results import OutOfTime, Result

@@ -14,8 +14,8 @@ from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import phases
 from convalgos.cpu import reference as judge
 from convalgos.cpu.gemm import weights_blocking
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on
+from convalgos.select.measure.accuracy import random_arrays
 from convalgos.testing import GRADIENT_PROBLEMS
 
 try:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from convalgos.core.errors import Unsupported, missing
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.cli.main import main
 from convalgos.tools.history import asv
 from convalgos.tools.history import asv_progress as history_progress

@@ -16,7 +16,7 @@ import convalgos as ca
 from convalgos.core import machine
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import measured
-from convalgos.measure import capture
+from convalgos.select.measure import capture
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import Store
 from convalgos.tools.bench import results_file

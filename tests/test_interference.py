@@ -13,10 +13,10 @@ import convalgos as ca
 from convalgos.core import interference
 from convalgos.core.interference import Samples
 from convalgos.cpu.reference import Reference
-from convalgos.measure import accuracy, race, remembered, timing
-from convalgos.measure.backends import Backend
-from convalgos.measure.table import time_candidates
 from convalgos.select import devices
+from convalgos.select.measure import accuracy, race, remembered, timing
+from convalgos.select.measure.backends import Backend
+from convalgos.select.measure.table import time_candidates
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate, Ranking
 

@@ -8,7 +8,7 @@ import pytest
 
 import convalgos as ca
 from convalgos.cpu.runtime import mkl
-from convalgos.measure.accuracy import random_arrays
+from convalgos.select.measure.accuracy import random_arrays
 
 pytestmark = pytest.mark.skipif(mkl.library() is None, reason="the mkl package is not installed")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.core.errors import missing
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import find_algorithm
+from convalgos.select.measure.accuracy import random_arrays
 
 CHOICES = ["auto", *(a.id for a in cpu_algorithms())]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import convalgos as ca
 from convalgos.core.plan import watchers
-from convalgos.measure import capture as measure_capture
+from convalgos.select.measure import capture as measure_capture
 from convalgos.tools.bench import read_target as targets
 from convalgos.tools.cli.main import main
 

@@ -18,9 +18,9 @@ from convalgos.core.errors import missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.measure.table import Row, Table
-from convalgos.measure.timing import Timing
 from convalgos.select import ranker, registry
+from convalgos.select.measure.table import Row, Table
+from convalgos.select.measure.timing import Timing
 from convalgos.select.ranking import Rejection
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import results_file

@@ -12,7 +12,7 @@ from test_report_page import H200
 from test_training import step
 
 from convalgos.core import json_format
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import results_file
 from convalgos.tools.bench.suites import suites

@@ -8,7 +8,7 @@ from command_line import run
 from test_bench import MACHINE, layer_result, row
 
 from convalgos import ConvProblem
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import CONVBENCH, Layer, suite, suites
 from convalgos.tools.bench.suites.sampling import layer_weight, sample

@@ -11,10 +11,10 @@ from convalgos.api import planning
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.reference import Reference
-from convalgos.measure import race, table, timing
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import devices, ranker, registry
 from convalgos.select.constraints import Constraints
+from convalgos.select.measure import race, table, timing
+from convalgos.select.measure.accuracy import random_arrays
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
 

@@ -12,8 +12,8 @@ from convalgos.cpu.backward import interleave, slices
 from convalgos.cpu.backward.subproblems import subproblems
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import SingleThreaded
-from convalgos.measure.accuracy import random_arrays
 from convalgos.select import algorithms_on, current_machine, find_algorithm
+from convalgos.select.measure.accuracy import random_arrays
 
 numba = pytest.importorskip("numba")
 

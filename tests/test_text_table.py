@@ -10,7 +10,7 @@ from test_bench import layer_result, network, row
 from test_training import step
 
 from convalgos import ConvProblem
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.select.ranking import Rejection
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import suites

@@ -9,7 +9,7 @@ from helpers import cpu_algorithms
 
 import convalgos as ca
 from convalgos.cpu.runtime import jit
-from convalgos.measure.accuracy import random_arrays
+from convalgos.select.measure.accuracy import random_arrays
 
 THREADS, CALLS = 16, 6
 PROBLEMS = (

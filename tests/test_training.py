@@ -15,9 +15,9 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.reference import ALGORITHMS, Reference, answer
-from convalgos.measure import accuracy, timing
-from convalgos.measure.timing import Timing
 from convalgos.select import choose, registry
+from convalgos.select.measure import accuracy, timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench import peers, results_file, training
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.peer import Peer

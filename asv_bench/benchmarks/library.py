@@ -1,14 +1,15 @@
 """Modules of the library that are not public, from where this version has them, or an older one had."""
 
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 
 OLD = {
-    "convalgos.cpu.runtime.calibrate": "convalgos.cpu.calibrate",
-    "convalgos.measure.timing": "convalgos.measure",
-    "convalgos.tools.bench.peers": "convalgos.peers",
-    "convalgos.tools.bench.suites": "convalgos.suites",
-}  # where it is now -> where it was
+    "convalgos.cpu.runtime.calibrate": ("convalgos.cpu.calibrate",),
+    "convalgos.select.measure.timing": ("convalgos.measure.timing", "convalgos.measure"),
+    "convalgos.tools.bench.peers": ("convalgos.peers",),
+    "convalgos.tools.bench.suites": ("convalgos.suites",),
+}  # where it is now -> where it was, newest first
 
 
 def module(name: str) -> ModuleType:
@@ -17,7 +18,7 @@ def module(name: str) -> ModuleType:
     Raises:
         ImportError: this version of the library does not have it.
     """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
-        return import_module(OLD[name])
+    for known in (name, *OLD[name][:-1]):
+        with suppress(ModuleNotFoundError):
+            return import_module(known)
+    return import_module(OLD[name][-1])

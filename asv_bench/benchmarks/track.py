@@ -40,7 +40,11 @@ class Pick:
         calibrate = module("convalgos.cpu.runtime.calibrate")
         machine, p = calibrate.measure(calibrate.thread_count()), self.problem
         least = max(p.flops / machine.peak(p.dtype), machine.stream(p.x_bytes + p.w_bytes + p.y_bytes))
-        return 100 * module("convalgos.measure.timing").interleave({"pick": self.call})["pick"].median / least
+        return (
+            100
+            * module("convalgos.select.measure.timing").interleave({"pick": self.call})["pick"].median
+            / least
+        )
 
     track_percent_over_roofline.unit = "% of the time at the roofline"
 
@@ -82,7 +86,7 @@ class Peers(Pick):
 
     def track_time_vs_peer(self, peer, layer, dtype, threads):
         """Time of the pick / time of a peer, in turns in one process; below 1 the pick is faster."""
-        found = module("convalgos.measure.timing").interleave({"pick": self.call, "peer": self.theirs})
+        found = module("convalgos.select.measure.timing").interleave({"pick": self.call, "peer": self.theirs})
         return found["pick"].median / found["peer"].median
 
     track_time_vs_peer.unit = "times the peer"

@@ -17,7 +17,7 @@ from convalgos.select.measured import Entry
 from convalgos.select.ranking import Ranking
 
 if TYPE_CHECKING:
-    from convalgos.measure.table import Table
+    from convalgos.select.measure.table import Table
 
 MOST_MEMORIES = 4  # times the memory of the machine that the arrays of a plan may take
 EFFORTS = ("estimate", "measure", "exhaustive")
@@ -126,9 +126,9 @@ def find(
         >>> table.rows[0].median_s > 0
         True
     """
-    from convalgos.measure import accuracy, race, remembered
-    from convalgos.measure.backends import backend
-    from convalgos.measure.table import known_table, time_candidates
+    from convalgos.select.measure import accuracy, race, remembered
+    from convalgos.select.measure.backends import backend
+    from convalgos.select.measure.table import known_table, time_candidates
 
     device = _check(problem, device)
     if effort not in EFFORTS[1:]:
@@ -234,9 +234,9 @@ def _measured(
     selector: str | None,
 ) -> Plan:
     """The plan of what is measured fastest, measuring what is not known yet."""
-    from convalgos.measure import accuracy, race, remembered
-    from convalgos.measure.backends import backend
-    from convalgos.measure.table import time_candidates
+    from convalgos.select.measure import accuracy, race, remembered
+    from convalgos.select.measure.backends import backend
+    from convalgos.select.measure.table import time_candidates
 
     exhaustive = _tries_variants(effort, device) and selector is None
     ranking = choose.rank(problem, device, constraints, selector=selector, exhaustive=exhaustive)

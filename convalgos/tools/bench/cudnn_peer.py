@@ -11,9 +11,9 @@ import numpy as np
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
-from convalgos.measure.backends import backend
-from convalgos.measure.timing import runner
 from convalgos.select import registry
+from convalgos.select.measure.backends import backend
+from convalgos.select.measure.timing import runner
 from convalgos.tools.bench.peer import BuildBackward, BuildCall, PeerCall
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import ConvProblem
-from convalgos.measure import capture
+from convalgos.select.measure import capture
 from convalgos.tools.bench.onnx_model import read_model
 from convalgos.tools.bench.suites import Layer, names, read_table, suite, suites
 
@@ -20,7 +20,7 @@ def read_target(target: str, batch: int | None = None) -> tuple[tuple[Layer, ...
 
     Args:
         target: "all" (but convbench), the name of a suite, a path that ends in .csv, .onnx or .txt (see
-            `convalgos.measure.capture`), or the text of a problem.
+            `convalgos.select.measure.capture`), or the text of a problem.
         batch: the size of the batch dimension, in place of what the target says.
 
     Raises:

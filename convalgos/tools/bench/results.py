@@ -17,8 +17,8 @@ from convalgos.core.json_format import head
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
-from convalgos.measure.table import Row, Table
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.table import Row, Table
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench.suites import Layer
 
 DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that bring it

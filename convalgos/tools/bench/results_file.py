@@ -10,8 +10,8 @@ from typing import Any
 from convalgos.core import strict_json
 from convalgos.core.json_format import load, reading
 from convalgos.core.problem import ConvProblem
-from convalgos.measure.table import Row, Table
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.table import Row, Table
+from convalgos.select.measure.timing import Timing
 from convalgos.select.ranking import Rejection
 from convalgos.tools.bench.recorded_machine import read_machine
 from convalgos.tools.bench.results import LayerResult, PeerResult, Results

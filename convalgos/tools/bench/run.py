@@ -2,7 +2,7 @@
 
 1. The selector ranks the candidates.
 2. Each peer is called once, and its result checked.
-3. All of them are timed in the same rounds (`convalgos.measure.table`).
+3. All of them are timed in the same rounds (`convalgos.select.measure.table`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.arrays import host_array
-from convalgos.measure import timing as measure_timing
-from convalgos.measure.accuracy import AccuracyCheck
-from convalgos.measure.backends import Backend, backend
-from convalgos.measure.table import time_candidates
-from convalgos.measure.timing import Timing
 from convalgos.select import choose, devices
+from convalgos.select.measure import timing as measure_timing
+from convalgos.select.measure.accuracy import AccuracyCheck
+from convalgos.select.measure.backends import Backend, backend
+from convalgos.select.measure.table import time_candidates
+from convalgos.select.measure.timing import Timing
 from convalgos.select.ranking import Ranking
 from convalgos.tools.bench.peer import Peer
 from convalgos.tools.bench.results import LayerResult, PeerResult

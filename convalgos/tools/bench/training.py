@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
-from convalgos.measure import timing as measure_timing
-from convalgos.measure.accuracy import AccuracyCheck, random_arrays
-from convalgos.measure.backends import Call, backend
-from convalgos.measure.timing import Timing
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
+from convalgos.select.measure import timing as measure_timing
+from convalgos.select.measure.accuracy import AccuracyCheck, random_arrays
+from convalgos.select.measure.backends import Call, backend
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench import peers
 from convalgos.tools.bench.peer import Peer
 from convalgos.tools.bench.results import PeerResult, finite, layer_as_json, over_bound

@@ -16,12 +16,12 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import GpuMachine, measured
 from convalgos.gpu.device import calibrate as gpu_calibrate
-from convalgos.measure import accuracy, race, remembered
-from convalgos.measure.backends import backend
-from convalgos.measure.table import time_candidates, worth_timing
-from convalgos.measure.timing import Progress, silent
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
+from convalgos.select.measure import accuracy, race, remembered
+from convalgos.select.measure.backends import backend
+from convalgos.select.measure.table import time_candidates, worth_timing
+from convalgos.select.measure.timing import Progress, silent
 
 EFFORTS = ("measure", "exhaustive")
 BUSY = "measured beside other programs"

@@ -15,9 +15,9 @@ import click
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.near_names import did_you_mean
-from convalgos.measure import timing
-from convalgos.measure.backends import backend
 from convalgos.select import devices, registry
+from convalgos.select.measure import timing
+from convalgos.select.measure.backends import backend
 from convalgos.tools.bench import peers, results_file, training
 from convalgos.tools.bench import read_target as targets
 from convalgos.tools.bench import results as bench_results

@@ -11,10 +11,10 @@ import click
 from convalgos.api import planning
 from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
-from convalgos.measure import accuracy, timing
-from convalgos.measure.backends import backend
-from convalgos.measure.table import time_candidates
 from convalgos.select import choose, devices
+from convalgos.select.measure import accuracy, timing
+from convalgos.select.measure.backends import backend
+from convalgos.select.measure.table import time_candidates
 from convalgos.tools.bench import read_target as targets
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench import run as bench_run

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from convalgos import wisdom
+from convalgos.api import wisdom
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
-from convalgos.measure import capture
 from convalgos.select import devices, ranker
+from convalgos.select.measure import capture
 from convalgos.tools.bench import read_target as targets
 from convalgos.tools.bench import tune
 from convalgos.tools.cli import completion

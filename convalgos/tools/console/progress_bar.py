@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from convalgos.measure import timing
+from convalgos.select.measure import timing
 from convalgos.tools.console.text_output import console, echo, one_line
 
 EVERY = 20.0  # seconds between two lines in a file

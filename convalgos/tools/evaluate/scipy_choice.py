@@ -20,9 +20,9 @@ import scipy.signal
 from rich.console import Console
 
 from convalgos import signal
-from convalgos.measure import capture, timing
-from convalgos.measure.timing import Progress, silent
 from convalgos.select import choose, registry
+from convalgos.select.measure import capture, timing
+from convalgos.select.measure.timing import Progress, silent
 from convalgos.tools.console.text_table import Column, print_table
 
 METHODS = ("direct", "fft")

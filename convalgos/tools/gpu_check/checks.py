@@ -16,9 +16,9 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
-from convalgos.measure.accuracy import random_arrays
-from convalgos.measure.backends import GpuBackend
 from convalgos.select import choose
+from convalgos.select.measure.accuracy import random_arrays
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.reference_answers import Answers, Truth, ahead

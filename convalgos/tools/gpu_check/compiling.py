@@ -14,7 +14,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, timer
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
-from convalgos.measure.backends import GpuBackend
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import quick
 from convalgos.tools.gpu_check.cases import TYPES, Case, types
 from convalgos.tools.gpu_check.results import OutOfTime, Result, told

@@ -24,7 +24,7 @@ from typing import Any
 
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device import Device, GpuMachine
-from convalgos.measure.backends import GpuBackend
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.results import Result, told
 
 SERVE = (sys.executable, "-c", "from convalgos.tools.gpu_check.process import main; main()")

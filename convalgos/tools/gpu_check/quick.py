@@ -16,8 +16,8 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu.device import Device
-from convalgos.measure.backends import GpuBackend
 from convalgos.select import registry
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.baselines import torch_call
 from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
 from convalgos.tools.gpu_check.checks import check_algorithms

@@ -22,7 +22,7 @@ import numpy as np
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.random_numbers import repeating_normal
-from convalgos.measure.accuracy import ExactAnswer, Extent
+from convalgos.select.measure.accuracy import ExactAnswer, Extent
 
 EXTENT = Extent(flops=2e8, taps=1 << 16, places=256)  # up to which y is computed whole; places of others
 BORDER = 0.25  # share of their coordinates that are the first, and that are the last of a dimension

@@ -21,7 +21,7 @@ from dataclasses import replace
 from convalgos.core.problem import DIRECTIONS
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
-from convalgos.measure.backends import GpuBackend
+from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import cases
 from convalgos.tools.gpu_check.checks import candidates
 from convalgos.tools.gpu_check.reference_answers import Truth

@@ -33,8 +33,8 @@ from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.launch.split_k import splits_of
 from convalgos.gpu.spectral import block_fft, transposed_io
 from convalgos.gpu.vendor import cost
-from convalgos.measure.accuracy import repeating_arrays
-from convalgos.measure.backends import Call, GpuBackend
+from convalgos.select.measure.accuracy import repeating_arrays
+from convalgos.select.measure.backends import Call, GpuBackend
 from convalgos.tools.gpu_check.cases import Case
 from convalgos.tools.gpu_check.fit import Fit, fit
 from convalgos.tools.gpu_check.results import OutOfTime, Result, told

@@ -20,10 +20,10 @@ from convalgos.gpu.device import Device
 from convalgos.gpu.device.calibrate import copy_bandwidth, product_rate
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost
-from convalgos.measure.accuracy import repeating_arrays
-from convalgos.measure.backends import Call, GpuBackend
-from convalgos.measure.timing import interleave
 from convalgos.select import choose
+from convalgos.select.measure.accuracy import repeating_arrays
+from convalgos.select.measure.backends import Call, GpuBackend
+from convalgos.select.measure.timing import interleave
 from convalgos.select.ranking import Candidate
 from convalgos.tools.gpu_check.baselines import TORCH, Baseline, recorded, torch_call
 from convalgos.tools.gpu_check.cases import Case

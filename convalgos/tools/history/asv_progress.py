@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from convalgos.measure.timing import Progress
+from convalgos.select.measure.timing import Progress
 
 NOT_MEASURED = re.compile(r" n/a +$")  # rows of asv's tables, by far the most
 NOT_SERVED = "asv: skipped: NotImplementedError"

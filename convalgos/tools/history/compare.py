@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convalgos.measure import timing as measure_timing
-from convalgos.measure.backends import Backend
-from convalgos.measure.timing import Timing
+from convalgos.select.measure import timing as measure_timing
+from convalgos.select.measure.backends import Backend
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.history.asv import commit_of, in_tree, snapshot, source_tree
 
 BUDGET = 100.0  # seconds after which no further layer is begun

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from convalgos.core.problem import ConvProblem
-from convalgos.measure.table import Row
-from convalgos.measure.timing import Timing
 from convalgos.select import registry
+from convalgos.select.measure.table import Row
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench.results import LayerResult, LayerResults, geometric_mean
 from convalgos.tools.report.html import NEUTRAL, STRONG, Figure, colors, label, layout
 from convalgos.tools.report.terminal import digits, layer_name, short, timed_peers

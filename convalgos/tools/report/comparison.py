@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench.results import LayerResult, Results, geometric_mean
 from convalgos.tools.bench.training import StepResult
 from convalgos.tools.console.text_output import cell

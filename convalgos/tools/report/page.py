@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from convalgos.measure.table import Row
+from convalgos.select.measure.table import Row
 from convalgos.tools.bench.results import LayerResult, LayerResults, geometric_mean
 from convalgos.tools.report import charts
 from convalgos.tools.report.html import (

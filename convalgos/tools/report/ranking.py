@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from convalgos.measure.table import Table
+from convalgos.select.measure.table import Table
 from convalgos.select.ranking import Ranking, Rejection, worth_telling
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.console.text_output import cell, clean, one_line

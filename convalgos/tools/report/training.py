@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from convalgos.measure.timing import Timing
+from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench.results import Results
 from convalgos.tools.bench.training import PassResult, StepResult
 from convalgos.tools.console.text_output import cell

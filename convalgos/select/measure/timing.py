@@ -15,7 +15,7 @@ from typing import Any
 
 from convalgos.core.interference import Samples
 from convalgos.core.plan import Plan
-from convalgos.measure.backends import CPU, Backend, Call
+from convalgos.select.measure.backends import CPU, Backend, Call
 from convalgos.select.measured import quartiles, relative_spread
 
 LONG_CALL = 0.3  # seconds; so long a call needs no warm-up, and is timed once where others are in a burst

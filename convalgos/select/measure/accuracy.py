@@ -12,7 +12,7 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.random_numbers import repeating_normal
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
-from convalgos.measure.backends import CPU, Backend
+from convalgos.select.measure.backends import CPU, Backend
 
 
 @dataclass(frozen=True)

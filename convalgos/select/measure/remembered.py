@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from convalgos.core.problem import ConvProblem
 from convalgos.core.version import __version__
-from convalgos.measure.table import Table
-from convalgos.measure.trial import Trial
+from convalgos.select.measure.table import Table
+from convalgos.select.measure.trial import Trial
 from convalgos.select.measured import Entry, Measured
 
 UNBOUNDED = 1e30  # stands for an error that is not finite

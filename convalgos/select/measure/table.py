@@ -12,10 +12,10 @@ from typing import Any
 from convalgos.core.interference import LEAST, LONG
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
-from convalgos.measure.accuracy import AccuracyCheck
-from convalgos.measure.backends import Backend
-from convalgos.measure.timing import Progress, Timing, interleave, silent, spread_told
-from convalgos.measure.trial import Trial, start
+from convalgos.select.measure.accuracy import AccuracyCheck
+from convalgos.select.measure.backends import Backend
+from convalgos.select.measure.timing import Progress, Timing, interleave, silent, spread_told
+from convalgos.select.measure.trial import Trial, start
 from convalgos.select.measured import Entry
 from convalgos.select.ranking import Candidate, Ranking, Rejection, worth_telling
 

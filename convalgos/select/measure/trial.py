@@ -9,7 +9,7 @@ from typing import Any
 
 from convalgos.core.interference import Samples
 from convalgos.core.problem import ConvProblem
-from convalgos.measure.backends import Backend, Call
+from convalgos.select.measure.backends import Backend, Call
 from convalgos.select.ranking import Candidate
 
 

@@ -11,15 +11,19 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from convalgos.api import planning
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import ConvProblem
-from convalgos.measure import timing
-from convalgos.measure.accuracy import repeating_arrays
-from convalgos.measure.backends import backend
 from convalgos.select import devices, registry, wisdom_file
+from convalgos.select.measure import timing
+from convalgos.select.measure.accuracy import repeating_arrays
+from convalgos.select.measure.backends import backend
 from convalgos.select.measured import Entries, Entry, Measured
+
+if TYPE_CHECKING:
+    from convalgos.select.measure.timing import Progress
 
 DRIFT = 1.25  # times faster or slower than remembered, from which on a timing counts as drifted
 
@@ -161,7 +165,7 @@ def show(problem: ConvProblem | str | None = None, device: str = "cpu") -> str:
 
 
 def verify(
-    sample: int = 10, *, rounds: int = 2, device: str = "cpu", progress: timing.Progress = timing.silent
+    sample: int = 10, *, rounds: int = 2, device: str = "cpu", progress: Progress = lambda text, share: None
 ) -> Verification:
     """Time the fastest candidate of some known problems again, and report by how much the times differ.
 
@@ -176,6 +180,7 @@ def verify(
         >>> bool(ca.wisdom.verify(sample=0).drifts)
         False
     """
+
     if sample < 0 or rounds < 1:
         raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
     here, entries = backend(device), devices.store(device).entries()

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from convalgos.core.interference import LEAST, Samples
 from convalgos.core.problem import ConvProblem
-from convalgos.measure import remembered
-from convalgos.measure.accuracy import AccuracyCheck, repeating_arrays
-from convalgos.measure.backends import CPU, Backend
-from convalgos.measure.timing import Progress, silent
-from convalgos.measure.trial import Trial, start
+from convalgos.select.measure import remembered
+from convalgos.select.measure.accuracy import AccuracyCheck, repeating_arrays
+from convalgos.select.measure.backends import CPU, Backend
+from convalgos.select.measure.timing import Progress, silent
+from convalgos.select.measure.trial import Trial, start
 from convalgos.select.measured import Entry
 from convalgos.select.ranking import Candidate
 
