@@ -18,8 +18,7 @@ from convalgos.cpu.runtime import jit
 def busiest(text: str) -> float:
     """Outputs of the busiest thread, over an equal share."""
     cut = direct.direct_blocking(ConvProblem.parse(text))
-    shares = direct._busiest(cut, jit.thread_count())
-    return shares * jit.thread_count() / (cut.problem.gemm_m * cut.problem.groups)
+    return cut.busiest(jit.thread_count()) * jit.thread_count() / (cut.problem.gemm_m * cut.problem.groups)
 
 
 @pytest.mark.parametrize(

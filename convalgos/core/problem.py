@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from convalgos.core import arguments, problem_checks, problem_text
+from convalgos.core import arguments, problem_checks, problem_text, problem_views
 from convalgos.core.arguments import (
     COMPUTE_DTYPES,
     DIRECTIONS,
@@ -96,7 +96,8 @@ class ConvProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields: a hash is good for one process only."""
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        known = self.__dict__
+        return {name: known[name] for name in self.__dataclass_fields__}
 
     # --- sizes -------------------------------------------------------------------------------
 
@@ -219,6 +220,11 @@ class ConvProblem:
         return all(r == 1 for r in self.kernel)
 
     @cached_attribute
+    def is_plain_product(self) -> bool:
+        """Pointwise without stride or padding: x as it lies is the matrix that the filter multiplies."""
+        return self.is_pointwise and set(self.stride) == {1} and set(self.padding) == {(0, 0)}
+
+    @cached_attribute
     def is_empty(self) -> bool:
         """Nothing to sum: y is empty, or every one of its elements is a sum of nothing, or of padding."""
         if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
@@ -317,17 +323,8 @@ class ConvProblem:
     @cached_attribute
     def as_3d(self) -> ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
-        missing = 3 - self.ndim
-        if not missing:
-            return self
-        ones = (1,) * missing
-        return self.with_valid(
-            x_shape=(*self.x_shape[:2], *ones, *self.spatial),
-            w_shape=(*self.w_shape[:2], *ones, *self.kernel),
-            stride=(*ones, *self.stride),
-            dilation=(*ones, *self.dilation),
-            padding=(*(((0, 0),) * missing), *self.padding),
-        )
+        seen: ConvProblem = problem_views.in_3d(self)
+        return seen
 
     # --- text --------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
@@ -68,70 +69,106 @@ class DirectBlocking(PanelBlocks):
         sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
         return whole_lines((self.input_elements + sums) * self.problem.itemsize)
 
+    def busiest(self, threads: int) -> float:
+        """Work of the busiest of some threads, in outputs of all filters."""
+        sizes, block = (self.problem.N, *self.problem.spatial_out), (self.images, *self.block)
+        return _busiest(sizes, block, self.rows, self.problem.groups, self.filter_parts, threads)
+
 
 @cached_by_threads(256)
 def direct_blocking(problem: ConvProblem) -> DirectBlocking:
-    p = flat_view(problem)
-    threads = plan_threads()
+    p, lanes, threads = flat_view(problem), simd.lanes(problem.itemsize), plan_threads()
     rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
     copied = any(pad != (0, 0) for pad in p.padding)
-    o, q_rows, q = p.spatial_out
-    # Scratch of the input stays within half of L2, and there is work for every thread.
     pixels = PIXELS
-    total = p.N * o * q_rows * q
-    if copied:
+    if copied:  # scratch of the input stays within half of L2
         room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
         pixels = max(32, min(pixels, room // 2))
-    most = pixels
-    while pixels > 32 and total / pixels < threads:
+    parts = min(threads, -(-p.gemm_n // (vectors * lanes)))  # at most
+    sizes = (p.N, *p.spatial_out)
+    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, p.groups, parts, threads)
+    return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), vectors, parts)
+
+
+Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)
+
+
+@lru_cache(1024)
+def _cut_outputs(
+    sizes: Sizes, most: int, lanes: int, rows: int, groups: int, most_parts: int, threads: int
+) -> tuple[int, tuple[int, int, int], int]:
+    """Images and outputs of a block, of about `most` pixels, and the parts of its filters.
+
+    Kept for the next layer on a map of these sizes.
+
+    Args:
+        rows: of the micro-kernel.
+        most_parts: of the filters of a group.
+    """
+    n, o, p, q = sizes
+    pixels = most
+    while pixels > 32 and math.prod(sizes) / pixels < threads:  # there is work for every thread
         pixels //= 2
-    if o * q_rows * q <= pixels // 2:
-        images = max(1, min(pixels // (o * q_rows * q), -(-p.N // threads)))
-        parts = -(-p.N // images)
-        images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
-        block = (o, q_rows, q)
+    images, block = 1, (o, p, q)
+    if o * p * q <= pixels // 2:
+        images = max(1, min(pixels // (o * p * q), -(-n // threads)))
+        shares = -(-n // images)
+        images = -(-n // min(n, -(-shares // threads) * threads))  # as many blocks for each thread
     else:
-        images = 1
-        block = cut_map(pixels, (o, q_rows, q), simd.lanes(p.itemsize))
-
-    def balanced(block: tuple[int, int, int], parts: int = 1) -> DirectBlocking:
-        """With equal tiles instead of a short last one."""
-        pixels = images * block[0] * block[1] * block[2]
-        return DirectBlocking(p, images, block, copied, -(-pixels // -(-pixels // rows)), vectors, parts)
-
-    chosen = balanced(block)
-    if math.prod(chosen.blocks) * p.groups >= FEW * threads:
-        return chosen
+        block = cut_map(pixels, (o, p, q), lanes)
+    blocks = -(-n // images) * math.prod(-(-size // b) for size, b in zip((o, p, q), block, strict=True))
+    if blocks * groups >= FEW * threads:
+        return images, block, 1
     # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
-    options = [chosen]
+    heights = {block[1]}
     if images == 1 and block[0] == 1 and block[2] == q:
-        heights = {-(-q_rows // n) for n in range(1, 4 * threads)}
-        tried = [n for n in heights if block[1] // 2 <= n <= max(block[1], most // q)]
-        options += [balanced((1, n, q)) for n in tried if n != block[1]]
-    parts = min(threads, chosen.panels)
-    options += [balanced(o.block, parts) for o in options] if parts > 1 else []
-    return min(options, key=lambda o: (_busiest(o, threads), -o.pixels))
+        low, high = block[1] // 2, max(block[1], most // q)
+        heights |= {h for h in (-(-p // count) for count in range(1, 4 * threads)) if low <= h <= high}
+    columns = blocks // -(-p // block[1])  # of blocks
+    bounds = sorted(  # of the work of the busiest thread, as if that of all were dealt evenly
+        (
+            groups * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height)) / threads,
+            -height,
+            parts,
+        )
+        for height in heights
+        for parts in {1, most_parts}
+    )
+    best = (math.inf, 0, 1)  # work, and of equals the largest blocks
+    for least, minus_height, parts in bounds:
+        if least > best[0]:
+            break
+        tried = (block[0], -minus_height, block[2])
+        even = _even_rows(images, tried, rows)
+        best = min(
+            best, (_busiest(sizes, (images, *tried), even, groups, parts, threads), minus_height, parts)
+        )
+    return images, (block[0], -best[1], block[2]), best[2]
 
 
-def _busiest(cut: DirectBlocking, threads: int) -> float:
+def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
+    """Of the micro-kernel, at most `rows`: equal tiles instead of a short last one."""
+    pixels = images * math.prod(block)
+    return -(-pixels // -(-pixels // rows))
+
+
+@lru_cache(1024)
+def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: int, parts: int, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
-    sizes = zip((cut.problem.N, *cut.problem.spatial_out), (cut.images, *cut.block), strict=True)
     pixels = [1]  # of every block, the last ones of each dimension being cut short
-    for size, block in sizes:
-        whole, rest = divmod(size, block)
-        if whole == 1 and not rest:
-            pixels = [n * block for n in pixels]
-        else:
-            each = [block] * whole + ([rest] if rest else [])
-            pixels = [n * m for n in pixels for m in each]
-    # with the spare rows of tiles
-    own = {
-        n: max(n, -(-n // cut.rows) * (cut.rows - 1)) / cut.filter_parts + BLOCK_OUTPUTS for n in set(pixels)
-    }
-    units = cut.problem.groups * cut.filter_parts  # of a block
-    before = [0.0, *accumulate(own[n] for n in pixels for _ in range(units))]
-    ends = [before[t * len(pixels) * units // threads] for t in range(threads + 1)]
-    return max(end - start for start, end in pairwise(ends))
+    for size, along in zip(sizes, block, strict=True):
+        whole, rest = divmod(size, along)
+        each = [along] * whole + [rest] * (rest > 0)
+        pixels = [n * m for n in pixels for m in each]
+    # in parts of filters, with the spare rows of tiles
+    work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
+    before = [0, *accumulate(work)]
+    units = groups * parts  # of a block
+    starts = []  # work before that of each thread
+    for thread in range(threads + 1):
+        done, more = divmod(len(work) * units * thread // threads, units)
+        starts.append(before[done] * units + (more * work[done] if more else 0))
+    return max(end - start for start, end in pairwise(starts)) / parts
 
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -255,7 +292,7 @@ class Direct(SingleThreaded, Algorithm):
         p = cut.problem
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         if tasks < FEW * machine.threads:
-            balance = _busiest(cut, machine.threads) * machine.threads / (p.gemm_m * p.groups)
+            balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
         else:
             balance = -(-tasks // machine.threads) * machine.threads / tasks
         # elements that are copied: the input of every block, once for each part of its filters

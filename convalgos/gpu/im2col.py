@@ -55,8 +55,7 @@ IM2COL_PARAMS = np.dtype(
 
 def is_product(problem: ConvProblem) -> bool:
     """Whether x itself is the matrix of patches."""
-    plain = all(s == 1 for s in problem.stride) and all(pads == (0, 0) for pads in problem.padding)
-    return problem.is_pointwise and plain and problem.groups == 1
+    return problem.is_plain_product and problem.groups == 1
 
 
 def pixels_of_a_pass(problem: ConvProblem) -> int:

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.layout.strides import first_output, map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -35,17 +37,17 @@ class Blocks:
     block: tuple[int, int, int]  # outputs of a block
     copied: bool  # whether the input of a block is copied, with its border, into scratch
 
-    @property
+    @cached_attribute
     def pixels(self) -> int:
         return self.images * math.prod(self.block)
 
-    @property
+    @cached_attribute
     def blocks(self) -> tuple[int, int, int, int]:
         """Number of blocks along (N, O, P, Q)."""
         sizes = (self.problem.N, *self.problem.spatial_out)
         return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
 
-    @property
+    @cached_attribute
     def spans(self) -> tuple[int, ...]:
         """Input elements under a block, per dimension; where there is one tap, only those it reads."""
         p = self.problem
@@ -124,9 +126,8 @@ class Blocks:
 def flat_view(problem: ConvProblem) -> ConvProblem:
     """The 3-D view; a pointwise problem without stride or padding is one long column of pixels."""
     p = problem.as_3d
-    if p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}:
-        shape = (p.N, p.C, 1, math.prod(p.spatial), 1)
-        return p.with_valid(x_shape=shape, stride=(1, 1, 1), dilation=(1, 1, 1))
+    if p.is_plain_product:
+        p = in_a_row(p, (1, math.prod(p.spatial), 1))
     return p
 
 

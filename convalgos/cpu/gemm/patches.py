@@ -44,8 +44,7 @@ class Patches:
     @property
     def needed(self) -> bool:
         """A pointwise problem without stride or padding reads x as it is."""
-        p = self.problem
-        return not (p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)})
+        return not self.problem.is_plain_product
 
     @property
     def row(self) -> int:

@@ -8,14 +8,16 @@ may be short: for each way of being so, tables say where the vectors of a block 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
@@ -32,11 +34,11 @@ class RowBlocking:
     block: tuple[int, int, int]  # outputs of a block
     filter_parts: int  # into which the filters of a block are cut to feed all threads
 
-    @property
+    @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
 
-    @property
+    @cached_attribute
     def blocks(self) -> tuple[int, int, int, int]:
         """Number of blocks along (N, O, P, Q)."""
         sizes = (self.problem.N, *self.problem.spatial_out)
@@ -50,7 +52,7 @@ class RowBlocking:
         p = self.problem
         return tuple(s if r == 1 else 1 for s, r in zip(p.stride[:2], p.kernel[:2], strict=True))  # type: ignore[return-value]
 
-    @property
+    @cached_attribute
     def copied(self) -> tuple[int, int]:
         """Input slices and rows of a block."""
         p = self.problem
@@ -61,13 +63,13 @@ class RowBlocking:
             )
         )  # type: ignore[return-value]
 
-    @property
+    @cached_attribute
     def kept(self) -> int:
         """Phases of a row that some tap reads."""
         p = self.problem
         return 1 if p.kernel[2] == 1 or p.dilation[2] % p.stride[2] == 0 else p.stride[2]
 
-    @property
+    @cached_attribute
     def phase(self) -> int:
         """Elements of a phase of a row: whole vectors."""
         p = self.problem
@@ -96,13 +98,13 @@ class RowBlocking:
 
     # --- output ------------------------------------------------------------------------------
 
-    @property
+    @cached_attribute
     def vectors_of(self) -> int:
         """Vectors of pixels of a whole block."""
         o, p, q = self.block
         return -(-self.images * q // self.lanes) * o * p
 
-    @property
+    @cached_attribute
     def vectors(self) -> int:
         """Of the micro-kernel."""
         most = max(microkernel.REGISTER_TILES[vector_bytes()])
@@ -113,7 +115,7 @@ class RowBlocking:
         """Filters of the micro-kernel: tiles of so many and of one less make up those of a group."""
         return -(-self.problem.gemm_n // self.tiles)
 
-    @property
+    @cached_attribute
     def tiles(self) -> int:
         """Of the filters of a group."""
         return -(-self.problem.gemm_n // microkernel.REGISTER_TILES[vector_bytes()][self.vectors])
@@ -147,9 +149,9 @@ def streams_pixels(problem: ConvProblem) -> bool:
 def row_blocking(problem: ConvProblem) -> RowBlocking:
     """The cut of a problem that keeps the input of a block in L2, and all threads busy."""
     p = problem.as_3d
-    flat = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
-    if flat:  # one long row of pixels
-        p = p.with_valid(x_shape=(p.N, p.C, 1, 1, math.prod(p.spatial)), dilation=(1, 1, 1))
+    flat = p.is_plain_product
+    if flat:
+        p = in_a_row(p, (1, 1, math.prod(p.spatial)))
     threads = plan_threads()
     lanes = simd.lanes(p.itemsize)
     o, rows, q = p.spatial_out
@@ -167,7 +169,7 @@ def row_blocking(problem: ConvProblem) -> RowBlocking:
         chosen = RowBlocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
     blocks = math.prod(chosen.blocks) * p.groups
     if blocks % threads and blocks < 8 * threads:
-        return replace(chosen, filter_parts=min(threads, chosen.tiles))
+        return RowBlocking(p, chosen.images, chosen.block, min(threads, chosen.tiles))
     return chosen
 
 

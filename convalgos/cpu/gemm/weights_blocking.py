@@ -144,7 +144,6 @@ def _uneven(cut: WeightsBlocking, threads: int) -> float:
 def _view(problem: ConvProblem) -> tuple[ConvProblem, bool]:
     """The 3-D view, and whether x and dy have swapped places in it: the smaller of them is packed."""
     p = flat_view(problem)
-    plain = p.is_pointwise and set(p.stride) == {1} and set(p.padding) == {(0, 0)}
-    if not plain or p.w_shape[1] >= p.gemm_n:
+    if not p.is_plain_product or p.w_shape[1] >= p.gemm_n:
         return p, False
     return p.with_valid(x_shape=p.y_shape, w_shape=(p.C, p.gemm_n, 1, 1, 1)), True

@@ -1,0 +1,44 @@
+"""The same work as a `ConvProblem` of other spatial dimensions, for what is written once for all of them."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+# What stays as it is, and need not be counted again.
+COUNTS = ("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize")
+_counts = attrgetter(*COUNTS)
+
+
+def reshaped(problem: Any, **changes: Any) -> Any:
+    """`with_valid`, of fields and known attributes: only the spatial dimensions are seen another way."""
+    changes.update(zip(COUNTS, _counts(problem), strict=True))
+    return problem.with_valid(**changes)
+
+
+def in_3d(problem: Any) -> Any:
+    """The same work with three spatial dimensions, leading ones of size 1 put in front."""
+    if problem.ndim == 3:
+        return problem
+    ones = (1,) * (3 - problem.ndim)
+    return reshaped(
+        problem,
+        x_shape=problem.x_shape[:2] + ones + problem.spatial,
+        w_shape=problem.w_shape[:2] + ones + problem.kernel,
+        stride=ones + problem.stride,
+        dilation=ones + problem.dilation,
+        padding=((0, 0),) * len(ones) + problem.padding,
+        spatial_out=ones + problem.spatial_out,
+        kernel_extent=ones + problem.kernel_extent,
+    )
+
+
+def in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
+    """The pixels of a plain product in other dimensions, one of which holds them all.
+
+    Args:
+        problem: with three spatial dimensions.
+        spatial: of x and y.
+    """
+    x_shape = (problem.N, problem.C, *spatial)
+    return reshaped(problem, x_shape=x_shape, dilation=(1, 1, 1), spatial_out=spatial)
