@@ -37,6 +37,7 @@ FLOORS = (
     {"tools.bench"},
     {"tools.report"},
     {"tools.evaluate", "tools.history", "tools.gpu_check"},
+    {"tools.record"},
     {"tools.cli"},
     {"__main__"},
 )

@@ -43,9 +43,7 @@ class Choice(NamedTuple):
 
     explanation: str | Callable[[], str] = ""  # why this algorithm, or what tells it when asked
     next_plan: Callable[[], Plan] | None = None  # makes a plan of less workspace, where there is one
-    watched: bool = (
-        True  # whether its runs are those of a program, which `capture` counts
-    )
+    watched: bool = True  # whether its runs are those of a program, which `capture` counts
 
 
 NOT_CHOSEN = Choice(watched=False)  # of plans that no planner chose, such as those that are timed

@@ -53,18 +53,26 @@ def run_layer(
             tuple(r for r in ranking.rejected if r.id in only),
         )
     check = AccuracyCheck(problem, backend(device))
-    calls: dict[str, Callable[[], object]] = {}
-    found: dict[str, PeerResult] = {}
-    for peer in peers if ranking.candidates else ():
-        progress(peer.name, 0.0)
-        found[peer.name], call = _try_peer(peer, check)
-        if call:
-            calls[peer.name] = call
+    found, calls = try_peers(peers if ranking.candidates else (), check, progress)
     table = time_candidates(ranking, rounds=rounds, check=check, others=calls, progress=progress)
     for name, timing in table.others.items():
         found[name] = PeerResult(name, timing, found[name].error)
     pick = ranking.candidates[0].id if ranking.candidates else None
     return LayerResult(layer, pick, table, tuple(found.values()))
+
+
+def try_peers(
+    peers: Sequence[Peer], check: AccuracyCheck, progress: measure_timing.Progress
+) -> tuple[dict[str, PeerResult], dict[str, Callable[[], object]]]:
+    """What first calls of peers tell, by name, and the calls of those that are to be timed."""
+    found: dict[str, PeerResult] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    for peer in peers:
+        progress(peer.name, 0.0)
+        found[peer.name], call = _try_peer(peer, check)
+        if call:
+            calls[peer.name] = call
+    return found, calls
 
 
 def _try_peer(peer: Peer, check: AccuracyCheck) -> tuple[PeerResult, Callable[[], object] | None]:

@@ -35,14 +35,11 @@ from convalgos.tools.report import training as report_training
 Run = Callable[[Layer, timing.Progress], Any]  # measures a layer
 
 
-def measuring(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the argument and the options that say what to measure, beside what, for how long, and where."""
+def drawing(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the argument and the options that say which layers to measure, and where."""
     for option in (
         DEVICE,
         BATCH,
-        click.option(
-            "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing."
-        ),
         click.option(
             "--layers", "pattern", metavar="GLOB", help="Only layers whose name, or suite/name, matches."
         ),
@@ -56,6 +53,23 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
             default="layers",
             show_default=True,
             help="What --sample draws in proportion to: layers that are like it, their products, or nothing.",
+        ),
+        click.argument(
+            "target",
+            nargs=-1,
+            metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
+            shell_complete=completion.complete_target,
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def measuring(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the same, and beside what, for how long, and where to keep it."""
+    for option in (
+        click.option(
+            "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds of timing."
         ),
         click.option(
             "--peers",
@@ -71,15 +85,9 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
             metavar="FILE",
             help="Save everything measured; the file is complete after every layer.",
         ),
-        click.argument(
-            "target",
-            nargs=-1,
-            metavar="[SUITE | TABLE.csv | MODEL.onnx | CAPTURED.txt | PROBLEM]",
-            shell_complete=completion.complete_target,
-        ),
     ):
         command = option(command)
-    return command
+    return drawing(command)
 
 
 @click.command("bench")

@@ -16,6 +16,7 @@ from convalgos.tools.cli import (
     explain_commands,
     info,
     listing_commands,
+    record_commands,
     select_commands,
     warm_commands,
 )
@@ -91,6 +92,7 @@ for command in (
     *bench_commands.COMMANDS,
     *explain_commands.COMMANDS,
     *listing_commands.COMMANDS,
+    *record_commands.COMMANDS,
     *select_commands.COMMANDS,
     *warm_commands.COMMANDS,
     history_group,

@@ -11,6 +11,7 @@ from convalgos.select.measure import timing
 from convalgos.tools.console.text_output import console, echo, one_line
 
 EVERY = 20.0  # seconds between two lines in a file
+LONG_LEFT = 120.0  # seconds left that are told there
 
 
 class _Lines(Progress):
@@ -30,7 +31,10 @@ class _Lines(Progress):
             share = (
                 f"{task.completed:.0f} of {task.total:.0f}" if task.total != 1 else f"{task.percentage:.0f} %"
             )
-            echo(f"{share} after {task.elapsed or 0:.0f} s, {task.description}", err=True)
+            elapsed = task.elapsed or 0.0
+            left = elapsed * (task.total / task.completed - 1) if task.completed else 0.0
+            told = f" and {left / 60:.0f} min left" if left >= LONG_LEFT else ""
+            echo(f"{share} after {elapsed:.0f} s{told}, {task.description}", err=True)
 
 
 def bar() -> Progress:

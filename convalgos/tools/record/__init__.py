@@ -1,0 +1,1 @@
+"""Recording tables: the samples of every candidate on many layers, for hours if need be."""
