@@ -27,7 +27,8 @@ from convalgos.gpu.launch.epilogue import FusedEpilogue, epilogue_build
 from convalgos.select import algorithms
 from convalgos.tools.bench.suites import suites
 
-ARCHS = ("sm_80", "sm_90a", "sm_100a")
+ARCHS = ("sm_80", "sm_90a")
+NEWER = "sm_100a", 4  # compiled for, too, in each fourth configuration
 HOPPERS = ("gpu.implicit_gemm.wgmma_half", "gpu.implicit_gemm.wgmma_tf32")  # whose forms are variants
 GPU = algorithms("gpu")
 OURS = [a for a in GPU if list(a.builds())]  # of cuDNN the kernels are not
@@ -59,8 +60,10 @@ def runs_on(algorithm: GpuAlgorithm, capability: tuple[int, int]) -> bool:
 
 def wanted(algorithm: GpuAlgorithm) -> list[tuple[Build, str]]:
     """Its builds with the architectures that have their instructions."""
-    archs = [arch for arch in ARCHS if runs_on(algorithm, divmod(int(arch.strip("sm_a")), 10))]
-    return list(product(dict.fromkeys(algorithm.builds()), archs))
+    builds = list(dict.fromkeys(algorithm.builds()))
+    newer, step = NEWER
+    pairs = [*product(builds, ARCHS), *product(builds[::step], [newer])]
+    return [(b, arch) for b, arch in pairs if runs_on(algorithm, divmod(int(arch.strip("sm_a")), 10))]
 
 
 @needs_nvrtc
