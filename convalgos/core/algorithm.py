@@ -143,14 +143,14 @@ class Algorithm(ABC):
     def computed(self, problem: ConvProblem) -> ConvProblem:
         """The problem itself, or what is computed in its place.
 
-        That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU the
-        problem in the other layout where that is the same memory, and faster, and this serves it.
+        That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU another
+        problem of the same memory where that is faster (`ConvProblem.reread`) and this serves it.
         """
         if problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes:
             problem = problem.replace(dtype="float32") if problem.compute_dtype == "float32" else problem
         if self.device != "cpu" or (reread := problem.reread) is problem:
             return problem
-        return problem if self.why_not(reread) else reread
+        return problem if self.why_not(reread) and not self.why_not(problem) else reread
 
     def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
         """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed.
@@ -168,8 +168,9 @@ class Algorithm(ABC):
         if problem.is_empty:
             return EmptyPlan(problem, self).chosen(choice)
         plan = self.plan(computed)
-        if computed.layout != problem.layout:
-            plan = RereadPlan(computed.relaid, self, plan)
+        given = problem if computed.dtype == problem.dtype else problem.replace(dtype=computed.dtype)
+        if computed != given:
+            plan = RereadPlan(given, self, plan)
         if computed.dtype != problem.dtype:
             plan = CastPlan(problem, self, plan)
         return plan.chosen(choice)

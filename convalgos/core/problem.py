@@ -28,6 +28,7 @@ from convalgos.core.arguments import (
     Shape,
 )
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.merged_dimensions import merged
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -309,16 +310,16 @@ class ConvProblem:
 
     @cached_attribute
     def reread(self) -> ConvProblem:
-        """The problem in the layout in which the same memory is faster to compute, or itself.
+        """The problem of the same memory that is faster to compute: `merged`, in the other layout, or itself.
 
-        Maps of one channel are the same memory in both layouts, and rows of pixels fill vectors. So are maps
-        of one pixel, where channels do.
+        Maps of one channel or of one pixel are the same in both layouts; rows, or channels, fill vectors.
         """
+        read: ConvProblem = merged(self)
         if math.prod(self.spatial) == math.prod(self.spatial_out) == 1:
-            return self if self.layout == "channels_last" else self.relaid
+            return read if self.layout == "channels_last" else read.relaid
         if self.C == self.K == 1 and self.layout == "channels_last":
-            return self.relaid
-        return self
+            return read.relaid
+        return read
 
     @cached_attribute
     def as_3d(self) -> ConvProblem:

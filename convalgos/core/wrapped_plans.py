@@ -1,7 +1,7 @@
 """Plans that `Algorithm.serve` makes around, or in the place of, those of an algorithm itself.
 
-They convert 16-bit data, read an array in the other layout where that is the same memory, and answer problems
-that have nothing to sum.
+They convert 16-bit data, read arrays in other shapes where that is the same memory, and answer problems that
+have nothing to sum.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CastPlan(Plan):
 
 
 class RereadPlan(Plan):
-    """A plan for the other layout, where that is the same memory: arrays are only reshaped."""
+    """A plan for another problem of the same memory: arrays are only reshaped."""
 
     def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes)

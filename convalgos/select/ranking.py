@@ -186,6 +186,8 @@ class Ranking(Tabular):
             f"  {p.arrays[2]} {p.result_shape}, {p.flops / 1e9:.3g} GFLOP, {p.bytes / 1e6:.3g} MB, "
             f"{forward}GEMM view {p.gemm_m} x {p.gemm_n} x {p.gemm_k} x {p.groups} groups",
         ]
+        read = {str(c.computed): None for c in self.candidates if c.computed.ndim != p.ndim}
+        lines += [f"  the same memory, read as {text}" for text in read]
         if self.near is not None:
             lines.append(f"  scaled from what was measured on {self.near}")
         return lines

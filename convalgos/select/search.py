@@ -61,8 +61,13 @@ def search(
 
 
 def filled_outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:
-    """Outputs of all images for one filter, the map filled up to whole tiles."""
+    """Outputs of all images for one filter, the map filled up to whole tiles.
+
+    Args:
+        granule: of the problem, or of what it is reread as.
+    """
     count = problem.N
-    for n, g in zip(problem.spatial_out, granule, strict=True):
+    sizes = (problem if len(granule) == problem.ndim else problem.reread).spatial_out
+    for n, g in zip(sizes, granule, strict=True):
         count *= -(-n // g) * g
     return count

@@ -23,6 +23,7 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+BEGIN_ROW = 32  # elements copied in the time that the copy of a row begins and ends; Xeon (Granite Rapids)
 
 
 @dataclass(frozen=True)
@@ -166,24 +167,44 @@ def row_blocking(problem: ConvProblem) -> RowBlocking:
         images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
         chosen = RowBlocking(p, images, (1, 1, q), 1)
     else:
-        chosen = RowBlocking(p, 1, _cut(pixels, (o, rows, q), lanes), 1)
+        chosen = RowBlocking(p, 1, _cut(pixels, p, lanes), 1)
     blocks = math.prod(chosen.blocks) * p.groups
     if blocks % threads and blocks < 8 * threads:
         return RowBlocking(p, chosen.images, chosen.block, min(threads, chosen.tiles))
     return chosen
 
 
-def _cut(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:
+def _cut(pixels: int, p: ConvProblem, lanes: int) -> tuple[int, int, int]:
     """A block of about `pixels` outputs, in whole rows where they are not too long."""
-    slices, rows, columns = sizes
+    slices, height, columns = p.spatial_out
     if columns > pixels:
-        columns = min(columns, math.ceil(columns / round(columns / pixels) / lanes) * lanes)
-    rows = max(1, min(rows, round(pixels / columns)))
-    rows = -(-sizes[1] // -(-sizes[1] // rows))
-    if (rows, columns) != sizes[1:]:
+        columns = _piece(pixels, p, lanes)
+    rows = max(1, min(height, round(pixels / columns)))
+    rows = -(-height // -(-height // rows))
+    if (rows, columns) != p.spatial_out[1:]:
         return 1, rows, columns
     slices = max(1, min(slices, round(pixels / (rows * columns))))
-    return -(-sizes[0] // -(-sizes[0] // slices)), rows, columns
+    return -(-p.spatial_out[0] // -(-p.spatial_out[0] // slices)), rows, columns
+
+
+def _piece(pixels: int, p: ConvProblem, lanes: int) -> int:
+    """Outputs of a piece of a long row: about `pixels`, as long runs are stored faster than short ones.
+
+    A kernel of one column is one in depth, read as a plane of few long rows. There most of the input is
+    copied once where a block holds many rows.
+    """
+    _, height, columns = p.spatial_out
+    parts = round(columns / pixels)
+    finer = (1, 2, 4, 8) if p.kernel[2] == 1 else (1,)
+    pieces = [min(columns, math.ceil(columns / (parts * n) / lanes) * lanes) for n in finer]
+
+    def copied(piece: int) -> float:
+        """Inputs for each output, and what it takes to begin a row."""
+        rows = max(1, min(height, round(pixels / piece)))
+        read = rows if p.kernel[1] == 1 else (rows - 1) * p.stride[1] + p.kernel_extent[1]
+        return read * (piece * p.stride[2] + BEGIN_ROW) / (rows * piece)
+
+    return min(pieces, key=copied)
 
 
 def block_tables(cut: RowBlocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

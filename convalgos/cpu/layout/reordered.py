@@ -33,7 +33,7 @@ def is_promising(problem: ConvProblem) -> bool:
     layout by as much as the reorders take.
     """
     few = min(problem.C, problem.K) < simd.lanes(problem.itemsize)
-    return few and problem.layout == "channels_last" and problem.reread is problem
+    return few and problem.layout == problem.reread.layout == "channels_last"
 
 
 @dataclass(frozen=True)
