@@ -163,7 +163,7 @@ class DirectPixelsPlan(KernelPlan):
         vectors, starts, places, counts = block_tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
-        soon = microkernel.PREFETCH_TAPS if p.is_pointwise else 0
+        soon = microkernel.PREFETCH_TAPS if p.kernel[2] == 1 else 0
         values = {
             "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
             "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,

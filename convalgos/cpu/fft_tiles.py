@@ -69,6 +69,7 @@ class SpectralBoxSchedule(BoxSchedule):
     targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
     team_targets: ClassVar = (4, 8, 16, 24, 32)
     transform_speed: ClassVar = TRANSFORM
+    line_speed: ClassVar = TRANSFORM
     shown: ClassVar = SHOWN
 
     @property

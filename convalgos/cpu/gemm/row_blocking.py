@@ -177,7 +177,7 @@ def row_blocking(problem: ConvProblem) -> RowBlocking:
 def _cut(pixels: int, p: ConvProblem, lanes: int) -> tuple[int, int, int]:
     """A block of about `pixels` outputs, in whole rows where they are not too long."""
     slices, height, columns = p.spatial_out
-    if columns > pixels:
+    if columns > pixels or p.kernel[2] == 1 < p.kernel[1]:
         columns = _piece(pixels, p, lanes)
     rows = max(1, min(height, round(pixels / columns)))
     rows = -(-height // -(-height // rows))
@@ -194,7 +194,7 @@ def _piece(pixels: int, p: ConvProblem, lanes: int) -> int:
     copied once where a block holds many rows.
     """
     _, height, columns = p.spatial_out
-    parts = round(columns / pixels)
+    parts = max(1, round(columns / pixels))
     finer = (1, 2, 4, 8) if p.kernel[2] == 1 else (1,)
     pieces = [min(columns, math.ceil(columns / (parts * n) / lanes) * lanes) for n in finer]
 

@@ -25,7 +25,7 @@ class Bounds:
         self._row_step, self._column_step = rows.lattices, columns.lattices
         self._stacks = whole.stacks
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
-        byte = p.itemsize / (machine.cache_bandwidth * whole.transform_speed)
+        byte = p.itemsize / whole.transform_bandwidth(machine)
         written = whole.filter_blocks * whole.lanes * byte  # of one value of all filters
         self._point = 2 * whole.v_row * byte + written * whole.parts
         self._output = 3 * written

@@ -25,7 +25,8 @@ ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
 LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team starts from Python
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
-TRANSFORM = 1.1  # of the bandwidth of the caches
+TRANSFORM = 1.1  # of the bandwidth of the caches,
+LINE = 2.2  # and in one dimension, where most stays in registers and L1; Xeon (Granite Rapids)
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
 PREPARE_CALL = 4e-5  # seconds to transform any filter,
 PREPARE = 10e9  # and bytes of it, when transformed, in a second
@@ -37,6 +38,7 @@ class BoxSchedule(BoxSizes):
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
     transform_speed: ClassVar[float] = TRANSFORM
+    line_speed: ClassVar[float] = LINE
     shown: ClassVar[float] = SHOWN
 
     @cached_attribute
@@ -150,7 +152,12 @@ class BoxSchedule(BoxSizes):
         """Seconds to move the bytes of the transforms, and those of x and y."""
         p = self.problem
         outer = self.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
-        return transformed / (machine.cache_bandwidth * self.transform_speed) + outer
+        return transformed / self.transform_bandwidth(machine) + outer
+
+    def transform_bandwidth(self, machine: Machine) -> float:
+        """Bytes that transforms move in a second."""
+        line = 1 in (self.rows.taps, self.columns.taps)
+        return machine.cache_bandwidth * (self.line_speed if line else self.transform_speed)
 
     @property
     def prepare_seconds(self) -> float:

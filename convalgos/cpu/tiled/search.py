@@ -14,6 +14,8 @@ from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane
 
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
+LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
+WIDE = 256  # short pieces of rows that lie far apart come slowly from memory; Xeon (Granite Rapids)
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
 
 A = TypeVar("A")
@@ -73,7 +75,10 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     threads, fitting = whole.threads, max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # in half of L3
     order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
     sizes = [(d, whole.grid[d]) for d in order if whole.grid[d] > 1]
-    targets = {min(t, fitting // threads) for t in ((box,) if box else whole.targets)}
+    wide = whole.columns.outputs == 1 and whole.grid[3] >= LONG
+    wide = wide and 2 * WIDE * whole.tile_bytes <= cache_sizes()[1]
+    tried = (box,) if box else (WIDE,) if wide else whole.targets
+    targets = {min(t, fitting // threads) for t in tried}
     found = {(cuts_of(sizes, target / whole.row_tiles), False) for target in targets}
     if threads > 1:
         targets = {min(box, fitting)} if box else {min(t, fitting) for t in (*whole.team_targets, fitting)}
