@@ -12,7 +12,7 @@ from convalgos.core.wrapped_plans import EmptyPlan
 from convalgos.select import choose, devices, estimate, registry, shape_buckets
 from convalgos.select.constraints import Constraints
 from convalgos.select.measured import Measured, family
-from convalgos.select.search import search
+from convalgos.select.search import filled_outputs, search
 from convalgos.tools.bench.suites import suites
 
 FREE = Constraints()
@@ -50,6 +50,8 @@ def test_a_bound_is_one():
             if a.why_not(problem) is None:
                 bound = max(a.least(problem, machine), a.closely(problem, machine))
                 assert bound <= a.cost(problem, machine) * (1 + 1e-9), (a.id, str(problem))
+                least = a.least(problem, machine)
+                assert a.least_of_all(problem, machine) <= least * (1 + 1e-9), (a.id, str(problem))
             else:
                 assert a.least(problem, machine) >= 0
 
@@ -63,6 +65,17 @@ def test_the_choice_is_that_of_the_full_ranking(constraints):
     for problem in SUITE[::3] + shapes(5) + random_problems(75, seed=str(constraints.active)):
         first = [c.algorithm for c in choose.rank(problem, "cpu", constraints).candidates[:1]]
         assert [c.algorithm for c in search(problem, "cpu", constraints)[:1]] == first
+
+
+def test_candidates_that_come_close_are_all_found():
+    for problem in SUITE[::12] + random_problems(40, seed=11):
+        rates = {
+            c.id: c.estimate_s / filled_outputs(problem, c.algorithm.granule(c.computed))
+            for c in choose.rank(problem, "cpu", FREE).candidates
+        }
+        close = [i for i, rate in rates.items() if rate <= 1.25 * min(rates.values())]
+        found = [c.id for c in search(problem, "cpu", FREE, slack=1.25, per_output=True)]
+        assert found == sorted(close, key=lambda i: (rates[i], i)), str(problem)
 
 
 def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):

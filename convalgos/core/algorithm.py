@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from convalgos.core.errors import Unsupported, missing
@@ -52,7 +53,7 @@ class Algorithm(ABC):
 
     @property
     def searches(self) -> bool:
-        """Whether its cost takes long to find: a choice asks for it last, and for `closely` before."""
+        """Whether its cost takes long to find: a choice asks for `closely` before."""
         return False
 
     @property
@@ -113,6 +114,13 @@ class Algorithm(ABC):
         """
         return 0.0
 
+    def least_of_all(self, problem: ConvProblem, machine: Figures) -> float:
+        """A lower bound of `least` of all settings of its fields, found in less time than that of each.
+
+        A choice asks one of them, and need not ask each where something else is faster than this.
+        """
+        return 0.0
+
     def closely(self, problem: ConvProblem, machine: Figures) -> float:
         """A closer bound than `least`, of those that search."""
         return 0.0
@@ -146,11 +154,19 @@ class Algorithm(ABC):
         That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU another
         problem of the same memory where that is faster (`ConvProblem.reread`) and this serves it.
         """
+        given, *faster = self.forms(problem)
+        if not faster or (self.why_not(faster[0]) and not self.why_not(given)):
+            return given
+        return faster[0]
+
+    def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
+        """What may be computed in the place of a problem: the problem in a type that this computes, and
+        after it one that is faster."""
         if problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes:
-            problem = problem.replace(dtype="float32") if problem.compute_dtype == "float32" else problem
+            problem = _widened(problem) if problem.compute_dtype == "float32" else problem
         if self.device != "cpu" or (reread := problem.reread) is problem:
-            return problem
-        return problem if self.why_not(reread) and not self.why_not(problem) else reread
+            return (problem,)
+        return problem, reread
 
     def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
         """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed.
@@ -174,6 +190,12 @@ class Algorithm(ABC):
         if computed.dtype != problem.dtype:
             plan = CastPlan(problem, self, plan)
         return plan.chosen(choice)
+
+
+@lru_cache(256)
+def _widened(problem: ConvProblem) -> ConvProblem:
+    """The float32 twin of a problem of 16-bit data."""
+    return problem.replace(dtype="float32")
 
 
 def error_of_sums(problem: ConvProblem) -> float:

@@ -216,7 +216,7 @@ class ConvProblem:
         """One input channel per group, one or more filters for each."""
         return self.groups > 1 and self.groups == self.C
 
-    @property
+    @cached_attribute
     def is_pointwise(self) -> bool:
         return all(r == 1 for r in self.kernel)
 

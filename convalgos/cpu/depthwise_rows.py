@@ -99,7 +99,7 @@ class Rows(SingleThreaded, Algorithm):
         return CALL + machine.launch + max(compute + p.bytes / machine.cache_bandwidth / 2, memory)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        if _unsuited(problem):
+        if _of_other_layers(problem):
             return math.inf
         p, lanes = problem, simd.lanes(problem.itemsize)
         vectors = p.N * p.K * math.prod(p.spatial_out[:-1]) * -(-p.spatial_out[-1] // lanes)  # of y
@@ -118,13 +118,20 @@ class Rows(SingleThreaded, Algorithm):
         return RowsPlan(problem, self)
 
 
-def _unsuited(problem: ConvProblem) -> str | None:
+def _of_other_layers(problem: ConvProblem) -> str | None:
+    """Why a problem is not for this; told without cutting it."""
     if problem.groups != problem.C:
         return "filters every channel by itself, and here a filter sums over several"
     if problem.layout != "channels_first":
         return "reads rows of channels_first maps; cpu.depthwise.channels serves channels_last"
     if problem.stride[-1] > 2:
         return f"splits columns for a stride of at most 2, not {problem.stride[-1]}"
+    return None
+
+
+def _unsuited(problem: ConvProblem) -> str | None:
+    if reason := _of_other_layers(problem):
+        return reason
     if not problem.is_empty:
         nbytes = row_tiling(problem).columns.mask_bytes(problem.kernel[-1])
         if nbytes > MASKS:

@@ -212,6 +212,9 @@ class Fft(Algorithm):
             return spectral_cost.least_overlapping(problem, machine)
         return spectral_cost.least_one_block(problem, self.engine, machine)
 
+    def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
+        return 0.0 if problem.is_empty else spectral_cost.least_products(problem, machine)
+
     @property
     def searches(self) -> bool:
         return self.overlap and self.length is None

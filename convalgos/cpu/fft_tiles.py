@@ -71,6 +71,7 @@ class SpectralBoxSchedule(BoxSchedule):
     transform_speed: ClassVar = TRANSFORM
     line_speed: ClassVar = TRANSFORM
     shown: ClassVar = SHOWN
+    least_flops: ClassVar = 3 / PRODUCT  # half of the points of a tile, with three products each
 
     @property
     def parts(self) -> int:
@@ -293,6 +294,11 @@ class FftTiles(Algorithm):
             return math.inf
         h, w = 1 if r == 1 else self.t - r + 1, 1 if s == 1 else self.t - s + 1
         return bounds.bounds(SpectralBoxSchedule, problem, machine).seconds(h, w)
+
+    def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
+        if problem.is_pointwise:
+            return math.inf
+        return bounds.least_of_tiles(SpectralBoxSchedule, problem, machine)
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return one_spectral_box(problem, self.t, 1).granule[3 - problem.ndim :]

@@ -117,6 +117,9 @@ class Winograd(Algorithm):
         h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
         return bounds.bounds(BoxSchedule, problem, machine).seconds(h, w)
 
+    def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
+        return math.inf if problem.is_pointwise else bounds.least_of_tiles(BoxSchedule, problem, machine)
+
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return one_box(problem, self.m, self.r, 1).granule[3 - problem.ndim :]
 

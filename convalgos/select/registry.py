@@ -7,7 +7,7 @@ and those that the program registers.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -20,6 +20,8 @@ from convalgos.select import extensions
 from convalgos.select.extensions import DEVICES
 
 _added: dict[str, Algorithm] = {}  # by id, those from outside
+# By device, direction and whether reorders may pay: the algorithms that were listed, and `ways_by_family`.
+_families: dict[tuple[str, str, bool], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
 
 
 @cache
@@ -98,9 +100,29 @@ def facing(algorithm: Algorithm, direction: str) -> Algorithm:
 def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
     """The algorithms in the form in which they compute a problem, and between reorders where that may pay."""
     found = algorithms_on(device, problem.direction)
-    if device != "cpu" or problem.layout == "channels_first" or not _reordered().is_promising(problem):
-        return found
-    return found + _gaining(problem.direction)
+    return found + _gaining(problem.direction) if _may_reorder(problem, device) else found
+
+
+def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, ...], ...]:
+    """Those of `ways` that compute the direction of a problem, together those of one class."""
+    key, listed = (device, problem.direction, _may_reorder(problem, device)), algorithms()
+    known, found = _families.get(key, ((), ()))
+    if known is not listed:
+        found = _by_class(a for a in ways(problem, device) if a.why_not_facing(problem.direction) is None)
+        _families[key] = listed, found
+    return found
+
+
+def _by_class(algorithms: Iterable[Algorithm]) -> tuple[tuple[Algorithm, ...], ...]:
+    found: dict[type, list[Algorithm]] = {}
+    for algorithm in algorithms:
+        found.setdefault(type(algorithm), []).append(algorithm)
+    return tuple(map(tuple, found.values()))
+
+
+def _may_reorder(problem: ConvProblem, device: str) -> bool:
+    last = device == "cpu" and problem.layout == "channels_last"
+    return last and bool(_reordered().is_promising(problem))
 
 
 @cache

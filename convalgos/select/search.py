@@ -1,19 +1,29 @@
 """Branch and bound: the fastest candidate by the cost models, without asking for the cost of all.
 
-Each algorithm tells a lower bound of its cost, found in less time. They are asked for their costs in the
-order of these, and no more where the bound is over the best cost found. Those whose cost takes a search are
-asked last, and for a closer bound before.
+What can tell a lower bound of its cost waits in a queue, and what has the lowest one is looked at first:
+
+1. a family, whose algorithms then tell a bound of their own;
+2. an algorithm whose cost takes a search, which then tells a closer bound;
+3. any other, and what has told its closer bound: it is asked for its cost.
+
+This ends where the lowest bound is over the best cost found. So nothing is asked whose bound is over the
+cost of what is picked.
 """
 
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
 
-from convalgos.core.algorithm import HALF_DTYPES
+from convalgos.core.algorithm import HALF_DTYPES, Algorithm
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, estimate, registry
 from convalgos.select.constraints import Constraints, keeps, within
 from convalgos.select.ranking import Candidate
+
+FAMILY, SEARCHES, READY = range(3)  # what waits in the queue
 
 
 def search(
@@ -24,29 +34,48 @@ def search(
     slack: float = 1.0,
     per_output: bool = False,
 ) -> list[Candidate]:
-    """The fastest candidate by the cost models and those that were looked at on the way, fastest first.
+    """The fastest candidate by the cost models, and those that are slower by `slack` at most, fastest first.
 
     Args:
-        slack: look at what may be slower than the best by this factor, too.
         per_output: compare the seconds for each output that is computed, in vain or not: by these the
             candidates of one shape are those of the shapes around it, whose tiles may fit better or worse.
     """
     machine, share = devices.figures(device), constraints.prepare_share()
-    replaced = problem.dtype in HALF_DTYPES or problem.reread is not problem
-    bounds = []
-    for turn, algorithm in enumerate(registry.ways(problem, device)):
-        computed = algorithm.computed(problem) if replaced else problem
-        least = algorithm.least(computed, machine)
+    as_it_is = problem.dtype not in HALF_DTYPES and problem.reread is problem
+    queue: list[tuple[float, int, int, Any]] = []  # (bound, turn, what it is, itself)
+    turns = count()
+
+    def wait(algorithms: tuple[Algorithm, ...], forms: tuple[ConvProblem, ...]) -> None:
+        for algorithm in algorithms:
+            least = min([algorithm.least(form, machine) for form in forms])
+            if least < math.inf:
+                outputs = 1
+                if per_output:
+                    outputs = filled_outputs(problem, algorithm.granule(algorithm.computed(problem)))
+                what = SEARCHES if algorithm.searches else READY
+                heappush(queue, (least / outputs, next(turns), what, (algorithm, outputs)))
+
+    for family in registry.ways_by_family(problem, device):
+        forms = (problem,) if as_it_is else family[0].forms(problem)
+        if len(family) == 1 or per_output:
+            wait(family, forms)
+            continue
+        least = min([family[0].least_of_all(form, machine) for form in forms])
         if least < math.inf:
-            outputs = filled_outputs(problem, algorithm.granule(computed)) if per_output else 1
-            bounds.append((algorithm.searches, least / outputs, turn, algorithm, computed, outputs))
-    bounds.sort()
+            heappush(queue, (least, next(turns), FAMILY, (family, forms)))
+
     found: list[tuple[float, Candidate]] = []
     best = math.inf
-    for searches, least, _, algorithm, computed, outputs in bounds:
-        if least > slack * best:
+    while queue and queue[0][0] <= slack * best:
+        bound, turn, what, waiting = heappop(queue)
+        if what == FAMILY:
+            wait(*waiting)
             continue
-        if searches and algorithm.closely(computed, machine) > slack * best * outputs:
+        algorithm, outputs = waiting
+        computed = problem if as_it_is else algorithm.computed(problem)
+        if what == SEARCHES:
+            closer = algorithm.closely(computed, machine) / outputs
+            heappush(queue, (max(bound, closer), turn, READY, waiting))
             continue
         algorithm = within(algorithm, computed, constraints)
         if algorithm.why_not(computed) is not None or not keeps(algorithm, problem, constraints):
@@ -57,7 +86,7 @@ def search(
         found.append((total / outputs, Candidate(algorithm, problem, computed, seconds, total, prepare)))
         best = min(best, total / outputs)
     found.sort(key=lambda f: (f[0], f[1].id))
-    return [candidate for _, candidate in found]
+    return [candidate for seconds, candidate in found if seconds <= slack * best]
 
 
 def filled_outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:

@@ -123,7 +123,7 @@ def check_others_refused(algorithm: Algorithm) -> int:
 
 
 def check_figures(algorithm: Algorithm) -> int:
-    """What the selector reads: a cost above 0 that `least` does not exceed, a workspace, an error bound."""
+    """What the selector reads: a cost above 0 that no bound exceeds, a workspace, an error bound."""
     machine, asked = current_machine(), 0
     for problem, reason in (found for dtype in WIDE for found in table_problems(algorithm, dtype)):
         if reason is not None:
@@ -137,6 +137,8 @@ def check_figures(algorithm: Algorithm) -> int:
             cost, least = algorithm.cost(computed, machine), algorithm.least(computed, machine)
             assert math.isfinite(cost) and cost > 0, f"{problem}: cost {cost}"
             assert least <= cost * (1 + 1e-9), f"{problem}: cost {cost}, least {least}"
+            of_all = algorithm.least_of_all(computed, machine)
+            assert of_all <= least * (1 + 1e-9), f"{problem}: least {least}, of all {of_all}"
             prepare = algorithm.prepare_cost(computed, machine)
             assert math.isfinite(prepare) and prepare >= 0, f"{problem}: prepare_cost {prepare}"
     return asked

@@ -168,7 +168,7 @@ class FftBound:
         phases = _phases(p)
         self._planes = p.C * phases + p.K  # of a block, there and back
         self._filter_bytes = p.K * p.w_shape[1] * phases * p.itemsize  # for each element of a plane
-        self._products = 4 * p.K * p.w_shape[1] * phases / (PRODUCT_RATE * machine.peak(p.dtype))
+        self._products = _product_seconds(p, phases, machine)
         slower = TRANSPOSED if p.layout == "channels_last" else 1
         self._streamed = 2 * p.itemsize * slower / machine.cache_bandwidth
         self._of = p, engine, machine, several
@@ -185,6 +185,12 @@ class FftBound:
             self._of_size[size] = transform, _stream(filters, filters, machine)
         transform, read = self._of_size[size]
         return elements * transform + max(elements * self._products, read)
+
+
+def least_products(p: ConvProblem, machine: Machine) -> float:
+    """A lower bound of `spectral_seconds`, however the maps are cut: a product for each output."""
+    products = p.gemm_m * _product_seconds(p, _phases(p), machine)
+    return products + machine.stream(p.x_bytes + p.y_bytes) + PYTHON_CALL
 
 
 def least_one_block(p: ConvProblem, engine: str, machine: Machine) -> float:
@@ -245,6 +251,11 @@ def _overlap(dims: list[tuple[int, int]], size: float, uncut: bool) -> float:
         if room > overlap:  # the product of 1 - shared / length is largest where all factors are equal
             best = min(best, (1 - (overlap / room) ** (1 / cut)) ** -cut if cut else 1.0)
     return best
+
+
+def _product_seconds(p: ConvProblem, phases: int, machine: Machine) -> float:
+    """Of the products of all channels and filters, for each element of a plane."""
+    return 4 * p.K * p.w_shape[1] * phases / (PRODUCT_RATE * machine.peak(p.dtype))
 
 
 def _phases(p: ConvProblem) -> int:

@@ -1,4 +1,4 @@
-"""A lower bound of the time of a problem in tiles of any size, without a search for its boxes."""
+"""Lower bounds of the time of a problem in tiles of any size, without a search for its boxes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, BoxSchedule
 from convalgos.cpu.tiled.search import uncut
+from convalgos.cpu.vectors import simd
+
+
+def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machine) -> float:
+    """A lower bound of tiles of a kind of any size, found in less time: if nothing overlapped.
+
+    Each output then takes one product with each channel of its group. Channels and filters of a group fill
+    whole vectors.
+    """
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
+    depth_taps = p.taps_met(0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
+    products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / machine.peak(p.dtype)
+    moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.cache_bandwidth * kind.transform_speed)
+    outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
+    return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
 
 
 class Bounds:

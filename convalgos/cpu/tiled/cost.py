@@ -40,6 +40,7 @@ class BoxSchedule(BoxSizes):
     transform_speed: ClassVar[float] = TRANSFORM
     line_speed: ClassVar[float] = LINE
     shown: ClassVar[float] = SHOWN
+    least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
 
     @cached_attribute
     def busy_tiles(self) -> float:
