@@ -5,15 +5,21 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-# What stays as it is, and need not be counted again.
-COUNTS = ("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize")
-_counts = attrgetter(*COUNTS)
+# What stays as it is: fields, and what need not be counted again.
+KEPT = (
+    *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
+    *("x_shape", "w_shape", "kernel_extent"),
+    *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
+)
+_kept = attrgetter(*KEPT)
 
 
 def reshaped(problem: Any, **changes: Any) -> Any:
-    """`with_valid`, of fields and known attributes: only the spatial dimensions are seen another way."""
-    changes.update(zip(COUNTS, _counts(problem), strict=True))
-    return problem.with_valid(**changes)
+    """The problem with other fields and known attributes: only the spatial dimensions are seen another way."""
+    made = type(problem).__new__(type(problem))
+    made.__dict__.update(zip(KEPT, _kept(problem), strict=True))
+    made.__dict__.update(changes)
+    return made
 
 
 def in_3d(problem: Any) -> Any:

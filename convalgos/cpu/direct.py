@@ -302,7 +302,8 @@ class Direct(SingleThreaded, Algorithm):
         return CALL + machine.launch + sums + copies + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        return CALL + machine.launch + panels.product_seconds(problem, machine) + _memory(problem, machine)
+        sums = panels.product_seconds(problem, machine) * panels.crowding(problem)
+        return CALL + machine.launch + sums + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * direct_blocking(problem).scratch_bytes

@@ -216,6 +216,11 @@ def _least_waits(filters: int) -> float:
     )
 
 
+def _crossing(p: ConvProblem) -> float:
+    """How much longer sums take where vectors of pixels cross lines, and few taps hide it."""
+    return CROSSING if p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes() else 1.0
+
+
 def _memory(p: ConvProblem, machine: Machine) -> float:
     """Seconds to move x and y: copies wait for x where it comes from memory, and so do streamed stores."""
     beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
@@ -241,9 +246,7 @@ class DirectPixels(SingleThreaded, Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = row_blocking(problem)
         p = cut.problem
-        waits = _waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k
-        if p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes():
-            waits *= CROSSING
+        waits = (_waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k) * _crossing(p)
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
@@ -258,8 +261,10 @@ class DirectPixels(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
             return math.inf
-        waits = _least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)
+        waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
         computed = problem.flops * waits / machine.peak(problem.dtype)
+        copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
+        computed += 2 * copied / machine.cache_bandwidth
         return CALL + machine.launch + computed + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:

@@ -28,7 +28,12 @@ MOST_DRIFT = 3.0  # times that a whole machine is slower or faster than its figu
 @lru_cache(4096)
 def cost(algorithm: Algorithm, problem: ConvProblem, machine: Machine) -> float:
     """Seconds of a run by the cost model; nothing for an empty problem."""
-    return 0.0 if problem.is_empty else algorithm.cost(algorithm.computed(problem), machine)
+    return cost_of(algorithm, algorithm.computed(problem), machine)
+
+
+def cost_of(algorithm: Algorithm, computed: ConvProblem, machine: Machine) -> float:
+    """The same, of what the algorithm computes in the place of a problem; not kept for the next time."""
+    return 0.0 if computed.is_empty else algorithm.cost(computed, machine)
 
 
 def near_corrections(

@@ -47,7 +47,9 @@ def search(
 
     def wait(algorithms: tuple[Algorithm, ...], forms: tuple[ConvProblem, ...]) -> None:
         for algorithm in algorithms:
-            least = min([algorithm.least(form, machine) for form in forms])
+            least = algorithm.least(forms[-1], machine)
+            if len(forms) > 1:
+                least = min(least, algorithm.least(forms[0], machine))
             if least < math.inf:
                 outputs = 1
                 if per_output:
@@ -64,7 +66,7 @@ def search(
         if least < math.inf:
             heappush(queue, (least, next(turns), FAMILY, (family, forms)))
 
-    found: list[tuple[float, Candidate]] = []
+    found: list[tuple[float, str, Candidate]] = []
     best = math.inf
     while queue and queue[0][0] <= slack * best:
         bound, turn, what, waiting = heappop(queue)
@@ -80,13 +82,15 @@ def search(
         algorithm = within(algorithm, computed, constraints)
         if algorithm.why_not(computed) is not None or not keeps(algorithm, problem, constraints):
             continue
-        seconds = estimate.cost(algorithm, problem, machine)
+        seconds = estimate.cost_of(algorithm, computed, machine)
+        if seconds > slack * best * outputs:
+            continue
         prepare = algorithm.prepare_cost(computed, machine)
         total = seconds + share * prepare
-        found.append((total / outputs, Candidate(algorithm, problem, computed, seconds, total, prepare)))
+        candidate = Candidate(algorithm, problem, computed, seconds, total, prepare)
+        found.append((total / outputs, candidate.id, candidate))
         best = min(best, total / outputs)
-    found.sort(key=lambda f: (f[0], f[1].id))
-    return [candidate for seconds, candidate in found if seconds <= slack * best]
+    return [candidate for seconds, _, candidate in sorted(found) if seconds <= slack * best]
 
 
 def filled_outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:

@@ -260,6 +260,8 @@ def _product_seconds(p: ConvProblem, phases: int, machine: Machine) -> float:
 
 def _phases(p: ConvProblem) -> int:
     """Parts of a map that are transformed by themselves."""
+    if max(p.stride) == 1:
+        return 1
     return math.prod(
         min(r, s // math.gcd(s, d)) for r, s, d in zip(p.kernel, p.stride, p.dilation, strict=True)
     )
