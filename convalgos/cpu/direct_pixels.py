@@ -38,7 +38,7 @@ from convalgos.cpu.gemm.blocking import (
 from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking, streams_pixels
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, Workspace, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import microkernel
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -193,6 +193,12 @@ class DirectPixelsPlan(KernelPlan):
             tasks * cut.scratch_bytes,
         )
         self._cut = cut
+
+    def new_workspace(self) -> Workspace:
+        """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""
+        workspace = super().new_workspace()
+        workspace.scratch.fill(0)
+        return workspace
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""

@@ -235,7 +235,10 @@ def block_tables(cut: RowBlocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
             places[variant, :count] = (o * rows + i) * width + q
         else:
             places[variant, :count] = (o * p.spatial_out[1] + i) * p.spatial_out[2] + q
-        counts[variant, :count] = np.minimum(lanes, width - q)
+        if cut.staged or columns == p.spatial_out[2]:  # what is stored behind a row, the next one overwrites
+            counts[variant, :count] = np.minimum(lanes, slices * rows * width - (o * rows + i) * width - q)
+        else:
+            counts[variant, :count] = np.minimum(lanes, width - q)
     return vectors, starts, places, counts
 
 
