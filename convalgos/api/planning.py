@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from convalgos.select.measure.table import Table
 
 MOST_MEMORIES = 4  # times the memory of the machine that the arrays of a plan may take
-EFFORTS = ("estimate", "measure", "exhaustive")
+EFFORTS = ("estimate", "adapt", "measure", "exhaustive")
 ON_MISS = ("estimate", "error")
 
 
@@ -48,12 +48,16 @@ def plan(
         device: "cpu", "cuda:N", or "cuda" for CuPy's current device.
         algorithm: "auto", or an id from `algorithms()`.
         effort: "estimate" times nothing: it goes by what was measured before on this problem or a near one,
-            else by the cost models. "measure" times the candidates that may be the fastest, in about twenty
-            times a run, unless that was done before. "exhaustive" times and checks them all, and other
+            else by the cost models. "adapt" times the plan's own first calls, about ten, spread over the
+            candidates that the models cannot tell apart; then it settles on the fastest. Every answer is
+            right, but bits may differ until then. "measure" times the candidates that may be the fastest, in
+            about twenty times a run, unless that was done before; on a GPU, which goes on working after a
+            call, "adapt" does the same. "exhaustive" times and checks them all, and other
             settings of the best. What is measured is remembered (`convalgos.wisdom`).
         workspace_limit: bytes of scratch that a call may take.
         max_rel_error: largest acceptable error bound, relative to max|y|.
-        deterministic: same bits on every run. Every CPU algorithm is; the argument is for the GPU.
+        deterministic: same bits on every run, which effort="adapt" cannot promise. Every CPU algorithm is;
+            the argument is for the GPU.
         time_budget: seconds that measuring may take, compiling included.
         allow, deny: families or ids to choose from, or not to: "cpu.winograd", ["cpu.fft", "cpu.direct"].
         strict_nan: a NaN in x reaches only the outputs under whose filter it lies: no Winograd, no FFT.
@@ -81,6 +85,11 @@ def plan(
         raise ValueError(f"selector={arguments.shown(selector)} must be None or the name of a ranker")
     if on_miss == "error" and (effort != "estimate" or selector is not None):
         raise ValueError("on_miss='error' replays what is known: it goes with effort='estimate', no selector")
+    if effort == "adapt" and deterministic:
+        raise ValueError(
+            "deterministic=True does not go with effort='adapt', whose first calls run several algorithms, "
+            "each with bits of its own; effort='measure' goes with it"
+        )
     constraints = Constraints(
         workspace_limit, max_rel_error, deterministic, strict_nan, allow, deny, expected_calls,
         weights_constant,
@@ -89,6 +98,10 @@ def plan(
         made = choose.serve(registry.find_algorithm(algorithm, problem), problem, constraints, device)
     elif on_miss == "error":
         made = replay(problem, device, constraints)
+    elif effort == "adapt" and device == "cpu" and not problem.is_empty:
+        from convalgos.select.measure.adapting_plan import adaptive_plan
+
+        made = adaptive_plan(problem, constraints, selector)
     elif effort != "estimate" and not problem.is_empty:
         made = _measured(problem, device, constraints, effort, time_budget, selector)
     else:
@@ -131,8 +144,8 @@ def find(
     from convalgos.select.measure.table import known_table, time_candidates
 
     device = _check(problem, device)
-    if effort not in EFFORTS[1:]:
-        raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[1:]))}")
+    if effort not in EFFORTS[2:]:
+        raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[2:]))}")
     if time_budget is None:
         devices.measured_figures(device)
     ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))

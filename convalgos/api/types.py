@@ -14,7 +14,7 @@ Array: TypeAlias = Any  # an array of the same kind as the first one that is giv
 
 Mode: TypeAlias = Literal["cross_correlation", "convolution"]
 Layout: TypeAlias = Literal["channels_first", "channels_last"]
-Effort: TypeAlias = Literal["estimate", "measure", "exhaustive"]
+Effort: TypeAlias = Literal["estimate", "adapt", "measure", "exhaustive"]
 OnMiss: TypeAlias = Literal["estimate", "error"]
 Device: TypeAlias = Literal["cpu", "cuda"] | str  # "cuda:N", too
 Sizes: TypeAlias = int | Sequence[int]  # one for all spatial dimensions, or one for each

@@ -120,7 +120,9 @@ def _estimated(
         if known := entry.get(c.id):
             prepare_s = c.prepare_s if known.prepare_s is None else known.prepare_s
             spread = known.spread if len(known.samples_s) > 1 else None
-            c = replace(c, measured_s=known.median_s, spread=spread, prepare_s=prepare_s)
+            c = replace(
+                c, measured_s=known.median_s, spread=spread, prepare_s=prepare_s, adapted=known.adapted
+            )
             run_s = known.median_s
         else:
             run_s = c.predicted_s * (corrections.get(c.id, 1.0) if common is None else common)

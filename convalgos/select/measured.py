@@ -27,6 +27,16 @@ class Measured:
     failure: str | None = None  # what it raised, or how wrong it was; then there are no samples
     when: str = field(default_factory=lambda: now())  # UTC, ISO 8601
     version: str = ""  # of convalgos
+    adapted: bool = False  # by calls of a program (effort="adapt"): what was measured apart outranks it
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromisoformat(self.when)
+
+    @property
+    def evidence(self) -> tuple[bool, datetime, str]:
+        """Of two that tell of the same, the greater is believed."""
+        return not self.adapted, self.moment, self.version
 
     @property
     def median_s(self) -> float:
@@ -45,7 +55,9 @@ class Measured:
         )
 
     def ties(self, other: Measured) -> bool:
-        """Whether this time cannot be told from another one."""
+        """Whether this time cannot be told from another one. Of adapted ones few samples would say so."""
+        if self.adapted or other.adapted:
+            return False
         noise = math.hypot(self.noise, other.noise)
         low, high = sorted((self.median_s, other.median_s))
         return high <= low * (1 + min(MOST_NOISE, max(LEAST_NOISE, noise)))

@@ -13,6 +13,12 @@ from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.select.constraints import needs
 from convalgos.select.devices import working_on
 
+# On 95 % of the layers in each table of asv_bench/tables/ (two threads of Zen 5), and of 120 layers of other
+# networks (two of a Xeon), the fastest candidate is predicted within 1.35 times the first of the ranking, and
+# on 98 % within 1.46; a few lie further out. `convalgos select evaluate` tells it of a table.
+MODEL_ERROR = 1.6
+NEAR_ERROR = 1.25  # once predictions are corrected by what was measured on a near problem; an estimate
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -35,6 +41,7 @@ class Candidate:
     prepare_s: float = 0.0  # to prepare the filter: predicted, or as measured
     measured_s: float | None = None  # a run: the median
     spread: float | None = None  # (third quartile - first quartile) / median; None of a single sample
+    adapted: bool = False  # measured in the calls of a program (effort="adapt")
     device: str = "cpu"
 
     @classmethod
@@ -124,6 +131,19 @@ class Ranking(Tabular):
             return None
         return self.candidates[1].estimate_s / self.candidates[0].estimate_s
 
+    @property
+    def model_error(self) -> float:
+        """The factor by which the first may err beside the others; 1 where it was measured."""
+        return {"predicted": MODEL_ERROR, "near": NEAR_ERROR}.get(self.basis, 1.0)
+
+    @property
+    def tied(self) -> tuple[Candidate, ...]:
+        """The first, and those that predictions do not tell from it: within the models' error of its time."""
+        if not self.candidates:
+            return ()
+        first, *others = self.candidates
+        return first, *(c for c in others if c.estimate_s < self.model_error * first.estimate_s)
+
     def __repr__(self) -> str:
         rest = f"{count(len(self.candidates), 'candidate')}, {len(self.rejected)} rejected"
         if not self.candidates:
@@ -147,6 +167,7 @@ class Ranking(Tabular):
             "pick": self.candidates[0].id if self.candidates else None,
             "basis": self.basis,
             "near": None if self.near is None else str(self.near),
+            "tied": [c.id for c in self.tied],
             "candidates": self._frame_rows(),
             "rejected": [{"algorithm": r.id, "why_not": r.why_not} for r in self.rejected],
             "limit_costs": dict(self.costs),
@@ -171,7 +192,8 @@ class Ranking(Tabular):
     def __str__(self) -> str:
         lines = self.header()
         lines.append(self._heading())
-        lines += [self._line(rank, c) for rank, c in enumerate(self.candidates)]
+        marks = ["->", *["~ "] * (len(self.tied) - 1), *["  "] * len(self.candidates)]
+        lines += [self._line(mark, c) for mark, c in zip(marks, self.candidates, strict=False)]
         told, others = worth_telling(self.rejected)
         lines += [f"  {r.id:24s} no: {r.why_not}" for r in told]
         lines += [f"  {others}"] if others else []
@@ -200,6 +222,11 @@ class Ranking(Tabular):
             lines.append(
                 f"  margin: {first.id} is {self.margin:.2f}x faster than {second.id}, as {self._how}"
             )
+        if len(self.tied) > 1:
+            error = f"{self.model_error:g}x"
+            lines.append(
+                f"~ tied: within the models' error ({error}) of the first; effort='adapt' or 'measure' tells"
+            )
         lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
         if self.nominal and self.basis != "measured":
             lines.append("  by nominal figures of this machine: convalgos tune --machine measures it")
@@ -222,8 +249,7 @@ class Ranking(Tabular):
             f"{'workspace':>12s} {'error bound':>12s}"
         )
 
-    def _line(self, rank: int, c: Candidate) -> str:
-        mark = "->" if rank == 0 else "  "
+    def _line(self, mark: str, c: Candidate) -> str:
         timed = ""
         if self._timed:
             spread = "1 sample" if c.spread is None else f"{c.spread:8.1%}"

@@ -102,7 +102,7 @@ def parse(text: str) -> tuple[str, Entries]:
 def _later(m: Measured) -> bool:
     """Whether it was measured in the future, as far as the clock of this machine can tell."""
     now = datetime.now(UTC)
-    return now.year >= BUILT and _moment(m) > now + CLOCKS
+    return now.year >= BUILT and m.moment > now + CLOCKS
 
 
 @lru_cache(1 << 15)
@@ -112,8 +112,9 @@ def _as_text(m: Measured) -> str:
 
 
 def _as_json(m: Measured) -> dict[str, Any]:
+    told = {"when": m.when, "version": m.version} | ({"adapted": True} if m.adapted else {})
     if m.failure is not None:
-        return {"failure": m.failure, "when": m.when, "version": m.version}
+        return {"failure": m.failure, **told}
     return {
         "median_s": _short(m.median_s),
         "spread": round(m.spread, 3),
@@ -121,8 +122,7 @@ def _as_json(m: Measured) -> dict[str, Any]:
         "workspace_bytes": m.workspace_bytes,
         "error": m.error,
         "prepare_s": m.prepare_s,
-        "when": m.when,
-        "version": m.version,
+        **told,
     }
 
 
@@ -147,9 +147,11 @@ def _from_json(where: str, values: Any) -> Measured:
             raise ValueError(f"when={when[:40]!r} is not a time with its zone")
         moment.astimezone(UTC)  # in the years that there are, there, too
         version = strict_json.text("version", values.get("version", ""), 40)
+        if not isinstance(adapted := values.get("adapted", False), bool):
+            raise ValueError(f"adapted={strict_json.excerpt(adapted)} must be true or false")
         if (failure := values.get("failure")) is not None:
             reason = strict_json.text("failure", failure, 1 << 20)[:LONGEST]
-            return Measured(failure=reason, when=when, version=version)
+            return Measured(failure=reason, when=when, version=version, adapted=adapted)
         samples = values.get("samples_s")
         if not isinstance(samples, list) or not samples:
             raise ValueError("samples_s must be a list of seconds")
@@ -163,6 +165,7 @@ def _from_json(where: str, values: Any) -> Measured:
             prepare_s=None if prepare is None else _seconds("prepare_s", prepare),
             when=when,
             version=version,
+            adapted=adapted,
         )
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
@@ -192,7 +195,7 @@ def _short(value: float) -> float:
 
 
 def merge_entries(into: Entries, more: Mapping[str, Mapping[str, Measured]]) -> list[str]:
-    """Add entries to others in place, the newest of each candidate winning.
+    """Add entries to others in place. Of each candidate the newest wins, but none that adapted over others.
 
     Returns:
         A line for each candidate that both had, with different contents.
@@ -202,17 +205,13 @@ def merge_entries(into: Entries, more: Mapping[str, Mapping[str, Measured]]) -> 
         known = into.setdefault(problem, {})
         for name, theirs in entry.items():
             ours = known.get(name)
-            if ours is None or (_moment(theirs), theirs.version) > (_moment(ours), ours.version):
+            if ours is None or theirs.evidence > ours.evidence:
                 known[name] = theirs = _rounded(theirs)
             if ours is not None and _as_json(ours) != _as_json(theirs):
-                older, newer = (ours, theirs) if known[name] is theirs else (theirs, ours)
-                kept = f"{_told(newer)} of {newer.when} is kept over {_told(older)} of {older.when}"
+                other, better = (ours, theirs) if known[name] is theirs else (theirs, ours)
+                kept = f"{_told(better)} of {better.when} is kept over {_told(other)} of {other.when}"
                 conflicts.append(f"{problem}: {name}: {kept}")
     return conflicts
-
-
-def _moment(m: Measured) -> datetime:
-    return datetime.fromisoformat(m.when)
 
 
 def _told(m: Measured) -> str:

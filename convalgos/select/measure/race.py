@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from convalgos.core.interference import LEAST, Samples
 from convalgos.core.problem import ConvProblem
@@ -235,8 +236,9 @@ def _tells(trial: Trial) -> bool:
 def open_questions(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of a ranking's candidates those to race: all but the measured, with the best of these to compare with.
 
-    None, where the FIRST that a race would run were measured before.
+    None, where the FIRST that a race would run were measured before. What adapted is timed again.
     """
+    candidates = [replace(c, measured_s=None) if c.adapted else c for c in candidates]
     first = sorted((c for c in candidates if not c.algorithm.spins), key=lambda c: c.predicted_s)[:FIRST]
     limit = WITHIN * first[0].predicted_s if first else 0.0
     if all(c.measured_s is not None or c.predicted_s > limit for c in first):

@@ -46,9 +46,9 @@ def of_wrong_result(problem: ConvProblem, algorithm: str, error: float, bound: f
     return replace(of_failure(reason), error=min(error, UNBOUNDED) if error == error else UNBOUNDED)
 
 
-def of_failure(reason: str) -> Measured:
+def of_failure(reason: str, adapted: bool = False) -> Measured:
     """What is remembered of a candidate that raised an error."""
-    return Measured(failure=reason, version=__version__)
+    return Measured(failure=reason, version=__version__, adapted=adapted)
 
 
 def warn_of_disturbed(problem: ConvProblem, algorithms: list[str]) -> None:

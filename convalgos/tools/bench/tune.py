@@ -39,7 +39,7 @@ class Tuned:
 
 def is_known(problem: ConvProblem, effort: str, device: str = "cpu") -> bool:
     """Whether a problem was tuned before: with "exhaustive", whether that tried all that are not hopeless."""
-    known = devices.store(device).lookup(problem)
+    known = {i: m for i, m in devices.store(device).lookup(problem).items() if not m.adapted}
     if not any(m.failure is None for m in known.values()):
         return False
     if effort == "measure":

@@ -21,7 +21,7 @@ from convalgos.tools.bench import tune
 from convalgos.tools.cli import completion
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console, echo
-from convalgos.tools.evaluate import learned, recorded_tables, regret
+from convalgos.tools.evaluate import adapting, learned, recorded_tables, regret
 from convalgos.tools.evaluate import report as evaluate_report
 from convalgos.tools.report import terminal
 
@@ -163,6 +163,7 @@ def evaluate_command(
     ]
     single, errors = regret.single_best(found), regret.model_errors(found)
     evaluate_report.show_evaluation(evaluations, single, errors, console())
+    echo(f"\n{adapting.replay_adapting(found)}")
     if page is not None:
         write_atomic(page, evaluate_report.evaluation_page(evaluations, single, errors, read))
         echo(f"the picks are plotted in {page}")
