@@ -115,6 +115,7 @@ class Paced(Reference):
     seconds: float = 1.0
     prepares: float = 0.0
     workspace: int = 0
+    spins: bool = False
     broken: type[Exception] | None = None
 
     @property
@@ -375,6 +376,16 @@ def test_limits_hold_for_every_candidate(paced):
     assert "adapting" not in repr(paced(PROBLEM.replace(x_shape=(0, 3, 6, 6))))
     with pytest.raises(ca.Unsupported, match="no algorithm can serve"):
         paced(more={"deny": "cpu.paced"})
+
+
+def test_those_whose_threads_spin_come_last_if_at_all(paced):
+    x, w, _ = operands()
+    plan = paced(
+        a={"spins": True, "predicted": 1.1}, b={"spins": True, "predicted": 1.3}, c={"predicted": 1.2}
+    )
+    for _ in range(3):
+        plan(x, w)
+    assert ran == [C, C, A] and B not in plan.explain().partition("GEMM")[0]
 
 
 def test_deterministic_excludes_it():

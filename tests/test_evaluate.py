@@ -15,7 +15,7 @@ from convalgos.select import choose, devices, ranker, registry
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
 from convalgos.tools.cli.main import main
-from convalgos.tools.evaluate import other_machine, recorded_tables, regret
+from convalgos.tools.evaluate import adapting, other_machine, recorded_tables, regret
 from convalgos.tools.evaluate import report as evaluate_report
 from convalgos.tools.evaluate.learned import Learned
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
@@ -209,6 +209,18 @@ def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
     found = regret.measured_layers([recorded_tables.read_table_file(path)])
     plain = regret.evaluate("analytic", ranker.analytic, found)
     assert regret.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
+
+
+def test_what_plans_that_adapt_would_do():
+    """The second in the order of the predictions is the fastest; the third is not tied, whatever it takes."""
+    told = {"cpu.direct": 1.0, OWN: 1.2, BLAS: 2.0}
+    one = case(cpu__direct=flat(1.5), cpu__im2col__own=flat(1.0), cpu__im2col__blas=flat(0.8))
+    candidates = tuple(replace(c, predicted_s=told[c.id], estimate_s=told[c.id]) for c in one.candidates)
+    found = adapting.replay_adapting([replace(one, candidates=candidates)])
+    assert found.mean == pytest.approx(1.25) and found.calls == (4.0,) and found.needed == (2.0,)
+    assert found.overheads == pytest.approx([(2 * 1.5 + 8 * 1.0) / 10 / 0.8])
+    alone = adapting.replay_adapting([replace(one, candidates=candidates[:1])])
+    assert alone.calls == (0.0,) and alone.regrets == (1.0,) and "mean regret 1.000" in str(alone)
 
 
 def test_nothing_to_judge():

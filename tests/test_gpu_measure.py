@@ -206,8 +206,8 @@ def test_where_all_that_promise_much_fail_another_is_taken(on_the_shim, wisdom, 
         raise RuntimeError("no cuBLAS")
 
     monkeypatch.setattr(type(first), "plan", plan)
-    monkeypatch.setattr(race, "_starters", lambda candidates, *more: list(candidates)[:1])
-    found = ca.plan(PROBLEM, device="cuda", effort="measure", allow=ALLOWED)
+    monkeypatch.setattr(race, "starters", lambda candidates, *more: list(candidates)[:1])
+    found = ca.plan(PROBLEM, device="cuda", effort="adapt", allow=ALLOWED)  # which measures, on a GPU
     assert found.algorithm == second.id and "no cuBLAS" in found.explain()
 
 

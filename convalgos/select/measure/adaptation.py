@@ -77,7 +77,7 @@ class Adaptation:
 
     @property
     def first(self) -> Tried:
-        """What is predicted the fastest."""
+        """Whose turn comes first."""
         return next(iter(self._tried.values()))
 
     @property

@@ -31,6 +31,7 @@ from convalgos.select.constraints import Constraints
 from convalgos.select.measure import adaptation
 from convalgos.select.measure.adaptation import Adaptation, Tried
 from convalgos.select.measure.elimination import MOST_TIED
+from convalgos.select.measure.race import starters
 from convalgos.select.ranking import Ranking
 
 CALLS_EACH = 3  # of the expected calls, for each candidate that is tried: fewer calls do not pay for more
@@ -69,7 +70,7 @@ def _planned(ranking: Ranking, constraints: Constraints, device: str) -> dict[st
     """The plans of the candidates that are worth some of the calls; none for fewer than two."""
     calls = constraints.expected_calls
     most = MOST_TIED if calls is None else min(MOST_TIED, calls // CALLS_EACH)
-    tied = ranking.tied[:most]
+    tied = starters(ranking.tied, ranking.model_error)[:most]
     found = {}
     for candidate in tied if len(tied) > 1 else ():
         with suppress(Unsupported):  # known only now

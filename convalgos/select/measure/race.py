@@ -65,7 +65,7 @@ def race(
         What is known of each candidate that was run: its samples, or how it failed.
     """
     running = _Race(problem, backend, time_budget, runs_budget)
-    running.first_runs(_starters(candidates, within), progress)
+    running.first_runs(starters(candidates, within), progress)
     running.rounds(progress)
     return running.result()
 
@@ -247,8 +247,12 @@ def open_questions(candidates: Sequence[Candidate]) -> list[Candidate]:
     return measured[:1] + [c for c in candidates if c.measured_s is None]
 
 
-def _starters(candidates: Sequence[Candidate], within: float) -> list[Candidate]:
-    """Those worth a run; the ones that disturb whoever runs next come last, and only if they promise much."""
+def starters(candidates: Sequence[Candidate], within: float) -> list[Candidate]:
+    """Those worth a run; the ones that disturb whoever runs next come last, and only if they promise much.
+
+    Args:
+        within: times the best prediction.
+    """
     best = min((c.estimate_s for c in candidates), default=0.0)
     calm = [c for c in candidates if not c.algorithm.spins and c.estimate_s <= within * best]
     others = [c for c in candidates if c.algorithm.spins and c.estimate_s <= min(within, SPINNERS) * best]
