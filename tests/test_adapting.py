@@ -417,7 +417,7 @@ def test_rankings_mark_what_the_models_cannot_tell(paced):
     assert [c.id for c in ranking.tied] == ranking.to_dict()["tied"] == [A, B]
     text = str(ranking)
     assert "\n->cpu.paced.a" in text and "\n~ cpu.paced.b" in text and "\n  cpu.paced.c" in text
-    assert f"~ tied: within the models' error ({MODEL_ERROR:g}x) of the first" in text
+    assert f"  tied: the first 2, within the models' error ({MODEL_ERROR:g}x)" in text
     near = PROBLEM.replace(x_shape=(2, 3, 6, 6))
     devices.store().record(near, {i: ca.select.measured.Measured((1.0,)) for i in (A, B, C)})
     scaled = ca.explain(PROBLEM, allow="cpu.paced")

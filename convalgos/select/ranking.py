@@ -222,11 +222,9 @@ class Ranking(Tabular):
             lines.append(
                 f"  margin: {first.id} is {self.margin:.2f}x faster than {second.id}, as {self._how}"
             )
-        if len(self.tied) > 1:
-            error = f"{self.model_error:g}x"
-            lines.append(
-                f"~ tied: within the models' error ({error}) of the first; effort='adapt' or 'measure' tells"
-            )
+        if (tied := len(self.tied)) > 1:
+            error = f"within the models' error ({self.model_error:g}x)"
+            lines.append(f"  tied: the first {tied}, {error}; effort='adapt' or 'measure' tells them apart")
         lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
         if self.nominal and self.basis != "measured":
             lines.append("  by nominal figures of this machine: convalgos tune --machine measures it")
