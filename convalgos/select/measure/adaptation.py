@@ -63,7 +63,7 @@ class Adaptation:
 
     def __init__(self, ranking: Ranking, tried: dict[str, Tried], share: float, store: Store):
         self.problem = ranking.problem
-        self.key = FilterKey(f"adapting plan {next(_numbers)}", ranking.problem)
+        self.key = FilterKey(f"plan {next(_numbers)} of effort='adapt'", ranking.problem)
         self._ranking = ranking
         self._tried = tried
         self._share = share  # of preparing the filter that a run pays
