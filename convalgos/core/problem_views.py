@@ -5,21 +5,17 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-# What stays as it is: fields, and what need not be counted again.
-KEPT = (
-    *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
-    *("x_shape", "w_shape", "kernel_extent"),
+# What stays as it is, and need not be counted again.
+COUNTS = (
     *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
+    "kernel_extent",
 )
-_kept = attrgetter(*KEPT)
+_counts = attrgetter(*COUNTS)
 
 
 def reshaped(problem: Any, **changes: Any) -> Any:
-    """The problem with other fields and known attributes: only the spatial dimensions are seen another way."""
-    made = type(problem).__new__(type(problem))
-    made.__dict__.update(zip(KEPT, _kept(problem), strict=True))
-    made.__dict__.update(changes)
-    return made
+    """`with_valid`, of fields and known attributes: the spatial dimensions are seen another way."""
+    return problem.with_valid(**dict(zip(COUNTS, _counts(problem), strict=True)) | changes)
 
 
 def in_3d(problem: Any) -> Any:
