@@ -133,6 +133,10 @@ class Algorithm(ABC):
         """Predicted seconds to prepare the filter."""
         return PREPARE_CALL + problem.w_bytes / PACKING
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        """Of the prepared filter."""
+        return problem.w_bytes
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""
         return 0

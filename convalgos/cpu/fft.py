@@ -203,7 +203,10 @@ class Fft(Algorithm):
         return spectral_cost.spectral_seconds(self.cut(problem), self.engine, machine)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 0.0 if problem.is_empty else SPECTRUM_CALL + self.cut(problem).filter_bytes / SPECTRUM_RATE
+        return 0.0 if problem.is_empty else SPECTRUM_CALL + self.filter_bytes(problem) / SPECTRUM_RATE
+
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else self.cut(problem).filter_bytes
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:

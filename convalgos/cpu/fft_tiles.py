@@ -306,6 +306,9 @@ class FftTiles(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else problem.groups * self._schedule(problem).u_bytes
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
 

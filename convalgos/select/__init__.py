@@ -1,5 +1,6 @@
 """The selector: which algorithms there are, what they are predicted to take, and which one is picked."""
 
+from convalgos.select.children import ChildPlanner
 from convalgos.select.choose import (
     explained,
     pick,
@@ -20,6 +21,7 @@ from convalgos.select.devices import (
     working_on,
 )
 from convalgos.select.estimate import cost
+from convalgos.select.extensions import DEVICES
 from convalgos.select.ranker import Ranker, analytic, find_ranker, predict, rankers, register
 from convalgos.select.ranking import Candidate, Ranking, Rejection
 from convalgos.select.registry import (
@@ -28,9 +30,12 @@ from convalgos.select.registry import (
     between_reorders,
     facing,
     find_algorithm,
+    hand_down,
     variants,
     ways,
 )
+
+hand_down({kind: ChildPlanner(kind) for kind in DEVICES})
 
 __all__ = [
     "Candidate",

@@ -49,18 +49,27 @@ def choose_plan(
     whole = selector is not None or device != "cpu" or problem.is_empty
     if whole or (known := devices.store(device).known()).lookup(problem):
         return explained(rank(problem, device, constraints, selector=selector), device)
+    algorithm, other = fastest(problem, device, constraints, known)
+    if algorithm is None:
+        return pick(problem, device, constraints)
+    choice = _explanation(problem, constraints, algorithm, other)
+    return algorithm.built(problem, algorithm.computed(problem), choice)
+
+
+def fastest(
+    problem: ConvProblem, device: str, constraints: Constraints, known: Known
+) -> tuple[Algorithm | None, ConvProblem]:
+    """Steps 2 to 6 of `choose_plan`: an algorithm that serves the problem, and the shape that it suits."""
     layer = shape_buckets.layer_of(family(problem), devices.choice_key(device), constraints)
     kept, other = _kept(problem, device, constraints, known, layer)
     if kept is not None:
-        computed = kept.computed(problem)
-        if kept.why_not(computed) is None and keeps(kept, problem, constraints):
-            return kept.built(problem, computed, _explanation(problem, constraints, kept, other))
+        serves = kept.why_not(kept.computed(problem)) is None
+        if serves and keeps(kept, problem, constraints):
+            return kept, other
     found = search(problem, device, constraints)
-    if not found:
-        return pick(problem, device, constraints)
-    if kept is None and len(layer.chosen) < shape_buckets.EXACT:
+    if found and kept is None and len(layer.chosen) < shape_buckets.EXACT:
         layer.chosen[shape_buckets.place_of(problem)] = found[0].algorithm
-    return _built(found[0], _explanation(problem, constraints))
+    return (found[0].algorithm if found else None), problem
 
 
 def _kept(
@@ -87,20 +96,17 @@ def _kept(
 
 
 def _explanation(
-    problem: ConvProblem,
-    constraints: Constraints,
-    algorithm: Algorithm | None = None,
-    other: ConvProblem | None = None,
+    problem: ConvProblem, constraints: Constraints, algorithm: Algorithm, other: ConvProblem
 ) -> Choice:
     """What a plan of steps 2 to 6 tells of the choice; it is found when it is asked for.
 
     Args:
-        algorithm, other: what was picked as it suits another shape.
+        other: the shape that the algorithm was picked for.
     """
 
     def told() -> str:
         ranking = str(rank(problem, "cpu", constraints))
-        if algorithm is None or other == problem:
+        if other == problem:
             return ranking
         return f"{algorithm.id} by what suits {other}, scaled\n{ranking}"
 

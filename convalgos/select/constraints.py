@@ -10,6 +10,7 @@ from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.near_names import did_you_mean
+from convalgos.core.planner import Composite
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan
 
@@ -83,7 +84,7 @@ class Constraints:
         ids = [a.id for a in (*known, *more)]
         for argument in ("allow", "deny"):
             for name in getattr(self, argument) or ():
-                if not any(_covers(name, i) for i in ids):
+                if not any(covers(name, i) for i in ids):
                     hint = did_you_mean(name, sorted(names)) or ", as `convalgos algorithms` lists them"
                     raise ValueError(f"{argument}={name!r} must be a family or an id{hint}")
 
@@ -102,9 +103,9 @@ class Constraints:
             found["deterministic"] = "its sums differ in their last bits from run to run"
         if self.strict_nan and algorithm.spreads_nan:
             found["strict_nan"] = "a NaN in x would reach outputs beyond its footprint"
-        if self.allow is not None and not any(_covers(name, algorithm.id) for name in self.allow):
+        if self.allow is not None and not any(covers(name, algorithm.id) for name in self.allow):
             found["allow"] = f"is not among allow={', '.join(self.allow)}"
-        if denied := [name for name in self.deny if _covers(name, algorithm.id)]:
+        if denied := [name for name in self.deny if covers(name, algorithm.id)]:
             found["deny"] = f"is denied by deny={denied[0]}"
         return found
 
@@ -116,7 +117,9 @@ class Constraints:
 
 
 def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
-    """The algorithm in the setting that keeps the limits."""
+    """The algorithm in the setting that keeps the limits; of one of sub-problems, these keep them."""
+    if isinstance(algorithm, Composite) and algorithm.planner is not None:
+        algorithm = algorithm.planned_by(algorithm.planner.under(constraints, algorithm.id))
     if constraints is None or not constraints.active:
         return algorithm
     return algorithm.within(
@@ -151,6 +154,6 @@ def _names(argument: str, value: Any) -> tuple[str, ...]:
     return names
 
 
-def _covers(name: str, algorithm_id: str) -> bool:
+def covers(name: str, algorithm_id: str) -> bool:
     """Whether a name is the id, or a family that the id is of."""
     return algorithm_id == name or algorithm_id.startswith(name + ".")

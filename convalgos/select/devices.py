@@ -87,6 +87,12 @@ def working_on(device: str) -> AbstractContextManager[Any]:
     return nullcontext() if device == "cpu" else _gpu().use(_gpu().named(device))
 
 
+def current_device(kind: str) -> str:
+    """The name of the device of a kind, "cpu" or "gpu", that the calling thread works on."""
+    found: str = kind if kind == "cpu" else _gpu().current().name
+    return found
+
+
 def _gpu() -> Any:
     """What there is of GPUs, imported where one is asked for."""
     from convalgos.gpu import device

@@ -15,6 +15,7 @@ from typing import Any
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.near_names import did_you_mean
+from convalgos.core.planner import Composite, Planner
 from convalgos.core.problem import ConvProblem
 from convalgos.select import extensions
 from convalgos.select.extensions import DEVICES
@@ -22,6 +23,7 @@ from convalgos.select.extensions import DEVICES
 _added: dict[str, Algorithm] = {}  # by id, those from outside
 # By device, direction and whether reorders may pay: the algorithms that were listed, and `ways_by_family`.
 _families: dict[tuple[str, str, bool], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
+_planners: dict[str, Planner] = {}  # by device, of sub-problems
 
 
 @cache
@@ -31,7 +33,14 @@ def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
         "convalgos.algorithms", lambda name, found: add_algorithms(*extensions.algorithms_of(found))
     )
     found = [a for a in (*_own(), *_added.values()) if device in (None, a.device)]
-    return tuple(sorted(found, key=lambda a: a.id))
+    planned = (a.planned_by(_planners[a.device]) if isinstance(a, Composite) else a for a in found)
+    return tuple(sorted(planned, key=lambda a: a.id))
+
+
+def hand_down(planners: dict[str, Planner]) -> None:
+    """Give the algorithms that are made of sub-problems what plans these: one planner for each device."""
+    _planners.update(planners)
+    _forget()
 
 
 def add_algorithms(*algorithms: Algorithm) -> None:
@@ -134,9 +143,13 @@ def _gaining(direction: str) -> tuple[Algorithm, ...]:
 
 @cache
 def between_reorders(direction: str) -> tuple[Algorithm, ...]:
-    """The algorithms of the CPU that compute a direction, each in the other layout; but not the reference."""
+    """The algorithms of the CPU that compute a direction, each in the other layout.
+
+    But not the reference, nor what is made of sub-problems, each of which may go between reorders itself.
+    """
     found = (a for a in algorithms_on("cpu", direction) if direction in a.directions)
-    return tuple(_reordered().Reordered(a) for a in found if a.family != "cpu.reference")
+    those = (a for a in found if a.family != "cpu.reference" and not isinstance(a, Composite))
+    return tuple(_reordered().Reordered(a) for a in those)
 
 
 @cache

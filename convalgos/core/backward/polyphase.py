@@ -42,10 +42,14 @@ class Phase:
     def part(self, dy: Any, layout: str) -> Any:
         """The rows of dy that it reads: a view, or dy itself."""
         first = 2 if layout == "channels_first" else 1
-        sizes = dy.shape[first : first + len(self.rows)]
+        reads = self.reads(dy.shape[first : first + len(self.rows)], first)
+        return dy if reads is None else dy[reads]
+
+    def reads(self, sizes: Shape, first: int) -> tuple[slice, ...] | None:
+        """Slices of dy that it reads, whose dimensions from the first on have these sizes; None of all."""
         if all(rows == (0, size) for rows, size in zip(self.rows, sizes, strict=True)):
-            return dy
-        return dy[(slice(None),) * first + tuple(slice(*rows) for rows in self.rows)]
+            return None
+        return (slice(None),) * first + tuple(slice(*rows) for rows in self.rows)
 
 
 @lru_cache(64)  # of large strides they are thousands

@@ -5,30 +5,29 @@ that algorithm once, on dy and the rotated filter, into dx itself. With a stride
 
 1. the problem is split into sub-problems, one for each phase, or one for all (`subproblems`);
 2. these are computed into scratch: slice by slice where each thread can have slices of its own
-   (`per_thread`), else each sub-problem by all threads;
+   (`per_thread`), else each sub-problem by all threads (`phases_plan`);
 3. the phases are interleaved into dx (`interleave`).
+
+All sub-problems go to that one algorithm. `cpu/polyphase.py` has each of them planned by itself.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward import interleave, slices
+from convalgos.cpu.backward import slices
 from convalgos.cpu.backward.per_thread import SlicedPlan
+from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, scratch_bytes
 from convalgos.cpu.backward.slices import Slicing, slicing
-from convalgos.cpu.backward.subproblems import Subproblem, distinct_forwards, filters_of, subproblems
+from convalgos.cpu.backward.subproblems import Subproblem, distinct_forwards, subproblems
 
 # Products of phases together, zeros among them, for each that they have apart, up to which they are computed
 # together: by transforms, which then have one kernel and read dy once, and by sums of products, where dx has
@@ -92,12 +91,6 @@ class BackwardData(ByForward):
     def _together(self, problem: ConvProblem) -> bool:
         return not problem.is_empty and len(self.subproblems(problem)[0].phases) > 1
 
-    def scratch_elements(self, problem: ConvProblem) -> int:
-        """Of all phases that are computed before they are interleaved, where threads share each of them."""
-        return (
-            0 if is_whole(problem) else sum(count * math.prod(f.y_shape) for f, count in self.kinds(problem))
-        )
-
     def slicing(self, problem: ConvProblem) -> Slicing | None:
         return slicing(problem, self.inner, self.spare(problem))
 
@@ -105,15 +98,7 @@ class BackwardData(ByForward):
         if cut := self.slicing(problem):
             return slices.slices_seconds(cut, self.inner, machine)
         sums = sum(count * self.inner.cost(f, machine) for f, count in self.kinds(problem))
-        elements = self.scratch_elements(problem)
-        if not elements:
-            return sums
-        scratch = elements * problem.itemsize
-        held = scratch + problem.x_bytes + problem.y_bytes
-        # from scratch to dx; beyond the caches a store reads its line first
-        moved = scratch + problem.x_bytes * (2 if held > machine.l3_bytes else 1)
-        copied = interleave.interleave_seconds(problem, machine)
-        return sums + machine.launch + max(machine.stream(moved, held), copied)
+        return sums + interleaving_seconds(problem, self.kinds(problem), machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
@@ -127,60 +112,12 @@ class BackwardData(ByForward):
             return 0
         if cut := self.slicing(problem):
             return slices.slices_workspace_bytes(cut, self.inner)
-        each = [self.inner.workspace_bytes(f) for f, _ in self.kinds(problem)]
-        return max(each, default=0) + self.scratch_elements(problem) * problem.itemsize
+        kinds = self.kinds(problem)
+        each = [self.inner.workspace_bytes(f) for f, _ in kinds]
+        return sum(each) + scratch_bytes(problem, kinds)
 
     def plan(self, problem: ConvProblem) -> Plan:
         if cut := self.slicing(problem):
             return SlicedPlan(problem, self, cut)
-        return BackwardDataPlan(problem, self)
-
-
-# --- plan ------------------------------------------------------------------------------------
-
-
-class BackwardDataPlan(Plan):
-    def __init__(self, problem: ConvProblem, algorithm: BackwardData):
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._whole = is_whole(problem)
-        self._subproblems = algorithm.subproblems(problem)
-        self._elements = algorithm.scratch_elements(problem)
-        shared = {f: algorithm.child_plan(f) for f, _ in algorithm.kinds(problem)}
-        self._shared = tuple(shared.values())
-        self._plans = [shared[p.forward] if p.forward else None for p in self._subproblems]
-
-    def prepare_filter(self, w: np.ndarray) -> list[Any]:
-        rotated = filters_of(self._subproblems, w, self.problem.groups)
-        return [
-            plan.prepare_filter(part) if plan and part is not None else None
-            for part, plan in zip(rotated, self._plans, strict=True)
-        ]
-
-    def new_workspace(self) -> Any:
-        spaces = {plan: plan.new_workspace() for plan in self._shared}
-        return spaces, aligned_empty(self._elements, self._dtype)
-
-    def run(
-        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
-        workspace: Any,
-    ) -> None:  # fmt: skip
-        p, (spaces, scratch) = self.problem, workspace
-        together = len(self._subproblems[0].phases)
-        biases = bias if bias is None or together == 1 else np.tile(bias, together)
-        addresses: list[int] = []
-        done = 0
-        for subproblem, plan, filters in zip(self._subproblems, self._plans, w, strict=True):
-            if plan is None:
-                addresses.append(0)
-                continue
-            shape = plan.problem.array_shapes[2]
-            target = y if self._whole else scratch[done : done + math.prod(shape)].reshape(shape)
-            done += target.size
-            dy = np.ascontiguousarray(subproblem.whole.part(x, p.layout))
-            plan.run(dy, filters, biases, activation, target, spaces[plan])
-            addresses += [target.ctypes.data + start * p.itemsize for start in subproblem.starts(p.layout)]
-        if not self._whole:
-            fill = np.zeros(p.C, self._dtype) if bias is None else bias.copy()
-            if activation is not None:
-                np.maximum(fill, 0, out=fill)
-            interleave.interleave_phases(p, addresses, together, fill, y)
+        plans = {f: self.child_plan(f) for f, _ in self.kinds(problem)}
+        return PhasesPlan(problem, self, self.subproblems(problem), plans)

@@ -13,7 +13,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place_strided
 from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import RUN_FIELDS, arguments
+from convalgos.cpu.runtime.plan import RUN_FIELDS, arguments, by_name
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
@@ -35,22 +35,37 @@ INTERLEAVE_ARGUMENTS = arguments(
 )
 
 
-def interleave_phases(
-    problem: ConvProblem, addresses: Sequence[int], together: int, fill: np.ndarray, dx: np.ndarray
-) -> None:
-    """dx[..., start::stride] = phase, for each of the `polyphase.phases` of a problem, in their order.
+class Interleaving:
+    """dx[..., start::stride] = phase, for each of the `polyphase.phases` of a problem. One run at a time."""
 
-    Args:
-        addresses: of the phases, C-contiguous in the problem's layout; 0 where no tap reaches it.
-        together: phases whose channels are side by side, as those of an array of so many times C; or 1.
-        fill: (C,) what a phase is filled with that no tap reaches.
-        dx: C-contiguous in the problem's layout.
-    """
-    tasks = jit.thread_count()
-    sizes, table, rows = phase_sizes(problem, together), places(problem, addresses), fill_rows(problem, fill)
-    args = interleave_arguments(problem, tasks, sizes, together)
-    args["x"], args["y"], args["bias"] = table.ctypes.data, dx.ctypes.data, rows.ctypes.data
-    jit.launch(interleave_kernel(problem), args.ctypes.data, tasks)
+    def __init__(self, problem: ConvProblem, addresses: Sequence[int], together: int):
+        """
+        Args:
+            addresses: of the phases in their order, C-contiguous in the problem's layout; 0 where no tap
+                reaches it.
+            together: phases whose channels are side by side, as those of an array of so many times C; or 1.
+        """
+        self._problem, self._tasks = problem, jit.thread_count()
+        self._kernel = interleave_kernel(problem)
+        self._fills = not all(addresses)
+        self._fill = fill_rows(problem, np.zeros(problem.C if self._fills else 0, problem.dtype))
+        self._tables = (phase_sizes(problem, together), places(problem, addresses))
+        record = interleave_arguments(problem, self._tasks, self._tables[0], together)
+        record["x"], record["bias"] = self._tables[1].ctypes.data, self._fill.ctypes.data
+        self._record, self._address, self._arguments = record, record.ctypes.data, by_name(record)
+
+    def __call__(self, bias: np.ndarray | None, activation: str | None, dx: np.ndarray) -> None:
+        """Write all of dx, C-contiguous in the problem's layout.
+
+        Args:
+            bias, activation: of the output step, which a phase that no tap reaches consists of.
+        """
+        if self._fills:
+            fill = np.zeros(self._problem.C, dx.dtype) if bias is None else bias
+            fill = fill if activation is None else np.maximum(fill, 0)
+            self._fill[...] = fill_rows(self._problem, fill)
+        self._arguments.y = dx.ctypes.data
+        jit.launch(self._kernel, self._address, self._tasks)
 
 
 def interleave_kernel(problem: ConvProblem) -> int:

@@ -88,6 +88,9 @@ class Reordered(ByForward):
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return self.inner.granule(problem.relaid)
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        return self.inner.filter_bytes(problem.relaid)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """x and y in the other layout, and what the algorithm needs."""
         if problem.is_empty:

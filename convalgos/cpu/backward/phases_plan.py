@@ -1,0 +1,116 @@
+"""The phases of a gradient of the input one after the other, each by all threads, and then interleaved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.backward.polyphase import is_whole
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward import interleave
+from convalgos.cpu.backward.subproblems import Subproblem, filters_of
+
+Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
+
+
+def scratch_bytes(problem: ConvProblem, kinds: Kinds) -> int:
+    """Of all phases that are computed before they are interleaved."""
+    if is_whole(problem):
+        return 0
+    return problem.itemsize * sum(count * math.prod(f.y_shape) for f, count in kinds)
+
+
+def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -> float:
+    """Predicted time to bring the phases from scratch into dx."""
+    scratch = scratch_bytes(problem, kinds)
+    if not scratch:
+        return 0.0
+    held = scratch + problem.x_bytes + problem.y_bytes
+    # from scratch to dx; beyond the caches a store reads its line first
+    moved = scratch + problem.x_bytes * (2 if held > machine.l3_bytes else 1)
+    return machine.launch + max(machine.stream(moved, held), interleave.interleave_seconds(problem, machine))
+
+
+class PhasesPlan(Plan):
+    """Runs the plan of each sub-problem, and interleaves what they computed."""
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        algorithm: Algorithm,
+        found: Sequence[Subproblem],
+        plans: Mapping[ConvProblem, Plan],
+    ):
+        """
+        Args:
+            found: the `subproblems` of the problem.
+            plans: of their forward problems.
+        """
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        # A filter serves plans whose phases go to the same algorithms.
+        by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
+        self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
+        self._whole = is_whole(problem)
+        self._subproblems = found
+        self._together = len(found[0].phases)
+        self._plans = [plans[p.forward] if p.forward else None for p in found]
+        first = 2 if problem.layout == "channels_first" else 1
+        self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
+
+    def prepare_filter(self, w: np.ndarray) -> list[Any]:
+        rotated = filters_of(self._subproblems, w, self.problem.groups)
+        return [
+            plan.prepare_filter(part) if plan and part is not None else None
+            for part, plan in zip(rotated, self._plans, strict=True)
+        ]
+
+    def new_workspace(self) -> PhasesWorkspace:
+        return PhasesWorkspace(self.problem, self._subproblems, self._plans)
+
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        biases = bias if bias is None or self._together == 1 else np.tile(bias, self._together)
+        for plan, filters, reads, target, inner in zip(
+            self._plans, w, self._reads, workspace.targets, workspace.inner, strict=True
+        ):
+            if plan is not None:
+                dy = x if reads is None else np.ascontiguousarray(x[reads])
+                plan.run(dy, filters, biases, activation, y if target is None else target, inner)
+        if workspace.interleaving is not None:
+            workspace.interleaving(bias, activation, y)
+
+
+class PhasesWorkspace:
+    """Of one run at a time: where sub-problems are computed, in what workspaces, what interleaves them."""
+
+    def __init__(
+        self, problem: ConvProblem, found: Sequence[Subproblem], plans: Sequence[Plan | None]
+    ) -> None:
+        spaces = {plan: plan.new_workspace() for plan in plans if plan}
+        self.inner = [spaces[plan] if plan else None for plan in plans]
+        self.targets: list[np.ndarray | None] = [None] * len(plans)  # dx itself where it is one phase
+        self.interleaving: interleave.Interleaving | None = None
+        if is_whole(problem):
+            return
+        shapes = [plan.problem.array_shapes[2] if plan else (0,) for plan in plans]
+        scratch = aligned_empty(sum(map(math.prod, shapes)), np.dtype(problem.dtype))
+        addresses: list[int] = []
+        done = 0
+        for i, (child, plan, shape) in enumerate(zip(found, plans, shapes, strict=True)):
+            if plan is None:
+                addresses.append(0)
+                continue
+            target = scratch[done : done + math.prod(shape)].reshape(shape)
+            self.targets[i], done = target, done + target.size
+            starts = child.starts(problem.layout)
+            addresses += [target.ctypes.data + start * problem.itemsize for start in starts]
+        self.interleaving = interleave.Interleaving(problem, addresses, len(found[0].phases))
