@@ -221,6 +221,14 @@ def test_sub_problems_are_searched_for_once_and_where_they_may_win(asked):
     assert asked == searched
 
 
+def test_sub_problems_on_a_gpu():
+    child = problem_of("n32 c128 h28 w28 k64 r3 s3 p1")
+    with ca.select.working_on("sm_90"):
+        found = ChildPlanner("gpu").best(child)
+    first = ca.explain(child, device="sm_90").candidates[0]
+    assert (found.algorithm.id, found.run_s) == (first.id, first.predicted_s)
+
+
 def test_planners_that_are_equal_find_the_same(wisdom):
     one = ChildPlanner("cpu").under(ca.select.Constraints(deny=WINOGRAD), "cpu.polyphase")
     other = ChildPlanner("cpu").under(ca.select.Constraints(deny=WINOGRAD), "cpu.polyphase")
