@@ -235,6 +235,5 @@ def _told(name: str, m: Measured) -> str:
     error = "not checked" if m.error is None else f"error {m.error:.1e}"
     count = len(m.samples_s)
     samples = "1 sample" if count == 1 else f"±{m.spread / 2:.0%} of {count:2d}"
-    return (
-        f"{name:24s} {m.median_s * 1e6:10.1f} us {samples}, {m.workspace_bytes / 1e6:8.2f} MB, {error:>13s}"
-    )
+    told = f"{m.median_s * 1e6:10.1f} us {samples}, {m.workspace_bytes / 1e6:8.2f} MB, {error:>13s}"
+    return f"{name:24s} {told}{', adapted' if m.adapted else ''}"
