@@ -178,11 +178,8 @@ class ConvProblem:
     @cached_attribute
     def array_shapes(self) -> tuple[Shape, Shape, Shape]:
         """Shapes of these arrays in memory; a gradient has the shape of what it is the gradient of."""
-        shapes = {
-            "x": self.array_shape(self.x_shape),
-            "w": self.w_shape,
-            "y": self.array_shape(self.y_shape),
-        }
+        x, y = self.array_shape(self.x_shape), self.array_shape(self.y_shape)
+        shapes = {"x": x, "w": self.w_shape, "y": y}
         first, second, result = (shapes[name[-1]] for name in self.arrays)
         return first, second, result
 
@@ -298,8 +295,13 @@ class ConvProblem:
 
     def with_valid(self, **changes: Any) -> ConvProblem:
         """`replace` by fields that are known to be valid, in their final form: nothing is checked."""
-        made = ConvProblem.__new__(ConvProblem)
-        made.__dict__.update(self.__getstate__() | changes)
+        return self.of_attributes(self.__getstate__() | changes)
+
+    @classmethod
+    def of_attributes(cls, known: dict[str, Any]) -> ConvProblem:
+        """The problem of these fields, and attributes that need not be computed again; nothing is checked."""
+        made = cls.__new__(cls)
+        made.__dict__.update(known)
         return made
 
     @cached_attribute

@@ -5,17 +5,18 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-# What stays as it is, and need not be counted again.
-COUNTS = (
+# What stays as it is: fields, and what need not be counted again.
+KEPT = (
+    *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
+    *("x_shape", "w_shape", "kernel_extent"),
     *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
-    "kernel_extent",
 )
-_counts = attrgetter(*COUNTS)
+_kept = attrgetter(*KEPT)
 
 
 def reshaped(problem: Any, **changes: Any) -> Any:
-    """`with_valid`, of fields and known attributes: the spatial dimensions are seen another way."""
-    return problem.with_valid(**dict(zip(COUNTS, _counts(problem), strict=True)) | changes)
+    """The problem with other fields and known attributes: its spatial dimensions are seen another way."""
+    return problem.of_attributes(dict(zip(KEPT, _kept(problem), strict=True)) | changes)
 
 
 def in_3d(problem: Any) -> Any:
