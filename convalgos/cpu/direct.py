@@ -26,7 +26,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import packed_blocking, panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     PanelBlocks,
@@ -41,6 +41,8 @@ from convalgos.cpu.gemm.blocking import (
     run_pixels,
     table_number,
 )
+from convalgos.cpu.gemm.packed_blocking import PackedCut
+from convalgos.cpu.gemm.packed_plan import PackedPlan
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, cached_by_threads, plan_threads
@@ -171,6 +173,22 @@ def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: int, parts: int, thr
     return max(end - start for start, end in pairwise(starts)) / parts
 
 
+@cached_by_threads(256)
+def run_cycles(problem: ConvProblem) -> tuple[float, PackedCut | None]:
+    """Of a 1x1 layer whose pixels are neighbours: cycles of the busiest thread, and how pixels are packed
+    where that takes less than to read them as they lie. Of other layers (0, None)."""
+    p, threads = flat_view(problem), plan_threads()
+    run = p.is_pointwise and p.spatial == p.spatial_out == (1, p.spatial[1], 1)
+    if not run or p.layout != "channels_first" or p.is_empty:
+        return 0.0, None
+    cut = direct_blocking(problem)
+    in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
+    if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:
+        return in_place, None
+    packed = packed_blocking.packed_cut(p, threads)
+    return min((in_place, None), packed, key=lambda found: found[0])
+
+
 # --- kernels ---------------------------------------------------------------------------------
 
 DIRECT_ARGUMENTS = arguments(
@@ -288,6 +306,9 @@ class Direct(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        if cycles := run_cycles(problem)[0]:
+            sums = packed_blocking.seconds(cycles, problem, machine)
+            return CALL + machine.launch + sums + _memory(problem, machine) / 2
         cut = direct_blocking(problem)
         p = cut.problem
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
@@ -302,17 +323,23 @@ class Direct(SingleThreaded, Algorithm):
         return CALL + machine.launch + sums + copies + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        sums = panels.product_seconds(problem, machine) * panels.crowding(problem)
-        return CALL + machine.launch + sums + _memory(problem, machine)
+        sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
+        if problem.is_pointwise:
+            return CALL + machine.launch + 0.9 * sums + 0.5 * memory
+        return CALL + machine.launch + sums * panels.crowding(problem) + memory
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else plan_threads() * direct_blocking(problem).scratch_bytes
+        if problem.is_empty:
+            return 0
+        cut = run_cycles(problem)[1] or direct_blocking(problem)
+        return plan_threads() * cut.scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
-        return DirectPlan(problem, self)
+        packed = run_cycles(problem)[1]
+        return PackedPlan(problem, self, packed) if packed else DirectPlan(problem, self)
 
 
 ALGORITHMS = (Direct(),)

@@ -24,7 +24,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import row_panels
+from convalgos.cpu.gemm import packed_blocking, row_panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -46,7 +46,9 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
 CROSSING = 1.15  # times the sums where vectors of a 1x1 layer cross lines; Xeon (Granite Rapids), 1.1 to 1.3
+DEEP = 1.1  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
+CLOSE = 0.5  # times the copies, of a 1x1 layer that mostly stays in L2; Xeon (Granite Rapids)
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
 ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate, Xeon (Granite Rapids)
 
@@ -253,16 +255,24 @@ class DirectPixels(SingleThreaded, Algorithm):
         cut = row_blocking(problem)
         p = cut.problem
         waits = (_waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k) * _crossing(p)
+        if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
+            waits *= DEEP
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
         compute = balance * p.flops * filled * waits / machine.peak(p.dtype)
+        if cut.images == 1 and cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
+            waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
+            compute += packed_blocking.seconds(waiting, p, machine)
         rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
         row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
         if p.stride[2] > strided_rows.MOST_STRIDE:
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
-        return CALL + machine.launch + compute + copied + _memory(p, machine)
+        moved = copied + _memory(p, machine)
+        if p.is_pointwise and p.x_bytes + p.y_bytes <= 2 * machine.threads * machine.l2_bytes:
+            moved *= CLOSE
+        return CALL + machine.launch + compute + moved
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
@@ -270,8 +280,8 @@ class DirectPixels(SingleThreaded, Algorithm):
         waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
-        computed += 2 * copied / machine.cache_bandwidth
-        return CALL + machine.launch + computed + _memory(problem, machine)
+        moved = 2 * copied / machine.cache_bandwidth + _memory(problem, machine)
+        return CALL + machine.launch + computed + moved * (CLOSE if problem.is_pointwise else 1.0)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * row_blocking(problem).scratch_bytes

@@ -37,7 +37,8 @@ from convalgos.cpu.vectors import microkernel, simd
 
 GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on large products; Zen 5
 GEMM_CALL = {"blas": 6e-6, "mkl": 8e-6, "own": 6e-6}  # seconds of Python and launch around a product
-IN_PLACE = 1.12  # times the sums of patches where x is read as it lies; 1x1 layers on a Xeon (Granite Rapids)
+# Times the sums of patches where x is read as it lies, of 1x1 layers on a Xeon (Granite Rapids).
+IN_PLACE = {"channels_first": 1.2, "channels_last": 1.12}
 COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
 
 # --- plan ------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Im2col(Algorithm):
         if self.gemm == "own":
             rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
-            in_place = 1.0 if cut.needed else IN_PLACE * panels.crowding(p)
+            in_place = 1.0 if cut.needed else IN_PLACE[p.layout] * panels.crowding(p)
             product = panels.product_seconds(p, machine) * spare * in_place
             calls = 2 * cut.blocks
         else:

@@ -32,7 +32,7 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
-from convalgos.cpu.gemm import panels, patches, row_panels
+from convalgos.cpu.gemm import packed_plan, packed_tiles, panels, patches, row_panels
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit, mkl
 from convalgos.cpu.spectral import blocking
@@ -99,8 +99,9 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     driver.multiply_box, driver.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
-    patches.multiply_patches, jit.of_borrowed, jit.data_address, jit.of_threads, mkl.multiply_by_mkl,
-    per_thread.run_slices, spectral_kernels.run_chunks, weights_driver.share_weight_box,
+    packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
+    jit.of_threads, mkl.multiply_by_mkl, per_thread.run_slices, spectral_kernels.run_chunks,
+    weights_driver.share_weight_box,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
@@ -141,6 +142,11 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
+    for vectors, most in microkernel.PACKED_TILES[wide].items():
+        for rows in range(1, most + 1):
+            yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
+    for rows in range(1, max(microkernel.PACKED_TILES[wide].values()) + 1):
+        yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
         yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
     filters, blocks = blocking.PRODUCT_TILES[wide]

@@ -1,0 +1,137 @@
+"""How a 1x1 layer is cut where its pixels are packed: blocks of them, and parts of the filters.
+
+Threads share the pixels, and each of them reads all filters; or they share the filters, and each of them
+packs all pixels for itself. Where the rows of y are no whole lines, two threads that store neighbouring
+pixels wait for each other's line in each row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.blocking import PanelBlocks
+from convalgos.cpu.vectors import microkernel, simd
+
+LEAST_FILTERS, LEAST_PIXELS = 65, 4  # of fewer, packing a pixel takes as long as it saves
+ROOM = 0.6  # of L2, for the packed pixels of a block
+MOST_PIXELS = 896  # of a block: the sums of more outgrow the rest of L2
+FIRST_CACHE = 0.7  # of it, for the filters of a pass
+# Cycles of a thread, in each of which it makes two products of vectors; on a Xeon (Granite Rapids).
+SUMS, LOADS, WAITS = 0.85, 0.25, 1.0  # times the sums: always, for each load of one, and over the registers
+PACKING = 0.9  # for a pixel and a tap,
+OUTPUT = 6.0  # a vector of y to be stored,
+NEAR, FAR = 0.01, 0.03  # a byte of the filters to come from L2 or from beyond, once for each block,
+SHARED = 250.0  # a line of y to come from another thread, which stores the pixels beside,
+BLOCK = 1000.0  # and a block to begin and end
+IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`
+
+
+@dataclass(frozen=True)
+class PackedCut:
+    """Pixels of a block of a map, and the parts into which its filters are cut."""
+
+    problem: ConvProblem  # one long column of pixels, as of `blocking.flat_view`
+    pixels: int  # of a block
+    rows: int  # of the micro-kernel
+    vectors: int  # of filters of the micro-kernel
+    parts: int
+
+    @property
+    def panel(self) -> int:
+        """Filters of the micro-kernel."""
+        return self.vectors * simd.lanes(self.problem.itemsize)
+
+    @property
+    def panels(self) -> int:
+        """Of one group."""
+        return -(-self.problem.gemm_n // self.panel)
+
+    @property
+    def blocks(self) -> int:
+        """Of one image."""
+        return -(-math.prod(self.problem.spatial_out) // self.pixels)
+
+    @property
+    def chunk(self) -> int:
+        """Taps of a pass over a panel: equal passes, whose filters stay in the first cache."""
+        most = max(16, int(FIRST_CACHE * cache_sizes()[0]) // (self.panel * self.problem.itemsize))
+        return -(-self.problem.gemm_k // -(-self.problem.gemm_k // most))
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a packed tile, with a vector to spare: an odd number of lines, for the tiles to lie in
+        different sets of a cache."""
+        line = 64 // self.problem.itemsize
+        elements = self.problem.gemm_k * self.rows + simd.lanes(self.problem.itemsize)
+        return (-(-elements // line) | 1) * line
+
+    @property
+    def packed_bytes(self) -> int:
+        return -(-self.pixels // self.rows) * self.pitch * self.problem.itemsize
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task: packed tiles, then [pixel][panel] sums with spare rows for the last tile."""
+        sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
+        return whole_lines(self.packed_bytes + sums * self.problem.itemsize)
+
+
+@lru_cache(1024)
+def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
+    """The cut that takes the fewest cycles of the busiest thread, and these."""
+    image, lanes = math.prod(p.spatial_out), simd.lanes(p.itemsize)
+    best = math.inf, 0, 0, 0, 0
+    for vectors, most in microkernel.PACKED_TILES[vector_bytes()].items():
+        count = -(-p.gemm_n // (vectors * lanes))  # panels
+        room = max(2 * most, int(ROOM * cache_sizes()[1]) // (p.itemsize * p.gemm_k))
+        least = -(-image // min(image, room, MOST_PIXELS))  # blocks of an image
+        even = least if p.N * p.groups % threads == 0 else -(-least // threads) * threads
+        for parts, blocks in {(1, even), (min(threads, count), least)}:
+            pixels = -(-image // blocks)
+            if image % lanes == 0:  # a block begins with a line of y
+                pixels = -(-pixels // lanes) * lanes
+            rows = -(-pixels // -(-pixels // most))
+            cycles = _cycles(p, pixels, rows, vectors, count, parts, threads)
+            best = min(best, (cycles, pixels, rows, vectors, parts))
+    return best[0], PackedCut(p, *best[1:])
+
+
+def _cycles(
+    p: ConvProblem, pixels: int, rows: int, vectors: int, count: int, parts: int, threads: int
+) -> float:
+    """Of the thread that has the most to do."""
+    each = -(-count // parts)  # panels of a part
+    line = vectors * vector_bytes()  # of a tap of a panel
+    fetch = line * (FAR if each * line * p.gemm_k > cache_sizes()[1] // 2 else NEAR)
+    waits = SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
+    summed = max(pixels, -(-pixels // rows) * (rows - 1))  # with spare rows
+    panel = p.gemm_k * (summed * vectors / 2 * waits + fetch) + pixels * vectors * OUTPUT
+    blocks = -(-math.prod(p.spatial_out) // pixels)
+    items = -(-p.N * p.groups * blocks * parts // threads)  # of a thread
+    waiting = shared_lines(p, threads) * SHARED if parts == 1 and blocks > 1 else 0.0
+    return items * (each * panel + p.gemm_k * pixels * PACKING + BLOCK) + waiting
+
+
+def cycles_in_place(cut: PanelBlocks, parts: int, busiest: float) -> float:
+    """The same where pixels are read as they lie, from the outputs of all filters of the busiest thread."""
+    p = cut.problem
+    vectors = -(-cut.panels // parts) * parts * cut.vectors  # of filters, as if all parts were the largest
+    sums = p.gemm_k / 2 * (panels.SUMS + panels.WAITS / (cut.rows * cut.vectors)) * panels.crowding(p)
+    return busiest * vectors * (IN_PLACE * sums + OUTPUT)
+
+
+def seconds(cycles: float, problem: ConvProblem, machine: Machine) -> float:
+    """Of a thread, which makes two fused multiply-adds of vectors in a cycle."""
+    return cycles * machine.threads * 4 * simd.lanes(problem.itemsize) / machine.peak(problem.dtype)
+
+
+def shared_lines(p: ConvProblem, threads: int) -> int:
+    """Lines of y in which two threads store, where threads share the pixels of an image in equal runs."""
+    whole = p.N * p.groups % threads == 0 or math.prod(p.spatial_out) % simd.lanes(p.itemsize) == 0
+    return 0 if whole or threads == 1 else p.gemm_n

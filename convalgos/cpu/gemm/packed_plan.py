@@ -1,0 +1,90 @@
+"""The plan of a 1x1 layer of channels_first maps whose pixels are packed: a matrix product of our own.
+
+Every output is summed over the channels in their order, whatever the cut: the same to the bit as where the
+pixels are read as they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import packed_tiles, panels
+from convalgos.cpu.gemm.packed_blocking import PackedCut
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan, arguments
+from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+PACKED_ARGUMENTS = arguments(
+    "size images groups channels filters image blocks block parts panel panels chunk tasks pitch "
+    "packed_bytes scratch_stride stream pack_pixel_tiles sum_packed_tiles store_run"
+)
+
+
+@jit.specialise
+def sum_packed_blocks() -> Callable[..., None]:
+    """Parts of the filters x images x groups x blocks, in this order, dealt to the tasks in equal runs.
+
+    Threads of different parts store no neighbouring pixels. For each:
+
+    1. pack the pixels of the block;
+    2. sum a panel of filters over all channels, for all pixels of the block;
+    3. store the sums in y with bias and activation.
+    """
+
+    def sum_packed_blocks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, PACKED_ARGUMENTS)[0]
+        tiles = a.scratch + task * a.scratch_stride
+        sums = tiles + a.packed_bytes
+        maps = a.images * a.groups  # of the channels of one group
+        total = a.parts * maps * a.blocks
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            part, unit = item // (maps * a.blocks), item // a.blocks % maps
+            group = unit % a.groups
+            first = item % a.blocks * a.block
+            pixels = min(a.block, a.image - first)
+            x = a.x + (unit * a.channels * a.image + first) * a.size
+            call(a.pack_pixel_tiles, (x, a.image, pixels, a.channels, a.pitch, tiles))
+            for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
+                w = a.w + (group * a.panels + panel) * a.channels * a.panel * a.size
+                call(a.sum_packed_tiles, (tiles, a.pitch, pixels, a.channels, a.chunk, w, sums))
+                k = panel * a.panel
+                filters = min(a.panel, a.filters - k)
+                bias = a.bias + (group * a.filters + k) * a.size
+                y = a.y + ((unit * a.filters + k) * a.image + first) * a.size
+                call(
+                    a.store_run,
+                    (sums, a.panel, pixels, filters, bias, a.relu, a.stream, y, a.image, 1),
+                )
+
+    return sum_packed_blocks
+
+
+class PackedPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: PackedCut):
+        p, tasks = cut.problem, plan_threads()
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        values: dict[str, int | np.ndarray] = {
+            "size": size, "images": p.N, "groups": p.groups, "channels": p.gemm_k, "filters": p.gemm_n,
+            "image": math.prod(p.spatial_out), "blocks": cut.blocks, "block": cut.pixels, "parts": cut.parts,
+            "panel": cut.panel, "panels": cut.panels, "chunk": cut.chunk, "tasks": tasks, "pitch": cut.pitch,
+            "packed_bytes": cut.packed_bytes, "scratch_stride": cut.scratch_bytes,
+            "stream": int(panels.streams_panels(p)),
+            "pack_pixel_tiles": packed_tiles.pack_pixel_tiles(size, lanes, cut.rows),
+            "sum_packed_tiles": packed_tiles.sum_packed_tiles(size, lanes, cut.rows, cut.vectors),
+            "store_run": panels.store_run(size, lanes),
+        }  # fmt: skip
+        steps = [(sum_packed_blocks(), tasks)]
+        super().__init__(problem, algorithm, PACKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
+        self._cut = cut
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(groups, panels, channels, panel)."""
+        p = self._cut.problem
+        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, p.gemm_k), self._cut.panel)
