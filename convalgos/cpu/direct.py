@@ -308,7 +308,8 @@ class Direct(SingleThreaded, Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         if cycles := run_cycles(problem)[0]:
             sums = packed_blocking.seconds(cycles, problem, machine)
-            return CALL + machine.launch + sums + _memory(problem, machine) / 2
+            within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
+            return CALL + machine.launch + sums + _memory(problem, machine) * (0.5 if within else 1.0)
         cut = direct_blocking(problem)
         p = cut.problem
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts

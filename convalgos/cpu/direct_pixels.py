@@ -48,7 +48,7 @@ LATENCY = 9  # sums that keep the arithmetic units busy
 CROSSING = 1.15  # times the sums where vectors of a 1x1 layer cross lines; Xeon (Granite Rapids), 1.1 to 1.3
 DEEP = 1.1  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
-CLOSE = 0.5  # times the copies, of a 1x1 layer that mostly stays in L2; Xeon (Granite Rapids)
+CLOSE = 0.5  # times the bytes moved, of a 1x1 layer, and copied where x stays in L2; Xeon (Granite Rapids)
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
 ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate, Xeon (Granite Rapids)
 
@@ -269,10 +269,11 @@ class DirectPixels(SingleThreaded, Algorithm):
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
         if p.stride[2] > strided_rows.MOST_STRIDE:
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
-        moved = copied + _memory(p, machine)
-        if p.is_pointwise and p.x_bytes + p.y_bytes <= 2 * machine.threads * machine.l2_bytes:
-            moved *= CLOSE
-        return CALL + machine.launch + compute + moved
+        memory = _memory(p, machine)
+        if p.is_pointwise:
+            memory *= CLOSE
+            copied *= CLOSE if p.x_bytes <= machine.threads * machine.l2_bytes // 2 else 1.0
+        return CALL + machine.launch + compute + copied + memory
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
