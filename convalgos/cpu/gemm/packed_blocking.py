@@ -96,7 +96,7 @@ def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
             pixels = -(-image // blocks)
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
-            rows = -(-pixels // -(-pixels // most))
+            rows = max(microkernel.PACKED_ROWS, -(-pixels // -(-pixels // most)))
             cycles = _cycles(p, pixels, rows, vectors, count, parts, threads)
             best = min(best, (cycles, pixels, rows, vectors, parts))
     return best[0], PackedCut(p, *best[1:])

@@ -21,7 +21,8 @@ REGISTER_TILES = {
     32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
     16: {2: 4, 1: 6},
 }
-# The same of packed rows, which all have one address.
+# The same of packed rows, which all have one address; and the fewest that are worth a kernel.
+PACKED_ROWS = 4
 PACKED_TILES = {
     64: {4: 6, 3: 8, 2: 12, 1: 16},
     32: {2: 6, 1: 8},

@@ -143,9 +143,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
     for vectors, most in microkernel.PACKED_TILES[wide].items():
-        for rows in range(1, most + 1):
+        for rows in range(microkernel.PACKED_ROWS, most + 1):
             yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
-    for rows in range(1, max(microkernel.PACKED_TILES[wide].values()) + 1):
+    for rows in range(microkernel.PACKED_ROWS, max(microkernel.PACKED_TILES[wide].values()) + 1):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
         yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
