@@ -4,8 +4,8 @@ Every output of a tile of pixels by filters is summed in registers:
 y[pixel][filter] = sum_tap x[pixel + offset[tap]] * w[tap][filter], taps over (C/groups, T, R, S). Kernel
 size, stride, dilation, number of dimensions and layout are content of the tables: one kernel serves them all.
 Outputs are cut into blocks of pixels. The input of a block is copied once, with its zero border, into scratch
-that stays in the L2 cache, or read in place where there is no padding. Wins on 1x1, strided and first layers;
-elsewhere the other algorithms are measured against it.
+that stays in the L2 cache, or read in place where there is no padding; that of 1x1 layers of many filters is
+packed (`gemm.packed_plan`). Wins on 1x1, strided and first layers; elsewhere others are measured against it.
 
 Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table over taps instead of pixels.
 """
@@ -177,11 +177,12 @@ def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: int, parts: int, thr
 def run_cycles(problem: ConvProblem) -> tuple[float, PackedCut | None]:
     """Of a 1x1 layer whose pixels are neighbours: cycles of the busiest thread, and how pixels are packed
     where that takes less than to read them as they lie. Of other layers (0, None)."""
-    p, threads = flat_view(problem), plan_threads()
-    run = p.is_pointwise and p.spatial == p.spatial_out == (1, p.spatial[1], 1)
-    if not run or p.layout != "channels_first" or p.is_empty:
+    if not problem.is_pointwise or problem.layout != "channels_first" or problem.is_empty:
         return 0.0, None
-    cut = direct_blocking(problem)
+    cut, threads = direct_blocking(problem), plan_threads()
+    p = cut.problem
+    if not p.spatial == p.spatial_out == (1, p.spatial[1], 1):
+        return 0.0, None
     in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
     if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:
         return in_place, None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
@@ -82,40 +81,36 @@ class PackedCut:
         return whole_lines(self.packed_bytes + sums * self.problem.itemsize)
 
 
-@lru_cache(1024)
 def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
     """The cut that takes the fewest cycles of the busiest thread, and these."""
-    image, lanes = math.prod(p.spatial_out), simd.lanes(p.itemsize)
+    taps, image, lanes, maps = p.gemm_k, p.spatial_out[1], simd.lanes(p.itemsize), p.N * p.groups
+    second = cache_sizes()[1]
+    in_room = int(ROOM * second) // (p.itemsize * taps)  # pixels
+    waiting = shared_lines(p, threads) * SHARED
     best = math.inf, 0, 0, 0, 0
     for vectors, most in microkernel.PACKED_TILES[vector_bytes()].items():
         count = -(-p.gemm_n // (vectors * lanes))  # panels
-        room = max(2 * most, int(ROOM * cache_sizes()[1]) // (p.itemsize * p.gemm_k))
-        least = -(-image // min(image, room, MOST_PIXELS))  # blocks of an image
-        even = least if p.N * p.groups % threads == 0 else -(-least // threads) * threads
+        least = -(-image // min(image, max(2 * most, in_room), MOST_PIXELS))  # blocks of an image
+        even = least if maps % threads == 0 else -(-least // threads) * threads
         for parts, blocks in {(1, even), (min(threads, count), least)}:
             pixels = -(-image // blocks)
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
-            rows = max(microkernel.PACKED_ROWS, -(-pixels // -(-pixels // most)))
-            cycles = _cycles(p, pixels, rows, vectors, count, parts, threads)
+            tiles = -(-pixels // most)
+            rows = max(microkernel.PACKED_ROWS, -(-pixels // tiles))
+            # of an item: a part of the filters for a block
+            panels_each, blocks = -(-count // parts), -(-image // pixels)
+            items = -(-maps * blocks * parts // threads)  # of a thread
+            line = vectors * vector_bytes()  # of a tap of a panel
+            fetch = line * (FAR if panels_each * line * taps > second // 2 else NEAR)
+            waits = SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
+            summed = max(pixels, -(-pixels // rows) * (rows - 1))  # with spare rows
+            panel = taps * (summed * vectors / 2 * waits + fetch) + pixels * vectors * OUTPUT
+            cycles = items * (panels_each * panel + taps * pixels * PACKING + BLOCK)
+            if parts == 1 and blocks > 1:
+                cycles += waiting
             best = min(best, (cycles, pixels, rows, vectors, parts))
     return best[0], PackedCut(p, *best[1:])
-
-
-def _cycles(
-    p: ConvProblem, pixels: int, rows: int, vectors: int, count: int, parts: int, threads: int
-) -> float:
-    """Of the thread that has the most to do."""
-    each = -(-count // parts)  # panels of a part
-    line = vectors * vector_bytes()  # of a tap of a panel
-    fetch = line * (FAR if each * line * p.gemm_k > cache_sizes()[1] // 2 else NEAR)
-    waits = SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
-    summed = max(pixels, -(-pixels // rows) * (rows - 1))  # with spare rows
-    panel = p.gemm_k * (summed * vectors / 2 * waits + fetch) + pixels * vectors * OUTPUT
-    blocks = -(-math.prod(p.spatial_out) // pixels)
-    items = -(-p.N * p.groups * blocks * parts // threads)  # of a thread
-    waiting = shared_lines(p, threads) * SHARED if parts == 1 and blocks > 1 else 0.0
-    return items * (each * panel + p.gemm_k * pixels * PACKING + BLOCK) + waiting
 
 
 def cycles_in_place(cut: PanelBlocks, parts: int, busiest: float) -> float:
