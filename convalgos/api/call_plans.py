@@ -21,10 +21,10 @@ def plan_for(
 ) -> Plan:
     """The plan of raw arguments, in the order of `_made`; errors are not kept."""
     # 1.0 and True are equal to 1, and not what it is
-    if type(stride) is type(padding) is type(dilation) is type(groups) is int:
-        kinds = ""
-    else:
-        kinds = repr((stride, padding, dilation, groups))
+    ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
+    if not ints:
+        ints = _are_ints(stride) and _are_ints(padding) and _are_ints(dilation) and type(groups) is int
+    kinds = "" if ints else repr((stride, padding, dilation, groups))
     key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
     try:
         kept = _kept.get((key, setting()))
@@ -38,6 +38,16 @@ def plan_for(
         _plans.add(key, made)
         return made
     return plan_for(*hashable)  # outside of the handler: what this refuses is one error, not two
+
+
+def _are_ints(value: Any) -> bool:
+    """Whether it is an int or a tuple of ints, and of nothing that is only equal to one."""
+    if type(value) is not tuple:
+        return type(value) is int
+    for v in value:  # noqa: SIM110 (a generator takes three times as long)
+        if type(v) is not int:
+            return False
+    return True
 
 
 _plans = PlanCache()

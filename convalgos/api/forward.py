@@ -21,7 +21,7 @@ from convalgos.core.arrays import (
     same_dtype,
     writable_view,
 )
-from convalgos.core.plan import PreparedFilter
+from convalgos.core.plan import Plan, PreparedFilter
 
 
 def conv(
@@ -76,21 +76,18 @@ def conv(
         >>> ca.conv(x, w, padding=1).shape
         (1, 4, 8, 8)
     """
+    if type(x) is np.ndarray and type(layout) is str and layout == "channels_first":
+        made = _plan_of_arrays(
+            x, w, stride, padding, dilation, groups, mode, algorithm, strict_nan, max_rel_error, selector
+        )
+        if made is not None:
+            return made(x, w, bias=bias, out=out, activation=activation, residual=residual)
     device = device_of(x)
     target = writable_view if device == "cpu" else as_cupy
     given = x
     x = _array("x", x, device)
     of_x = facts("x", x)
-    if isinstance(w, PreparedFilter):
-        w_shape = w.key.problem.w_shape
-        if algorithm == "auto":
-            algorithm = w.key.algorithm  # the choice was made when the filter was prepared
-    else:
-        w = _array("w", w, device)
-        w_shape, _, w_dtype = facts("w", w)
-        if not same_dtype(w_dtype, of_x.dtype):
-            call_plans.check_dtype("x", of_x.dtype)
-            raise TypeError(f"w has dtype {w_dtype}, but x has {of_x.dtype}; they must be the same")
+    w, w_shape, algorithm = _filter(w, of_x.dtype, device, algorithm)
     if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
         raise ValueError(
             f"x has shape {of_x.shape} and w {w_shape}: both must have 3, 4 or 5 dimensions, "
@@ -122,6 +119,30 @@ def conv(
 # --- inside ----------------------------------------------------------------------------------
 
 
+def _plan_of_arrays(
+    x: np.ndarray, w: Any, stride: Sizes, padding: Padding, dilation: Sizes, groups: int, mode: Mode,
+    algorithm: str, *limited: Any,
+) -> Plan | None:  # fmt: skip
+    """The plan of NumPy arrays (N, C, *spatial) in a microsecond; None where `conv` has more to look at."""
+    if type(w) is PreparedFilter:
+        w_shape = w.key.problem.w_shape
+        algorithm = w.key.algorithm if algorithm == "auto" else algorithm
+    elif type(w) is np.ndarray and w.dtype is x.dtype:
+        w_shape = w.shape
+    else:
+        return None
+    if len(w_shape) != x.ndim or not 3 <= x.ndim <= 5:
+        return None
+    strict_nan, max_rel_error, selector = limited
+    limits = ()
+    if strict_nan is not False or max_rel_error is not None or selector is not None:
+        limits = call_plans.limits(*limited)
+    return call_plans.plan_for(
+        x.shape, w_shape, stride, padding, dilation, groups, mode, "channels_first", x.dtype, algorithm,
+        "cpu", "forward", *limits,
+    )  # fmt: skip
+
+
 def is_logical_view(x: Facts | np.ndarray[Any, Any], channels: int) -> bool:
     """Whether x is (N, C, *spatial) rather than (N, *spatial, C); strides decide where both would fit."""
     if x.shape[1] != channels:
@@ -129,6 +150,18 @@ def is_logical_view(x: Facts | np.ndarray[Any, Any], channels: int) -> bool:
     if x.shape[-1] != channels:
         return True
     return channels > 1 and x.strides[1] == x.dtype.itemsize != x.strides[-1]
+
+
+def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, tuple[int, ...], str]:
+    """(w, its shape, algorithm): the choice was made when a filter was prepared."""
+    if isinstance(w, PreparedFilter):
+        return w, w.key.problem.w_shape, w.key.algorithm if algorithm == "auto" else algorithm
+    w = _array("w", w, device)
+    w_shape, _, w_dtype = facts("w", w)
+    if not same_dtype(w_dtype, dtype):
+        call_plans.check_dtype("x", dtype)
+        raise TypeError(f"w has dtype {w_dtype}, but x has {dtype}; they must be the same")
+    return w, w_shape, algorithm
 
 
 def _array(name: str, array: Any, device: str) -> Any:

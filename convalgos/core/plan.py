@@ -70,6 +70,9 @@ class PreparedFilter:
         self.data = data
 
 
+QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`
+
+
 class Plan(Tabular, ABC):
     """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
 
@@ -77,6 +80,7 @@ class Plan(Tabular, ABC):
     """
 
     choice: Choice = NOT_CHOSEN
+    _quick: QuickCall | None = None
 
     def __init__(
         self, problem: ConvProblem, algorithm: Named, workspace_bytes: int = 0, *, device: str = "cpu"
@@ -148,6 +152,14 @@ class Plan(Tabular, ABC):
         """
         if watchers and self.choice.watched:
             tell(self.problem)
+        if (
+            self._quick is not None and type(x) is np.ndarray and type(w) is PreparedFilter
+            and w.key is self._key and residual is None and (activation is None or activation == "relu")
+        ):  # fmt: skip
+            target = self._new_target() if out is None else out
+            y = self._quick(x, w.data, target, bias, activation is not None)
+            if y is not None:
+                return y
         return self._call(x, w, bias, out, activation, residual)
 
     def __repr__(self) -> str:
@@ -183,6 +195,13 @@ class Plan(Tabular, ABC):
         """Scratch for one run at a time; made when the pool is empty, then reused."""
         return None
 
+    def quick_call(self, problem: ConvProblem) -> QuickCall | None:
+        """A function (x, w, y, bias, relu) for a plan to keep as its `_quick`: it runs, and returns y.
+
+        w is from `prepare_filter`; where the rest is not laid as a problem's arrays, it returns None.
+        """
+        return None
+
     def convert(self, source: np.ndarray, target: np.ndarray) -> None:
         """target[...] = source, which are `as_laid`, one of them float32 and the other of 16 bits."""
         with np.errstate(over="ignore"):  # what is too large becomes infinity without a word, as in kernels
@@ -208,8 +227,10 @@ class Plan(Tabular, ABC):
         if type(w) is not PreparedFilter:
             given = self._checked(self._w_name, w, self._w_shape)
             w = self._in_own_form(given)
-        elif w.key is not self._key and w.key != self._key:
-            raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
+        elif w.key is not self._key:
+            if w.key != self._key:
+                raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
+            w.key = self._key  # the same, and told so at once in the next call
         fused, rest = None, None
         if bias is not None or activation is not None or residual is not None:
             bias, fused, residual, rest = self._output_step(bias, activation, residual)

@@ -75,6 +75,7 @@ class RereadPlan(Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes)
         self._inner = inner
         self._shapes = inner.problem.array_shapes
+        self._quick = inner.quick_call(problem)
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(w.reshape(self._shapes[1]))

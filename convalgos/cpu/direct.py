@@ -26,7 +26,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import packed_blocking, panels
+from convalgos.cpu.gemm import gemv, packed_blocking, panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     PanelBlocks,
@@ -307,6 +307,8 @@ class Direct(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        if gemv.is_gemv(problem):
+            return gemv.gemv_seconds(problem, machine)
         if cycles := run_cycles(problem)[0]:
             sums = packed_blocking.seconds(cycles, problem, machine)
             within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
@@ -325,6 +327,8 @@ class Direct(SingleThreaded, Algorithm):
         return CALL + machine.launch + sums + copies + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
+        if gemv.is_gemv(problem):
+            return gemv.gemv_seconds(problem, machine)
         sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
         if problem.is_pointwise:
             return CALL + machine.launch + 0.9 * sums + 0.5 * memory
@@ -333,6 +337,8 @@ class Direct(SingleThreaded, Algorithm):
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
+        if gemv.is_gemv(problem):
+            return gemv.gemv_blocking(problem).tasks * gemv.scratch_bytes(problem)
         cut = run_cycles(problem)[1] or direct_blocking(problem)
         return plan_threads() * cut.scratch_bytes
 
@@ -340,6 +346,8 @@ class Direct(SingleThreaded, Algorithm):
         return error_of_sums(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
+        if gemv.is_gemv(problem):
+            return gemv.GemvPlan(problem, self)
         packed = run_cycles(problem)[1]
         return PackedPlan(problem, self, packed) if packed else DirectPlan(problem, self)
 

@@ -38,8 +38,9 @@ from convalgos.cpu.vectors import atomics
 from convalgos.cpu.vectors.simd import call, carray, external, pointer
 
 __all__ = [
-    "Kernel", "borrow", "compile_kernel", "data_address", "helper", "launch", "of_borrowed", "of_threads",
-    "say_nothing", "specialise", "thread_count", "thread_layer",
+    "Kernel", "borrow", "compile_kernel", "data_address", "from_python", "helper", "launch", "launch_address",
+    "of_borrowed", "of_threads", "pool_of_launch", "say_nothing", "specialise", "thread_count",
+    "thread_layer",
 ]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
@@ -144,13 +145,20 @@ def _say_what_takes_long() -> None:
 def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = True) -> None:
     """kernel(arguments_address, task) for every task in range(tasks), in parallel or by this thread alone."""
     if tasks > 0:
-        run, pool = _launcher or _start()
-        pool = getattr(_this, "pool", pool)
-        threads = thread_count() if parallel and tasks > 1 else 1
-        if threads > pool.threads:
-            with _lock:
-                pool.grow(threads)
-        run(pool.address, kernel, arguments_address, tasks, threads)
+        run, _ = _launcher or _start()
+        pool, threads = pool_of_launch(parallel and tasks > 1)
+        run(pool, kernel, arguments_address, tasks, threads)
+
+
+def pool_of_launch(parallel: bool) -> tuple[int, int]:
+    """(address of the pool, threads) that a launch of this thread has now."""
+    _, pool = _launcher or _start()
+    pool = getattr(_this, "pool", pool)
+    threads = thread_count() if parallel else 1
+    if threads > pool.threads:
+        with _lock:
+            pool.grow(threads)
+    return pool.address, threads
 
 
 def borrow(loop: int) -> None:
@@ -207,9 +215,15 @@ def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
 @functools.cache
 def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
-    invoke = _from_python(b"invoke", _invoke, FASTCALL)
-    run = functools.partial(invoke, compile_kernel(thread_pool.launch_tasks))
+    invoke = from_python(b"invoke", _invoke, FASTCALL)
+    run = functools.partial(invoke, launch_address())
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
+
+
+@functools.cache
+def launch_address() -> int:
+    """The kernel that deals tasks to threads."""
+    return compile_kernel(thread_pool.launch_tasks)
 
 
 @functools.cache
@@ -247,7 +261,7 @@ class _Method(ctypes.Structure):
 FASTCALL, ONE = 0x80, 0x08  # Python's METH_FASTCALL and METH_O
 
 
-def _from_python(name: bytes, function: Callable[..., int], flags: int) -> Callable[..., Any]:
+def from_python(name: bytes, function: Callable[..., int], flags: int) -> Callable[..., Any]:
     """A compiled function of objects' addresses as a function of Python."""
     method = _Method(name, compile_kernel(function, "integer"), flags, None)
     _kept.append(method)
@@ -268,7 +282,7 @@ def _data_of(this: int, array: int) -> int:
 @functools.cache
 def data_address() -> Callable[[np.ndarray], int]:
     """A function that tells the address of an array's data, in a tenth of the time of `array.ctypes.data`."""
-    found = _from_python(b"data_address", _data_of, ONE)
+    found = from_python(b"data_address", _data_of, ONE)
     example = np.zeros(9)
     if all(found(a) == a.ctypes.data for a in (example, example[3:], example[::-2])):
         return found

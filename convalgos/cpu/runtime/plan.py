@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.core import workspaces
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, QuickCall
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
 CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5
+ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch"
 
 
@@ -109,6 +111,7 @@ class KernelPlan(Plan):
         padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1
         self._no_bias = aligned_zeros(padded * simd.lanes(problem.itemsize), self._dtype)
         self._no_bias_address = self._no_bias.ctypes.data
+        self._quick = self.quick_call(problem)
 
     @abstractmethod
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
@@ -123,6 +126,36 @@ class KernelPlan(Plan):
 
     def new_workspace(self) -> Workspace:
         return Workspace(self.record, self._scratch_bytes, self._no_bias)
+
+    def quick_call(self, problem: ConvProblem) -> QuickCall | None:
+        """The steps, where a run is nothing else."""
+        own = type(self)
+        if own.run is not KernelPlan.run or own.launch_steps is not KernelPlan.launch_steps:
+            return None
+        if problem.direction == "backward_weights" or (compiled := array_calls.array_call()) is None:
+            return None
+        taken = array_calls.Taken(problem, self._no_bias_address, self.steps)
+        free, parallel = self._free, self._parallel
+
+        def call(x: np.ndarray, w: Any, y: np.ndarray, bias: np.ndarray | None, relu: bool) -> Any:
+            try:
+                workspace = free.pop()
+            except IndexError:
+                workspace = None
+            if workspace is None:  # outside of the handler: what this raises is one error, not two
+                workspace = self.new_workspace()
+            try:
+                pool, threads = jit.pool_of_launch(True) if parallel else ALONE
+                return compiled(
+                    taken.address, x, w.address, y, bias, relu, workspace.address, workspace.bias_address,
+                    pool, threads,
+                )  # fmt: skip
+            finally:
+                free.append(workspace)
+                if self._counted:
+                    workspaces.returned(self)
+
+        return call
 
     def run(
         self,

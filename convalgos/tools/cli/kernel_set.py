@@ -32,9 +32,9 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
-from convalgos.cpu.gemm import packed_plan, packed_tiles, panels, patches, row_panels
+from convalgos.cpu.gemm import gemv, packed_plan, packed_tiles, panels, patches, row_panels
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
-from convalgos.cpu.runtime import half, jit, mkl
+from convalgos.cpu.runtime import array_calls, half, jit, mkl
 from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
@@ -100,8 +100,8 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
-    jit.of_threads, mkl.multiply_by_mkl, per_thread.run_slices, spectral_kernels.run_chunks,
-    weights_driver.share_weight_box,
+    jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
+    spectral_kernels.run_chunks, weights_driver.share_weight_box,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
@@ -147,6 +147,14 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
     for rows in range(microkernel.PACKED_ROWS, max(microkernel.PACKED_TILES[wide].values()) + 1):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
+    parameters = set()
+    for rows in gemv.ROWS:
+        widest = gemv.widest_panel(rows)
+        for vectors, in_all in product(range(1, widest + 1), range(1, gemv.SUMS + 1)):
+            if vectors <= in_all:
+                parameters.add((rows, vectors, gemv.sums_apart(rows, in_all)))
+    for of_tile in sorted(parameters):
+        yield _kernel(gemv.multiply_rows, size, lanes, *of_tile)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
         yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
     filters, blocks = blocking.PRODUCT_TILES[wide]

@@ -1,0 +1,257 @@
+"""Products of a matrix of filters by few vectors: convolutions of few outputs, such as 1x1 on maps of 1x1.
+
+Each element of the filter is used for as few outputs as there are, so the filter is read once, as it lies: in
+panels (taps, filters of the panel), one after the other. The inputs of an output, (taps,), are one row: where
+they lie so in x they are read there, else they are copied to scratch.
+
+A panel is as wide as the registers hold sums for all outputs; where these are few, the sums over some of the
+taps are kept apart, as one sum would wait for itself.
+
+Source: the matrix-vector product of the BLAS (Lawson et al. 1979), by columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
+
+ROWS = (1, 2, 4, 8)  # outputs of the micro-kernel; with more the tiles of `panels` are as fast
+SUMS = 8  # that keep the arithmetic units busy
+WIDEST = 8  # vectors of a panel
+MOST_INPUTS = 1 << 20  # elements of x, and inputs of all outputs
+COPIED = 0.7e-9  # seconds of an input that is copied; Xeon (Granite Rapids)
+OUTSIDE = -1  # of a table of inputs: the border, which is zero
+
+
+def widest_panel(rows: int) -> int:
+    """Vectors of filters for which the registers hold sums beside `rows` outputs."""
+    registers = 32 if vector_bytes() == 64 else 16
+    return max(1, min(WIDEST, (registers - 2) // (rows + 1)))
+
+
+def sums_apart(rows: int, vectors: int) -> int:
+    """Sums that an output is made of: by all vectors of its filters, as bits must not depend on threads."""
+    return next(n for n in (1, 2, 4) if n == 4 or n * rows * vectors >= SUMS)
+
+
+@emitter
+def gemv_tile(
+    v: Vec, ROWS: int, VECTORS: int, APART: int, x: Value, rows: Value, w: Value, taps: Value, y: Value
+) -> None:
+    """y[i][:] = sum_t x[rows[i] + t] * w[t][:], for i < ROWS; w: (taps, VECTORS*lanes), y: rows of as many.
+
+    rows: an int64 table. The sums over every APART-th tap are kept apart, and added at last.
+    """
+    width = VECTORS * v.lanes
+    base, filters, target = v.pointer(x), v.pointer(w), v.pointer(y)
+    inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
+    sums = [[[v.register(v.zero()) for _ in range(VECTORS)] for _ in range(ROWS)] for _ in range(APART)]
+
+    def add(at: Any, own: list[list[Any]]) -> None:
+        tap = v.at(filters, v.imul(at, width))
+        weights = [v.load(tap, j * v.lanes) for j in range(VECTORS)]
+        for row, input_ in zip(own, inputs, strict=True):
+            value = v.broadcast(input_, at)
+            for total, weight in zip(row, weights, strict=True):
+                total.set(v.fma(value, weight, total.value))
+
+    whole = v.idiv(taps, APART)
+    with v.loop(whole) as t:
+        for i, own in enumerate(sums):
+            add(v.iadd(v.imul(t, APART), i), own)
+    if APART > 1:
+        done = v.imul(whole, APART)
+        with v.loop(v.isub(taps, done)) as t:
+            add(v.iadd(done, t), sums[0])
+    for i in range(ROWS):
+        for j in range(VECTORS):
+            total = reduce(v.fadd, [own[i][j].value for own in sums])
+            v.store(total, target, (i * VECTORS + j) * v.lanes)
+
+
+GEMV_ARGUMENTS = arguments(
+    "size outputs taps panels wide filters tasks copied table rows scratch_stride input_bytes pixels "
+    "images y_n y_k y_pixel store_run"
+)
+
+
+@jit.helper
+def copy_inputs(a: Any, scratch: int, SIZE: int) -> None:
+    """The inputs of all outputs, (outputs, taps), from where `table` says, with zeros for the border."""
+    table = carray(pointer(a.table), a.outputs * a.taps, np.int32)
+    x = carray(pointer(a.x), 1, np.int32 if SIZE == 4 else np.int64)
+    to = carray(pointer(scratch), 1, np.int32 if SIZE == 4 else np.int64)
+    for i in range(a.outputs * a.taps):
+        from_ = table[i]
+        if from_ < 0:
+            to[i] = 0
+        else:
+            to[i] = x[from_]
+
+
+@jit.specialise
+def multiply_rows(SIZE: int, LANES: int, ROWS: int, VECTORS: int, APART: int) -> Callable[..., None]:
+    """Panels of filters dealt to the tasks: sums, and their output step.
+
+    The first `wide` panels have VECTORS vectors, the others one less.
+    """
+    FEWER = max(VECTORS - 1, 1)
+
+    def multiply_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, GEMV_ARGUMENTS)[0]
+        x, sums = a.x, a.scratch + task * a.scratch_stride
+        if a.copied:
+            x = sums
+            copy_inputs(a, x, SIZE)
+            sums += a.input_bytes
+        for panel in range(a.panels * task // a.tasks, a.panels * (task + 1) // a.tasks):
+            k = (min(panel, a.wide) * VECTORS + max(0, panel - a.wide) * FEWER) * LANES
+            w = a.w + k * a.taps * SIZE
+            width = VECTORS * LANES
+            if panel < a.wide:
+                gemv_tile(SIZE, LANES, ROWS, VECTORS, APART, x, a.rows, w, a.taps, sums)
+            else:
+                width = FEWER * LANES
+                gemv_tile(SIZE, LANES, ROWS, FEWER, APART, x, a.rows, w, a.taps, sums)
+            filters, bias = min(width, a.filters - k), a.bias + k * SIZE
+            for i in range(a.images):
+                source = sums + i * a.pixels * width * SIZE
+                y = a.y + (i * a.y_n + k * a.y_k) * SIZE
+                call(a.store_run, (source, width, a.pixels, filters, bias, a.relu, 0, y, a.y_k, a.y_pixel))
+
+    return multiply_rows
+
+
+@dataclass(frozen=True)
+class GemvBlocking:
+    """How the product is cut: into panels of `vectors` vectors of filters, of which some have one less."""
+
+    problem: ConvProblem  # the 3-D view
+    tasks: int
+    rows: int  # outputs of the micro-kernel, of which the last may be spare
+    vectors: int
+    panels: int
+
+    @property
+    def vectors_of(self) -> int:
+        """Vectors of all filters."""
+        return -(-self.problem.K // simd.lanes(self.problem.itemsize))
+
+    @property
+    def wide(self) -> int:
+        """Panels of all `vectors`."""
+        return self.vectors_of - self.panels * (self.vectors - 1)
+
+
+def is_gemv(problem: ConvProblem) -> bool:
+    """Whether there are so few outputs, and inputs, that a filter is best read once."""
+    p = problem
+    few = 0 < p.gemm_m <= ROWS[-1] and p.groups == 1
+    return few and max(p.gemm_m * p.gemm_k, math.prod(p.x_shape)) <= MOST_INPUTS
+
+
+@cached_by_threads(256)
+def gemv_blocking(problem: ConvProblem) -> GemvBlocking:
+    p = problem.as_3d
+    tasks = plan_threads() if worth_sharing(p) else 1
+    rows = next(n for n in ROWS if n >= p.gemm_m)
+    vectors = -(-p.K // simd.lanes(p.itemsize))
+    panels = -(-vectors // widest_panel(rows))
+    panels = min(vectors, -(-panels // tasks) * tasks)  # as many for each task
+    return GemvBlocking(p, tasks, rows, -(-vectors // panels), panels)
+
+
+def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
+    """(outputs, taps) int32: where in x the inputs lie, or OUTSIDE; taps in the order of memory.
+
+    p: the 3-D view.
+    """
+    last = p.layout == "channels_last"
+    places = np.arange(math.prod(p.x_shape), dtype=np.int32)
+    if last:
+        places = np.moveaxis(places.reshape(p.N, *p.spatial, p.C), -1, 1)
+    places = np.pad(places.reshape(p.x_shape), ((0, 0), (0, 0), *p.padding), constant_values=OUTSIDE)
+    spans = sliding_window_view(places, p.kernel_extent, (2, 3, 4))  # (N, C, outputs.., kernel extent..)
+    spans = spans[:, :, *(slice(None, None, s) for s in (*p.stride, *p.dilation))]
+    order = (0, 2, 3, 4, 5, 6, 7, 1) if last else (0, 2, 3, 4, 1, 5, 6, 7)
+    return np.ascontiguousarray(spans.transpose(order).reshape(p.gemm_m, p.gemm_k))
+
+
+class GemvPlan(KernelPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm):
+        self._cut = cut = gemv_blocking(problem)
+        p = cut.problem
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        table = inputs_of_outputs(p)
+        copied = bool((np.diff(table) != 1).any())  # or the rows lie in x
+        rows = np.full(cut.rows, 0, np.int64)  # of the micro-kernel; spare ones are the last one again
+        first = np.arange(p.gemm_m) * p.gemm_k if copied else table[:, 0]
+        rows[: p.gemm_m], rows[p.gemm_m :] = first, first[-1]
+        pixels = math.prod(p.spatial_out)
+        by_pixel = p.layout == "channels_last" or pixels == 1  # y is (outputs, K)
+        values: dict[str, int | np.ndarray] = {
+            "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels, "wide": cut.wide,
+            "filters": p.K, "tasks": cut.tasks, "copied": int(copied), "table": table, "rows": rows,
+            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": scratch_bytes(problem),
+            "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
+            "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
+            "store_run": panels.store_run(size, lanes),
+        }  # fmt: skip
+        kernel = multiply_rows(size, lanes, cut.rows, cut.vectors, sums_apart(cut.rows, cut.vectors_of))
+        scratch = cut.tasks * scratch_bytes(problem)
+        super().__init__(problem, algorithm, GEMV_ARGUMENTS, values, [(kernel, cut.tasks)], scratch)
+
+    @staticmethod
+    def _input_bytes(p: ConvProblem) -> int:
+        return whole_lines(p.gemm_m * p.gemm_k * p.itemsize)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(panels, taps, filters of a panel), the wide panels first."""
+        cut, p = self._cut, self._cut.problem
+        lanes = simd.lanes(p.itemsize)
+        w = w.reshape(p.K, p.C, -1)  # (K, C, T*R*S)
+        if p.layout == "channels_last":
+            w = w.swapaxes(1, 2)
+        w = w.reshape(1, p.K, -1)  # (1, K, taps)
+        if cut.wide == cut.panels:
+            return panels.packed_panels(w, cut.vectors * lanes)
+        end = cut.wide * cut.vectors * lanes
+        parts = (w[:, :end], cut.vectors), (w[:, end:], cut.vectors - 1)
+        packed = [panels.packed_panels(part, vectors * lanes).ravel() for part, vectors in parts]
+        joined = aligned_empty(sum(part.size for part in packed), w.dtype)
+        return np.concatenate(packed, out=joined)
+
+
+def scratch_bytes(problem: ConvProblem) -> int:
+    """Of a task: the inputs of all outputs, and the sums of a panel with spare rows behind them."""
+    cut = gemv_blocking(problem)
+    p, lanes = cut.problem, simd.lanes(problem.itemsize)
+    sums = (cut.rows + lanes) * cut.vectors * lanes
+    return GemvPlan._input_bytes(p) + whole_lines(sums * p.itemsize)
+
+
+def gemv_seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time of a run."""
+    p = problem
+    threads = machine.threads if worth_sharing(p) else 1
+    read = p.w_bytes / (machine.cache_bandwidth * threads)
+    sums = p.flops / machine.peak(p.dtype) * machine.threads / threads
+    copied = 0 if math.prod(p.spatial) == 1 else p.gemm_m * p.gemm_k
+    return CALL + max(read, sums) + copied * COPIED
