@@ -23,7 +23,7 @@ def plan_for(
     # 1.0 and True are equal to 1, and not what it is
     ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
     if not ints:
-        ints = _are_ints(stride) and _are_ints(padding) and _are_ints(dilation) and type(groups) is int
+        ints = are_ints(stride) and are_ints(padding) and are_ints(dilation) and type(groups) is int
     kinds = "" if ints else repr((stride, padding, dilation, groups))
     key = (x_shape, w_shape, stride, padding, dilation, groups, others, kinds)
     try:
@@ -40,7 +40,7 @@ def plan_for(
     return plan_for(*hashable)  # outside of the handler: what this refuses is one error, not two
 
 
-def _are_ints(value: Any) -> bool:
+def are_ints(value: Any) -> bool:
     """Whether it is an int or a tuple of ints, and of nothing that is only equal to one."""
     if type(value) is not tuple:
         return type(value) is int

@@ -51,6 +51,7 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
 BLOCK_OUTPUTS = 4  # outputs of all filters computed in the time that a block begins and ends
+ONE_BLOCK = 16  # outputs, which are not cut
 FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
 # Calibrated on Zen 5 with AVX-512.
 COPYING = 2.2  # times the bytes over the bandwidth of the caches, to copy rows with their border
@@ -316,7 +317,9 @@ class Direct(SingleThreaded, Algorithm):
         cut = direct_blocking(problem)
         p = cut.problem
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
-        if tasks < FEW * machine.threads:
+        if p.gemm_m <= ONE_BLOCK:
+            balance = 1.0  # parts of the filters of one block, which begins and ends once
+        elif tasks < FEW * machine.threads:
             balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
         else:
             balance = -(-tasks // machine.threads) * machine.threads / tasks

@@ -24,7 +24,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import packed_blocking, row_panels
+from convalgos.cpu.gemm import packed_blocking, panels, row_panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -264,6 +264,7 @@ class DirectPixels(SingleThreaded, Algorithm):
         if cut.images == 1 and cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
             waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
             compute += packed_blocking.seconds(waiting, p, machine)
+        compute = max(compute, panels.filter_seconds(p, machine))
         rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
         row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
         copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)

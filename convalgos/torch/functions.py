@@ -13,7 +13,8 @@ from convalgos.core import arguments
 from convalgos.core.arguments import DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
-from convalgos.torch import autograd
+from convalgos.torch import autograd, plain_calls
+from convalgos.torch.eager import is_plain
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
@@ -95,7 +96,15 @@ def _conv(
         how = (stride, padding, dilation, groups)
         theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)
         return theirs
-    y = autograd.conv(*read_arguments(ndim, input, weight, bias, stride, padding, dilation, groups))
+    key = None
+    if is_plain(*tensors):
+        key = plain_calls.key_of(*tensors, ndim, stride, padding, dilation, groups)
+        if key is not None and (plan := plain_calls.known_plan(key)) is not None:
+            return plain_calls.convolve_tensors(plan, input, weight, bias)
+    read = read_arguments(ndim, input, weight, bias, stride, padding, dilation, groups)
+    if key is not None and input.dim() == ndim + 2:
+        return plain_calls.convolve_tensors(plain_calls.plan_of(key, *read), *read[:3])
+    y = autograd.conv(*read)
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from convalgos.api import call_plans
 from convalgos.core import plan_cache
-from convalgos.core.arrays import as_numpy, facts, like
+from convalgos.core.arrays import as_numpy, facts
 from convalgos.core.plan import Plan, PreparedFilter
-from convalgos.torch import functions, operators, threads
+from convalgos.torch import functions, operators, plain_calls
 from convalgos.torch.eager import is_plain
 
 ATTRIBUTE = "_convalgos_filters"  # of a module, in its __dict__
@@ -36,9 +36,6 @@ class PreparedCall(NamedTuple):
 
     plan: Plan
     prepared: PreparedFilter
-    axes: (
-        tuple[tuple[int, ...], tuple[int, ...]] | None
-    )  # of x for the plan and of y for torch; None: as they are
 
 
 class Held(NamedTuple):
@@ -80,7 +77,7 @@ class Filters:
             return None
         return held.steps.get((x.shape, x.stride(), x.dtype))
 
-    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan, last: bool) -> PreparedCall:
+    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan) -> PreparedCall:
         """Prepare the filter for inputs like x."""
         values = as_numpy("weight", weight.detach())
         held = self._held
@@ -91,9 +88,7 @@ class Filters:
             held = Held(weight, *told, how, sample, sample.tobytes(), {})
         while len(held.steps) >= SHAPES:
             held.steps.pop(next(iter(held.steps)), None)
-        spatial = range(2, x.dim())
-        axes = ((0, *spatial, 1), (0, x.dim() - 1, *range(1, x.dim() - 1))) if last else None
-        step = held.steps[x.shape, x.stride(), x.dtype] = PreparedCall(plan, plan.prepare(values), axes)
+        step = held.steps[x.shape, x.stride(), x.dtype] = PreparedCall(plan, plan.prepare(values))
         self._held = held
         return step
 
@@ -112,16 +107,7 @@ def convolve_prepared(module: Any, x: Tensor, weight: Tensor, bias: Tensor | Non
         step = _planned(module, filters, x, weight, bias)
         if step is None:
             return None
-    plan, prepared, axes = step
-    threads.share()
-    values = x.numpy() if x.dtype is torch.float32 and not x.requires_grad else as_numpy("input", x.detach())
-    added = None if bias is None else as_numpy("bias", bias.detach())
-    y: Tensor
-    if axes is None:
-        y = like(plan(values, prepared, bias=added), x)
-    else:
-        y = like(plan(values.transpose(axes[0]), prepared, bias=added).transpose(axes[1]), x)
-    return y
+    return plain_calls.convolve_tensors(step.plan, x, step.prepared, bias)
 
 
 def _planned(
@@ -142,7 +128,7 @@ def _planned(
         problem["groups"], "cross_correlation", problem["layout"], facts("input", x).dtype, "auto", "cpu",
         "forward", False, None, None, True,
     )  # fmt: skip
-    return filters.add(module, weight, x, plan, last)
+    return filters.add(module, weight, x, plan)
 
 
 def forget_filters(model: nn.Module) -> None:

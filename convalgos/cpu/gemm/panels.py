@@ -88,18 +88,27 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
 def packed_panels(w: np.ndarray, panel: int) -> np.ndarray:
     """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
     groups, filters, taps = w.shape
-    lanes = simd.lanes(w.itemsize)
     count = -(-filters // panel)
-    w = np.ascontiguousarray(w)
-    packed = aligned_empty((groups * count * taps + lanes) * panel, w.dtype)
+    packed = aligned_empty((groups * count * taps + simd.lanes(w.itemsize)) * panel, w.dtype)
     result = packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
-    result[:, -1, :, filters - (count - 1) * panel :] = 0
-    # with fewer taps than lanes a square runs over into the next panel, which must then be written later
-    tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
-    values = w.ctypes.data, packed.ctypes.data, groups, filters, taps, panel, tasks
-    record = np.array([values], PANEL_PACK_FIELDS)
-    jit.launch(pack_panels(w.itemsize, lanes), record.ctypes.data, tasks)
+    if filters % panel:
+        result[:, -1, :, filters - (count - 1) * panel :] = 0
+    pack_into(packed, w, panel)
     return result
+
+
+def pack_into(packed: np.ndarray, w: np.ndarray, panel: int) -> None:
+    """The same, but for the zeros, into an array with spare room for `lanes` rows of a panel.
+
+    With fewer taps than lanes a square runs over into the next panel, which must then be written later.
+    """
+    groups, filters, taps = w.shape
+    lanes = simd.lanes(w.itemsize)
+    w = np.ascontiguousarray(w)
+    tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
+    address = jit.data_address()
+    record = np.array([(address(w), address(packed), groups, filters, taps, panel, tasks)], PANEL_PACK_FIELDS)
+    jit.launch(pack_panels(w.itemsize, lanes), address(record), tasks)
 
 
 def product_seconds(problem: ConvProblem, machine: Machine) -> float:
@@ -109,9 +118,15 @@ def product_seconds(problem: ConvProblem, machine: Machine) -> float:
     panel = vectors * lanes
     padded = -(-p.gemm_n // panel) * panel / max(1, p.gemm_n)  # lanes of the last panel are padding
     sums = p.flops * padded * (SUMS + WAITS / (rows * vectors)) / machine.peak(p.dtype)
+    sums = max(sums, filter_seconds(p, machine))
     vectors_out = p.gemm_m * p.groups * -(-p.gemm_n // lanes)
     # a cycle of a thread is two fused multiply-adds of a vector
     return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
+
+
+def filter_seconds(problem: ConvProblem, machine: Machine) -> float:
+    """To read the filter, which takes longer than the sums where there are few pixels."""
+    return problem.w_bytes / machine.cache_bandwidth
 
 
 def crowding(problem: ConvProblem) -> float:

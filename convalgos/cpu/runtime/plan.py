@@ -119,7 +119,7 @@ class KernelPlan(Plan):
 
     def prepare_filter(self, w: np.ndarray) -> Packed:
         packed = self.pack_filter(w)
-        return Packed(packed, packed.ctypes.data)
+        return Packed(packed, self._address(packed))
 
     def convert(self, source: np.ndarray, target: np.ndarray) -> None:
         half.convert(source, target)
