@@ -2,9 +2,13 @@
 
 import json
 import math
+import re
+from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from command_line import run
@@ -14,10 +18,12 @@ from convalgos.core.errors import missing
 from convalgos.select import choose, devices, ranker, registry
 from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
+from convalgos.tools.bench.suites import sampling, suite
 from convalgos.tools.cli.main import main
-from convalgos.tools.evaluate import adapting, other_machine, recorded_tables, regret
+from convalgos.tools.evaluate import adapting, other_machine, recorded_tables, regret, splits
 from convalgos.tools.evaluate import report as evaluate_report
 from convalgos.tools.evaluate.learned import Learned
+from convalgos.tools.evaluate.model_errors import model_errors
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
 from convalgos.tools.evaluate.regret import MeasuredLayer
 
@@ -42,6 +48,37 @@ def always(name):
 
 def flat(seconds):
     return [seconds] * 4
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+def test_no_two_parts_have_a_network_or_a_kind_in_common():
+    layers = sampling.sample(suite("convbench"), 600, 4)
+    cases = [
+        MeasuredLayer(RecordedLayer(la.suite, la.name, la.problem, la.count, {}), None, (), ())
+        for la in layers
+    ]
+    for held_out, of in (
+        ("network", lambda c: c.group),
+        ("kind", lambda c: c.kind),
+        ("random", lambda c: c.layer.name),
+    ):
+        parts = splits.parts_of(cases, held_out)
+        placed = {}
+        for part, c in zip(parts, cases, strict=True):
+            assert placed.setdefault(of(c), part) == part
+        *others, largest = sorted(Counter(parts).values())
+        if held_out == "kind":
+            assert len(others) == 4
+        else:
+            most = max(Counter(map(of, cases)).values())  # of a network, which nothing divides
+            assert len(others) == splits.FOLDS - 1 and others[-1] - others[0] <= 2
+            assert largest <= max(most, others[-1] + 2)
+    assert splits.parts_of(cases, "random") == parts != splits.parts_of(cases, "random", seed=1)
+    names = {"resnet50_3": "resnet", "resnet18_7": "resnet", "tf_efficientnet_b0_1": "tf"}
+    for name, kin in names.items():
+        assert splits.network_of(replace(cases[0].layer, name=name)) == kin
 
 
 # --- the figures -----------------------------------------------------------------------------
@@ -116,6 +153,8 @@ def test_what_learns_never_sees_the_network_it_is_judged_on():
     assert Learner.fitted == [["b"], ["a"]]
     assert [j.pick for j in e.judged] == [OWN, DIRECT, OWN]
     assert {name: len(g.judged) for name, g in e.by_group().items()} == {"a": 2, "b": 1}
+    assert {name: len(g.judged) for name, g in e.by_kind().items()} == {"dense": 3}
+    assert e.name == "learner, network held out" != regret.evaluate("own", always(OWN), found).name == "own"
 
 
 def test_what_learns_never_sees_the_machine_it_is_judged_on():
@@ -123,7 +162,9 @@ def test_what_learns_never_sees_the_machine_it_is_judged_on():
     found = [case(suite, cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0)) for suite in "aab"]
     with pytest.raises(ValueError, match="needs the tables of two machines"):
         regret.evaluate("learner", Learner(), found, held_out="machine")
-    with pytest.raises(ValueError, match="held_out='suite' must be one of 'network', 'machine'"):
+    with pytest.raises(
+        ValueError, match="held_out='suite' must be one of 'network', 'kind', 'random', 'machine'"
+    ):
         regret.evaluate("learner", Learner(), found, held_out="suite")
     other = replace(found[0].machine, name="other")
     found[1:] = [replace(c, machine=other) for c in found[1:]]
@@ -152,9 +193,47 @@ def test_the_errors_of_the_models():
         for c in found[0].candidates
     ]
     found = [MeasuredLayer(found[0].layer, found[0].machine, tuple(doubled), ())]
-    (error,) = regret.model_errors(found)  # direct is more than 3 times the fastest
-    assert (error.family, error.count, error.bias) == ("cpu.im2col", 2, pytest.approx(math.sqrt(2)))
+    (error,) = model_errors(found)  # direct is more than 3 times the fastest
+    assert (error.name, error.count, error.bias) == ("cpu.im2col", 2, pytest.approx(math.sqrt(2)))
     assert error.scatter == pytest.approx(math.sqrt(2))
+
+
+def test_errors_of_the_models_are_told_by_kind():
+    found = [case(cpu__im2col__own=flat(1.0)), case(cpu__im2col__own=flat(1.0))]
+    one = ca.ConvProblem.parse("c8 h9 w9 k8 r1 s1")
+    found[1] = replace(found[1], layer=replace(found[1].layer, problem=one))
+    found = [mistaken([c], {OWN: wrong})[0] for c, wrong in zip(found, (2.0, 0.5), strict=True)]
+    errors = {e.kind: e for e in model_errors(found, by_kind=True)}
+    assert {kind: (e.name, e.count, round(e.bias, 9)) for kind, e in errors.items()} == {
+        "": (OWN, 2, 1.0), "dense": (OWN, 1, 0.5), "1x1": (OWN, 1, 2.0),
+    }  # fmt: skip
+    assert (errors[""].low, errors[""].high) == (pytest.approx(0.5 * 4**0.1), pytest.approx(2 / 4**0.1))
+    stopped = [replace(c, layer=replace(c.layer, stopped=(OWN,))) for c in found]
+    assert model_errors(stopped) == []
+
+
+# --- noise -------------------------------------------------------------------------------------
+
+
+def noisy(ratio, sigma, layers=1500):
+    """Two candidates of which the second takes this much longer, with a sample of each in each half."""
+    rng = np.random.default_rng(0)
+    logs = sigma * rng.standard_normal((layers, 2, 2)) + np.log([[1.0], [ratio]])
+    return [case(cpu__direct=a, cpu__im2col__own=b) for a, b in np.exp(logs).tolist()]
+
+
+def test_what_is_noise_of_a_regret_is_told():
+    """Of two equal times one is the larger by the noise: half the mean of |a - b| = sigma / sqrt(pi)."""
+    sigma = 0.05
+    e = regret.evaluate("own", always(OWN), noisy(1.0, sigma))
+    expected = math.exp(sigma / math.sqrt(math.pi))
+    assert regret.geometric(e.floors) - 1 == pytest.approx(expected - 1, rel=0.05)
+    assert regret.geometric(e.timed) - 1 == pytest.approx(expected - 1, rel=0.05), "all of it is noise"
+    assert e.mean == pytest.approx(1.0, abs=0.003)
+    assert regret.geometric(e.timed) == pytest.approx(e.mean * regret.geometric(e.floors))
+    worse = regret.evaluate("own", always(OWN), noisy(1.5, sigma))
+    assert regret.geometric(worse.floors) == pytest.approx(1.0, abs=1e-3), "they are told apart"
+    assert worse.mean == pytest.approx(1.5, rel=0.005)
 
 
 # --- the learned correction --------------------------------------------------------------------
@@ -204,9 +283,15 @@ def test_what_was_never_seen_is_not_corrected():
     assert fitted(one.layer.problem, one.candidates, one.machine)[1] == 2.0
 
 
+@cache
+def shipped(path):
+    """The layers of a table that is kept in git."""
+    return regret.measured_layers([recorded_tables.read_table_file(path)])
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_correction_does_no_harm_on_networks_it_has_not_seen(path):
-    found = regret.measured_layers([recorded_tables.read_table_file(path)])
+    found = shipped(path)
     plain = regret.evaluate("analytic", ranker.analytic, found)
     assert regret.evaluate("learned", Learned(), found).mean < 1.02 * plain.mean
 
@@ -289,7 +374,7 @@ def test_the_shipped_tables_can_be_replayed(path):
     table = recorded_tables.read_table_file(path)
     assert recorded_tables.compact_text(table) == path.read_text()
     assert table.machine.name and table.versions["convalgos"]
-    found = regret.measured_layers([table])
+    found = shipped(path)
     assert len(found) == len(table.layers)
     e = regret.evaluate("analytic", ranker.analytic, found)
     assert e.gap_closed(regret.single_best(found)) > 0.5  # the models know far more than one rule does
@@ -318,11 +403,14 @@ def test_the_command_judges_loaded_selectors_and_writes_a_page(bench_json, tmp_p
     page = tmp_path / "picks.html"
     text = run("select", "evaluate", bench_json, "--load", mine, "--html", page).stdout
     assert "analytic" in text and "slowest" in text and "cpu.reference" in text
+    assert "noise floor" in text and all(f"learned, {part} held out" in text for part in splits.DEFAULT)
     html = page.read_text()
     assert html.count('class="plot"') >= 2
     assert "Picks of slowest" in html and "n1 c4 h9 w9 k4 r3 s3 p1" in html
-    only = run("select", "evaluate", bench_json, "--selector", "slowest").stdout
-    assert "analytic" not in only
+    how = "--selector", "slowest", "--selector", "learned", "--hold-out", "kind", "--models"
+    only = run("select", "evaluate", bench_json, *how).stdout
+    assert "analytic" not in only and "network held out" not in only and "kind held out" in only
+    assert re.search(r"cpu\.\S+ +dense +1 ", only)
     missing = run("select", "evaluate", bench_json, "--selector", "none", status=2)
     assert "selector='none' must be one of analytic, learned, slowest" in missing.stderr
 

@@ -27,6 +27,7 @@ from convalgos.select import algorithms, facing, registry
 from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import recorded_tables, regret
+from convalgos.tools.evaluate.model_errors import model_errors
 from convalgos.tools.gpu_check import __main__ as command
 from convalgos.tools.gpu_check import (
     cases,
@@ -243,7 +244,7 @@ def test_the_record_judges_the_cost_models_without_the_gpu(stand_in, only, tmp_p
     token = device._chosen.set(None)  # no GPU, not even the stand-in
     try:
         found = regret.measured_layers([small])
-        assert {m.family for m in regret.model_errors(found)} <= set(OURS)
+        assert {m.name for m in model_errors(found)} <= set(OURS)
         shown = CliRunner().invoke(main, ["select", "evaluate", str(tmp_path / "small.json")])
     finally:
         device._chosen.reset(token)

@@ -244,7 +244,7 @@ def test_what_a_layer_has_comes_back_from_its_file(tmp_path):
 
 def test_the_command_records_goes_on_and_writes_what_it_did(tmp_path):
     folder, layers = tmp_path / "out", tmp_path / "layers.txt"
-    layers.write_text("7 c4 h9 w9 k4 r3 s3 p1\n3 c4 h5 w5 k4 r1 s1\n1 c8 h5 w5 k4 r1 s1\n")
+    layers.write_text("7 c4 h4 w4 k4 r1 s1\n3 c4 h5 w5 k4 r1 s1\n1 c8 h5 w5 k4 r1 s1\n")
     how = "record", layers, "--sample", 2, "--seed", 5, "--out", folder
     assert "0 of 2 layers" in run(*how, "--time-limit", 0).stdout
     assert not (folder / "table.json").exists()
@@ -268,6 +268,6 @@ def test_the_datasheet_counts_what_is_there_and_what_is_missing():
         devices.current_machine(), {}, tuple(map(fake, LAYERS)), {"layers_asked_for": 8, "asked": {}}
     )
     text = datasheet(table, "x.json")
-    assert "| dense | 6 | 6 | 12 | 6 | 0 | 6 | 0.015 to 0.015, median 0.015 |" in text
+    assert "| dense | 6 | 6 | 12 | 6 | 0 | 6 | 0.015 to 0.015, median 0.015 | 1.0000 |" in text
     assert "| cpu.direct | 6 | 6 | 6 | 0 | 0 |" in text and "| cpu.x | 0 | 0 | 0 | 0 | 6 |" in text
     assert "- 2 of the 8 layers" in text and "- 6 candidates that failed" in text

@@ -28,6 +28,7 @@ from convalgos.tools.bench.suites import Layer, suites
 from convalgos.tools.cli.main import main
 from convalgos.tools.evaluate import recorded_tables, regret
 from convalgos.tools.evaluate import report as evaluate_report
+from convalgos.tools.evaluate.model_errors import model_errors
 from convalgos.tools.report import charts, html, pick_map
 from convalgos.tools.report import page as report_page
 
@@ -367,7 +368,7 @@ def pages(tmp_path_factory):
     ]
     cases = regret.measured_layers(tables)
     judged = [regret.evaluate("analytic", ranker.analytic, cases)]
-    selectors = evaluate_report.evaluation_page(judged, judged[0], regret.model_errors(cases), tables)
+    selectors = evaluate_report.evaluation_page(judged, judged[0], model_errors(cases), tables)
     (folder / "selectors.html").write_text(selectors)
     return folder
 

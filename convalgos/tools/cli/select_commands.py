@@ -21,8 +21,9 @@ from convalgos.tools.bench import tune
 from convalgos.tools.cli import completion
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console, echo
-from convalgos.tools.evaluate import adapting, learned, recorded_tables, regret
+from convalgos.tools.evaluate import adapting, learned, recorded_tables, regret, splits
 from convalgos.tools.evaluate import report as evaluate_report
+from convalgos.tools.evaluate.model_errors import model_errors
 from convalgos.tools.report import terminal
 
 DEVICE = click.option(
@@ -134,20 +135,28 @@ def select_group() -> None:
 )
 @click.option(
     "--hold-out",
-    type=click.Choice(regret.HELD_OUT),
-    default="network",
-    show_default=True,
-    help="What selectors that learn must not have seen.",
+    "held_out",
+    multiple=True,
+    type=click.Choice(splits.HELD_OUT),
+    help="What a selector that learns must not have seen; may be repeated. By default the network, the kind "
+    "of layers and, each for itself, a tenth of the layers at random.",
 )
+@click.option("--models", is_flag=True, help="Tell for each kind of layers how far the cost models are off.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a page here.")
 def evaluate_command(
-    tables: tuple[Path, ...], names: tuple[str, ...], load: Path | None, hold_out: str, page: Path | None
+    tables: tuple[Path, ...],
+    names: tuple[str, ...],
+    load: Path | None,
+    held_out: tuple[str, ...],
+    models: bool,
+    page: Path | None,
 ) -> None:
     """Tell how far the picks of selectors are from the fastest candidate on every layer of TABLES.
 
     By default the cost models ("analytic"), their learned correction ("learned"), and what --load registers.
-    The fastest is chosen on one half of the samples and scored on the other; ties count as right. A selector
-    that learns is judged on each network, or machine, by what it learned from the others.
+    The fastest is chosen on one half of the samples and scored on the other; ties count as right. How much of
+    the regret that is timed is noise stands beside it. A selector that learns is judged on each network, or
+    kind, or machine, by what it learned from the others.
     """
     if "learned" not in ranker.rankers():
         ranker.register("learned", learned.Learned())
@@ -158,10 +167,12 @@ def evaluate_command(
     chosen = list(dict.fromkeys(names or ("analytic", "learned", *new)))
     read = [recorded_tables.read_table_file(path) for path in tables]
     found = regret.measured_layers(read)
-    evaluations = [
-        regret.evaluate(name, ranker.find_ranker(name), found, held_out=hold_out) for name in chosen
-    ]
-    single, errors = regret.single_best(found), regret.model_errors(found)
+    evaluations = []
+    for name in chosen:
+        judged = ranker.find_ranker(name)
+        for part in (held_out or splits.DEFAULT) if hasattr(judged, "fit") else splits.DEFAULT[:1]:
+            evaluations.append(regret.evaluate(name, judged, found, held_out=part))
+    single, errors = regret.single_best(found), model_errors(found, by_kind=models)
     evaluate_report.show_evaluation(evaluations, single, errors, console())
     echo(f"\n{adapting.replay_adapting(found)}")
     if page is not None:

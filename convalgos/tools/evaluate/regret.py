@@ -3,14 +3,18 @@
 The fastest candidate is found by one half of a layer's samples; it and the pick are compared by the other
 half, and then the other way round: a candidate that was fastest by luck does not win twice. A pick that
 cannot be told from the fastest is right. A ranker that learns (it has a method `fit`) is never fitted to the
-network, or the machine, on which it is evaluated.
+part of the layers, as their network, on which it is evaluated.
+
+What is timed is the time of the pick over the least in the same samples, which is often that of a candidate
+that had luck. The noise floor is the same for the candidate that the other samples found to be the fastest.
+Regret is the one over the other: what is left when the noise is taken away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,9 +29,10 @@ from convalgos.select.measured import Measured
 from convalgos.select.ranker import predict
 from convalgos.select.ranking import Candidate
 from convalgos.tools.evaluate import other_machine
+from convalgos.tools.evaluate.noise import Halves, halves_of, noise_floor, timed_regret
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
-
-HELD_OUT = ("network", "machine")
+from convalgos.tools.evaluate.splits import network_of, parts_of
+from convalgos.tools.report.kinds import layer_kind
 
 
 @dataclass(frozen=True)
@@ -42,20 +47,20 @@ class MeasuredLayer:
     @property
     def group(self) -> str:
         """Its network."""
-        return self.layer.suite or self.layer.name
+        return network_of(self.layer)
+
+    @cached_property
+    def kind(self) -> str:
+        """What networks call such a layer."""
+        return layer_kind(self.layer.problem)
 
     def seconds(self, algorithm: str) -> float:
         return self.layer.times[algorithm].median_s
 
     @cached_property
-    def halves(self) -> tuple[dict[str, float], dict[str, float]]:
+    def halves(self) -> Halves:
         """Median seconds of each candidate on the even samples, and on the odd ones."""
-
-        def median(samples: Sequence[float], first: int) -> float:
-            return float(np.median(samples[first::2] or samples))
-
-        times = {c.id: self.layer.times[c.id].samples_s for c in self.candidates}
-        return {i: median(s, 0) for i, s in times.items()}, {i: median(s, 1) for i, s in times.items()}
+        return halves_of(self.layer.times, (c.id for c in self.candidates))
 
     @cached_property
     def oracle(self) -> str:
@@ -64,11 +69,12 @@ class MeasuredLayer:
 
     def regret(self, algorithm: str) -> float:
         """Time of a candidate / time of the fastest, which is chosen on other samples than these."""
-        logs = [
-            math.log(scored[algorithm] / scored[min(chosen, key=lambda i: chosen[i])])
-            for chosen, scored in (self.halves, self.halves[::-1])
-        ]
-        return math.exp(sum(logs) / 2)
+        return timed_regret(self.halves, algorithm) / self.noise_floor
+
+    @cached_property
+    def noise_floor(self) -> float:
+        """What is noise of the regret that is timed."""
+        return noise_floor(self.halves)
 
 
 @dataclass(frozen=True)
@@ -92,16 +98,32 @@ class Evaluation:
 
     selector: str
     judged: tuple[PickRegret, ...]
+    held_out: str = ""  # what it had not learned from, if it learns
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        return f"{self.selector}, {self.held_out} held out" if self.held_out else self.selector
 
     @cached_property
     def regrets(self) -> np.ndarray:
         """(layers,)"""
         return np.array([j.regret for j in self.judged])
 
+    @cached_property
+    def timed(self) -> np.ndarray:
+        """(layers,) Time of each pick / the least time in the same samples."""
+        return np.array([timed_regret(j.case.halves, j.pick) for j in self.judged])
+
+    @cached_property
+    def floors(self) -> np.ndarray:
+        """(layers,) Noise floors."""
+        return np.array([j.case.noise_floor for j in self.judged])
+
     @property
     def mean(self) -> float:
         """Geometric mean of the regret."""
-        return float(np.exp(np.log(self.regrets).mean()))
+        return geometric(self.regrets)
 
     def quantile(self, share: float) -> float:
         return float(np.quantile(self.regrets, share))
@@ -125,20 +147,22 @@ class Evaluation:
 
     def by_group(self) -> dict[str, Evaluation]:
         """Of each network."""
+        return self._by(lambda case: case.group)
+
+    def by_kind(self) -> dict[str, Evaluation]:
+        """Of each kind of layers."""
+        return self._by(lambda case: case.kind)
+
+    def _by(self, key: Callable[[MeasuredLayer], str]) -> dict[str, Evaluation]:
         groups: dict[str, list[PickRegret]] = {}
         for j in self.judged:
-            groups.setdefault(j.case.group, []).append(j)
-        return {name: Evaluation(self.selector, tuple(found)) for name, found in groups.items()}
+            groups.setdefault(key(j.case), []).append(j)
+        return {name: replace(self, judged=tuple(found)) for name, found in groups.items()}
 
 
-@dataclass(frozen=True)
-class ModelError:
-    """How far the predictions of a family are off what was measured."""
-
-    family: str
-    count: int
-    bias: float  # geometric mean of predicted / measured
-    scatter: float  # typical factor around that: exp of the standard deviation of the logarithm
+def geometric(values: np.ndarray) -> float:
+    """The geometric mean."""
+    return float(np.exp(np.log(values).mean()))
 
 
 def measured_layers(tables: Iterable[Recorded]) -> list[MeasuredLayer]:
@@ -168,7 +192,7 @@ def evaluate(
     """Judge a ranker. One with a method `fit(cases) -> ranker` is fitted anew for each part that is held out.
 
     Args:
-        held_out: "network" (on all machines) or "machine" (with all networks).
+        held_out: one of `splits.HELD_OUT`.
 
     Raises:
         ValueError: there is no case, or no machine to learn from, or the ranker does not give a time for each
@@ -176,18 +200,15 @@ def evaluate(
     """
     if not found:
         raise ValueError("the tables have no layer with a candidate of this version")
-    if held_out not in HELD_OUT:
-        raise ValueError(f"held_out={held_out!r} must be one of {', '.join(map(repr, HELD_OUT))}")
-    parts = [c.group if held_out == "network" else c.machine for c in found]
-    if held_out == "machine" and len(set(parts)) < 2:
-        raise ValueError("held_out='machine' needs the tables of two machines")
+    learns = hasattr(ranker, "fit")
+    parts = parts_of(found, held_out)
     fitted = {part: _fitted(ranker, found, parts, part) for part in dict.fromkeys(parts)}
     judged = []
     for case, part in zip(found, parts, strict=True):
         seconds = predict(fitted[part], case.layer.problem, case.candidates, case.machine)
         ranked = sorted(zip(seconds, [c.id for c in case.candidates], strict=True))
         judged.append(_judge(case, ranked[0][1]))
-    return Evaluation(name, tuple(judged))
+    return Evaluation(name, tuple(judged), held_out if learns else "")
 
 
 def single_best(found: Sequence[MeasuredLayer]) -> Evaluation:
@@ -201,20 +222,6 @@ def single_best(found: Sequence[MeasuredLayer]) -> Evaluation:
     names = sorted({c.id for case in found for c in case.candidates})
     tried = [Evaluation(i, tuple(_judge(case, available_pick(case, i)) for case in found)) for i in names]
     return min(tried, key=lambda e: e.mean)
-
-
-def model_errors(found: Sequence[MeasuredLayer]) -> list[ModelError]:
-    """The error of each family's cost model, over all candidates that took at most 3 times the fastest."""
-    logs: dict[str, list[float]] = {}
-    for case in found:
-        limit = 3 * case.seconds(case.oracle)
-        for c in case.candidates:
-            if c.predicted_s and case.seconds(c.id) <= limit:
-                logs.setdefault(c.algorithm.family, []).append(math.log(c.predicted_s / case.seconds(c.id)))
-    return [
-        ModelError(family, len(v), math.exp(float(np.mean(v))), math.exp(float(np.std(v))))
-        for family, v in sorted(logs.items())
-    ]
 
 
 def _fitted(ranker: Any, found: Sequence[MeasuredLayer], parts: Sequence[Any], held_out: Any) -> Any:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from rich.console import Console
 
+from convalgos.tools.console.text_output import cell
 from convalgos.tools.console.text_table import Column, print_table
+from convalgos.tools.evaluate.model_errors import ModelError
 from convalgos.tools.evaluate.recorded_tables import Recorded
-from convalgos.tools.evaluate.regret import Evaluation, ModelError, PickRegret
+from convalgos.tools.evaluate.regret import Evaluation, PickRegret, geometric
 from convalgos.tools.report.charts import family_colors, family_name, log_axis, marks
 from convalgos.tools.report.html import (
     Figure,
@@ -27,10 +30,13 @@ from convalgos.tools.report.html import (
 from convalgos.tools.report.terminal import digits
 
 WORST = 10  # picks that are listed
+NETWORKS = 30  # that are listed: those with the largest mean regret
 REGRETS = (0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that are named on an axis
 WORST_COLUMNS = ("regret", "pick", "fastest", "layer", "problem")
+NOISE_COLUMNS = ("picks of", "mean", "P95", "max", "ties with the fastest")
 MODELS = "Cost models, on candidates within 3x of the fastest"
 MODEL_COLUMNS = ("family", "times", "predicted / measured", "scatter")
+KIND_MODEL_COLUMNS = ("algorithm", "kind", "times", "predicted / measured", "P10", "P90")
 
 Row = tuple[str, ...]
 COLUMNS = (
@@ -43,7 +49,7 @@ def summary_rows(evaluations: Sequence[Evaluation], single: Evaluation) -> list[
     """A row for each selector, and one for the best single algorithm; columns as in COLUMNS."""
     return [
         (
-            e.selector if e is not single else f"only {e.selector}",
+            e.name if e is not single else f"only {e.name}",
             str(len(e.judged)),
             f"{e.mean:.3f}",
             f"{e.quantile(0.5):.2f}",
@@ -59,16 +65,56 @@ def summary_rows(evaluations: Sequence[Evaluation], single: Evaluation) -> list[
     ]
 
 
+def noise_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
+    """Regret as it is timed: that of each selector, and of what the other half of the samples picks."""
+
+    def row(name: str, values: np.ndarray, right: str) -> Row:
+        figures = f"{geometric(values):.3f}", f"{np.quantile(values, 0.95):.2f}", f"{values.max():.2f}"
+        return (name, *figures, right)
+
+    floor = row("the other half: the noise floor", evaluations[0].floors, "")
+    return [floor, *(row(e.name, e.timed, f"{e.right:.0%}") for e in evaluations)]
+
+
+def kind_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
+    """A row for each kind: its layers, its noise floor, and what KINDS says of each selector."""
+    groups = [e.by_kind() for e in evaluations]
+    order = sorted(groups[0], key=lambda kind: -len(groups[0][kind].judged))
+    return [
+        (
+            kind,
+            str(len(groups[0][kind].judged)),
+            f"{geometric(groups[0][kind].floors):.3f}",
+            *(
+                f"{g[kind].mean:.3f}, {g[kind].quantile(0.95):.2f}, {g[kind].regrets.max():.2f}, "
+                f"{g[kind].right:.0%}"
+                for g in groups
+            ),
+        )
+        for kind in order
+    ]
+
+
+def kind_columns(evaluations: Sequence[Evaluation]) -> tuple[str, ...]:
+    return ("kind", "layers", "noise floor", *(e.name for e in evaluations))
+
+
 def network_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
-    """A row for each network: its name, its layers, and mean and largest regret of each selector."""
+    """A row for each network: its name, its layers, and mean and largest regret of each selector.
+
+    Of more than NETWORKS those with the largest regret of the first selector.
+    """
     groups = [e.by_group() for e in evaluations]
+    names = list(groups[0])
+    if len(names) > NETWORKS:
+        names = sorted(names, key=lambda name: -groups[0][name].mean)[:NETWORKS]
     return [
         (
             name,
-            str(len(found.judged)),
+            str(len(groups[0][name].judged)),
             *(f"{g[name].mean:.3f}, {g[name].regrets.max():.2f}" for g in groups),
         )
-        for name, found in groups[0].items()
+        for name in names
     ]
 
 
@@ -82,22 +128,23 @@ def worst_rows(evaluation: Evaluation) -> list[Row]:
     ]
 
 
-def model_rows(errors: Sequence[ModelError]) -> list[Row]:
-    return [(m.family, str(m.count), f"{m.bias:.2f}", f"{m.scatter:.2f}") for m in errors]
+def model_rows(errors: Sequence[ModelError]) -> tuple[tuple[str, ...], list[Row]]:
+    """The headings and a row for each family, and where they are told apart for each kind of layers in it."""
+    if not any(m.kind for m in errors):
+        return MODEL_COLUMNS, [(m.name, str(m.count), f"{m.bias:.2f}", f"{m.scatter:.2f}") for m in errors]
+    return KIND_MODEL_COLUMNS, [
+        (m.name, m.kind or "all", str(m.count), f"{m.bias:.2f}", f"{m.low:.2f}", f"{m.high:.2f}")
+        for m in errors
+    ]
 
 
 def show_evaluation(
     evaluations: Sequence[Evaluation], single: Evaluation, errors: Sequence[ModelError], console: Console
 ) -> None:
     """All of it on a terminal."""
-    names = tuple(e.selector for e in evaluations)
-    tables = [
-        ("regret: time of the pick / time of the fastest", COLUMNS, summary_rows(evaluations, single)),
-        ("mean and largest regret by network", ("network", "layers", *names), network_rows(evaluations)),
-    ]
-    tables += [(f"worst picks of {e.selector}", WORST_COLUMNS, worst_rows(e)) for e in evaluations]
-    for title, headings, rows in (*tables, (MODELS, MODEL_COLUMNS, model_rows(errors))):
-        print_table(_columns(headings), rows, console, title)
+    for _, title, words, headings, rows in _tables(evaluations, single, errors):
+        console.print(cell(f"{title}. {words}", style="italic"))
+        print_table(_columns(headings), rows, console)
 
 
 def evaluation_page(
@@ -108,49 +155,64 @@ def evaluation_page(
 ) -> str:
     """The page."""
     machines = "; ".join(f"{t.machine.summary}, convalgos {t.versions.get('convalgos', '?')}" for t in tables)
-    names = tuple(e.selector for e in evaluations)
     parts = [
         figure_tiles(
-            (f"mean regret of {e.selector}", f"{e.mean:.3f}", f"worst {e.regrets.max():.2f}")
-            for e in evaluations
-        ),
-        section(
-            "How far picks are from the fastest",
-            EXPLAINED,
-            _page_table(COLUMNS, summary_rows(evaluations, single)),
-        ),
-    ]
-    parts += [
-        section(
-            f"Picks of {e.selector}",
-            "A point for each layer: the regret over the time of the fastest. The table lists the worst.",
-            chart(_scatter(e), f"regret of each pick of {e.selector}", height=460),
-            _page_table(WORST_COLUMNS, worst_rows(e)),
+            (f"mean regret of {e.name}", f"{e.mean:.3f}", f"worst {e.regrets.max():.2f}") for e in evaluations
         )
-        for e in evaluations
     ]
-    parts += [
-        section(
-            "By network",
-            "Mean and largest regret.",
-            _page_table(("network", "layers", *names), network_rows(evaluations)),
-        ),
-        section(
-            MODELS,
-            "Geometric mean of predicted / measured time, and the typical factor around it.",
-            _page_table(MODEL_COLUMNS, model_rows(errors)),
-        ),
-    ]
+    for e, title, words, headings, rows in _tables(evaluations, single, errors):
+        shown = [_page_table(headings, rows)]
+        if e is not None:
+            words = f"{PLOT} {words}"
+            shown.insert(0, chart(_scatter(e), f"regret of each pick of {e.name}", height=460))
+        parts.append(section(title, words, *shown))
     return page(TITLE, machines, parts)
 
 
 # --- inside ----------------------------------------------------------------------------------
 
 TITLE = "Selectors on recorded tables"
+NOISE = (
+    "Time of the pick over the least time in the same half of the samples. The noise floor is that of the "
+    "candidate which the other half finds to be the fastest; regret, above, is the one over the other."
+)
 EXPLAINED = (
     "Regret is the time of the pick over that of the fastest candidate, which is chosen on one half of the "
     "samples and scored on the other. A pick that cannot be told from the fastest counts as right."
 )
+KINDS = "Mean, P95 and largest regret, and the share of picks that are right."
+WORST_WORDS = "Those with the largest regret."
+PLOT = "A point for each layer: the regret over the time of the fastest."
+MODEL_WORDS = (
+    "Geometric mean of predicted / measured time, which is less than 1 where a model promises too much, and "
+    "how far it varies."
+)
+
+
+Shown = tuple[Evaluation | None, str, str, tuple[str, ...], list[Row]]
+
+
+def _tables(
+    evaluations: Sequence[Evaluation], single: Evaluation, errors: Sequence[ModelError]
+) -> list[Shown]:
+    """All tables: whose picks a plot shows beside it, title, explanation, headings and rows."""
+    names = tuple(e.name for e in evaluations)
+    first = {e.selector: e for e in reversed(evaluations)}  # of several that learned from other parts
+    networks = "Mean and largest regret"
+    if len(evaluations[0].by_group()) > NETWORKS:
+        networks += f", of the {NETWORKS} with the largest mean of {names[0]}"
+    networks += "."
+    return [
+        (None, "How far picks are from the fastest", EXPLAINED, COLUMNS, summary_rows(evaluations, single)),
+        (None, "How much of that is noise", NOISE, NOISE_COLUMNS, noise_rows(evaluations)),
+        (None, "By kind of layer", KINDS, kind_columns(evaluations), kind_rows(evaluations)),
+        (None, "By network", networks, ("network", "layers", *names), network_rows(evaluations)),
+        *(
+            (e, f"Picks of {e.name}", WORST_WORDS, WORST_COLUMNS, worst_rows(e))
+            for e in reversed(first.values())
+        ),
+        (None, MODELS, MODEL_WORDS, *model_rows(errors)),
+    ]
 
 
 def _name(j: PickRegret) -> str:

@@ -5,13 +5,15 @@ The questions are those of Gebru et al. 2021, *Datasheets for Datasets* (arXiv:1
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
 from convalgos.core.interference import LONG
 from convalgos.select.measure.table import HOPELESS, SLOW
+from convalgos.tools.evaluate.noise import halves_of, noise_floor
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer
 from convalgos.tools.record import layer_timing
 from convalgos.tools.report.kinds import layer_kind
@@ -36,6 +38,8 @@ def datasheet(table: Recorded, name: str) -> str:
         "## What is in it",
         _by_kind(table.layers),
         _by_algorithm(table.layers),
+        "The noise floor is the regret of what one half of the samples finds to be the fastest, as the other "
+        "half times it: no selector can be told to be better than that.",
         "## What is missing",
         _bullets(_missing(table)),
         "## What it is good for, and what not",
@@ -89,13 +93,14 @@ def _by_kind(layers: Sequence[RecordedLayer]) -> str:
             "stopped",
             "disturbed",
             "failed",
-            "ms of the fastest",
+            *("ms of the fastest", "noise floor"),
         ),
         [*rows, _kind_row("all", layers)],
     )
 
 
 def _kind_row(kind: str, layers: Sequence[RecordedLayer]) -> Row:
+    floors = [math.log(noise_floor(halves_of(la.times, la.times))) for la in layers if la.times]
     fastest = [min(m.median_s for m in layer.times.values()) * 1e3 for layer in layers if layer.times]
     return (
         kind,
@@ -106,6 +111,7 @@ def _kind_row(kind: str, layers: Sequence[RecordedLayer]) -> Row:
         sum(len(layer.disturbed) for layer in layers),
         sum(len(layer.failed) for layer in layers),
         f"{min(fastest):.2g} to {max(fastest):.2g}, median {median(fastest):.2g}" if fastest else "",
+        f"{math.exp(fmean(floors)):.4f}" if floors else "",
     )
 
 
