@@ -279,14 +279,21 @@ def test_what_a_model_is_off_by_is_learned():
 def test_what_was_never_seen_is_not_corrected():
     one = case(cpu__direct=flat(1.0), cpu__im2col__own=flat(2.0))
     assert Learned()(one.layer.problem, one.candidates, one.machine) == [1.0, 2.0]
+    fitted = Learned().fit(mistaken([one] * 30, {OWN: 2.0, DIRECT: 2.0}))
+    near = one.layer.problem.replace(x_shape=(1, 16, 13, 13))
+    assert min(fitted(near, one.candidates, one.machine)) > 1.9
+    for text in ("c16 h12 w12 k16 r1 s1", "c16 h12 w12 k16 r3 s3 p1 float64", "c16384 h12 w12 k2 r3 s3 p1"):
+        far = fitted(ca.ConvProblem.parse(text), one.candidates, one.machine)
+        assert far == pytest.approx([1.0, 2.0], rel=0.01), "another kind, or type, or sizes far away"
     fitted = Learned().fit(mistaken([case(cpu__direct=flat(1.0))] * 30, {DIRECT: 2.0}))
     assert fitted(one.layer.problem, one.candidates, one.machine)[1] == 2.0
 
 
 @cache
 def shipped(path):
-    """The layers of a table that is kept in git."""
-    return regret.measured_layers([recorded_tables.read_table_file(path)])
+    """A hundred layers or more of a table that is kept in git."""
+    table = recorded_tables.read_table_file(path)
+    return regret.measured_layers([replace(table, layers=table.layers[:: len(table.layers) // 100 or 1])])
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
@@ -375,7 +382,7 @@ def test_the_shipped_tables_can_be_replayed(path):
     assert recorded_tables.compact_text(table) == path.read_text()
     assert table.machine.name and table.versions["convalgos"]
     found = shipped(path)
-    assert len(found) == len(table.layers)
+    assert len(found) >= min(100, len(table.layers))
     e = regret.evaluate("analytic", ranker.analytic, found)
     assert e.gap_closed(regret.single_best(found)) > 0.5  # the models know far more than one rule does
 

@@ -267,7 +267,7 @@ def test_the_datasheet_counts_what_is_there_and_what_is_missing():
     table = Recorded(
         devices.current_machine(), {}, tuple(map(fake, LAYERS)), {"layers_asked_for": 8, "asked": {}}
     )
-    text = datasheet(table, "x.json")
+    text = datasheet(table)
     assert "| dense | 6 | 6 | 12 | 6 | 0 | 6 | 0.015 to 0.015, median 0.015 | 1.0000 |" in text
     assert "| cpu.direct | 6 | 6 | 6 | 0 | 0 |" in text and "| cpu.x | 0 | 0 | 0 | 0 | 6 |" in text
     assert "- 2 of the 8 layers" in text and "- 6 candidates that failed" in text

@@ -122,7 +122,7 @@ def _finish(layers: Sequence[Layer], journal: Journal, folder: Path) -> None:
     table = replace(table, protocol=table.protocol | {"ended": _now()})
     if table.layers:
         write_atomic(folder / TABLE, compact_text(table))
-        write_atomic(folder / DATASHEET, datasheet(table, TABLE))
+        write_atomic(folder / DATASHEET, datasheet(table))
     for layer in table.layers:
         for name, why in layer.failed.items():
             echo(f"{layer.name}: {name}: {why}", err=True)

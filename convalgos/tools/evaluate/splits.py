@@ -18,7 +18,7 @@ FOLDS = 10  # parts at random, and of networks that are many
 MANY = 40  # networks up to which each is a part of its own
 
 
-class Case(Protocol):
+class Placed(Protocol):
     """What a split looks at."""
 
     @property
@@ -37,7 +37,7 @@ def network_of(layer: RecordedLayer) -> str:
     return layer.suite or layer.name
 
 
-def parts_of(cases: Sequence[Case], held_out: str, seed: int = 0) -> list[Hashable]:
+def parts_of(cases: Sequence[Placed], held_out: str, seed: int = 0) -> list[Hashable]:
     """The part of each case. No two parts have a network, a kind or a machine in common.
 
     Args:

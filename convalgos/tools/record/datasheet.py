@@ -22,14 +22,11 @@ Row = Sequence[object]
 WIDTH = 118
 
 
-def datasheet(table: Recorded, name: str) -> str:
-    """The page, in Markdown.
-
-    Args:
-        name: of the file with the table.
-    """
+def datasheet(table: Recorded) -> str:
+    """The page, in Markdown."""
+    target = table.protocol.get("asked", {}).get("target", "layers")
     parts = [
-        f"# {name}: a recorded table",
+        f"# Recorded table: {len(table.layers)} layers of {target}, {table.machine.name}",
         f"How long each algorithm took on each of {len(table.layers)} layers, to judge selectors without the "
         "hardware, and to fit cost models. `convalgos select evaluate` reads it.",
         "## How it was recorded",
