@@ -170,8 +170,9 @@ def explain(
     """The ranking as the selector sees it. Prints as text.
 
     It gives the predicted and, where there is one, the measured time of each candidate, the reason of each
-    rejection, the margin of the first over the second, and what each limit costs: the time of the pick over
-    that of the pick without this limit.
+    rejection, the margin of the first over the second, which candidates are tied (`Ranking.tied`: the models
+    cannot tell them from the first), and what each limit costs: the time of the pick over that of the pick
+    without this limit.
 
     Args:
         exhaustive: with the other settings that an exhaustive search would try, as each plan of cuDNN.
