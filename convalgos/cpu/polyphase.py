@@ -70,9 +70,12 @@ class Polyphase(Composite):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         kinds = self.kinds(problem)
         found = [(self.child(f), count) for f, count in kinds]
-        cold = sum(count * _bytes(child) for child, count in found) > machine.threads * machine.l2_bytes
-        seconds = _cold_seconds if cold else _seconds
-        sums = sum(count * seconds(child, machine) for child, count in found)
+        passed = problem.x_bytes + sum(count * _bytes(child) for child, count in found)
+        if passed > machine.threads * machine.l2_bytes:
+            sums = sum(count * _cold_seconds(child, machine) for child, count in found)
+            sums += problem.x_bytes / machine.cache_bandwidth  # stores of dx read their lines first
+        else:
+            sums = sum(count * child.run_s for child, count in found)
         return MIXED * sums + interleaving_seconds(problem, kinds, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
@@ -99,10 +102,6 @@ class Polyphase(Composite):
 def _bytes(child: ChildPick) -> int:
     """Of all that a phase reads and writes."""
     return child.problem.x_bytes + child.problem.y_bytes + child.algorithm.filter_bytes(child.computed)
-
-
-def _seconds(child: ChildPick, machine: Machine) -> float:
-    return child.run_s
 
 
 def _cold_seconds(child: ChildPick, machine: Machine) -> float:

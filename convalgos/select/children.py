@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from convalgos.core.planner import ChildPick
@@ -90,7 +91,13 @@ def _least(planner: ChildPlanner, problem: ConvProblem) -> float:
         found = _best(planner, problem)
         return math.inf if found is None else found.run_s
     machine = devices.figures(device)
-    facing = (a for a in registry.ways(problem, device) if problem.direction in a.directions)
-    if problem.reread is problem:
-        return min((a.least(problem, machine) for a in facing), default=math.inf)
-    return min((a.least(a.computed(problem), machine) for a in facing), default=math.inf)
+    bounds = [
+        (family[0].least_of_all(form, machine) if len(family) > 1 else 0.0, family, form)
+        for family in registry.ways_by_family(problem, device)
+        for form in family[0].forms(problem)
+    ]
+    least = math.inf
+    for of_all, family, form in sorted(bounds, key=itemgetter(0)):
+        if of_all < least:
+            least = min(least, *(a.least(form, machine) for a in family))
+    return least
