@@ -83,6 +83,9 @@ class RereadPlan(Plan):
     def new_workspace(self) -> Any:
         return self._inner.new_workspace()
 
+    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
+        self._inner.convert(source, target)
+
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
         workspace: Any,

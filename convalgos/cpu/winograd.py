@@ -5,8 +5,9 @@ m^2 r^2: F(4, 3) saves a factor of 4. Input tiles, filters and products are tran
 matrices of `convalgos.core.cook_toom`; between the transforms every point of the tiles is a matrix product of
 its own, which runs on the micro-kernel. Wins on 3x3 and 5x5 kernels with 16 and more channels.
 
-Kernels with r taps in one dimension of the plane and 1 in the other use the 1-D form; taps in depth are
-summed inside the product; stride and dilation are steps inside the tiles (`tiled.geometry.TiledAxis`).
+Kernels with r taps in one dimension of the plane and 1 in the other use the 1-D form. Taps in depth are
+summed inside the product, but r x 1 x 1 kernels come as r x 1 on a plane (`core.merged_dimensions`). Stride
+and dilation are steps inside the tiles (`tiled.geometry.TiledAxis`).
 
 Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", arXiv:1509.09308, with the
 cache-resident blocks of Zlateski et al., "Anatomy of Winograd convolution on CPUs", arXiv:1809.10170.

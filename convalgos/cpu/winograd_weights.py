@@ -38,6 +38,7 @@ from convalgos.cpu.vectors import simd
 # Calibrated on Zen 5 with AVX-512.
 PRODUCT = 1.12  # of the measured peak, inside the micro-kernel,
 WAITS = 4.3  # less this over its registers, as small tiles wait for their loads
+COLUMN = 1.2  # times as long for kernels of one column, such as those in depth; Xeon (Granite Rapids)
 TILE_TAPS = 12  # tiles multiplied in the time that sums are loaded and stored
 SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored
 # Bytes of such sums that take as long as
@@ -110,7 +111,8 @@ class WinogradWeights(Algorithm):
         moved = _effort(cut) / (machine.cache_bandwidth * SUMS)
         memory = 0.43 * machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
-        return CALL + flops / speed + moved + memory + written
+        long_rows = COLUMN if p.kernel[2] == 1 < p.kernel[1] else 1.0
+        return CALL + (flops / speed + moved) * long_rows + memory + written
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         taps = plane_taps(problem)
