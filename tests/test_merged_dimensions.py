@@ -9,6 +9,7 @@ from helpers import check
 import convalgos as ca
 from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS, LAYOUTS
+from convalgos.cpu.runtime import half
 from convalgos.select import find_algorithm, registry
 from convalgos.select.search import filled_outputs
 
@@ -84,7 +85,9 @@ def test_nothing_to_sum(text):
     assert y.shape == problem.y_shape and not y.any()
 
 
-def test_16_bit_data_and_a_residual_go_through_both_wrappers():
+def test_16_bit_data_and_a_residual_go_through_both_wrappers(monkeypatch):
+    calls, convert = [], half.convert
+    monkeypatch.setattr(half, "convert", lambda *arrays: calls.append(1) or convert(*arrays))
     problem = parse("n1 c8 d6 h3 w5 k8 t3 r1 s1 p1,0,0 float16")
     rng = np.random.default_rng(0)
     x, w, r = (
@@ -95,6 +98,7 @@ def test_16_bit_data_and_a_residual_go_through_both_wrappers():
     )
     expected = ca.conv(x, w, padding=(1, 0, 0), algorithm="cpu.reference") + r
     assert np.array_equal(y, np.maximum(expected, 0).astype("float16"))
+    assert len(calls) >= 3  # of w, x and y: by the kernels of the inner plan
 
 
 def test_variants_that_are_named_serve_the_plane():
