@@ -46,7 +46,7 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
 CROSSING = 1.15  # times the sums where vectors of a 1x1 layer cross lines; Xeon (Granite Rapids), 1.1 to 1.3
-DEEP = 1.1  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
+DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved, of a 1x1 layer, and copied where x stays in L2; Xeon (Granite Rapids)
 ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
