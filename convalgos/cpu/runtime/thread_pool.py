@@ -136,12 +136,15 @@ def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: in
     helpers = min(threads, tasks) - 1
     atomic_store(slot + UNDONE, tasks)
     atomic_store(slot + HELPERS, helpers)
-    atomic_store(slot + UNCLAIMED, tasks)  # from here on others take part
+    # From here on others take part. The caller has task 0 in any case: what it read in the last call, such as
+    # its part of the filters, is then in its cache in the next one.
+    atomic_store(slot + UNCLAIMED, tasks - 1)
     atomic_add(pool + POSTED, 1)
     missing = helpers - atomic_load(pool + SPINNING)
     if missing > 0 and atomic_load(pool + SLEEPING) > 0:
         wake(pool + POSTED, min(missing, AT_ONCE))
-    done = run_claimed(slot)
+    call(kernel, (arguments, 0))
+    done = 1 + run_claimed(slot)
     if atomic_add(slot + UNDONE, -done) > done:
         now = nanoseconds()
         soon, until = now + SHORT, now + LATE
