@@ -29,6 +29,18 @@ def test_few_blocks_are_dealt_evenly(text):
     assert busiest(text) < 1.15
 
 
+def test_threads_share_groups_and_not_their_maps():
+    threads = jit.thread_count()
+    problem = ConvProblem.parse(f"n1 c{16 * threads} h9 w9 k{16 * threads} r3 s3 p1 groups{8 * threads}")
+    assert direct.direct_blocking(problem).blocks == (1, 1, 1, 1)
+    assert row_blocking.row_blocking(problem).blocks == (1, 1, 1, 1)
+
+
+def test_sums_along_pixels_never_read_what_others_left():
+    workspace = DirectPixels().plan(ConvProblem.parse("c4 h14 w14 k8 r3 s3 p1")).new_workspace()
+    assert not workspace.scratch.any()
+
+
 def test_blocking_of_long_rows_is_quick_to_find():
     cut = direct.direct_blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
     assert np.prod(cut.blocks) >= jit.thread_count()

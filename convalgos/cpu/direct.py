@@ -75,7 +75,7 @@ class DirectBlocking(PanelBlocks):
     def busiest(self, threads: int) -> float:
         """Work of the busiest of some threads, in outputs of all filters."""
         sizes, block = (self.problem.N, *self.problem.spatial_out), (self.images, *self.block)
-        return _busiest(sizes, block, self.rows, self.problem.groups, self.filter_parts, threads)
+        return _busiest(sizes, block, self.rows, _dealt_groups(self.problem), self.filter_parts, threads)
 
 
 @cached_by_threads(256)
@@ -89,16 +89,22 @@ def direct_blocking(problem: ConvProblem) -> DirectBlocking:
         pixels = max(32, min(pixels, room // 2))
     parts = min(threads, -(-p.gemm_n // (vectors * lanes)))  # at most
     sizes = (p.N, *p.spatial_out)
-    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, p.groups, parts, threads)
+    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, _dealt_groups(p), parts, threads)
     return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), vectors, parts)
 
 
 Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)
+Groups = tuple[int, int]  # that are dealt to threads one after the other, and in each block
+
+
+def _dealt_groups(p: ConvProblem) -> Groups:
+    """Threads share groups rather than pixels, and write no cache line in common, where maps lie apart."""
+    return (p.groups, 1) if p.layout == "channels_first" else (1, p.groups)
 
 
 @lru_cache(1024)
 def _cut_outputs(
-    sizes: Sizes, most: int, lanes: int, rows: int, groups: int, most_parts: int, threads: int
+    sizes: Sizes, most: int, lanes: int, rows: int, groups: Groups, most_parts: int, threads: int
 ) -> tuple[int, tuple[int, int, int], int]:
     """Images and outputs of a block, of about `most` pixels, and the parts of its filters.
 
@@ -110,7 +116,7 @@ def _cut_outputs(
     """
     n, o, p, q = sizes
     pixels = most
-    while pixels > 32 and math.prod(sizes) / pixels < threads:  # there is work for every thread
+    while pixels > 32 and groups[0] * math.prod(sizes) / pixels < threads:  # there is work for every thread
         pixels //= 2
     images, block = 1, (o, p, q)
     if o * p * q <= pixels // 2:
@@ -120,7 +126,7 @@ def _cut_outputs(
     else:
         block = cut_map(pixels, (o, p, q), lanes)
     blocks = -(-n // images) * math.prod(-(-size // b) for size, b in zip((o, p, q), block, strict=True))
-    if blocks * groups >= FEW * threads:
+    if blocks * math.prod(groups) >= FEW * threads:
         return images, block, 1
     # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
     heights = {block[1]}
@@ -130,7 +136,9 @@ def _cut_outputs(
     columns = blocks // -(-p // block[1])  # of blocks
     bounds = sorted(  # of the work of the busiest thread, as if that of all were dealt evenly
         (
-            groups * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height)) / threads,
+            math.prod(groups)
+            * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height))
+            / threads,
             -height,
             parts,
         )
@@ -156,9 +164,9 @@ def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
 
 
 @lru_cache(1024)
-def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: int, parts: int, threads: int) -> float:
+def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
-    pixels = [1]  # of every block, the last ones of each dimension being cut short
+    pixels = [1] * groups[0]  # of every block, the last ones of each dimension being cut short
     for size, along in zip(sizes, block, strict=True):
         whole, rest = divmod(size, along)
         each = [along] * whole + [rest] * (rest > 0)
@@ -166,7 +174,7 @@ def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: int, parts: int, thr
     # in parts of filters, with the spare rows of tiles
     work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
     before = [0, *accumulate(work)]
-    units = groups * parts  # of a block
+    units = groups[1] * parts  # of a block
     starts = []  # work before that of each thread
     for thread in range(threads + 1):
         done, more = divmod(len(work) * units * thread // threads, units)
@@ -198,13 +206,14 @@ DIRECT_ARGUMENTS = arguments(
     "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
-    "y_n y_k y_pixel stream sum_panel store_run"
+    "y_n y_k y_pixel stream sum_panel store_run lanes copy_rows"
 )
 
 
 @jit.specialise
 def sum_blocks() -> Callable[..., None]:
-    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs. For each:
+    """Groups x blocks x parts of the filters, in this order, dealt to the tasks in equal runs; channels_last,
+    whose pixels hold all groups, blocks x groups x parts. For each:
 
     1. find the block of pixels, the group and the part of its filters;
     2. read the input of the block in place, or copy it with its zero border, once for all parts;
@@ -216,11 +225,14 @@ def sum_blocks() -> Callable[..., None]:
         a = carray(pointer(args), 1, DIRECT_ARGUMENTS)[0]
         scratch = a.scratch + task * a.scratch_stride
         sums = scratch + a.input_bytes
-        per_block = a.groups * a.parts
-        total = block_count(a) * per_block
+        blocks = block_count(a)
+        total = blocks * a.groups * a.parts
         loaded = -1
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            index, group, part = item // per_block, item % per_block // a.parts, item % a.parts
+            unit, part = item // a.parts, item % a.parts
+            index, group = unit // a.groups, unit % a.groups
+            if a.unit == 1:
+                index, group = unit % blocks, unit // blocks
             block = block_extent(a, index)
             if a.copied:
                 key = index * a.groups + group if a.unit == 1 else index

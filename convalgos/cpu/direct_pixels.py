@@ -58,7 +58,7 @@ PIXELS_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups parts "
     "tiles taps tasks offsets vectors starts places counts table_length "
     "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
-    "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_row "
+    "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_rows "
     "store_staged sum_pixels"
 )
 
@@ -71,18 +71,19 @@ def read_rows(a: Any, block: BlockExtent, group: int, scratch: int) -> None:
     inside = min(a.width, w0 + a.phase * a.stride_w) - max(0, w0)
     depths = block.slices if a.step_d > 1 else (block.slices - 1) * a.stride_d + a.span_d
     heights = block.rows if a.step_h > 1 else (block.rows - 1) * a.stride_h + a.span_h
+    rows = strided_rows.rows_of(h0, a.step_h, heights, a.height)
     for c in range(a.channels):
-        plane = a.x + (block.n * a.x_n + (group * a.channels + c) * a.x_c + max(0, w0)) * a.size
         to = scratch + c * a.s_c * a.size
         for i in range(block.images):
             for j in range(depths):
                 d = d0 + j * a.step_d
-                for k in range(heights):
-                    h = h0 + k * a.step_h
-                    outside = d < 0 or d >= a.depth or h < 0 or h >= a.height
-                    row = plane + (i * a.x_n + (d * a.height + h) * a.width) * a.size
-                    at = to + (i * a.s_n + j * a.s_d + k * a.s_h) * a.size
-                    call(a.copy_row, (row, before, 0 if outside else inside, at, a.phase, a.stride_w, a.kept))
+                plane = (block.n + i) * a.x_n + (group * a.channels + c) * a.x_c + d * a.height * a.width
+                there = inside if 0 <= d < a.depth else 0
+                from_, at = a.x + (plane + max(0, w0)) * a.size, to + (i * a.s_n + j * a.s_d) * a.size
+                strided_rows.copy_plane(
+                    a.copy_rows, a.size, from_, a.width, rows, before, there, at, a.s_h, a.phase, a.stride_w,
+                    a.kept,
+                )  # fmt: skip
 
 
 @jit.specialise
@@ -102,9 +103,9 @@ def store_staged(SIZE: int, LANES: int) -> Callable[..., None]:
 
 @jit.specialise
 def sum_row_blocks() -> Callable[..., None]:
-    """Blocks x groups x parts of the filters, in this order, dealt to the tasks in equal runs. For each:
+    """Groups x blocks x parts of the filters, in this order, dealt to the tasks in equal runs. For each:
 
-    1. find the block of pixels, the group and the part of its filters;
+    1. find the group, the block of pixels and the part of its filters;
     2. copy the input of the block, once for all parts;
     3. sum a tile of filters over all taps, for all vectors of pixels, into y or into staged rows;
     4. bring staged rows to y, around the caches where y is large.
@@ -113,11 +114,12 @@ def sum_row_blocks() -> Callable[..., None]:
     def sum_row_blocks(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PIXELS_ARGUMENTS)[0]
         scratch = a.scratch + task * a.scratch_stride
-        total = block_count(a) * a.groups * a.parts
+        blocks = block_count(a)
+        total = a.groups * blocks * a.parts
         loaded = -1
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            block = block_extent(a, item // (a.groups * a.parts))
-            group, part = item // a.parts % a.groups, item % a.parts
+            group, part = item // (blocks * a.parts), item % a.parts
+            block = block_extent(a, item // a.parts % blocks)
             if item // a.parts != loaded:
                 loaded = item // a.parts
                 read_rows(a, block, group, scratch)
@@ -176,7 +178,7 @@ class DirectPixelsPlan(KernelPlan):
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
-            "copy_row": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
+            "copy_rows": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
             "store_staged": store_staged(size, lanes),
             "sum_pixels": row_panels.sum_pixels(size, lanes, cut.rows, cut.vectors, soon),
         }  # fmt: skip

@@ -55,7 +55,8 @@ DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "rows row_blocks taps panel panels panel_blocks parts tasks pixel_table table_length row_table "
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
-    "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run"
+    "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run "
+    "lanes copy_rows"
 )
 
 

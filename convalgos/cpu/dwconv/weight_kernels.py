@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from convalgos.cpu.layout.channel_vectors import copy_pixels
-from convalgos.cpu.layout.strided_rows import split_any_row, split_row, zero_row
+from convalgos.cpu.layout.strided_rows import split_any_row, split_rows, zero_row
 from convalgos.cpu.layout.strides import first_output
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, fields
@@ -128,7 +128,7 @@ def border_rows(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
                         zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
                 elif STRIDE:
                     from_ = source + row * x_h * SIZE
-                    split_row(SIZE, LANES, STRIDE, STRIDE, from_, before, inside, to, pitch, plane)
+                    split_rows(SIZE, LANES, STRIDE, STRIDE, from_, 0, 1, before, inside, to, 0, pitch, plane)
                 else:
                     from_ = source + row * x_h * SIZE
                     split_any_row(from_, before, inside, to, pitch, plane, stride, stride, SIZE)

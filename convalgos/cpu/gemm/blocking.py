@@ -19,6 +19,7 @@ import numpy as np
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
+from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.layout.strides import first_output, map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -66,7 +67,7 @@ class Blocks:
 
     @property
     def input_elements(self) -> int:
-        """Of scratch; rows of a plane end on a cache line's worth of spare elements."""
+        """Of scratch, with a cache line's worth of elements that the vectors of the last row may write."""
         return self.images * self.strides[0] + 16 if self.copied else 0
 
     def fields(self) -> dict[str, int]:
@@ -79,6 +80,7 @@ class Blocks:
         values = {
             "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
             "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": p.C if last else 1,
+            "lanes": simd.lanes(p.itemsize), "copy_rows": self._row_copier,
             "step_d": p.stride[0] if self.copied and p.kernel[0] == 1 else 1,
             "step_h": p.stride[1] if self.copied and p.kernel[1] == 1 else 1,
             "input_bytes": self.input_elements * p.itemsize,
@@ -92,6 +94,14 @@ class Blocks:
         for axis, x_stride, s_stride in zip("ncdhw", x_strides, self.strides, strict=True):
             values |= {f"x_{axis}": x_stride, f"s_{axis}": s_stride}
         return values
+
+    @property
+    def _row_copier(self) -> int:
+        """The kernel that copies rows of channels, where there are any to copy."""
+        p = self.problem
+        if not self.copied or p.layout == "channels_last":
+            return 0
+        return strided_rows.row_copier(p.itemsize, simd.lanes(p.itemsize), 1, 1)
 
     def pixel_table(self, spare: int) -> np.ndarray:
         """(16, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
@@ -262,23 +272,39 @@ def copy_block(
 
     Channels first a row is one of `channels`; channels last all of them are the `unit` of a pixel.
     """
-    pixel = a.unit * a.size
+    before = min(count_w, max(0, -w0))
+    inside = count_w - before - min(count_w - before, max(0, w0 + count_w - a.width))
+    vectors = (count_w + a.lanes - 1) // a.lanes * a.lanes
+    rows = strided_rows.rows_of(h0, a.step_h, count_h, a.height)
     for c in range(channels):
         for i in range(count_d):
             d = d0 + i * a.step_d
-            for j in range(count_h):
-                h = h0 + j * a.step_h
-                to = scratch + (c * a.s_c + i * a.s_d + j * a.s_h) * a.size
-                if d < 0 or d >= a.depth or h < 0 or h >= a.height:
-                    zero_bytes(to, count_w * pixel)
-                    continue
-                before = min(count_w, max(0, -w0))
-                after = min(count_w - before, max(0, w0 + count_w - a.width))
-                inside = count_w - before - after
-                if before:
-                    zero_bytes(to, before * pixel)
-                if inside:
-                    row = x + (c * a.x_c + d * a.x_d + h * a.x_h + (w0 + before) * a.x_w) * a.size
-                    copy_bytes(to + before * pixel, row, inside * pixel)
-                if after:
-                    zero_bytes(to + (before + inside) * pixel, after * pixel)
+            plane = x + (c * a.x_c + d * a.x_d + (w0 + before) * a.x_w) * a.size
+            to = scratch + (c * a.s_c + i * a.s_d) * a.size
+            there = inside if 0 <= d < a.depth else 0
+            if a.unit == 1:
+                strided_rows.copy_plane(
+                    a.copy_rows, a.size, plane, a.x_h, rows, before, there, to, a.s_h, vectors, 1, 1,
+                )  # fmt: skip
+            else:
+                copy_pixel_rows(a, plane, h0, count_h, before, there, count_w, to)
+
+
+@jit.helper
+def copy_pixel_rows(
+    a: Any, plane: int, h0: int, count_h: int, before: int, inside: int, count_w: int, to: int
+) -> None:
+    """Rows of a slice of `count_w` pixels of `unit` channels, of which `inside` lie in x behind `before`."""
+    pixel = a.unit * a.size
+    for j in range(count_h):
+        h = h0 + j * a.step_h
+        row = to + j * a.s_h * a.size
+        if h < 0 or h >= a.height or inside == 0:
+            zero_bytes(row, count_w * pixel)
+            continue
+        if before:
+            zero_bytes(row, before * pixel)
+        copy_bytes(row + before * pixel, plane + h * a.x_h * a.size, inside * pixel)
+        after = count_w - before - inside
+        if after:
+            zero_bytes(row + (before + inside) * pixel, after * pixel)

@@ -246,6 +246,8 @@ def store_run(SIZE: int, LANES: int) -> jit.Kernel:
                 to = target + i * SIZE
                 if whole and columns == LANES:
                     transpose.stream_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
+                elif columns == LANES and count == LANES:
+                    transpose.store_whole_square(SIZE, LANES, from_, width, bias + k * SIZE, relu, to, y_k)
                 else:
                     transpose.store_square(
                         SIZE, LANES, from_, width, bias + k * SIZE, relu, count, columns, to, y_k

@@ -158,7 +158,7 @@ def row_blocking(problem: ConvProblem) -> RowBlocking:
     o, rows, q = p.spatial_out
     room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
     pixels = max(4 * lanes, min(PIXELS, room // math.prod(p.stride)))
-    total = p.N * o * rows * q
+    total = p.groups * p.N * o * rows * q
     while pixels > 4 * lanes and total / pixels < threads:
         pixels //= 2
     if flat and 2 * q <= pixels:

@@ -7,50 +7,66 @@ Vectors are taken apart by shuffles for small strides; larger ones are copied el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 
 MOST_STRIDE = 8  # that is split with vectors, by code of its own
 
 
 @simd.emitter
-def split_row(
-    v: Vec, STRIDE: int, KEPT: int, x: Value, before: Value, inside: Value, target: Value, count: Value,
-    step: Value,
+def split_rows(
+    v: Vec, STRIDE: int, KEPT: int, x: Value, x_row: Value, rows: Value, before: Value, inside: Value,
+    target: Value, target_row: Value, count: Value, step: Value,
 ) -> None:  # fmt: skip
-    """`before` zeros, x[:inside], zeros, in STRIDE phases of which the first KEPT are written.
+    """`before` zeros, x[:inside], zeros, in STRIDE phases of which the first KEPT are written, row by row.
 
     A phase is `count` elements, whole vectors that hold all of x, and begins `step` behind the one before.
-    Inside is at least 1.
+    Inside is at least 1. Vectors of the same columns are copied one below the other, from the last columns to
+    the first: what the vectors of a row write behind its end is overwritten by the row that begins there.
     """
     width = STRIDE * v.lanes
     first = v.idiv(before, width)
     last = v.idiv(v.iadd(before, v.isub(inside, 1)), width)
     second, behind = v.iadd(first, 1), v.iadd(last, 1)
-    source, end = v.pointer(v.isub(x, v.imul(before, v.size))), v.iadd(before, inside)
+    source, to = v.pointer(v.isub(x, v.imul(before, v.size))), v.pointer(target)
+    end = v.iadd(before, inside)
 
-    def masked(at: Value) -> Value:
-        return v.load_masked(source, at, v.window(v.isub(before, at), v.isub(end, at)))
-
-    parts: tuple[tuple[Value, Value, Callable[[Value], Value]], ...] = (
-        (0, first, lambda at: v.zero()),
-        (first, second, masked),
-        (second, last, lambda at: v.load(source, at)),  # masks would double the time of these
-        (v.imax(second, last), behind, masked),
-        (behind, v.idiv(count, v.lanes), lambda at: v.zero()),
+    parts = (
+        (behind, v.idiv(count, v.lanes), "zeros"),
+        (v.imax(second, last), behind, "masked"),
+        (second, last, "whole"),  # masks would double the time of these
+        (first, second, "masked"),
+        (0, first, "zeros"),
     )
-    for start, stop, load in parts:
+    for start, stop, kind in parts:
         with v.loop(v.isub(stop, start)) as i:
-            at = v.iadd(start, i)
-            row = [load(v.iadd(v.imul(at, width), j * v.lanes)) for j in range(STRIDE)]
-            for j in range(KEPT):
-                place = v.iadd(v.imul(at, v.lanes), v.imul(step, j))
-                v.store(_phase(v, row, j), v.pointer(target), place)
+            place = v.isub(v.isub(stop, 1), i)
+            at = v.imul(place, width)  # the same for all rows, and so are the masks
+            begins = [v.iadd(at, j * v.lanes) for j in range(STRIDE)]
+            masks = [v.window(v.isub(before, b), v.isub(end, b)) for b in begins if kind == "masked"]
+            with v.loop(rows) as row:
+                from_ = v.at(source, v.imul(row, x_row))
+                line = v.at(to, v.iadd(v.imul(row, target_row), v.imul(place, v.lanes)))
+                if kind == "zeros":
+                    values = [v.zero()] * KEPT
+                elif kind == "whole":
+                    values = _phases(v, [v.load(from_, b) for b in begins], KEPT)
+                else:
+                    read = [v.load_masked(from_, b, m) for b, m in zip(begins, masks, strict=True)]
+                    values = _phases(v, read, KEPT)
+                for j, value in enumerate(values):
+                    v.store(value, line, v.imul(step, j))
+
+
+def _phases(v: Vec, row: Sequence[Value], kept: int) -> list[Value]:
+    """The first `kept` phases of some neighbouring vectors."""
+    return [_phase(v, row, j) for j in range(kept)]
 
 
 def _phase(v: Vec, row: Sequence[Value], phase: int) -> Value:
@@ -84,12 +100,12 @@ def zero_row(v: Vec, target: Value, count: Value) -> None:
 def split_any_row(
     x: int, before: int, inside: int, target: int, count: int, step: int, stride: int, kept: int, size: int
 ) -> None:
-    """`split_row` for any stride, element by element."""
+    """`split_rows` of one row for any stride, element by element."""
     for phase in range(kept):
         low = min(count, (max(0, before - phase) + stride - 1) // stride)  # places before the first element
         end = max(low, min(count, (before + inside - phase + stride - 1) // stride))
         place = target + phase * step * size
-        simd.zero_bytes(place, low * size)
+        zero_bytes(place, low * size)
         source = x + (phase + low * stride - before) * size
         if size == 4:
             to4 = carray(pointer(place), count, np.int32)
@@ -101,24 +117,69 @@ def split_any_row(
             from8 = carray(pointer(source), (end - low) * stride, np.int64)
             for i in range(end - low):
                 to8[low + i] = from8[i * stride]
-        simd.zero_bytes(place + end * size, (count - end) * size)
+        zero_bytes(place + end * size, (count - end) * size)
 
 
 @jit.specialise
-def copy_row(SIZE: int, LANES: int, STRIDE: int, KEPT: int) -> jit.Kernel:
-    """`split_row`, or zeros for a row outside of x, where inside is 0; STRIDE 0 stands for any stride."""
+def copy_rows(SIZE: int, LANES: int, STRIDE: int, KEPT: int) -> jit.Kernel:
+    """`split_rows`; STRIDE 0 stands for any stride."""
 
-    def copy_row(x: int, before: int, inside: int, target: int, phase: int, stride: int, kept: int) -> None:
-        if inside <= 0:
-            zero_row(SIZE, LANES, target, phase * kept)
-        elif STRIDE:
-            split_row(SIZE, LANES, STRIDE, KEPT, x, before, inside, target, phase, phase)
+    def copy_rows(
+        x: int, x_row: int, rows: int, before: int, inside: int, target: int, target_row: int, phase: int,
+        stride: int, kept: int,
+    ) -> None:  # fmt: skip
+        if STRIDE:
+            split_rows(
+                SIZE, LANES, STRIDE, KEPT, x, x_row, rows, before, inside, target, target_row, phase, phase
+            )
         else:
-            split_any_row(x, before, inside, target, phase, phase, stride, kept, SIZE)
+            for i in range(rows):
+                from_, to = x + i * x_row * SIZE, target + i * target_row * SIZE
+                split_any_row(from_, before, inside, to, phase, phase, stride, kept, SIZE)
 
-    return copy_row
+    return copy_rows
 
 
 def row_copier(size: int, lanes: int, stride: int, kept: int) -> int:
-    """The `copy_row` for a stride."""
-    return copy_row(size, lanes, stride, kept) if stride <= MOST_STRIDE else copy_row(size, lanes, 0, 0)
+    """The `copy_rows` for a stride."""
+    return copy_rows(size, lanes, stride, kept) if stride <= MOST_STRIDE else copy_rows(size, lanes, 0, 0)
+
+
+class RowRange(NamedTuple):
+    """`number` rows h, h + step, ...: `above` of them lie above a plane, and all from `below` on below it."""
+
+    h: int
+    step: int
+    number: int
+    above: int
+    below: int
+
+
+@jit.helper
+def rows_of(h: int, step: int, count: int, height: int) -> RowRange:
+    """The rows of a plane of some height."""
+    above = min(count, max(0, (step - 1 - h) // step))
+    return RowRange(h, step, count, above, max(above, min(count, (height - h + step - 1) // step)))
+
+
+@jit.helper
+def copy_plane(
+    copier: int, size: int, x: int, x_row: int, rows: RowRange, before: int, inside: int, target: int,
+    target_row: int, phase: int, stride: int, kept: int,
+) -> None:  # fmt: skip
+    """`copy_rows` of some rows of a plane x; those outside of it, or all where inside is 0, become zeros.
+
+    x: of row 0, at the first column inside. Rows of zeros are filled up to the next row of target.
+    """
+    above, below = (rows.above, rows.below) if inside > 0 else (0, 0)
+    if above > 0:
+        zero_bytes(target, above * target_row * size)
+    if below > above:
+        first = x + (rows.h + above * rows.step) * x_row * size
+        to = target + above * target_row * size
+        call(
+            copier,
+            (first, rows.step * x_row, below - above, before, inside, to, target_row, phase, stride, kept),
+        )
+    if rows.number > below:
+        zero_bytes(target + below * target_row * size, (rows.number - below) * target_row * size)

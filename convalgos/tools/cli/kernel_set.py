@@ -129,9 +129,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(row_kernels.filter_folded_row, size, lanes, rows, stride)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
-            yield _kernel(strided_rows.copy_row, size, lanes, stride, kept)
+            yield _kernel(strided_rows.copy_rows, size, lanes, stride, kept)
         yield _kernel(weight_kernels.border_rows, size, lanes, stride)
-    yield _kernel(strided_rows.copy_row, size, lanes, 0, 0)
+    yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
     yield _kernel(weight_kernels.border_rows, size, lanes, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for rows in range(1, most + 1):
