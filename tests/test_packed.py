@@ -20,7 +20,7 @@ AWKWARD = [
     "n2 c40 h13 w17 k130 r1 s1 groups2",
     "c17 w1009 k97 s1",  # more blocks than threads, the last one short
     "c20 d2 h3 w4 k80 t1 r1 s1 float64",
-    "c5 h2 w1 k3 r1 s1",
+    "c5 h9 w1 k3 r1 s1",
 ]
 PACKS = "packed_blocking.LEAST_FILTERS = packed_blocking.LEAST_PIXELS = 1; packed_blocking.IN_PLACE = 1e9"
 

@@ -353,7 +353,7 @@ class Direct(SingleThreaded, Algorithm):
         if problem.is_empty:
             return 0
         if gemv.is_gemv(problem):
-            return gemv.gemv_blocking(problem).tasks * gemv.scratch_bytes(problem)
+            return gemv.gemv_blocking(problem).tasks * gemv.gemv_scratch_bytes(problem)
         cut = run_cycles(problem)[1] or direct_blocking(problem)
         return plan_threads() * cut.scratch_bytes
 

@@ -212,13 +212,13 @@ class GemvPlan(KernelPlan):
         values: dict[str, int | np.ndarray] = {
             "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels, "wide": cut.wide,
             "filters": p.K, "tasks": cut.tasks, "copied": int(copied), "table": table, "rows": rows,
-            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": scratch_bytes(problem),
+            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": gemv_scratch_bytes(problem),
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
             "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         kernel = multiply_rows(size, lanes, cut.rows, cut.vectors, sums_apart(cut.rows, cut.vectors_of))
-        scratch = cut.tasks * scratch_bytes(problem)
+        scratch = cut.tasks * gemv_scratch_bytes(problem)
         super().__init__(problem, algorithm, GEMV_ARGUMENTS, values, [(kernel, cut.tasks)], scratch)
 
     @staticmethod
@@ -245,7 +245,7 @@ class GemvPlan(KernelPlan):
         return packed
 
 
-def scratch_bytes(problem: ConvProblem) -> int:
+def gemv_scratch_bytes(problem: ConvProblem) -> int:
     """Of a task: the inputs of all outputs, and the sums of a panel with spare rows behind them."""
     cut = gemv_blocking(problem)
     p, lanes = cut.problem, simd.lanes(problem.itemsize)
