@@ -11,6 +11,7 @@ from convalgos import ConvProblem
 from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
 from convalgos.cpu.gemm import row_blocking
+from convalgos.cpu.gemm.direct_blocking import direct_blocking
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime import plan as runtime_plan
@@ -18,7 +19,7 @@ from convalgos.cpu.runtime import plan as runtime_plan
 
 def busiest(text: str) -> float:
     """Outputs of the busiest thread, over an equal share."""
-    cut = direct.direct_blocking(ConvProblem.parse(text))
+    cut = direct_blocking(ConvProblem.parse(text))
     return cut.busiest(jit.thread_count()) * jit.thread_count() / (cut.problem.gemm_m * cut.problem.groups)
 
 
@@ -32,7 +33,7 @@ def test_few_blocks_are_dealt_evenly(text):
 def test_threads_share_groups_and_not_their_maps():
     threads = jit.thread_count()
     problem = ConvProblem.parse(f"n1 c{16 * threads} h9 w9 k{16 * threads} r3 s3 p1 groups{8 * threads}")
-    assert direct.direct_blocking(problem).blocks == (1, 1, 1, 1)
+    assert direct_blocking(problem).blocks == (1, 1, 1, 1)
     assert row_blocking.row_blocking(problem).blocks == (1, 1, 1, 1)
 
 
@@ -42,7 +43,7 @@ def test_sums_along_pixels_never_read_what_others_left():
 
 
 def test_blocking_of_long_rows_is_quick_to_find():
-    cut = direct.direct_blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
+    cut = direct_blocking(ConvProblem.parse("c8 w1000003 k8 s1"))
     assert np.prod(cut.blocks) >= jit.thread_count()
 
 

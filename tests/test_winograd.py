@@ -14,6 +14,8 @@ from convalgos import ConvProblem
 from convalgos.core.cook_toom import cook_toom
 from convalgos.core.machine import Machine
 from convalgos.cpu import winograd
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled import search
 from convalgos.cpu.winograd import ALGORITHMS, Winograd, WinogradPlan
 from convalgos.tools.bench.suites import suites
 
@@ -211,3 +213,13 @@ for algorithm, text in (
 
 def test_narrower_vectors():
     run_on_haswell(PROGRAM)
+
+
+def test_threads_share_a_box_only_where_they_share_its_filter():
+    threads = max(2, jit.thread_count())
+    groups = ConvProblem.parse(f"c{32 * threads} h7 w7 k{32 * threads} r3 s3 p1 groups{threads}")
+    assert not any(team for _, team in search.box_ways(winograd.one_box(groups, 4, 3, threads)))
+    dense = winograd.one_box(ConvProblem.parse("c512 h7 w7 k512 r3 s3 p1"), 4, 3, threads)
+    assert search.best(dense).team  # the filter is read once
+    small = winograd.one_box(ConvProblem.parse("c48 h56 w56 k48 r3 s3 p1"), 4, 3, threads)
+    assert not search.best(small).team  # no thread waits for tiles that another one writes

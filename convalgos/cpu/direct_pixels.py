@@ -38,19 +38,19 @@ from convalgos.cpu.gemm.blocking import (
 from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking, streams_pixels
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.filter_reads import block_filter_seconds
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, Workspace, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
-from convalgos.cpu.vectors import microkernel
+from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
-CROSSING = 1.15  # times the sums where vectors of a 1x1 layer cross lines; Xeon (Granite Rapids), 1.1 to 1.3
+CROSSING = 1.15  # times the sums where vectors cross lines: Xeon (Granite Rapids), 1x1 and 3x3, 1.1 to 1.3
 DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved, of a 1x1 layer, and copied where x stays in L2; Xeon (Granite Rapids)
-ROW = 7e-9  # seconds to copy a row of the input to scratch, beside its bytes,
-ELEMENT = 0.7e-9  # and an element of it where the stride is large: an estimate, Xeon (Granite Rapids)
+ELEMENT = 0.7e-9  # seconds to copy an element where the stride is large: an estimate, Xeon (Granite Rapids)
 
 # --- kernels ---------------------------------------------------------------------------------
 
@@ -227,8 +227,9 @@ def _least_waits(filters: int) -> float:
 
 
 def _crossing(p: ConvProblem) -> float:
-    """How much longer sums take where vectors of pixels cross lines, and few taps hide it."""
-    return CROSSING if p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes() else 1.0
+    """How much longer sums take where vectors of pixels cross lines."""
+    crossing = p.kernel[-1] > 1 or (p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes())
+    return CROSSING if crossing else 1.0
 
 
 def _memory(p: ConvProblem, machine: Machine) -> float:
@@ -267,16 +268,21 @@ class DirectPixels(SingleThreaded, Algorithm):
         if cut.images == 1 and cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
             waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
             compute += packed_blocking.seconds(waiting, p, machine)
-        compute = max(compute, panels.filter_seconds(p, machine))
-        rows = math.prod(cut.copied) * cut.images * tasks * p.w_shape[1]
-        row_bytes = 2 * cut.kept * cut.phase * p.itemsize  # read and written
-        copied = rows * (ROW / machine.threads + row_bytes / machine.cache_bandwidth)
+        blocks = math.prod(cut.blocks)
+        filters = max(
+            panels.filter_seconds(p, machine), block_filter_seconds(p, blocks, cut.filter_parts, machine)
+        )
+        compute = math.hypot(compute, filters)
+        planes = cut.copied[0] * cut.images * tasks * p.w_shape[1]
+        rows = planes * cut.copied[1]
+        vectors = cut.kept * cut.phase // cut.lanes
+        copied = strided_rows.copying_seconds(planes, rows, vectors, cut.lanes, machine.peak(p.dtype))
         if p.stride[2] > strided_rows.MOST_STRIDE:
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
         memory = _memory(p, machine)
         if p.is_pointwise:
             memory *= CLOSE
-            copied *= CLOSE if p.x_bytes <= machine.threads * machine.l2_bytes // 2 else 1.0
+            copied /= 1.0 if p.x_bytes <= machine.threads * machine.l2_bytes // 2 else CLOSE
         return CALL + machine.launch + compute + copied + memory
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
@@ -285,8 +291,11 @@ class DirectPixels(SingleThreaded, Algorithm):
         waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
-        moved = 2 * copied / machine.cache_bandwidth + _memory(problem, machine)
-        return CALL + machine.launch + computed + moved * (CLOSE if problem.is_pointwise else 1.0)
+        lanes = simd.lanes(problem.itemsize)
+        vectors = copied / vector_bytes()
+        computed += strided_rows.copying_seconds(0, vectors, 1, lanes, machine.peak(problem.dtype))
+        memory = _memory(problem, machine) * (CLOSE if problem.is_pointwise else 1.0)
+        return CALL + machine.launch + computed + memory
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * row_blocking(problem).scratch_bytes

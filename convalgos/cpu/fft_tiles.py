@@ -56,7 +56,7 @@ SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
 TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
 KEPT = 0.65  # of L3 is what filters, x and y can fill that are used again and again
 MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
-TRANSFORM = 0.8  # of the bandwidth of the caches
+TRANSFORM = 0.34  # bytes moved by transforms, in L2, for each flop of the peak
 SHOWN = 0.64  # of the time in which x and y are moved, which the rest does not hide
 OPERATIONS = 1.4  # of a transform, over points * log2(points), with what the fused ones lose
 
@@ -69,7 +69,6 @@ class SpectralBoxSchedule(BoxSchedule):
     targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
     team_targets: ClassVar = (4, 8, 16, 24, 32)
     transform_speed: ClassVar = TRANSFORM
-    line_speed: ClassVar = TRANSFORM
     shown: ClassVar = SHOWN
     least_flops: ClassVar = 3 / PRODUCT  # half of the points of a tile, with three products each
 
@@ -112,6 +111,10 @@ class SpectralBoxSchedule(BoxSchedule):
     def effort(self) -> float:
         computed = self.busy_tiles * self.slowdown + WAIT * self.boxes / self.threads
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
+
+    def product_seconds(self, machine: Machine) -> float:
+        speed = machine.peak(self.problem.dtype) * self.product_speed
+        return self.effort * self.threads * self.product_flops / speed
 
     @property
     def slowdown(self) -> float:

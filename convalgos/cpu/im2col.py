@@ -25,6 +25,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.patches import (
     IM2COL_FIELDS,
+    Patches,
     fill_channels_first,
     fill_channels_last,
     multiply_patches,
@@ -32,6 +33,7 @@ from convalgos.cpu.gemm.patches import (
     sums_bytes,
 )
 from convalgos.cpu.runtime import jit, mkl
+from convalgos.cpu.runtime.filter_reads import block_filter_seconds, reading_seconds
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import microkernel, simd
 
@@ -170,6 +172,17 @@ class Im2colPlan(Plan):
             np.maximum(c, 0, out=c)
 
 
+def _reading(cut: Patches, machine: Machine) -> float:
+    """Seconds to read filters, and patches once for each panel of them, that L2 does not keep."""
+    p = cut.problem
+    vectors = panels.tile_for(p.gemm_n, p.itemsize)[1]
+    block = cut.pixels * p.gemm_k * p.groups * p.itemsize  # bytes
+    passes = -(-p.gemm_n // (vectors * simd.lanes(p.itemsize)))
+    read = p.gemm_m * p.gemm_k * p.groups * p.itemsize * passes
+    again = reading_seconds(read, block / p.groups / machine.threads, block, machine)
+    return again + block_filter_seconds(p, cut.blocks, machine.threads, machine)
+
+
 @dataclass(frozen=True)
 class Im2col(Algorithm):
     family: ClassVar[str] = "cpu.im2col"
@@ -200,6 +213,8 @@ class Im2col(Algorithm):
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
             in_place = 1.0 if cut.needed else IN_PLACE[p.layout] * panels.crowding(p)
             product = panels.product_seconds(p, machine) * spare * in_place
+            if cut.needed:
+                product = math.hypot(product, _reading(cut, machine))
             calls = 2 * cut.blocks
         else:
             # narrow products never reach the library's rate

@@ -15,6 +15,9 @@ from convalgos.cpu.vectors import simd
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
+# Cycles of grouped layers: Xeon (Granite Rapids), 25 of 4 to 16 channels a group.
+SHUFFLE = 1.0  # that copies a channel to the lanes of its group, and its load: few units can do it
+BORDER = 4.0  # a channel, of a block that meets padding: it is summed in parts
 SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
 
 
@@ -191,7 +194,7 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
 def block_cycles(c: ChannelBlocking) -> float:
     """Of a block of groups of one image, on one core.
 
-    Calibrated on Zen 5 with AVX-512: two products or shuffles a cycle, and squares of pixels turned in two
+    Calibrated on Zen 5 with AVX-512: two products a cycle, and squares of pixels turned in two
     cycles a pixel in the first cache, in three and a half beyond.
     """
     p = c.problem
@@ -201,7 +204,10 @@ def block_cycles(c: ChannelBlocking) -> float:
     loads = products if c.ranged else min(products, blocks * c.reach)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
-    kernel = slices * rows * (channels * (0.5 * products + 0.25 * shuffles) + 4 * blocks)
+    of_row = channels * (0.5 * products + SHUFFLE * shuffles) + 4 * blocks
+    if channels > 1:
+        of_row += BORDER * channels * sum(left + right > 0 for _, left, right in c.columns)
+    kernel = slices * rows * of_row
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
     calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
     turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes

@@ -17,6 +17,9 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 
 MOST_STRIDE = 8  # that is split with vectors, by code of its own
+# Cycles of a thread to copy rows of a plane to scratch: Xeon (Granite Rapids), grouped and strided layers.
+PLANE_CYCLES = 25.0  # to begin, and to fill with zeros what lies above and below,
+VECTOR_CYCLES = 6.2  # and for each vector of a row
 
 
 @simd.emitter
@@ -183,3 +186,9 @@ def copy_plane(
         )
     if rows.number > below:
         zero_bytes(target + below * target_row * size, (rows.number - below) * target_row * size)
+
+
+def copying_seconds(planes: float, rows: float, vectors: int, lanes: int, peak: float) -> float:
+    """Of all threads, to copy some planes of so many rows in all, of some vectors each; peak: flop/s."""
+    cycles = planes * PLANE_CYCLES + rows * vectors * VECTOR_CYCLES
+    return cycles * 4 * lanes / peak  # a cycle of a thread is two fused multiply-adds of a vector

@@ -22,9 +22,7 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
     depth_taps = p.taps_met(0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
     products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / machine.peak(p.dtype)
-    line = p.ndim == 1 or any(r <= s for r, s in zip(p.kernel[-2:], p.stride[-2:], strict=True))
-    speed = kind.line_speed if line else kind.transform_speed  # phases of one tap are in one dimension, too
-    moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.cache_bandwidth * speed)
+    moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
 

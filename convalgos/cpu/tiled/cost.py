@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import ClassVar
 
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.blocking import BoxSizes
 
@@ -25,8 +27,8 @@ ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
 LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team starts from Python
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
-TRANSFORM = 1.1  # of the bandwidth of the caches,
-LINE = 1.5  # and in one dimension, where most stays in registers and L1; Xeon (Granite Rapids)
+TRANSFORM = 0.36  # bytes moved by transforms, in L2, for each flop of the peak
+CROSSING = 5.0  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
 PREPARE_CALL = 4e-5  # seconds to transform any filter,
 PREPARE = 10e9  # and bytes of it, when transformed, in a second
@@ -38,7 +40,6 @@ class BoxSchedule(BoxSizes):
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
     transform_speed: ClassVar[float] = TRANSFORM
-    line_speed: ClassVar[float] = LINE
     shown: ClassVar[float] = SHOWN
     least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
 
@@ -137,13 +138,35 @@ class BoxSchedule(BoxSizes):
 
     def seconds(self, machine: Machine) -> float:
         """Predicted time of one run."""
-        speed = machine.peak(self.problem.dtype) * self.product_speed
-        products = self.effort * self.threads * self.product_flops / speed
+        products = self.product_seconds(machine)
         moved = self.busy_tiles * self.threads * self.transform_bytes
         launches = machine.launch * (3 * LAUNCH * self.boxes if self.team else 1)
         blocks = self.slots / self.box[1] * self.channel_blocks * self.phases + self.filter_blocks
         computed = self.busy_tiles * self.threads * blocks * self.transforming(self.points, machine)
-        return CALL + launches + products + self.calls + self.moving(moved, machine) + computed
+        crossing = self.crossing_bytes / machine.cache_bandwidth
+        return CALL + launches + products + self.calls + self.moving(moved, machine) + crossing + computed
+
+    def product_seconds(self, machine: Machine) -> float:
+        """Seconds of the products, with filters that come from L3 and from memory meanwhile."""
+        tiles = self.busy_tiles * self.slowdown + WAIT * self.rounds
+        speed = machine.peak(self.problem.dtype) * self.product_speed
+        return math.hypot(tiles * self.threads * self.product_flops / speed, self.filter_seconds(machine))
+
+    def filter_seconds(self, machine: Machine) -> float:
+        """Seconds in which filters that L2 does not keep come from L3 and from memory."""
+        groups, sharing = self.problem.groups, self.threads if self.team else 1
+        own = self.box_bytes / sharing
+        of_thread = self.u_bytes * (groups / self.threads if self.team or groups >= self.threads else 1)
+        reads = self.boxes
+        if self.u_bytes / sharing + own < cache_sizes()[1]:  # the boxes of a group find it there again
+            reads = min(reads, max(groups, 1 if self.team else self.threads))
+        return reading_seconds(reads * self.u_bytes, of_thread + own, groups * self.u_bytes, machine)
+
+    @property
+    def crossing_bytes(self) -> float:
+        """What goes from one core's cache to another's, as bytes of the last cache: threads of a team read
+        tiles that others wrote."""
+        return CROSSING * (1 - 1 / self.threads) * self.box_bytes * self.boxes if self.team else 0.0
 
     def transforming(self, points: int, machine: Machine) -> float:
         """Seconds to transform a block of channels of a tile, beside those to move its bytes."""
@@ -157,8 +180,7 @@ class BoxSchedule(BoxSizes):
 
     def transform_bandwidth(self, machine: Machine) -> float:
         """Bytes that transforms move in a second."""
-        line = 1 in (self.rows.taps, self.columns.taps)
-        return machine.cache_bandwidth * (self.line_speed if line else self.transform_speed)
+        return machine.peak_float32 * self.transform_speed
 
     @property
     def prepare_seconds(self) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from convalgos.core.machine import cache_sizes
+from convalgos.core import profiles
+from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
@@ -42,12 +43,27 @@ def _of_all_kinds(problem: ConvProblem, threads: int) -> dict[str, Any]:
 def best(whole: S, box: int = 0) -> S:
     """Of the ways to cut a whole problem into boxes the one of least effort, and of equals the smallest.
 
+    Boxes of single threads and of the team are compared by their times on a usual machine of this kind: what
+    they wait for, filters or each other, takes other times than tiles.
+
     Args:
         box: tiles of a box, about; 0 for any number.
     """
+    ways = box_ways(whole, box)
+    own, shared = ([way for way in ways if way[1] is team] for team in (False, True))
+    found = [_least_effort(whole, some) for some in (own, shared) if some]
+    return found[0] if len(found) == 1 else min(found, key=lambda s: s.seconds(_usual_machine(s.threads)))
+
+
+@lru_cache(16)
+def _usual_machine(threads: int) -> Machine:
+    return profiles.nominal(threads)
+
+
+def _least_effort(whole: S, ways: Iterable[tuple[Cuts, bool]]) -> S:
     least = math.inf
     found: list[S] = []
-    for bound, cuts, team in _bounds(whole, box_ways(whole, box)):
+    for bound, cuts, team in _bounds(whole, ways):
         if bound > least:
             break
         tried = whole.cut_into(cuts, team)
@@ -57,7 +73,7 @@ def best(whole: S, box: int = 0) -> S:
             least = effort
     if len(found) == 1:
         return found[0]
-    return min(found, key=lambda s: (s.scratch_bytes, s.cuts[::-1], s.team))
+    return min(found, key=lambda s: (s.scratch_bytes, s.cuts[::-1]))
 
 
 def different(known: A, others: Iterable[A], schedule_of: Callable[[A], BoxSchedule]) -> Iterator[A]:
@@ -80,7 +96,7 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     tried = (box,) if box else (WIDE,) if wide else whole.targets
     targets = {min(t, fitting // threads) for t in tried}
     found = {(cuts_of(sizes, target / whole.row_tiles), False) for target in targets}
-    if threads > 1:
+    if threads > whole.problem.groups:  # else threads have groups of their own: no filter is shared
         targets = {min(box, fitting)} if box else {min(t, fitting) for t in (*whole.team_targets, fitting)}
         found |= {(cuts_of(sizes, target / whole.row_tiles), True) for target in targets}
     return found

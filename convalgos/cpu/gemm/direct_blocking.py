@@ -1,0 +1,142 @@
+"""How the outputs of `cpu.direct` are cut, and dealt to threads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.blocking import PanelBlocks, cut_map, flat_view
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.vectors import simd
+
+PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
+BLOCK_OUTPUTS = 4  # outputs of all filters computed in the time that a block begins and ends
+FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
+
+
+@dataclass(frozen=True)
+class DirectBlocking(PanelBlocks):
+    """How the output is cut."""
+
+    filter_parts: int  # into which the filters of a block are cut to feed all threads
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task: input, then [pixel][panel] sums with spare rows for the tail of the micro-kernel."""
+        sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
+        return whole_lines((self.input_elements + sums) * self.problem.itemsize)
+
+    def busiest(self, threads: int) -> float:
+        """Work of the busiest of some threads, in outputs of all filters."""
+        sizes, block = (self.problem.N, *self.problem.spatial_out), (self.images, *self.block)
+        return _busiest(sizes, block, self.rows, _dealt_groups(self.problem), self.filter_parts, threads)
+
+
+@cached_by_threads(256)
+def direct_blocking(problem: ConvProblem) -> DirectBlocking:
+    p, lanes, threads = flat_view(problem), simd.lanes(problem.itemsize), plan_threads()
+    rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
+    copied = any(pad != (0, 0) for pad in p.padding)
+    pixels = PIXELS
+    if copied:  # scratch of the input stays within half of L2
+        room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
+        pixels = max(32, min(pixels, room // 2))
+    parts = min(threads, -(-p.gemm_n // (vectors * lanes)))  # at most
+    sizes = (p.N, *p.spatial_out)
+    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, _dealt_groups(p), parts, threads)
+    return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), vectors, parts)
+
+
+Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)
+Groups = tuple[int, int]  # that are dealt to threads one after the other, and in each block
+
+
+def _dealt_groups(p: ConvProblem) -> Groups:
+    """Threads share groups rather than pixels, and write no cache line in common, where maps lie apart."""
+    return (p.groups, 1) if p.layout == "channels_first" else (1, p.groups)
+
+
+@lru_cache(1024)
+def _cut_outputs(
+    sizes: Sizes, most: int, lanes: int, rows: int, groups: Groups, most_parts: int, threads: int
+) -> tuple[int, tuple[int, int, int], int]:
+    """Images and outputs of a block, of about `most` pixels, and the parts of its filters.
+
+    Kept for the next layer on a map of these sizes.
+
+    Args:
+        rows: of the micro-kernel.
+        most_parts: of the filters of a group.
+    """
+    n, o, p, q = sizes
+    pixels = most
+    while pixels > 32 and groups[0] * math.prod(sizes) / pixels < threads:  # there is work for every thread
+        pixels //= 2
+    images, block = 1, (o, p, q)
+    if o * p * q <= pixels // 2:
+        images = max(1, min(pixels // (o * p * q), -(-n // threads)))
+        shares = -(-n // images)
+        images = -(-n // min(n, -(-shares // threads) * threads))  # as many blocks for each thread
+    else:
+        block = cut_map(pixels, (o, p, q), lanes)
+    blocks = -(-n // images) * math.prod(-(-size // b) for size, b in zip((o, p, q), block, strict=True))
+    if blocks * math.prod(groups) >= FEW * threads:
+        return images, block, 1
+    # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
+    heights = {block[1]}
+    if images == 1 and block[0] == 1 and block[2] == q:
+        low, high = block[1] // 2, max(block[1], most // q)
+        heights |= {h for h in (-(-p // count) for count in range(1, 4 * threads)) if low <= h <= high}
+    columns = blocks // -(-p // block[1])  # of blocks
+    bounds = sorted(  # of the work of the busiest thread, as if that of all were dealt evenly
+        (
+            math.prod(groups)
+            * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height))
+            / threads,
+            -height,
+            parts,
+        )
+        for height in heights
+        for parts in {1, most_parts}
+    )
+    best = (math.inf, 0, 1)  # work, and of equals the largest blocks
+    for least, minus_height, parts in bounds:
+        if least > best[0]:
+            break
+        tried = (block[0], -minus_height, block[2])
+        even = _even_rows(images, tried, rows)
+        best = min(
+            best, (_busiest(sizes, (images, *tried), even, groups, parts, threads), minus_height, parts)
+        )
+    return images, (block[0], -best[1], block[2]), best[2]
+
+
+def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
+    """Of the micro-kernel, at most `rows`: equal tiles instead of a short last one."""
+    pixels = images * math.prod(block)
+    return -(-pixels // -(-pixels // rows))
+
+
+@lru_cache(1024)
+def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, threads: int) -> float:
+    """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
+    pixels = [1] * groups[0]  # of every block, the last ones of each dimension being cut short
+    for size, along in zip(sizes, block, strict=True):
+        whole, rest = divmod(size, along)
+        each = [along] * whole + [rest] * (rest > 0)
+        pixels = [n * m for n in pixels for m in each]
+    # in parts of filters, with the spare rows of tiles
+    work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
+    before = [0, *accumulate(work)]
+    units = groups[1] * parts  # of a block
+    starts = []  # work before that of each thread
+    for thread in range(threads + 1):
+        done, more = divmod(len(work) * units * thread // threads, units)
+        starts.append(before[done] * units + (more * work[done] if more else 0))
+    return max(end - start for start, end in pairwise(starts)) / parts
