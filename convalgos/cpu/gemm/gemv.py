@@ -212,7 +212,8 @@ class GemvPlan(KernelPlan):
         values: dict[str, int | np.ndarray] = {
             "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels, "wide": cut.wide,
             "filters": p.K, "tasks": cut.tasks, "copied": int(copied), "table": table, "rows": rows,
-            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": gemv_scratch_bytes(problem),
+            "input_bytes": self._input_bytes(p) if copied else 0,
+            "scratch_stride": gemv_scratch_bytes(problem),
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
             "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
             "store_run": panels.store_run(size, lanes),
