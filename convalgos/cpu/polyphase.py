@@ -27,7 +27,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.planner import ChildPick, Composite
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, scratch_bytes
+from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
 from convalgos.cpu.backward.subproblems import distinct_forwards, subproblems
 
 # Xeon, AVX-512
@@ -62,7 +62,7 @@ class Polyphase(Composite):
         if self.why_not(problem) is None and self.workspace_bytes(problem) <= workspace_limit:
             return self
         kinds = self.kinds(problem)
-        left = workspace_limit - scratch_bytes(problem, kinds)
+        left = workspace_limit - phases_bytes(problem, kinds)
         return replace(self, planner=self.planner.limited(max(0, left // len(kinds))))
 
     # --- the figures for the selector ------------------------------------------------------------
@@ -92,7 +92,7 @@ class Polyphase(Composite):
     def workspace_bytes(self, problem: ConvProblem) -> int:
         kinds = self.kinds(problem)
         found = [self.child(f) for f, _ in kinds]
-        return scratch_bytes(problem, kinds) + sum(f.algorithm.workspace_bytes(f.computed) for f in found)
+        return phases_bytes(problem, kinds) + sum(f.algorithm.workspace_bytes(f.computed) for f in found)
 
     def plan(self, problem: ConvProblem) -> Plan:
         plans = {f: self.child(f).plan() for f, _ in self.kinds(problem)}

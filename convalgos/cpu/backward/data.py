@@ -25,7 +25,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import slices
 from convalgos.cpu.backward.per_thread import SlicedPlan
-from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, scratch_bytes
+from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
 from convalgos.cpu.backward.slices import Slicing, slicing
 from convalgos.cpu.backward.subproblems import Subproblem, distinct_forwards, subproblems
 
@@ -114,7 +114,7 @@ class BackwardData(ByForward):
             return slices.slices_workspace_bytes(cut, self.inner)
         kinds = self.kinds(problem)
         each = [self.inner.workspace_bytes(f) for f, _ in kinds]
-        return sum(each) + scratch_bytes(problem, kinds)
+        return sum(each) + phases_bytes(problem, kinds)
 
     def plan(self, problem: ConvProblem) -> Plan:
         if cut := self.slicing(problem):

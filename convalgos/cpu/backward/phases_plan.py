@@ -20,7 +20,7 @@ from convalgos.cpu.backward.subproblems import Subproblem, filters_of
 Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
 
 
-def scratch_bytes(problem: ConvProblem, kinds: Kinds) -> int:
+def phases_bytes(problem: ConvProblem, kinds: Kinds) -> int:
     """Of all phases that are computed before they are interleaved."""
     if is_whole(problem):
         return 0
@@ -29,7 +29,7 @@ def scratch_bytes(problem: ConvProblem, kinds: Kinds) -> int:
 
 def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -> float:
     """Predicted time to bring the phases from scratch into dx."""
-    scratch = scratch_bytes(problem, kinds)
+    scratch = phases_bytes(problem, kinds)
     if not scratch:
         return 0.0
     held = scratch + problem.x_bytes + problem.y_bytes
