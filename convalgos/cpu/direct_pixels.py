@@ -264,7 +264,6 @@ class DirectPixels(SingleThreaded, Algorithm):
         tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
         compute = balance * p.flops * filled * waits / machine.peak(p.dtype)
-        compute = max(compute, panels.filter_seconds(p, machine))
         if cut.images == 1 and cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
             waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
             compute += packed_blocking.seconds(waiting, p, machine)
