@@ -97,7 +97,7 @@ def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
             tiles = -(-pixels // most)
-            rows = max(microkernel.PACKED_ROWS, -(-pixels // tiles))
+            rows = max(most * 2 // 3 + 1, -(-pixels // tiles))
             # of an item: a part of the filters for a block
             panels_each, blocks = -(-count // parts), -(-image // pixels)
             items = -(-maps * blocks * parts // threads)  # of a thread

@@ -21,13 +21,8 @@ REGISTER_TILES = {
     32: {2: 6, 1: 8},  # 16 registers: 6 x 4 spills and halves the speed
     16: {2: 4, 1: 6},
 }
-# The same of packed rows, which all have one address; and the fewest that are worth a kernel.
-PACKED_ROWS = 4
-PACKED_TILES = {
-    64: {4: 6, 3: 8, 2: 12, 1: 16},
-    32: {2: 6, 1: 8},
-    16: {2: 4, 1: 6},
-}
+# The same of packed rows; tiles have more than two thirds as many.
+PACKED_TILES = {64: {4: 6, 3: 8}, 32: {2: 6}, 16: {2: 4}}
 # Taps ahead of a product: channels of a map lie too far apart for a processor to foresee. With 4, 8, 16 and
 # 24 of them 1x1 layers took 0.90, 0.88, 0.91 and 0.91 of the time on a Xeon (Granite Rapids), down to 0.70.
 PREFETCH_TAPS = 8

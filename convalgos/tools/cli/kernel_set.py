@@ -142,10 +142,11 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
-    for vectors, most in microkernel.PACKED_TILES[wide].items():
-        for rows in range(microkernel.PACKED_ROWS, most + 1):
+    packed = {v: range(most * 2 // 3 + 1, most + 1) for v, most in microkernel.PACKED_TILES[wide].items()}
+    for vectors, packed_rows in packed.items():
+        for rows in packed_rows:
             yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
-    for rows in range(microkernel.PACKED_ROWS, max(microkernel.PACKED_TILES[wide].values()) + 1):
+    for rows in set().union(*packed.values()):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
     parameters = set()
     for rows in gemv.ROWS:
