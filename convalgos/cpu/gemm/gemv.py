@@ -54,6 +54,17 @@ def sums_apart(rows: int, vectors: int) -> int:
 
 @emitter
 def gemv_tile(
+    v: Vec, ROWS: int, vectors: Value, apart: Value, x: Value, rows: Value, w: Value, taps: Value, y: Value
+) -> None:
+    """`one_tile` of a width and a number of sums that are known only when it runs."""
+    widths = range(1, widest_panel(ROWS) + 1)
+    found = {(n, sums_apart(ROWS, all_)) for n in widths for all_ in range(n, SUMS + 1)}
+    for width, count in sorted(found):
+        with v.within(v.isub(vectors, width), 1), v.within(v.isub(apart, count), 1):
+            one_tile(v, ROWS, width, count, x, rows, w, taps, y)
+
+
+def one_tile(
     v: Vec, ROWS: int, VECTORS: int, APART: int, x: Value, rows: Value, w: Value, taps: Value, y: Value
 ) -> None:
     """y[i][:] = sum_t x[rows[i] + t] * w[t][:], for i < ROWS; w: (taps, VECTORS*lanes), y: rows of as many.
@@ -90,8 +101,8 @@ def gemv_tile(
 
 
 GEMV_ARGUMENTS = arguments(
-    "size outputs taps panels wide filters tasks copied table rows scratch_stride input_bytes pixels "
-    "images y_n y_k y_pixel store_run"
+    "size outputs taps panels wide widest apart filters tasks copied table rows scratch_stride input_bytes "
+    "pixels images y_n y_k y_pixel store_run"
 )
 
 
@@ -110,12 +121,11 @@ def copy_inputs(a: Any, scratch: int, SIZE: int) -> None:
 
 
 @jit.specialise
-def multiply_rows(SIZE: int, LANES: int, ROWS: int, VECTORS: int, APART: int) -> Callable[..., None]:
+def multiply_rows(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
     """Panels of filters dealt to the tasks: sums, and their output step.
 
-    The first `wide` panels have VECTORS vectors, the others one less.
+    The first `wide` panels have `widest` vectors, the others one less.
     """
-    FEWER = max(VECTORS - 1, 1)
 
     def multiply_rows(args: int, task: int) -> None:
         a = carray(pointer(args), 1, GEMV_ARGUMENTS)[0]
@@ -125,14 +135,10 @@ def multiply_rows(SIZE: int, LANES: int, ROWS: int, VECTORS: int, APART: int) ->
             copy_inputs(a, x, SIZE)
             sums += a.input_bytes
         for panel in range(a.panels * task // a.tasks, a.panels * (task + 1) // a.tasks):
-            k = (min(panel, a.wide) * VECTORS + max(0, panel - a.wide) * FEWER) * LANES
-            w = a.w + k * a.taps * SIZE
-            width = VECTORS * LANES
-            if panel < a.wide:
-                gemv_tile(SIZE, LANES, ROWS, VECTORS, APART, x, a.rows, w, a.taps, sums)
-            else:
-                width = FEWER * LANES
-                gemv_tile(SIZE, LANES, ROWS, FEWER, APART, x, a.rows, w, a.taps, sums)
+            count = a.widest if panel < a.wide else a.widest - 1
+            k = (panel * count + (0 if panel < a.wide else a.wide)) * LANES
+            w, width = a.w + k * a.taps * SIZE, count * LANES
+            gemv_tile(SIZE, LANES, ROWS, count, a.apart, x, a.rows, w, a.taps, sums)
             filters, bias = min(width, a.filters - k), a.bias + k * SIZE
             for i in range(a.images):
                 source = sums + i * a.pixels * width * SIZE
@@ -202,7 +208,7 @@ class GemvPlan(KernelPlan):
         self._cut = cut = gemv_blocking(problem)
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        table = inputs_of_outputs(p)
+        table, scratch = inputs_of_outputs(p), gemv_scratch_bytes(problem)
         copied = bool((np.diff(table) != 1).any())  # or the rows lie in x
         rows = np.full(cut.rows, 0, np.int64)  # of the micro-kernel; spare ones are the last one again
         first = np.arange(p.gemm_m) * p.gemm_k if copied else table[:, 0]
@@ -210,17 +216,17 @@ class GemvPlan(KernelPlan):
         pixels = math.prod(p.spatial_out)
         by_pixel = p.layout == "channels_last" or pixels == 1  # y is (outputs, K)
         values: dict[str, int | np.ndarray] = {
-            "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels, "wide": cut.wide,
+            "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels,
+            "wide": cut.wide, "widest": cut.vectors, "apart": sums_apart(cut.rows, cut.vectors_of),
             "filters": p.K, "tasks": cut.tasks, "copied": int(copied), "table": table, "rows": rows,
-            "input_bytes": self._input_bytes(p) if copied else 0,
-            "scratch_stride": gemv_scratch_bytes(problem),
+            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": scratch,
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
             "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
-        kernel = multiply_rows(size, lanes, cut.rows, cut.vectors, sums_apart(cut.rows, cut.vectors_of))
-        scratch = cut.tasks * gemv_scratch_bytes(problem)
-        super().__init__(problem, algorithm, GEMV_ARGUMENTS, values, [(kernel, cut.tasks)], scratch)
+        kernel = multiply_rows(size, lanes, cut.rows)
+        steps = [(kernel, cut.tasks)]
+        super().__init__(problem, algorithm, GEMV_ARGUMENTS, values, steps, cut.tasks * scratch)
 
     @staticmethod
     def _input_bytes(p: ConvProblem) -> int:

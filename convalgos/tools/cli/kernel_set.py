@@ -148,14 +148,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
     for rows in set().union(*packed.values()):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
-    parameters = set()
     for rows in gemv.ROWS:
-        widest = gemv.widest_panel(rows)
-        for vectors, in_all in product(range(1, widest + 1), range(1, gemv.SUMS + 1)):
-            if vectors <= in_all:
-                parameters.add((rows, vectors, gemv.sums_apart(rows, in_all)))
-    for of_tile in sorted(parameters):
-        yield _kernel(gemv.multiply_rows, size, lanes, *of_tile)
+        yield _kernel(gemv.multiply_rows, size, lanes, rows)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
         yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
     filters, blocks = blocking.PRODUCT_TILES[wide]
