@@ -17,7 +17,7 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.cpu.reference import Reference, answer
-from convalgos.select import Candidate, Ranking, Rejection
+from convalgos.select import Candidate, Ranking, Rejection, rank
 from convalgos.select.measure import accuracy, remembered, timing
 from convalgos.select.measure import table as measure_table
 from convalgos.select.measure.backends import Backend
@@ -263,6 +263,12 @@ def test_nothing_serves():
     result = bench_run.run_layer(layer, PEERS, only=["cpu.reference"])
     assert (result.pick, result.oracle, result.regret, result.peers) == (None, None, None, ())
     assert result.table.rejected[0].id == "cpu.reference"
+
+
+def test_auto_is_what_is_picked():
+    result = bench_run.run_layer(Layer("", "one", SMALL), (), only=["auto"], rounds=1)
+    (row,) = result.table.rows
+    assert row.algorithm == result.pick == rank(SMALL).candidates[0].id
 
 
 def test_the_json_has_what_it_says():

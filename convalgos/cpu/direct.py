@@ -209,7 +209,9 @@ class Direct(SingleThreaded, Algorithm):
         if gemv.is_gemv(problem):
             return gemv.gemv_seconds(problem, machine)
         if cycles := run_cycles(problem)[0]:
-            sums = packed_blocking.seconds(cycles, problem, machine)
+            sums = max(
+                packed_blocking.seconds(cycles, problem, machine), panels.filter_seconds(problem, machine)
+            )
             within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
             return CALL + machine.launch + sums + _memory(problem, machine) * (0.5 if within else 1.0)
         cut = direct_blocking(problem)

@@ -51,6 +51,7 @@ DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the 
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved, of a 1x1 layer, and copied where x stays in L2; Xeon (Granite Rapids)
 ELEMENT = 0.7e-9  # seconds to copy an element where the stride is large: an estimate, Xeon (Granite Rapids)
+BLOCK = 1e-7  # seconds in which a block of a group begins and ends: depthwise 1x1, Xeon (Granite Rapids)
 
 # --- kernels ---------------------------------------------------------------------------------
 
@@ -282,7 +283,8 @@ class DirectPixels(SingleThreaded, Algorithm):
         if p.is_pointwise:
             memory *= CLOSE
             copied /= 1.0 if p.x_bytes <= machine.threads * machine.l2_bytes // 2 else CLOSE
-        return CALL + machine.launch + compute + copied + memory
+        begun = tasks * BLOCK / machine.threads
+        return CALL + machine.launch + compute + begun + copied + memory
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":

@@ -40,13 +40,15 @@ def run_layer(
     """Time and check every candidate and peer on a layer, in the same rounds.
 
     Args:
-        only: ids of algorithms; all candidates when empty. The pick is then the best guess among them.
+        only: ids of algorithms, "auto" for the one that is picked among all; all candidates when empty. The
+            pick is then the best guess among them.
         device: of the candidates, and of the peers.
         rounds, progress: see `measure.table`.
     """
     problem = layer.problem
     ranking = choose.rank(problem, device)
     if only := set(only):
+        only |= {c.id for c in ranking.candidates[:1] if "auto" in only}
         ranking = Ranking(
             problem,
             tuple(c for c in ranking.candidates if c.id in only),

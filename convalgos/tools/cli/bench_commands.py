@@ -106,7 +106,7 @@ def measuring(command: Callable[..., None]) -> Callable[..., None]:
     multiple=True,
     metavar="ID",
     shell_complete=completion.ids,
-    help="Run this algorithm only (repeatable).",
+    help="Run this algorithm only (repeatable); auto is the one that is picked.",
 )
 def bench_command(
     target: tuple[str, ...],
@@ -138,7 +138,7 @@ def bench_command(
     pick; peers are cuDNN's best plan in either layout, and torch.
     """
     layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
-    for algorithm in only:
+    for algorithm in set(only) - {"auto"}:
         registry.find_algorithm(algorithm)
     chosen = peers.choose_peers(peer_names, device)
     if html_path is not None and (reason := missing("plotly")):
