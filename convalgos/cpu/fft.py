@@ -233,9 +233,11 @@ class Fft(Algorithm):
         # result (Schatzman 1996), spread evenly over it; here two forward transforms, a product and the way
         # back. Their size follows the norm of the block, so that small outputs beside large ones are only
         # this exact relative to the large ones. 4 log2(n) + 8 leaves room for the largest of many elements,
-        # and for max|y| where it is smaller than the norms of x and w promise.
+        # and for max|y| where it is smaller than the norms of x and w promise. The sum over the channels is a
+        # random walk, which maps of one pixel, of which the transforms are exact, show alone.
         n = 1 if problem.is_empty else math.prod(self.cut(problem).lengths)
-        return problem.eps * (4 * math.log2(n + 1) + 8) * room_for_few(problem)
+        walk = math.sqrt(problem.w_shape[1]) / 2
+        return problem.eps * (4 * math.log2(n + 1) + 8 + walk) * room_for_few(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return FftPlan(problem, self)
