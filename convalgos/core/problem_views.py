@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +11,7 @@ KEPT = (
     *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
     *("x_shape", "w_shape", "kernel_extent"),
     *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
+    *("is_pointwise", "is_plain_product"),
 )
 _kept = attrgetter(*KEPT)
 
@@ -40,8 +42,28 @@ def in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
     """The pixels of a plain product in other dimensions, one of which holds them all.
 
     Args:
-        problem: with three spatial dimensions.
         spatial: of x and y.
     """
-    x_shape = (problem.N, problem.C, *spatial)
-    return reshaped(problem, x_shape=x_shape, dilation=(1, 1, 1), spatial_out=spatial)
+    ones = (1, 1, 1)
+    return reshaped(
+        problem,
+        x_shape=(problem.N, problem.C, *spatial),
+        w_shape=(*problem.w_shape[:2], *ones),
+        stride=ones,
+        dilation=ones,
+        padding=((0, 0),) * 3,
+        spatial_out=spatial,
+        kernel_extent=ones,
+    )
+
+
+@lru_cache(256)
+def one_group(problem: Any) -> Any:
+    """The same layer of one of its groups: what is alike for any number of them is found once."""
+    if problem.groups == 1:
+        return problem
+    return problem.with_valid(
+        x_shape=(problem.N, problem.w_shape[1], *problem.spatial),
+        w_shape=(problem.gemm_n, *problem.w_shape[1:]),
+        groups=1,
+    )

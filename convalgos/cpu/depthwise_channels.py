@@ -134,7 +134,7 @@ class Channels(SingleThreaded, Algorithm):
         c = channel_blocking(problem)
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
-        compute = p.N * c.blocks * block_cycles(c) / cycles
+        compute = p.N * c.blocks * block_cycles(problem) / cycles
         written = p.y_bytes * (2 if p.y_bytes > machine.l3_bytes / 2 else 1)  # a store reads its line first
         memory = machine.stream(p.x_bytes + written, p.bytes)
         memory /= 2 if c.fetch else 1  # half is hidden behind the sums
@@ -143,17 +143,8 @@ class Channels(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if _of_other_groups(problem):
             return math.inf
-        p, lanes = problem.as_3d, simd.lanes(problem.itemsize)
-        rows = p.taps_met(0) * p.taps_met(1)
-        blocks = -(-p.spatial_out[2] // MOST_PIXELS[vector_bytes()][1])  # of columns, at least
-        # of a vector of groups; products with padding are left out
-        cycles = rows * (0.5 * p.w_shape[1] * p.taps_met(2) + 4 * blocks)
-        cycles += math.prod(p.spatial_out[:2]) * (6 * blocks + 0.6 * p.spatial_out[2])
-        if p.layout == "channels_first":  # pixels are turned
-            cycles += 2 * math.prod(p.spatial_out)
-            if p.kernel_extent[1] >= p.stride[1]:
-                reach = (p.spatial_out[1] - 1) * p.stride[1] + p.kernel_extent[1]
-                cycles += 2 * p.spatial[0] * min(p.spatial[1], reach) * p.spatial[2]
+        p, lanes = problem, simd.lanes(problem.itemsize)
+        cycles = _least_cycles(p)
         compute = p.N * -(-p.groups // groups_of_vector(p)) * cycles * 4 * lanes / machine.peak(p.dtype)
         return CALL + machine.launch + compute + machine.stream(p.x_bytes + p.y_bytes, p.bytes) / 2
 
@@ -165,6 +156,23 @@ class Channels(SingleThreaded, Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return ChannelsPlan(problem, self)
+
+
+def _least_cycles(p: ConvProblem) -> float:
+    """Of a vector of groups of one image, at least. Products with padding are left out."""
+    rows, columns = math.prod(p.spatial_out[:-1]), p.spatial_out[-1]
+    blocks = -(-columns // MOST_PIXELS[vector_bytes()][1])  # of columns, at least
+    kernel_rows = math.prod([p.taps_met(d) for d in range(p.ndim - 1)])
+    cycles = kernel_rows * (0.5 * p.w_shape[1] * p.taps_met(-1) + 4 * blocks)
+    cycles += rows * (6 * blocks + 0.6 * columns)
+    if p.layout == "channels_first":  # pixels are turned
+        cycles += 2 * rows * columns
+        if p.ndim == 1:
+            cycles += 2 * p.spatial[0]
+        elif p.kernel_extent[-2] >= p.stride[-2]:
+            reach = (p.spatial_out[-2] - 1) * p.stride[-2] + p.kernel_extent[-2]
+            cycles += 2 * math.prod(p.spatial[:-2]) * min(p.spatial[-2], reach) * p.spatial[-1]
+    return cycles
 
 
 def _of_other_groups(problem: ConvProblem) -> str | None:

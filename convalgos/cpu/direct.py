@@ -66,8 +66,7 @@ def run_cycles(problem: ConvProblem) -> tuple[float, PackedCut | None]:
     in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
     if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:
         return in_place, None
-    packed = packed_blocking.packed_cut(p, threads)
-    return min((in_place, None), packed, key=lambda found: found[0])
+    return packed_blocking.packed_cut(p, threads, limit=in_place)
 
 
 # --- kernels ---------------------------------------------------------------------------------

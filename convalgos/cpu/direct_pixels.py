@@ -262,17 +262,15 @@ class DirectPixels(SingleThreaded, Algorithm):
         if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
             waits *= DEEP
         filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
-        tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
+        blocks = math.prod(cut.blocks)
+        tasks = blocks * p.groups * cut.filter_parts
         balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
         compute = balance * p.flops * filled * waits / machine.peak(p.dtype)
-        if cut.images == 1 and cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
+        if cut.images == 1 and cut.filter_parts == 1 and blocks > p.N:
             waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
             compute += packed_blocking.seconds(waiting, p, machine)
-        blocks = math.prod(cut.blocks)
-        filters = max(
-            panels.filter_seconds(p, machine), block_filter_seconds(p, blocks, cut.filter_parts, machine)
-        )
-        compute = math.hypot(compute, filters)
+        reading = block_filter_seconds(p, blocks, cut.filter_parts, machine)
+        compute = math.hypot(compute, max(panels.filter_seconds(p, machine), reading))
         planes = cut.copied[0] * cut.images * tasks * p.w_shape[1]
         rows = planes * cut.copied[1]
         vectors = cut.kept * cut.phase // cut.lanes

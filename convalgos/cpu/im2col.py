@@ -183,6 +183,11 @@ def _reading(cut: Patches, machine: Machine) -> float:
     return again + block_filter_seconds(p, cut.blocks, machine.threads, machine)
 
 
+def _in_place(p: ConvProblem) -> float:
+    """Times the sums of patches, where x is read as it lies."""
+    return IN_PLACE[p.layout] * panels.crowding(p)
+
+
 @dataclass(frozen=True)
 class Im2col(Algorithm):
     family: ClassVar[str] = "cpu.im2col"
@@ -211,7 +216,7 @@ class Im2col(Algorithm):
         if self.gemm == "own":
             rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
-            in_place = 1.0 if cut.needed else IN_PLACE[p.layout] * panels.crowding(p)
+            in_place = 1.0 if cut.needed else _in_place(p)
             product = panels.product_seconds(p, machine) * spare * in_place
             if cut.needed:
                 product = math.hypot(product, _reading(cut, machine))
@@ -225,9 +230,13 @@ class Im2col(Algorithm):
         return calls * GEMM_CALL[self.gemm] + filling + product + machine.stream(p.x_bytes + 2 * p.y_bytes)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        # the product at the library's full rate, and the bytes that have to move
-        rate = 1 / panels.SUMS if self.gemm == "own" else GEMM_EFFICIENCY[self.gemm]
-        product = problem.flops / (machine.peak(problem.dtype) * rate)
+        # the product, at the full rate of a library, and the bytes that have to move
+        if self.gemm == "own":
+            product = panels.product_seconds(problem, machine)
+            if problem.is_plain_product:
+                product *= _in_place(problem)
+        else:
+            product = problem.flops / (machine.peak(problem.dtype) * GEMM_EFFICIENCY[self.gemm])
         return 2 * GEMM_CALL[self.gemm] + product + machine.stream(problem.x_bytes + 2 * problem.y_bytes)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:

@@ -66,7 +66,7 @@ def search(
         if least < math.inf:
             heappush(queue, (least, next(turns), FAMILY, (family, forms)))
 
-    found: list[tuple[float, str, Candidate]] = []
+    found: list[tuple[float, str, Any]] = []  # (by what they are compared, id, the rest of a candidate)
     best = math.inf
     while queue and queue[0][0] <= slack * best:
         bound, turn, what, waiting = heappop(queue)
@@ -87,10 +87,10 @@ def search(
             continue
         prepare = algorithm.prepare_cost(computed, machine)
         total = seconds + share * prepare
-        candidate = Candidate(algorithm, problem, computed, seconds, total, prepare)
-        found.append((total / outputs, candidate.id, candidate))
+        found.append((total / outputs, algorithm.id, (algorithm, computed, seconds, total, prepare)))
         best = min(best, total / outputs)
-    return [candidate for seconds, _, candidate in sorted(found) if seconds <= slack * best]
+    close = [rest for compared, _, rest in sorted(found) if compared <= slack * best]
+    return [Candidate(algorithm, problem, *rest) for algorithm, *rest in close]
 
 
 def filled_outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import one_group
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
@@ -161,13 +163,26 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     lanes, groups = simd.lanes(p.itemsize), groups_of_vector(problem)
     whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
     in_place = p.layout == "channels_last" and whole and p.groups >= groups
-    rows_out, columns = p.spatial_out[1:]
-    most = MOST_PIXELS[vector_bytes()]
     # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
     # many bytes apart that they share few of its sets.
-    narrow = columns <= (2 if in_place else 1) * most[2]
+    narrow = p.spatial_out[2] <= (2 if in_place else 1) * MOST_PIXELS[vector_bytes()][2]
     crowded = in_place and p.C * p.itemsize % 512 == 0
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded)
+    c = replace(_uncut_block(one_group(problem), in_place, pair), problem=p)
+    bands = _band_count(c)
+    return c if bands == 1 else replace(c, bands=bands)
+
+
+@lru_cache(4096)
+def _uncut_block(problem: ConvProblem, in_place: bool, pair: bool) -> ChannelBlocking:
+    """A block of groups, in one band; kept for other numbers of groups.
+
+    Args:
+        problem: of one group.
+        pair: whether two vectors are worth a try.
+    """
+    p = problem.as_3d
+    columns, most = p.spatial_out[2], MOST_PIXELS[vector_bytes()]
     for vectors in (2, 1) if pair else (1,):
         # whole blocks, and few of them: the last overlaps the one before
         known = BLOCK_PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
@@ -176,7 +191,13 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
         c = ChannelBlocking(p, in_place, vectors, pixels, 1)
         if vectors == 1 or not c.ranged:
             break
-    if in_place:
+    return c
+
+
+def _band_count(c: ChannelBlocking) -> int:
+    """Bands for all threads, whose rows stay in half of L2. c: in one band."""
+    p, rows_out = c.problem, c.problem.spatial_out[1]
+    if c.in_place:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
@@ -188,15 +209,25 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
         if units >= THREAD_UNITS * threads or (units >= threads and rows_out // (bands + 1) <= overlap):
             break
         bands += 1
-    return replace(c, bands=bands)
+    return bands
 
 
-def block_cycles(c: ChannelBlocking) -> float:
-    """Of a block of groups of one image, on one core.
+def block_cycles(problem: ConvProblem) -> float:
+    """Of a block of groups of one image, on one core."""
+    c, first_cache = channel_blocking(problem), cache_sizes()[0]
+    return _block_cycles(one_group(problem), c.in_place, c.vectors, c.pixels, c.bands, first_cache)
+
+
+@lru_cache(4096)
+def _block_cycles(
+    problem: ConvProblem, in_place: bool, vectors: int, pixels: int, bands: int, first_cache: int
+) -> float:
+    """The same of the fields of a `ChannelBlocking`, of one group: kept for other numbers of them.
 
     Calibrated on Zen 5 with AVX-512: two products a cycle, and squares of pixels turned in two
     cycles a pixel in the first cache, in three and a half beyond.
     """
+    c = ChannelBlocking(problem.as_3d, in_place, vectors, pixels, bands)
     p = c.problem
     slices, rows = p.taps_met(0), p.taps_met(1)
     blocks = -(-p.spatial_out[2] // c.pixels)
@@ -211,5 +242,5 @@ def block_cycles(c: ChannelBlocking) -> float:
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
     calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
     turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
-    turned *= 2 if c.scratch_bytes <= cache_sizes()[0] else 3.5
+    turned *= 2 if c.scratch_bytes <= first_cache else 3.5
     return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands

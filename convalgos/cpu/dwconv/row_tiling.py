@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import one_group
 from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
@@ -41,6 +43,7 @@ class RowTiling:
     rows: int  # of a tile
     band_rows: int  # whole tiles of all sets; the last band of a plane takes what is left too
     band_columns: int  # whole strips; the first and the last band of a row have its borders too
+    tile_cycles: float = 0.0  # of all tiles of a plane, for one filter
 
     @property
     def lanes(self) -> int:
@@ -162,17 +165,24 @@ def folded_rows(stride: int) -> list[int]:
 
 @cached_by_threads(256)
 def row_tiling(problem: ConvProblem) -> RowTiling:
+    planes = problem.N * problem.C * problem.as_3d.spatial_out[0]
+    wanted = -(-THREAD_UNITS * plan_threads() // planes)  # bands of a plane
+    return replace(_plane_tiling(one_group(problem), wanted, cache_sizes()), problem=problem.as_3d)
+
+
+@lru_cache(4096)
+def _plane_tiling(problem: ConvProblem, wanted: int, caches: tuple[int, int, int]) -> RowTiling:
+    """How the planes of a channel are cut, into so many bands or more; kept for other numbers of channels."""
     p = problem.as_3d
-    l1, l2, _ = cache_sizes()
+    l1, l2, _ = caches
     _, rows_out, columns_out = p.spatial_out
     lanes = simd.lanes(p.itemsize)
     whole = RowTiling(p, 1, rows_out, columns_out)
-    wanted = -(-THREAD_UNITS * plan_threads() // (p.N * p.C * p.spatial_out[0]))  # bands of a plane
     most = max(1, rows_out // whole.row_sets // wanted)
     narrow = columns_out <= lanes and whole.square > 0
     shapes = [r for r in TILE_ROWS[whole.step, p.stride[2]] if r <= min(tile_rows(p.stride[2], narrow), most)]
     cycles = _tiles_cycles(whole, shapes)
-    c = replace(whole, rows=shapes[cycles.index(min(cycles))])
+    c = replace(whole, rows=shapes[cycles.index(min(cycles))], tile_cycles=min(cycles))
     strip, tile = 2 * lanes, c.rows * c.row_sets
 
     def rows_under(rows: int) -> int:  # of x
@@ -194,9 +204,8 @@ def row_tiling(problem: ConvProblem) -> RowTiling:
 def plane_cycles(c: RowTiling) -> float:
     """Of a plane on one core."""
     p = c.problem
-    (tiles,) = _tiles_cycles(c, [c.rows])
     pieces = p.spatial_out[0] * c.row_bands * c.column_bands
-    return p.gemm_n * (tiles + PIECE_CYCLES * pieces)
+    return p.gemm_n * (c.tile_cycles + PIECE_CYCLES * pieces)
 
 
 def _tiles_cycles(c: RowTiling, shapes: Sequence[int]) -> list[float]:

@@ -112,10 +112,11 @@ class Blocks:
         strides = (n, d * (1 if self.copied and p.kernel[0] == 1 else p.stride[0]),
                    h * (1 if self.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
         table = np.zeros((16, self.pixels + spare), np.int64)
-        for variant, short in enumerate(product((False, True), repeat=4)):
-            counts = [
-                t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
-            ]
+        made: dict[tuple[int, ...], int] = {}  # by outputs: most blocks can be short in few dimensions
+        for variant, counts in enumerate(short_blocks(sizes, totals)):
+            if (same := made.setdefault(counts, variant)) != variant:
+                table[variant] = table[same]
+                continue
             along = [np.arange(n) * s for n, s in zip(counts, strides, strict=True)]
             offsets = reduce(np.add.outer, along).ravel()
             table[variant, : offsets.size] = offsets
@@ -133,12 +134,18 @@ class Blocks:
         return np.add.outer(outer, inner).ravel().astype(np.int64)
 
 
+def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Outputs of a block along (N, O, P, Q), for each of the 16 ways of being cut short."""
+    ends = [(size, total % size or size) for size, total in zip(sizes, totals, strict=True)]
+    return list(product(*ends))
+
+
 def flat_view(problem: ConvProblem) -> ConvProblem:
     """The 3-D view; a pointwise problem without stride or padding is one long column of pixels."""
-    p = problem.as_3d
-    if p.is_plain_product:
-        p = in_a_row(p, (1, math.prod(p.spatial), 1))
-    return p
+    if problem.is_plain_product:
+        view: ConvProblem = in_a_row(problem, (1, math.prod(problem.spatial), 1))
+        return view
+    return problem.as_3d
 
 
 def cut_map(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, int, int]:

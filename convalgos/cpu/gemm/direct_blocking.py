@@ -62,7 +62,7 @@ def _dealt_groups(p: ConvProblem) -> Groups:
     return (p.groups, 1) if p.layout == "channels_first" else (1, p.groups)
 
 
-@lru_cache(1024)
+@lru_cache(4096)
 def _cut_outputs(
     sizes: Sizes, most: int, lanes: int, rows: int, groups: Groups, most_parts: int, threads: int
 ) -> tuple[int, tuple[int, int, int], int]:
@@ -123,7 +123,7 @@ def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
     return -(-pixels // -(-pixels // rows))
 
 
-@lru_cache(1024)
+@lru_cache(4096)
 def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
     pixels = [1] * groups[0]  # of every block, the last ones of each dimension being cut short

@@ -28,6 +28,7 @@ OUTPUT = 6.0  # a vector of y to be stored,
 NEAR, FAR = 0.01, 0.03  # a byte of the filters to come from L2 or from beyond, once for each block,
 SHARED = 250.0  # a line of y to come from another thread, which stores the pixels beside,
 BLOCK = 1000.0  # and a block to begin and end
+ROUNDING = 1 + 1e-9  # times that differ by more do so however they were rounded
 IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`
 
 
@@ -81,18 +82,24 @@ class PackedCut:
         return whole_lines(self.packed_bytes + sums * self.problem.itemsize)
 
 
-def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
-    """The cut that takes the fewest cycles of the busiest thread, and these."""
+def packed_cut(p: ConvProblem, threads: int, limit: float = math.inf) -> tuple[float, PackedCut | None]:
+    """The fewest cycles of the busiest thread, and the cut that takes these; none where all take `limit`."""
     taps, image, lanes, maps = p.gemm_k, p.spatial_out[1], simd.lanes(p.itemsize), p.N * p.groups
     second = cache_sizes()[1]
     in_room = int(ROOM * second) // (p.itemsize * taps)  # pixels
     waiting = shared_lines(p, threads) * SHARED
-    best = math.inf, 0, 0, 0, 0
+    best: tuple[float, int, int, int, int] = limit, 0, 0, 0, 0
+    tiles_tried = []
     for vectors, most in microkernel.PACKED_TILES[vector_bytes()].items():
         count = -(-p.gemm_n // (vectors * lanes))  # panels
-        least = -(-image // min(image, max(2 * most, in_room), MOST_PIXELS))  # blocks of an image
-        even = least if maps % threads == 0 else -(-least // threads) * threads
-        for parts, blocks in {(1, even), (min(threads, count), least)}:
+        pixel = count * vectors * (taps / 2 * _waits(most, vectors) + OUTPUT) + taps * PACKING
+        tiles_tried.append((pixel * maps * image / threads, vectors, most, count))
+    for least, vectors, most, count in sorted(tiles_tried):  # cycles at least
+        if least > ROUNDING * best[0]:
+            break
+        fewest = -(-image // min(image, max(2 * most, in_room), MOST_PIXELS))  # blocks of an image
+        even = fewest if maps % threads == 0 else -(-fewest // threads) * threads
+        for parts, blocks in {(1, even), (min(threads, count), fewest)}:
             pixels = -(-image // blocks)
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
@@ -103,14 +110,19 @@ def packed_cut(p: ConvProblem, threads: int) -> tuple[float, PackedCut]:
             items = -(-maps * blocks * parts // threads)  # of a thread
             line = vectors * vector_bytes()  # of a tap of a panel
             fetch = line * (FAR if panels_each * line * taps > second // 2 else NEAR)
-            waits = SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
             summed = max(pixels, -(-pixels // rows) * (rows - 1))  # with spare rows
-            panel = taps * (summed * vectors / 2 * waits + fetch) + pixels * vectors * OUTPUT
+            sums = summed * vectors / 2 * _waits(rows, vectors)
+            panel = taps * (sums + fetch) + pixels * vectors * OUTPUT
             cycles = items * (panels_each * panel + taps * pixels * PACKING + BLOCK)
             if parts == 1 and blocks > 1:
                 cycles += waiting
             best = min(best, (cycles, pixels, rows, vectors, parts))
-    return best[0], PackedCut(p, *best[1:])
+    return best[0], PackedCut(p, *best[1:]) if best[1] else None
+
+
+def _waits(rows: int, vectors: int) -> float:
+    """Cycles for the sums of a tap of a tile, over those of the products."""
+    return SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
 
 
 def cycles_in_place(cut: PanelBlocks, parts: int, busiest: float) -> float:

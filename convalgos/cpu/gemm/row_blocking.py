@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
+from convalgos.cpu.gemm.blocking import short_blocks
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
@@ -33,17 +35,14 @@ class RowBlocking:
     problem: ConvProblem  # the 3-D view
     images: int  # of a block; more than one only where pixels are one run without kernel and border
     block: tuple[int, int, int]  # outputs of a block
+    blocks: tuple[int, int, int, int]  # number of them along (N, O, P, Q)
+    vectors_of: int  # of pixels of a whole block
+    vectors: int  # of pixels of the micro-kernel
     filter_parts: int  # into which the filters of a block are cut to feed all threads
 
     @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
-
-    @cached_attribute
-    def blocks(self) -> tuple[int, int, int, int]:
-        """Number of blocks along (N, O, P, Q)."""
-        sizes = (self.problem.N, *self.problem.spatial_out)
-        return tuple(-(-n // b) for n, b in zip(sizes, (self.images, *self.block), strict=True))  # type: ignore[return-value]
 
     # --- input in scratch: [c][d][h][phase][pitch] -------------------------------------------
 
@@ -99,18 +98,6 @@ class RowBlocking:
 
     # --- output ------------------------------------------------------------------------------
 
-    @cached_attribute
-    def vectors_of(self) -> int:
-        """Vectors of pixels of a whole block."""
-        o, p, q = self.block
-        return -(-self.images * q // self.lanes) * o * p
-
-    @cached_attribute
-    def vectors(self) -> int:
-        """Of the micro-kernel."""
-        most = max(microkernel.REGISTER_TILES[vector_bytes()])
-        return -(-self.vectors_of // -(-self.vectors_of // most))
-
     @property
     def rows(self) -> int:
         """Filters of the micro-kernel: tiles of so many and of one less make up those of a group."""
@@ -119,7 +106,7 @@ class RowBlocking:
     @cached_attribute
     def tiles(self) -> int:
         """Of the filters of a group."""
-        return -(-self.problem.gemm_n // microkernel.REGISTER_TILES[vector_bytes()][self.vectors])
+        return _tiles_of(self.problem.gemm_n, self.vectors)
 
     @property
     def streams(self) -> bool:
@@ -149,60 +136,101 @@ def streams_pixels(problem: ConvProblem) -> bool:
 @cached_by_threads(256)
 def row_blocking(problem: ConvProblem) -> RowBlocking:
     """The cut of a problem that keeps the input of a block in L2, and all threads busy."""
-    p = problem.as_3d
-    flat = p.is_plain_product
-    if flat:
-        p = in_a_row(p, (1, 1, math.prod(p.spatial)))
-    threads = plan_threads()
-    lanes = simd.lanes(p.itemsize)
-    o, rows, q = p.spatial_out
+    flat = problem.is_plain_product
+    p = in_a_row(problem, (1, 1, math.prod(problem.spatial))) if flat else problem.as_3d
+    threads, lanes = plan_threads(), simd.lanes(p.itemsize)
     room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
     pixels = max(4 * lanes, min(PIXELS, room // math.prod(p.stride)))
-    total = p.groups * p.N * o * rows * q
-    while pixels > 4 * lanes and total / pixels < threads:
+    while pixels > 4 * lanes and p.groups * p.gemm_m / pixels < threads:
         pixels //= 2
-    if flat and 2 * q <= pixels:
-        images = max(1, min(pixels // q, -(-p.N // threads)))
-        parts = -(-p.N // images)
-        images = -(-p.N // min(p.N, -(-parts // threads) * threads))  # as many blocks for each thread
-        chosen = RowBlocking(p, images, (1, 1, q), 1)
-    else:
-        chosen = RowBlocking(p, 1, _cut(pixels, p, lanes), 1)
-    blocks = math.prod(chosen.blocks) * p.groups
+    kernel = _KernelRows(p.kernel[2], p.stride[2], p.kernel[1], p.stride[1], p.kernel_extent[1])
+    cut = _cut_outputs((p.N, *p.spatial_out), pixels, flat, kernel, lanes, threads)
+    blocks, parts = math.prod(cut.blocks) * p.groups, 1
     if blocks % threads and blocks < 8 * threads:
-        return RowBlocking(p, chosen.images, chosen.block, min(threads, chosen.tiles))
-    return chosen
+        parts = min(threads, _tiles_of(p.gemm_n, cut.vectors))
+    return RowBlocking(p, *cut, parts)
 
 
-def _cut(pixels: int, p: ConvProblem, lanes: int) -> tuple[int, int, int]:
+def _tiles_of(filters: int, vectors: int) -> int:
+    """Tiles of the filters of a group, beside so many vectors of pixels."""
+    return -(-filters // microkernel.REGISTER_TILES[vector_bytes()][vectors])
+
+
+class _Cut(NamedTuple):
+    """Fields of a `RowBlocking` that depend on the sizes of a map only."""
+
+    images: int
+    block: tuple[int, int, int]
+    blocks: tuple[int, int, int, int]
+    vectors_of: int
+    vectors: int
+
+
+class _KernelRows(NamedTuple):
+    """What tells how much of the input a block of some rows and columns reads."""
+
+    taps: int  # of a row
+    stride: int
+    rows: int  # of the kernel,
+    row_stride: int
+    row_reach: int  # and of the input under them
+
+
+@lru_cache(4096)
+def _cut_outputs(
+    sizes: tuple[int, int, int, int], pixels: int, flat: bool, kernel: _KernelRows, lanes: int, threads: int
+) -> _Cut:
+    """Blocks of about `pixels` outputs. Kept for the next layer on a map of these sizes.
+
+    Args:
+        sizes: along (N, O, P, Q).
+        flat: whether an image is one run of pixels.
+    """
+    n, o, p, q = sizes
+    images = 1
+    if flat and 2 * q <= pixels:
+        images = max(1, min(pixels // q, -(-n // threads)))
+        shares = -(-n // images)
+        images = -(-n // min(n, -(-shares // threads) * threads))  # as many blocks for each thread
+        block = 1, 1, q
+    else:
+        block = _cut_map(pixels, (o, p, q), kernel, lanes)
+    blocks = (-(-n // images), -(-o // block[0]), -(-p // block[1]), -(-q // block[2]))
+    vectors_of = -(-images * block[2] // lanes) * block[0] * block[1]
+    most = max(microkernel.REGISTER_TILES[vector_bytes()])
+    return _Cut(images, block, blocks, vectors_of, -(-vectors_of // -(-vectors_of // most)))
+
+
+def _cut_map(
+    pixels: int, sizes: tuple[int, int, int], kernel: _KernelRows, lanes: int
+) -> tuple[int, int, int]:
     """A block of about `pixels` outputs, in whole rows where they are not too long."""
-    slices, height, columns = p.spatial_out
-    if columns > pixels or p.kernel[2] == 1 < p.kernel[1]:
-        columns = _piece(pixels, p, lanes)
-    rows = max(1, min(height, round(pixels / columns)))
+    slices, height, width = sizes
+    if width > pixels or kernel.taps == 1 < kernel.rows:
+        width = _piece(pixels, height, width, kernel, lanes)
+    rows = max(1, min(height, round(pixels / width)))
     rows = -(-height // -(-height // rows))
-    if (rows, columns) != p.spatial_out[1:]:
-        return 1, rows, columns
-    slices = max(1, min(slices, round(pixels / (rows * columns))))
-    return -(-p.spatial_out[0] // -(-p.spatial_out[0] // slices)), rows, columns
+    if (rows, width) != sizes[1:]:
+        return 1, rows, width
+    slices = max(1, min(slices, round(pixels / (rows * width))))
+    return -(-sizes[0] // -(-sizes[0] // slices)), rows, width
 
 
-def _piece(pixels: int, p: ConvProblem, lanes: int) -> int:
+def _piece(pixels: int, height: int, width: int, kernel: _KernelRows, lanes: int) -> int:
     """Outputs of a piece of a long row: about `pixels`, as long runs are stored faster than short ones.
 
     A kernel of one column is one in depth, read as a plane of few long rows. There most of the input is
     copied once where a block holds many rows.
     """
-    _, height, columns = p.spatial_out
-    parts = max(1, round(columns / pixels))
-    finer = (1, 2, 4, 8) if p.kernel[2] == 1 else (1,)
-    pieces = [min(columns, math.ceil(columns / (parts * n) / lanes) * lanes) for n in finer]
+    parts = max(1, round(width / pixels))
+    finer = (1, 2, 4, 8) if kernel.taps == 1 else (1,)
+    pieces = [min(width, math.ceil(width / (parts * n) / lanes) * lanes) for n in finer]
 
     def copied(piece: int) -> float:
         """Inputs for each output, and what it takes to begin a row."""
         rows = max(1, min(height, round(pixels / piece)))
-        read = rows if p.kernel[1] == 1 else (rows - 1) * p.stride[1] + p.kernel_extent[1]
-        return read * (piece * p.stride[2] + BEGIN_ROW) / (rows * piece)
+        read = rows if kernel.rows == 1 else (rows - 1) * kernel.row_stride + kernel.row_reach
+        return read * (piece * kernel.stride + BEGIN_ROW) / (rows * piece)
 
     return min(pieces, key=copied)
 
@@ -220,10 +248,13 @@ def block_tables(cut: RowBlocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     length = cut.vectors_of + cut.vectors
     starts, places, counts = (np.zeros((16, length), np.int64) for _ in range(3))
     vectors = np.zeros(16, np.int64)
-    for variant, short in enumerate(product((False, True), repeat=4)):
-        images, slices, rows, columns = (
-            t % s or s if cut_short else s for s, t, cut_short in zip(sizes, totals, short, strict=True)
-        )
+    made: dict[tuple[int, ...], int] = {}  # by outputs: most blocks can be short in few dimensions
+    for variant, outputs in enumerate(short_blocks(sizes, totals)):
+        if (same := made.setdefault(outputs, variant)) != variant:
+            for table in (vectors, starts, places, counts):
+                table[variant] = table[same]
+            continue
+        images, slices, rows, columns = outputs
         width = images * columns
         o, i, q = (
             g.ravel() for g in np.meshgrid(range(slices), range(rows), range(0, width, lanes), indexing="ij")

@@ -19,11 +19,12 @@ def reading_seconds(read: float, of_thread: float, of_all: float, machine: Machi
         of_thread: that a thread reads, beside what else it uses again and again.
         of_all: of all filters.
     """
-    # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
-    l2, l3 = cache_sizes()[1], min(machine.l3_bytes, 2 * cache_sizes()[2])
+    _, l2, l3 = cache_sizes()
     missing = _on_the_way(of_thread / l2, L2_KEEPS, L2_LOSES)
     if not missing:
         return 0.0
+    # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
+    l3 = min(machine.l3_bytes, 2 * l3)
     from_memory = _on_the_way(of_all / l3, L3_KEEPS, L3_LOSES)
     byte = (1 - from_memory) / machine.cache_bandwidth + from_memory / machine.bandwidth
     return missing * read * byte

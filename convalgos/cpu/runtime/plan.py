@@ -98,14 +98,13 @@ class KernelPlan(Plan):
     ):
         super().__init__(problem, algorithm, scratch_bytes)
         self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
-        self.record = np.zeros(1, record)
-        for name, value in values.items():
-            self.record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-        missing = set(record.names or ()) - set(RUN_FIELDS.split()) - set(values)
-        if missing:
-            raise ValueError(f"{algorithm.id}: the record has no value for {sorted(missing)}")
+        self._address = address = jit.data_address()
+        known = dict.fromkeys(RUN_FIELDS.split(), 0)
+        known |= {name: address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        if different := known.keys() ^ set(record.names or ()):
+            raise ValueError(f"{algorithm.id}: record and values differ in {sorted(different)}")
+        self.record = np.array([tuple(known[name] for name in record.names or ())], record)
         self.steps = tuple(steps)
-        self._address = jit.data_address()
         self._parallel = worth_sharing(problem)
         self._scratch_bytes = scratch_bytes
         padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1

@@ -34,8 +34,8 @@ OF_ALL_KINDS = (
     *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
 )
 OF_ALL_TILES = (
-    *("depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panels", "depth_taps", "phases"),
-    "row_tiles",
+    *("depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "depth_taps"),
+    *("phases", "row_tiles", "slice_taps", "taps", "most_rows"),
 )
 OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
@@ -175,7 +175,7 @@ class BoxSizes:
         """Of a panel of filters."""
         return panels.tile_for(self.problem.gemm_n, self.problem.itemsize)[1]
 
-    @property
+    @cached_attribute
     def panel(self) -> int:
         """Elements of a panel of filters."""
         return self.vectors * self.parts * self.lanes
@@ -184,23 +184,23 @@ class BoxSizes:
     def panels(self) -> int:
         return -(-self.filter_blocks // self.vectors)
 
-    @property
+    @cached_attribute
     def most_rows(self) -> int:
         """Tiles that the micro-kernel can take at a time."""
         return microkernel.REGISTER_TILES[simd.vector_bytes()][self.vectors]
 
-    @property
+    @cached_attribute
     def product_rows(self) -> int:
         """Tiles that the micro-kernel takes at a time: equal parts of a box."""
         count = self.box[0] * self.box[1] * self.tiles
         return -(-count // -(-count // self.most_rows))
 
-    @property
+    @cached_attribute
     def slice_taps(self) -> int:
         """Products summed for one tap in depth: phases by channels."""
         return self.phases * self.problem.w_shape[1]
 
-    @property
+    @cached_attribute
     def taps(self) -> int:
         """Products summed for one element of M."""
         return self.problem.kernel[0] * self.slice_taps
@@ -234,12 +234,12 @@ class BoxSizes:
         (n, o, h, w), (cut_n, cut_o, cut_h, cut_w) = self.grid, self.cuts
         return -(-n // cut_n), -(-o // cut_o), -(-h // cut_h), -(-w // cut_w)
 
-    @property
+    @cached_attribute
     def boxes(self) -> int:
         """Of all groups."""
         return self.problem.groups * math.prod(self.cuts)
 
-    @property
+    @cached_attribute
     def tiles(self) -> int:
         """Of a slice of a box."""
         return self.box[2] * self.box[3] * self.row_tiles
@@ -332,7 +332,7 @@ class BoxSizes:
         """Scratch of a thread beside the transformed box."""
         return whole_lines(self.pixel_bytes) + self.table_bytes
 
-    @property
+    @cached_attribute
     def box_bytes(self) -> int:
         """Transformed inputs and products of a box."""
         return whole_lines(self.points * (self.v_point + self.m_point) * self.problem.itemsize)

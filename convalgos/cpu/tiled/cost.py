@@ -68,7 +68,7 @@ class BoxSchedule(BoxSizes):
         computed = self.busy_tiles * self.slowdown + WAIT * self.rounds
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
-    @property
+    @cached_attribute
     def rounds(self) -> float:
         """Boxes of the busiest thread."""
         return self.boxes / self.threads if self.team else -(-self.boxes // self.threads)
@@ -78,7 +78,7 @@ class BoxSchedule(BoxSizes):
         """How often the filter of a group comes from memory, in all groups."""
         return self.boxes if self.problem.groups * self.u_bytes > KEPT * cache_sizes()[2] else 0
 
-    @property
+    @cached_attribute
     def slowdown(self) -> float:
         """The time of a tile in its box, over that of one in a small box of one thread."""
         return self.slowed(self.box_bytes, self.team)
@@ -88,7 +88,7 @@ class BoxSchedule(BoxSizes):
         filled = box_bytes / (self.threads if team else 1) / cache_sizes()[1]
         return (TEAM if team else 1) + SPILL * min(10.0, filled)
 
-    @property
+    @cached_attribute
     def product_flops(self) -> float:
         """Of a tile."""
         return self.point_flops * self.products_of(self.rows.outputs, self.columns.outputs)
@@ -111,13 +111,13 @@ class BoxSchedule(BoxSizes):
                 summed += short_h * short_w
         return summed * p.w_shape[1]
 
-    @property
+    @cached_attribute
     def product_speed(self) -> float:
         """Of the micro-kernel, over the peak."""
         registers = self.vectors * self.most_rows
         return PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
 
-    @property
+    @cached_attribute
     def transform_bytes(self) -> float:
         """What is read and written in the caches to transform a tile there and back."""
         region = self.rows.span(self.strip) * self.columns.span(self.box[3])
@@ -127,7 +127,7 @@ class BoxSchedule(BoxSizes):
         writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
         return (reads + writes) * self.lanes * self.problem.itemsize
 
-    @property
+    @cached_attribute
     def calls(self) -> float:
         """Seconds of the busiest thread around its products and rows of pixels."""
         n, o, h, _ = self.box
