@@ -113,11 +113,15 @@ def test_one_cache_of_plans():
 )
 def test_small_problems_stay_on_the_calling_thread(algorithm, small, large, monkeypatch):
     """30 us of work: to wake another thread takes as long, and longer where other programs hold the cores."""
-    launch, seen = jit.launch, []
+    launch, pool, seen = jit.launch, jit.pool_of_launch, []
 
     def watched(kernel, arguments, tasks, parallel=True):
         seen.append(parallel)
         launch(kernel, arguments, tasks, parallel)
+
+    def asked(parallel):
+        seen.extend([True] * parallel)
+        return pool(parallel)
 
     for text, parallel in ((small, False), (large, True)):
         problem = ca.ConvProblem.parse(text)
@@ -125,7 +129,8 @@ def test_small_problems_stay_on_the_calling_thread(algorithm, small, large, monk
         plan = ca.plan(problem, algorithm=algorithm)
         prepared = plan.prepare(second)
         monkeypatch.setattr(jit, "launch", watched)
+        monkeypatch.setattr(jit, "pool_of_launch", asked)  # of a launch in compiled code, which no other has
         seen.clear()
         plan(first, prepared)
         monkeypatch.undo()
-        assert seen and set(seen) == {parallel}, text
+        assert set(seen) <= {parallel} and (seen or not parallel), text

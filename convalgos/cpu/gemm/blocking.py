@@ -97,9 +97,9 @@ class Blocks:
 
     @property
     def _row_copier(self) -> int:
-        """The kernel that copies rows of channels, where there are any to copy."""
+        """The kernel that copies rows of one channel, where there are any to copy."""
         p = self.problem
-        if not self.copied or p.layout == "channels_last":
+        if not self.copied or (p.layout == "channels_last" and p.C > 1):
             return 0
         return strided_rows.row_copier(p.itemsize, simd.lanes(p.itemsize), 1, 1)
 

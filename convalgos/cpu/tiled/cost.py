@@ -28,6 +28,7 @@ LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team sta
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 0.36  # bytes moved by transforms, in L2, for each flop of the peak
+STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, Xeon (Granite Rapids)
 CROSSING = 5.0  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
 PREPARE_CALL = 4e-5  # seconds to transform any filter,
@@ -180,7 +181,8 @@ class BoxSchedule(BoxSizes):
 
     def transform_bandwidth(self, machine: Machine) -> float:
         """Bytes that transforms move in a second."""
-        return machine.peak_float32 * self.transform_speed
+        strided = max(self.rows.stride, self.columns.stride) > 1
+        return machine.peak_float32 * self.transform_speed / (STRIDED if strided else 1.0)
 
     @property
     def prepare_seconds(self) -> float:

@@ -31,6 +31,7 @@ SYMBOLS = (
     "pentagon",
     "star",
     "hexagon",
+    "triangle-left",
 )
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
 
