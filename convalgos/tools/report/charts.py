@@ -22,15 +22,7 @@ RING = "rgba(255,255,255,0.8)"  # around a pick
 LEAST_DECADES = 0.8  # of a logarithmic axis, which then has two ticks or more
 DECADES = 3.5  # that a logarithmic axis covers at most with ticks between the powers of ten
 SYMBOLS = (
-    "circle",
-    "square",
-    "diamond",
-    "triangle-up",
-    "cross",
-    "triangle-down",
-    "pentagon",
-    "star",
-    "hexagon",
+    *("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon", "star", "hexagon"),
     "triangle-left",
 )
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
