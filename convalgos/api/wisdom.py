@@ -17,9 +17,6 @@ from convalgos.api import planning
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, registry, wisdom_file
-from convalgos.select.measure import timing
-from convalgos.select.measure.accuracy import repeating_arrays
-from convalgos.select.measure.backends import backend
 from convalgos.select.measured import Entries, Entry, Measured
 
 if TYPE_CHECKING:
@@ -180,6 +177,9 @@ def verify(
         >>> bool(ca.wisdom.verify(sample=0).drifts)
         False
     """
+    from convalgos.select.measure import timing  # with what knows of GPUs: not on every import of convalgos
+    from convalgos.select.measure.accuracy import repeating_arrays
+    from convalgos.select.measure.backends import backend
 
     if sample < 0 or rounds < 1:
         raise ValueError(f"sample={sample!r} must be at least 0, and rounds={rounds!r} at least 1")
