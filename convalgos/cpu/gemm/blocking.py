@@ -164,11 +164,10 @@ def cut_map(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, 
     return slices, rows, columns
 
 
-@dataclass(frozen=True)
-class PanelBlocks(Blocks):
-    """Blocks whose filters are taken in panels by a tile of the micro-kernel."""
+class Panels:
+    """Filters taken in panels by a tile of the micro-kernel: a base of what has these fields."""
 
-    rows: int  # of the micro-kernel
+    problem: ConvProblem
     vectors: int  # of filters of the micro-kernel
 
     @property
@@ -180,6 +179,14 @@ class PanelBlocks(Blocks):
     def panels(self) -> int:
         """Of one group."""
         return -(-self.problem.gemm_n // self.panel)
+
+
+@dataclass(frozen=True)
+class PanelBlocks(Panels, Blocks):
+    """Blocks whose filters are taken in panels."""
+
+    rows: int  # of the micro-kernel
+    vectors: int
 
 
 class BlockExtent(NamedTuple):

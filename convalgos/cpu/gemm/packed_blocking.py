@@ -14,7 +14,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks
+from convalgos.cpu.gemm.blocking import PanelBlocks, Panels
 from convalgos.cpu.vectors import microkernel, simd
 
 LEAST_FILTERS, LEAST_PIXELS = 65, 4  # of fewer, packing a pixel takes as long as it saves
@@ -33,24 +33,14 @@ IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `p
 
 
 @dataclass(frozen=True)
-class PackedCut:
+class PackedCut(Panels):
     """Pixels of a block of a map, and the parts into which its filters are cut."""
 
     problem: ConvProblem  # one long column of pixels, as of `blocking.flat_view`
     pixels: int  # of a block
     rows: int  # of the micro-kernel
-    vectors: int  # of filters of the micro-kernel
+    vectors: int
     parts: int
-
-    @property
-    def panel(self) -> int:
-        """Filters of the micro-kernel."""
-        return self.vectors * simd.lanes(self.problem.itemsize)
-
-    @property
-    def panels(self) -> int:
-        """Of one group."""
-        return -(-self.problem.gemm_n // self.panel)
 
     @property
     def blocks(self) -> int:
