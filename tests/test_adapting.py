@@ -13,7 +13,8 @@ import pytest
 
 import convalgos as ca
 from convalgos.core import plan_cache
-from convalgos.core.plan import PreparedFilter, numpy_dtype
+from convalgos.core.plan import numpy_dtype
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.cpu.reference import Reference, ReferencePlan
 from convalgos.select import devices
 from convalgos.select.measure import adapting_plan

@@ -3,6 +3,7 @@
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 from itertools import product
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convalgos.core.element_types import INTEGERS, SCALES
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, ConvProblem
+from convalgos.core.taps import taps_meeting, taps_met
 
 X, W = (2, 4, 9, 8), (6, 4, 3, 3)
 
@@ -191,9 +194,9 @@ def test_taps_that_meet_the_input_against_counting():
             [t for t in range(kernel) if 0 <= o * stride - low + t * dilation < size]
             for o in range(p.spatial_out[0])
         ]
-        assert p.taps_met(0) == sum(map(len, met)), str(p)
+        assert taps_met(p, 0) == sum(map(len, met)), str(p)
         for o, taps in enumerate(met):
-            place, first, end = p.taps_meeting(0, o)
+            place, first, end = taps_meeting(p, 0, o)
             assert list(range(first, end)) == taps, (str(p), o)
             assert place == o * stride - low + first * dilation
 
@@ -233,10 +236,67 @@ def problems(draw):
         groups,
         mode=draw(st.sampled_from(MODES)),
         layout=draw(st.sampled_from(LAYOUTS)),
-        dtype=draw(st.sampled_from(sorted(DTYPES))),
-        direction=draw(st.sampled_from(DIRECTIONS)),
-        compute_dtype=draw(st.none() | st.sampled_from(COMPUTE_DTYPES)),
+        scales=draw(st.sampled_from(SCALES)),
+        **draw(FORMATS),
+        **draw(st.sampled_from(ZEROS)),
     )
+
+
+FORMATS = (
+    st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(sorted(DTYPES)),
+            "direction": st.sampled_from(DIRECTIONS),
+            "compute_dtype": st.none() | st.sampled_from([d for d in COMPUTE_DTYPES if d != "int32"]),
+        }
+    )
+    | st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(INTEGERS),
+            "w_dtype": st.none() | st.sampled_from(INTEGERS),
+            "y_dtype": st.none() | st.sampled_from(("int32", *INTEGERS, "float32")),
+        }
+    )
+    | st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(("float16", "bfloat16", "binary")),
+            "y_dtype": st.sampled_from((None, "float32")),
+        }
+    )
+)
+ZEROS = ({}, {"density": 0.05}, {"pattern": "2:4"}, {"pattern": "block16x1", "density": 1e-3})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"dtype": "int16"}, "dtype='int16' must be one of"),
+        ({"dtype": "int8", "w_dtype": "float32"}, "w_dtype='float32' must be one of 'int8', 'uint8' where"),
+        ({"dtype": "float32", "w_dtype": "int8"}, "w_dtype='int8' must be 'float32' where dtype='float32'"),
+        ({"dtype": "uint8", "y_dtype": "float64"}, "y_dtype='float64' must be one of 'int32'"),
+        ({"dtype": "int8", "compute_dtype": "float32"}, "compute_dtype='float32' must be 'int32'"),
+        ({"dtype": "int8", "direction": "backward_data"}, "direction='backward_data' must be 'forward'"),
+        ({"dtype": "bfloat16", "y_dtype": "float32", "direction": "backward_weights"}, "must be 'forward'"),
+        ({"scales": "per_filter"}, "scales='per_filter' must be one of"),
+        ({"density": 1.5}, "density=1.5 must be at most 1.0"),
+        ({"density": -0.1}, "density=-0.1"),
+        ({"pattern": "4:2"}, "pattern='4:2' must be"),
+        ({"pattern": "2:4", "density": 0.6}, "density=0.6 must be at most 0.5 with pattern='2:4'"),
+    ],
+)
+def test_formats_that_do_not_go_together_are_refused_by_name(given, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        ConvProblem(X, W, **given)
+
+
+def test_formats_follow_from_the_type_of_x():
+    problem = ConvProblem(X, W, dtype="uint8")
+    assert (problem.w_dtype, problem.y_dtype, problem.compute_dtype) == ("uint8", "int32", "int32")
+    assert (problem.x_bytes, problem.y_bytes) == (math.prod(X), 4 * math.prod(problem.y_shape))
+    assert problem.replace(dtype="float64") == ConvProblem(X, W, dtype="float64")
+    mixed = problem.replace(w_dtype="int8", y_dtype="uint8", scales="per_channel")
+    assert str(mixed).endswith("uint8 w_int8 y_uint8 per_channel")
+    assert ConvProblem(X, W, pattern="2:4").density == 0.5
 
 
 @given(problems())

@@ -9,9 +9,10 @@ import numpy as np
 
 from convalgos.api import planning
 from convalgos.core import arguments
+from convalgos.core.element_types import DTYPES, INTEGERS
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
-from convalgos.core.problem import DTYPES, ConvProblem, Shape
+from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.setting import setting
 from convalgos.select.ranker import Ranker, find_ranker
 
@@ -19,7 +20,10 @@ from convalgos.select.ranker import Ranker, find_ranker
 def plan_for(
     x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, *others: Any
 ) -> Plan:
-    """The plan of raw arguments, in the order of `_made`; errors are not kept."""
+    """The plan of raw arguments, in the order of `_made`; errors are not kept.
+
+    Of arrays of two types the type is (x's, w's).
+    """
     # 1.0 and True are equal to 1, and not what it is
     ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
     if not ints:
@@ -63,7 +67,7 @@ def _made(
     groups: int,
     mode: str,
     layout: str,
-    dtype: np.dtype[Any],
+    dtypes: np.dtype[Any] | tuple[np.dtype[Any], np.dtype[Any]],
     algorithm: str,
     device: str,
     direction: str,
@@ -72,10 +76,11 @@ def _made(
     ranker: tuple[str, Ranker] | None = None,
     weights_constant: bool = False,
 ) -> Plan:
-    check_dtype("x", dtype)
+    of_x, of_w = dtypes if isinstance(dtypes, tuple) else (dtypes, dtypes)
+    check_dtype("x", of_x)
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups,
-        mode=mode, layout=layout, dtype=dtype.name, direction=direction,
+        mode=mode, layout=layout, dtype=of_x.name, direction=direction, w_dtype=of_w.name,
     )  # fmt: skip
     return planning.plan(
         problem, device, algorithm, weights_constant=weights_constant,
@@ -94,7 +99,7 @@ def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     """TypeError for what is not computed, with what computes it."""
-    if dtype.name in DTYPES:
+    if dtype.name in DTYPES or dtype.name in INTEGERS:
         return
     told = {
         "b": f"; give {name}.astype('float32')",
@@ -104,7 +109,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     }.get(dtype.kind.replace("u", "i"), "")
     if dtype.kind in "iu":
         told += "; ca.signal.convolve computes integers of one channel exactly"
-    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join(DTYPES)}{told}")
+    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join((*DTYPES, *INTEGERS))}{told}")
 
 
 def instead(name: str, shape: tuple[int, ...], w_shape: tuple[int, ...]) -> str:

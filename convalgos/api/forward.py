@@ -21,7 +21,9 @@ from convalgos.core.arrays import (
     same_dtype,
     writable_view,
 )
-from convalgos.core.plan import Plan, PreparedFilter
+from convalgos.core.element_types import INTEGERS
+from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import PreparedFilter
 
 
 def conv(
@@ -46,7 +48,8 @@ def conv(
     """Convolve x with w, in 1, 2 or 3 dimensions by x.ndim.
 
     Args:
-        x: (N, C, *spatial), of float32, float64, float16 or bfloat16. With layout="channels_last":
+        x: (N, C, *spatial), of float32, float64, float16 or bfloat16; of int8 or uint8 y is int32, exactly
+            (ONNX's ConvInteger), and w is either of these. With layout="channels_last":
             (N, *spatial, C), or an (N, C, *spatial) view of such memory (as torch's channels_last tensors
             are); y then comes back the same way.
         w: (K, C/groups, *kernel), or what `plan.prepare` returned for the same problem.
@@ -62,8 +65,8 @@ def conv(
         strict_nan, max_rel_error, selector: those of `plan`.
 
     Returns:
-        y (N, K, *spatial_out), of x's dtype and kind of array: NumPy, CuPy, torch, or one of the array API
-        standard, such as JAX. Of what NumPy only reads, such as lists, a NumPy array.
+        y (N, K, *spatial_out), of x's dtype (of integers int32) and kind of array: NumPy, CuPy, torch, or one
+        of the array API standard, such as JAX. Of what NumPy only reads, such as lists, a NumPy array.
 
     Raises:
         ValueError, TypeError: an argument is invalid, or holds what would be lost, such as a mask or what
@@ -87,7 +90,7 @@ def conv(
     given = x
     x = _array("x", x, device)
     of_x = facts("x", x)
-    w, w_shape, algorithm = _filter(w, of_x.dtype, device, algorithm)
+    w, w_shape, dtypes, algorithm = _filter(w, of_x.dtype, device, algorithm)
     if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
         raise ValueError(
             f"x has shape {of_x.shape} and w {w_shape}: both must have 3, 4 or 5 dimensions, "
@@ -109,7 +112,7 @@ def conv(
         return y if x is given or out is not None else like(y, given)
     shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
     made = call_plans.plan_for(
-        shape, w_shape, stride, padding, dilation, groups, mode, layout, of_x.dtype, algorithm, device,
+        shape, w_shape, stride, padding, dilation, groups, mode, layout, dtypes, algorithm, device,
         "forward", *call_plans.limits(strict_nan, max_rel_error, selector),
     )  # fmt: skip
     y = made(x, w, bias=bias, out=out, activation=activation, residual=residual)
@@ -152,16 +155,20 @@ def is_logical_view(x: Facts | np.ndarray[Any, Any], channels: int) -> bool:
     return channels > 1 and x.strides[1] == x.dtype.itemsize != x.strides[-1]
 
 
-def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, tuple[int, ...], str]:
-    """(w, its shape, algorithm): the choice was made when a filter was prepared."""
+def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, tuple[int, ...], Any, str]:
+    """(w, its shape, dtype or those of x and w, algorithm, which a prepared filter was chosen for)."""
     if isinstance(w, PreparedFilter):
-        return w, w.key.problem.w_shape, w.key.algorithm if algorithm == "auto" else algorithm
+        p = w.key.problem
+        dtypes = dtype if p.w_dtype == p.dtype else (dtype, np.dtype(p.w_dtype))
+        return w, p.w_shape, dtypes, w.key.algorithm if algorithm == "auto" else algorithm
     w = _array("w", w, device)
     w_shape, _, w_dtype = facts("w", w)
-    if not same_dtype(w_dtype, dtype):
-        call_plans.check_dtype("x", dtype)
-        raise TypeError(f"w has dtype {w_dtype}, but x has {dtype}; they must be the same")
-    return w, w_shape, algorithm
+    if same_dtype(w_dtype, dtype):
+        return w, w_shape, dtype, algorithm
+    if w_dtype.name in INTEGERS and dtype.name in INTEGERS:
+        return w, w_shape, (dtype, w_dtype), algorithm
+    call_plans.check_dtype("x", dtype)
+    raise TypeError(f"w has dtype {w_dtype}, but x has {dtype}; they must be the same, or both of 8 bits")
 
 
 def _array(name: str, array: Any, device: str) -> Any:

@@ -14,7 +14,7 @@ from convalgos.api.forward import is_logical_view
 from convalgos.api.types import Activation, Array, ArrayLike, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_cupy, as_numpy, device_of, is_tensor, like, same_dtype, writable_view
-from convalgos.core.plan import PreparedFilter
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import LAYOUTS, Shape
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 

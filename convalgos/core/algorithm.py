@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from convalgos.core.element_types import DTYPES, HALF_DTYPES, INTEGERS, defaults
 from convalgos.core.errors import Unsupported, missing
+from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
 
 Figures = Any  # of an algorithm's device: `core.machine.Machine`, or on a GPU `gpu.device.GpuMachine`
-HALF_DTYPES = ("float16", "bfloat16")
 PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
 PACKING = 15e9  # and bytes of it in a second; Zen 5
 
@@ -71,11 +72,19 @@ class Algorithm(ABC):
                 return reason
         if reason := self.why_not_facing(problem.direction):
             return reason
-        if problem.dtype not in self.dtypes:
+        if not self.takes(problem):
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
-        if problem.compute_dtype != problem.dtype:
-            return f"computes {problem.dtype} in {problem.dtype}, not in {problem.compute_dtype}"
+        if problem.dtype in DTYPES and problem.y_dtype != problem.dtype:
+            return f"computes y of x's type, {problem.dtype}, not {problem.y_dtype}"
+        wide = problem.dtype not in HALF_DTYPES and not problem.sums_integers
+        sums = problem.dtype if wide else defaults(problem.dtype)["compute_dtype"]
+        if problem.compute_dtype != sums:
+            return f"computes {problem.dtype} in {sums}, not in {problem.compute_dtype}"
         return None
+
+    def takes(self, problem: ConvProblem) -> bool:
+        """Whether it computes x's type: a choice asks no more of what does not."""
+        return problem.dtype in self.dtypes
 
     def why_not_facing(self, direction: str) -> str | None:
         """Why it does not compute a direction, or None. What stands in for it has directions of its own."""
@@ -186,10 +195,13 @@ class Algorithm(ABC):
     def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
         """The plan of a problem that it is known to serve, and of what it computes in its place."""
         if problem.is_empty:
-            return EmptyPlan(problem, self).chosen(choice)
+            empty = EmptyIntegerPlan if problem.dtype in INTEGERS else EmptyPlan
+            return empty(problem, self).chosen(choice)
         plan = self.plan(computed)
         given = problem if computed.dtype == problem.dtype else problem.replace(dtype=computed.dtype)
-        if computed != given:
+        if computed != given and isinstance(plan, IntegerPlan):
+            plan = RereadIntegerPlan(given, self, plan)
+        elif computed != given:
             plan = RereadPlan(given, self, plan)
         if computed.dtype != problem.dtype:
             plan = CastPlan(problem, self, plan)

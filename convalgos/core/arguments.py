@@ -13,9 +13,6 @@ from typing import Any
 LAYOUTS = ("channels_first", "channels_last")
 MODES = ("cross_correlation", "convolution")
 DIRECTIONS = ("forward", "backward_data", "backward_weights")
-DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element
-EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
-COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16")
 NAMED_PADDING = ("valid", "same", "full")
 ARRAYS = {  # direction -> what a run reads first and second, and what it writes
     "forward": ("x", "w", "y"),
@@ -128,14 +125,3 @@ def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(repr, allowed))}")
     return value
-
-
-def default_compute(dtype: str) -> str:
-    return "float64" if dtype == "float64" else "float32"
-
-
-def dtype_name(dtype: Any) -> Any:
-    """'float32' from a string, a type or anything with a dtype's `name`."""
-    if isinstance(dtype, str):
-        return dtype
-    return getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)

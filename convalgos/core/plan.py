@@ -15,7 +15,9 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
 from convalgos.core.epilogue import ActivationLike
+from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.core.tabular import Tabular
 
 ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
@@ -49,27 +51,6 @@ class Choice(NamedTuple):
 NOT_CHOSEN = Choice(watched=False)  # of plans that no planner chose, such as those that are timed
 
 
-class FilterKey(NamedTuple):
-    """What a filter was prepared for: it serves plans of the same key."""
-
-    algorithm: str
-    problem: ConvProblem
-    device: str = "cpu"
-
-    def __str__(self) -> str:
-        return f"{self.algorithm} on {self.problem}" + ("" if self.device == "cpu" else f" on {self.device}")
-
-
-class PreparedFilter:
-    """A filter in the form that one plan runs on; `Plan.prepare` makes it. For backward_weights it is dy."""
-
-    __slots__ = ("data", "key")
-
-    def __init__(self, key: FilterKey, data: Any):
-        self.key = key
-        self.data = data
-
-
 QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`
 
 
@@ -89,11 +70,14 @@ class Plan(Tabular, ABC):
         self.algorithm = algorithm.id
         self.workspace_bytes = workspace_bytes
         self._key = FilterKey(algorithm.id, problem, device)
-        self._dtype = numpy_dtype(problem.dtype)
         self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
-        self._x_name, self._w_name, _ = problem.arrays
+        self._x_name, self._w_name, result = problem.arrays
+        self._dtypes = {name: numpy_dtype(problem.dtype_of(name)) for name in problem.arrays}
+        self._dtype, self._y_dtype = self._dtypes[self._x_name], self._dtypes[result]
+        bias = numpy_dtype("int32") if problem.sums_integers else self._y_dtype
+        self._dtypes |= {"bias": bias, "residual": self._y_dtype, "out": self._y_dtype}
         self._y_count = math.prod(self._y_shape)
-        self._aligns = self._y_count * problem.itemsize >= ALIGNED
+        self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
         # The caller's filter lies flipped: so it is read, and so its gradient is written.
         self._flips = problem.mode == "convolution"
         self._flips_result = self._flips and problem.direction == "backward_weights"
@@ -107,15 +91,18 @@ class Plan(Tabular, ABC):
 
     # --- for the caller ----------------------------------------------------------------------
 
-    def prepare(self, w: ArrayLike) -> PreparedFilter:
+    def prepare(self, w: ArrayLike, quantization: Quantization | None = None) -> PreparedFilter:
         """Bring a filter (K, C/groups, *kernel) into the plan's own form, which is a copy.
 
         For backward_weights dy, which may be read again by each run: it must keep its values until then.
 
+        Args:
+            quantization: scales and zero points, of problems of integers; by default 1 and 0.
+
         Raises:
-            ValueError: wrong shape. TypeError: wrong dtype.
+            ValueError: wrong shape, or a quantization of what is not quantised. TypeError: wrong dtype.
         """
-        return self._in_own_form(self._checked(self._w_name, w, self._w_shape))
+        return self._in_own_form(self._checked(self._w_name, w, self._w_shape), quantization)
 
     def __call__(
         self,
@@ -140,7 +127,7 @@ class Plan(Tabular, ABC):
             activation: None, "relu", "relu6", ("clip", low, high), "leaky_relu" or ("leaky_relu", slope),
                 "sigmoid", "silu", "hard_swish", "gelu" or "gelu_tanh"; backward_weights takes None.
             residual: an array like the result that is added before the activation, or None; `out` may be
-                the same. backward_weights takes None.
+                the same. backward_weights takes None, and so do integers, whose bias is of int32.
 
         Returns:
             y (N, K, *spatial_out) or dx (N, C, *spatial) in the problem's layout, or dw (K, C/groups,
@@ -288,29 +275,31 @@ class Plan(Tabular, ABC):
             raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
-        """A NumPy view of an argument, of this shape and the problem's dtype."""
+        """A NumPy view of an argument, of this shape and the problem's dtype for it."""
         array = as_numpy(name, array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
-        if not same_dtype(array.dtype, self._dtype):
-            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
+        if not same_dtype(array.dtype, dtype := self._dtypes[name]):
+            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {dtype}")
         return array
 
-    def _in_own_form(self, w: np.ndarray) -> PreparedFilter:
+    def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
+        if quantization is not None:
+            raise ValueError(f"quantization must be None: {self.problem} has no integers")
         if self._flips and not self._flips_result:
             w = flipped(w)
         return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
 
     def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
         """The array to compute into: `out` itself where that is safe."""
-        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype is not self._dtype:
+        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype is not self._y_dtype:
             if not isinstance(out, np.ndarray):
                 raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
             self._checked("out", out, self._y_shape)
         flags = out.flags
         if not flags.writeable:
             raise ValueError("out is read-only; it must be writeable")
-        if self._flips_result or out.dtype != self._dtype or not is_laid(flags):
+        if self._flips_result or out.dtype != self._y_dtype or not is_laid(flags):
             return self._new_target()
         for array in read:
             if array is not None and np.may_share_memory(out, array):
@@ -320,8 +309,8 @@ class Plan(Tabular, ABC):
     def _new_target(self) -> np.ndarray:
         """An uninitialised y; a large one starts on a cache line, which stores of whole vectors like."""
         if self._aligns:
-            return aligned_empty(self._y_count, self._dtype).reshape(self._y_shape)
-        return np.empty(self._y_shape, self._dtype)
+            return aligned_empty(self._y_count, self._y_dtype).reshape(self._y_shape)
+        return np.empty(self._y_shape, self._y_dtype)
 
 
 def flipped(w: Any) -> Any:
@@ -341,10 +330,10 @@ def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, probl
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a problem's dtype; bfloat16 comes from ml_dtypes."""
+    """The NumPy dtype of a problem's dtype; bfloat16 comes from ml_dtypes, and binary values are int8."""
     if name == "bfloat16":
         import ml_dtypes
 
         found: np.dtype = np.dtype(ml_dtypes.bfloat16)
         return found
-    return np.dtype(name)
+    return np.dtype("int8" if name == "binary" else name)

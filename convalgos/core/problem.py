@@ -15,19 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from convalgos.core import arguments, problem_checks, problem_text, problem_views
-from convalgos.core.arguments import (
-    COMPUTE_DTYPES,
-    DIRECTIONS,
-    DTYPES,
-    LAYOUTS,
-    MODES,
-    IntsLike,
-    PaddingLike,
-    Pads,
-    Shape,
-)
+from convalgos.core import arguments, element_types, problem_checks, problem_text, problem_views, taps
+from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, IntsLike, PaddingLike, Pads, Shape
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.element_types import COMPUTE_DTYPES, DTYPES
 from convalgos.core.merged_dimensions import merged
 
 if TYPE_CHECKING:
@@ -49,9 +40,16 @@ class ConvProblem:
         groups: divides C and K.
         mode: "cross_correlation" (no flip) or "convolution" (the filter is flipped).
         layout: "channels_first" or "channels_last", the memory order of x and y.
-        dtype: element type of x, w and y.
+        dtype: element type of x, and of w and y where they are not given: a floating-point one, "int8",
+            "uint8", or "binary" (+1 and -1). `w_dtype` may be the other of the two integers.
         direction: "forward", "backward_data" or "backward_weights".
-        compute_dtype: what the products are computed in; by default float64 for float64, else float32.
+        compute_dtype: what the products are summed in; by default float64 for float64, int32 for integers and
+            binary values, else float32.
+        y_dtype: of integers "int32" (the default), "int8" or "uint8" (requantised), or "float32"; of 16-bit
+            floats themselves or "float32"; of binary values "int32" or "float32".
+        scales: whether the filter has one scale and zero point, "per_tensor", or "per_channel".
+        density, pattern: share of the filter's elements that are not zero, and how they lie: "unstructured",
+            "N:M" such as "2:4" along input channels, or "blockRxC". See `convalgos.core.sparsity`.
 
     Raises:
         ValueError: names the argument, its value and what would be valid.
@@ -75,15 +73,24 @@ class ConvProblem:
     dtype: str
     direction: str
     compute_dtype: str
+    w_dtype: str
+    y_dtype: str
+    scales: str
+    density: float
+    pattern: str
 
     def __init__(
         self, x_shape: Sequence[int], w_shape: Sequence[int], stride: IntsLike = 1, padding: PaddingLike = 0,
         dilation: IntsLike = 1, groups: int = 1, *, mode: str = "cross_correlation",
         layout: str = "channels_first", dtype: DTypeLike = "float32", direction: str = "forward",
-        compute_dtype: DTypeLike | None = None,
+        compute_dtype: DTypeLike | None = None, w_dtype: DTypeLike | None = None,
+        y_dtype: DTypeLike | None = None, scales: str = "per_tensor", density: float | None = None,
+        pattern: str = "unstructured",
     ):  # fmt: skip
-        given = (x_shape, w_shape, stride, padding, dilation, groups, mode, layout, dtype, direction)
-        self.__dict__.update(problem_checks.checked_fields(*given, compute_dtype))
+        given = (x_shape, w_shape, stride, padding, dilation, groups, mode, layout, direction)
+        self.__dict__.update(problem_checks.checked_fields(*given))
+        self.__dict__.update(element_types.checked_types(dtype, w_dtype, y_dtype, compute_dtype, direction))
+        self.__dict__.update(problem_checks.checked_filter(scales, density, pattern))
         problem_checks.check_extent(self.x_shape, self.padding, self.kernel_extent)
         problem_checks.check_counts(self.x_shape, self.w_shape, self.padding, self.y_shape, self.flops)
 
@@ -140,24 +147,6 @@ class ConvProblem:
                 self.spatial, self.padding, self.kernel_extent, self.stride, strict=True
             )
         )
-
-    def taps_met(self, dimension: int) -> int:
-        """Kernel elements that meet the input and not its padding, summed over the outputs of a dimension."""
-        low, stride, dilation = self.padding[dimension][0], self.stride[dimension], self.dilation[dimension]
-        size, outputs, met = self.spatial[dimension], self.spatial_out[dimension], 0
-        for tap in range(self.kernel[dimension]):
-            before = low - tap * dilation  # elements of padding before the one under the first output
-            first = max(0, -(-before // stride))
-            met += max(0, min(outputs, (size + before - 1) // stride + 1) - first)
-        return met
-
-    def taps_meeting(self, dimension: int, output: int) -> tuple[int, int, int]:
-        """(input under the first kernel element of an output that meets the input, that one, their end)."""
-        start = output * self.stride[dimension] - self.padding[dimension][0]
-        size, taps, dilation = self.spatial[dimension], self.kernel[dimension], self.dilation[dimension]
-        first = min(taps, -(min(0, start) // dilation))
-        end = min(taps, (size - 1 - start) // dilation + 1)
-        return start + first * dilation, first, max(first, end)
 
     @cached_attribute
     def y_shape(self) -> Shape:
@@ -225,23 +214,32 @@ class ConvProblem:
     @cached_attribute
     def is_empty(self) -> bool:
         """Nothing to sum: y is empty, or every one of its elements is a sum of nothing, or of padding."""
-        if 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape:
-            return True
-        return any(
-            (out - 1) * step + reach <= low  # where the last output ends, from the first element of padding
-            for out, step, reach, (low, _) in zip(
-                self.spatial_out, self.stride, self.kernel_extent, self.padding, strict=True
-            )
-        )
+        return 0 in self.x_shape or 0 in self.w_shape or 0 in self.y_shape or taps.meets_padding_only(self)
+
+    @property
+    def x_dtype(self) -> str:
+        """`dtype`."""
+        return self.dtype
 
     @cached_attribute
     def itemsize(self) -> int:
-        return DTYPES[self.dtype]
+        """Bytes of an element of x."""
+        return element_types.ITEM_BYTES[self.dtype]
+
+    def dtype_of(self, name: str) -> str:
+        """Element type of "x", "w" or "y", or of a gradient of it, such as "dx"."""
+        return {"x": self.dtype, "w": self.w_dtype, "y": self.y_dtype}[name[-1]]
+
+    @property
+    def sums_integers(self) -> bool:
+        """Whether products are exact and summed in int32."""
+        return self.compute_dtype == "int32"
 
     @property
     def eps(self) -> float:
-        """Spacing of the dtype's numbers at 1."""
-        return 2.0 ** -arguments.EXPLICIT_BITS[self.dtype]
+        """Spacing at 1 of the numbers that products and y are rounded to; 0 where both are integers."""
+        bits = element_types.EXPLICIT_BITS
+        return 2.0 ** -bits[self.dtype] if self.dtype in bits else (self.y_dtype == "float32") * 2.0**-23
 
     # --- work --------------------------------------------------------------------------------
 
@@ -271,11 +269,11 @@ class ConvProblem:
 
     @cached_attribute
     def w_bytes(self) -> int:
-        return math.prod(self.w_shape) * self.itemsize
+        return math.prod(self.w_shape) * element_types.ITEM_BYTES[self.w_dtype]
 
     @cached_attribute
     def y_bytes(self) -> int:
-        return math.prod(self.y_shape) * self.itemsize
+        return math.prod(self.y_shape) * element_types.ITEM_BYTES[self.y_dtype]
 
     @cached_attribute
     def bytes(self) -> int:
@@ -287,10 +285,12 @@ class ConvProblem:
     def replace(self, **changes: Any) -> ConvProblem:
         """The same problem with some fields changed, checked again.
 
-        A compute_dtype that was left to its default follows a change of dtype.
+        Types that were left to their defaults follow a change of dtype.
         """
-        if "dtype" in changes and self.compute_dtype == arguments.default_compute(self.dtype):
-            changes.setdefault("compute_dtype", None)
+        if "dtype" in changes:
+            for name, default in element_types.defaults(self.dtype).items():
+                if getattr(self, name) == default:
+                    changes.setdefault(name, None)
         return replace(self, **changes)
 
     def with_valid(self, **changes: Any) -> ConvProblem:
@@ -340,8 +340,8 @@ class ConvProblem:
 
         Words in any order: sizes `n8 c64 d16 h56 w56 k64 t3 r3 s3` (1-D uses `w` and `s`, 2-D `h w` and
         `r s`), padding `p1`, `p1,2`, `p0:1,2:2` or `psame`, then `stride2`, `dilation2`, `groups32`
-        (one number, or one per dimension as in `stride2,1`), a layout, a mode, a direction, a dtype and
-        `compute_DTYPE`. `n` defaults to 1.
+        (one number, or one per dimension as in `stride2,1`), a layout, a mode, a direction, a dtype,
+        `w_DTYPE`, `y_DTYPE`, `compute_DTYPE`, `per_channel`, `density0.1` and a pattern. `n` defaults to 1.
 
         Raises:
             ValueError: says which word is not understood, given twice or missing.

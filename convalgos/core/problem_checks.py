@@ -6,16 +6,18 @@ import math
 from typing import Any
 
 from convalgos.core import arguments
-from convalgos.core.arguments import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, MODES, Pads, Shape
+from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, Pads, Shape
+from convalgos.core.element_types import SCALES
+from convalgos.core.sparsity import checked_zeros
 
 LARGEST_COUNT = 2**63 - 1
 
 
 def checked_fields(
     x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Any, layout: Any,
-    dtype: Any, direction: Any, compute_dtype: Any,
+    direction: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """The fields of a problem from its arguments, each checked by itself.
+    """The sizes and parameters of a problem from its arguments, each checked by itself.
 
     Raises:
         ValueError: names the argument, its value and what would be valid.
@@ -33,8 +35,6 @@ def checked_fields(
         ("direction", direction, DIRECTIONS),
     ):
         arguments.one_of(name, value, allowed)
-    dtype = arguments.one_of("dtype", arguments.dtype_name(dtype), tuple(DTYPES))
-    compute = arguments.default_compute(dtype) if compute_dtype is None else compute_dtype
     return {
         "x_shape": x_shape,
         "w_shape": w_shape,
@@ -44,10 +44,18 @@ def checked_fields(
         "groups": groups,
         "mode": mode,
         "layout": layout,
-        "dtype": dtype,
         "direction": direction,
-        "compute_dtype": arguments.one_of("compute_dtype", arguments.dtype_name(compute), COMPUTE_DTYPES),
     }
+
+
+def checked_filter(scales: Any, density: Any, pattern: Any) -> dict[str, Any]:
+    """What a problem tells of its filter beside its shape and type.
+
+    Raises:
+        ValueError: names the argument, its value and what would be valid.
+    """
+    density, pattern = checked_zeros(density, pattern)
+    return {"scales": arguments.one_of("scales", scales, SCALES), "density": density, "pattern": pattern}
 
 
 def check_extent(x_shape: Shape, padding: Pads, extent: Shape) -> None:

@@ -8,18 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from convalgos.core.arguments import (
-    COMPUTE_DTYPES,
-    DIRECTIONS,
-    DTYPES,
-    LAYOUTS,
-    MODES,
-    NAMED_PADDING,
-    Pads,
-    Shape,
-    default_compute,
-    shown,
-)
+from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, NAMED_PADDING, Pads, Shape, shown
+from convalgos.core.element_types import COMPUTE_DTYPES, INTEGERS, SCALES, X_DTYPES, Y_DTYPES, defaults
+from convalgos.core.sparsity import checked_zeros
 
 INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
 PADS = r"\d+(?::\d+)?(?:[,x]\d+(?::\d+)?)*"  # the same, of numbers or low:high
@@ -28,9 +19,15 @@ WORDS = {
     "mode": MODES,
     "layout": LAYOUTS,
     "direction": DIRECTIONS,
-    "dtype": tuple(DTYPES),
+    "dtype": X_DTYPES,
+    "w_dtype": tuple(f"w_{d}" for d in INTEGERS),
+    "y_dtype": tuple(f"y_{d}" for d in Y_DTYPES),
     "compute_dtype": tuple(f"compute_{d}" for d in COMPUTE_DTYPES),
+    "scales": SCALES,
+    "pattern": ("unstructured",),
 }
+PREFIX = {"w_dtype": "w_", "y_dtype": "y_", "compute_dtype": "compute_"}  # of words
+PATTERN, DENSITY = r"\d+:\d+|block\d+x\d+", r"density(\d*\.?\d+(?:e-?\d+)?)"
 
 
 def written(problem: Any) -> str:
@@ -55,10 +52,14 @@ def written(problem: Any) -> str:
             (p.layout, LAYOUTS[0]),
             (p.direction, DIRECTIONS[0]),
             (p.dtype, "float32"),
-            (f"compute_{p.compute_dtype}", f"compute_{default_compute(p.dtype)}"),
+            *((prefix + getattr(p, k), prefix + defaults(p.dtype)[k]) for k, prefix in PREFIX.items()),
+            (p.scales, SCALES[0]),
+            (p.pattern, "unstructured"),
         )
         if word != default
     ]
+    if p.density != checked_zeros(None, p.pattern)[0]:
+        words.append(f"density{p.density!r}")
     return " ".join(words)
 
 
@@ -81,7 +82,11 @@ def read(text: str) -> dict[str, Any]:
     for word in text.lower().split():
         named = next((k for k, v in WORDS.items() if word in v), None)
         if named:
-            once(options, named, word.removeprefix("compute_"), word)
+            once(options, named, word.removeprefix(PREFIX.get(named, "")), word)
+        elif re.fullmatch(PATTERN, word):
+            once(options, "pattern", word, word)
+        elif m := re.fullmatch(DENSITY, word):
+            once(options, "density", float(m[1]), word)
         elif m := re.fullmatch(r"([ncdhwktrs])(\d+)", word):
             once(sizes, m[1], _read_int(m[2]), word)
         elif m := re.fullmatch(r"groups(\d+)", word):

@@ -9,6 +9,7 @@ from typing import Any
 # What stays as it is: fields, and what need not be counted again.
 KEPT = (
     *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
+    *("w_dtype", "y_dtype", "scales", "density", "pattern"),
     *("x_shape", "w_shape", "kernel_extent"),
     *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
     *("is_pointwise", "is_plain_product"),

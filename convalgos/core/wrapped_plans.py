@@ -39,29 +39,31 @@ class CastPlan(Plan):
 
     @staticmethod
     def converted_bytes(problem: ConvProblem) -> int:
-        """Bytes of the float32 copies of what is read first and of what is written."""
+        """Bytes of the float32 copies of what is read first and of what is written in 16 bits."""
         first, _, result = problem.array_shapes
-        return 4 * (math.prod(first) + math.prod(result))
+        return 4 * (math.prod(first) + math.prod(result) * (problem.y_dtype != "float32"))
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(self._wide(w, np.empty(w.shape, np.float32)))
 
-    def new_workspace(self) -> tuple[Any, np.ndarray, np.ndarray]:
-        """(workspace of the plan, x or dy in float32, y or its gradient in float32)."""
-        wide_x, wide_y = (
-            aligned_empty(math.prod(shape), np.float32).reshape(shape)
-            for shape in (self._x_shape, self._y_shape)
+    def new_workspace(self) -> tuple[Any, ...]:
+        """(workspace of the plan, x or dy in float32, y or its gradient in float32 where it is not)."""
+        wide_y = self._y_shape if self._y_dtype != np.float32 else (0,)
+        made = (
+            aligned_empty(math.prod(shape), np.float32).reshape(shape) for shape in (self._x_shape, wide_y)
         )
-        return self._inner.new_workspace(), wide_x, wide_y
+        return self._inner.new_workspace(), *made
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
-        workspace: tuple[Any, np.ndarray, np.ndarray],
+        workspace: tuple[Any, ...],
     ) -> None:  # fmt: skip
         inner_workspace, wide_x, wide_y = workspace
         bias = None if bias is None else bias.astype(np.float32)
-        self._inner.run(self._wide(x, wide_x), w, bias, activation, wide_y, inner_workspace)
-        self._inner.convert(wide_y, y)
+        result = y if y.dtype == np.float32 else wide_y
+        self._inner.run(self._wide(x, wide_x), w, bias, activation, result, inner_workspace)
+        if result is not y:
+            self._inner.convert(wide_y, y)
 
     def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
         self._inner.convert(array, wide)

@@ -24,6 +24,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     block_cycles,
@@ -162,8 +163,8 @@ def _least_cycles(p: ConvProblem) -> float:
     """Of a vector of groups of one image, at least. Products with padding are left out."""
     rows, columns = math.prod(p.spatial_out[:-1]), p.spatial_out[-1]
     blocks = -(-columns // MOST_PIXELS[vector_bytes()][1])  # of columns, at least
-    kernel_rows = math.prod([p.taps_met(d) for d in range(p.ndim - 1)])
-    cycles = kernel_rows * (0.5 * p.w_shape[1] * p.taps_met(-1) + 4 * blocks)
+    kernel_rows = math.prod([taps_met(p, d) for d in range(p.ndim - 1)])
+    cycles = kernel_rows * (0.5 * p.w_shape[1] * taps_met(p, -1) + 4 * blocks)
     cycles += rows * (6 * blocks + 0.6 * columns)
     if p.layout == "channels_first":  # pixels are turned
         cycles += 2 * rows * columns

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import INTEGERS
+from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, finish, flipped
 from convalgos.core.problem import DIRECTIONS, ConvProblem
@@ -217,6 +219,7 @@ def _window(p: ConvProblem, tap: tuple[int, ...]) -> tuple[slice, ...]:
 @dataclass(frozen=True)
 class Reference(Algorithm):
     family: ClassVar[str] = "cpu.reference"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "int8", "uint8", "binary")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ()
 
@@ -230,14 +233,17 @@ class Reference(Algorithm):
         return self.least(problem, machine) + CALL * taps
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 8 * (problem.x_bytes + 2 * problem.y_bytes) // problem.itemsize
+        return 8 * (math.prod(problem.x_shape) + 2 * math.prod(problem.y_shape))
 
     def error_bound(self, problem: ConvProblem) -> float:
+        if problem.sums_integers:
+            return 2 * problem.eps  # of the output step, in float32
         sums = 2.0**-52 * math.sqrt(max(1, problem.reduction))  # in float64, in any order
-        return 2 * float(np.finfo(problem.dtype).eps) + sums  # and one rounding at the end
+        return 2 * problem.eps + sums  # and one rounding at the end
 
     def plan(self, problem: ConvProblem) -> Plan:
-        return ReferencePlan(problem, self, self.workspace_bytes(problem))
+        kind = IntegerReferencePlan if problem.dtype in INTEGERS else ReferencePlan
+        return kind(problem, self, self.workspace_bytes(problem))
 
 
 class ReferencePlan(Plan):
@@ -257,6 +263,22 @@ class ReferencePlan(Plan):
                 return
             y[...] = np.moveaxis(answer(p, x, w), 1, -1) if last else answer(p, x, w)
         finish(y, bias, activation, p)
+
+
+class IntegerReferencePlan(IntegerPlan):
+    """Sums of up to 2**53 are exact in float64; they are wrapped to int32, as sums in int32 are."""
+
+    def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> np.ndarray:
+        wide = w.astype(np.float64)
+        return wide if w_zero_point is None else wide - w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+        p = self.problem.replace(mode="cross_correlation")  # w is flipped already
+        x = p.logical(0, x).astype(np.float64) - w.pad  # (N, C, *spatial), padding is 0
+        padded = w.pad * w.packed.reshape(p.K, -1).sum(1)  # (K,): what `pad` in the place of 0 adds
+        exact = reference(p, x, w.packed, padded)  # (N, K, *spatial_out)
+        sums = exact.astype(np.int64).astype(np.int32)
+        finish_sums(sums if p.layout == "channels_first" else np.moveaxis(sums, 1, -1), w, y, p)
 
 
 ALGORITHMS = (Reference(),)

@@ -77,13 +77,19 @@ class Family(NamedTuple):
     dtype: str
     direction: str
     compute_dtype: str | None
+    w_dtype: str
+    y_dtype: str
+    scales: str
+    density: float
+    pattern: str
 
     def problem(self, batch: int, sizes: tuple[int, ...]) -> ConvProblem:
         """The problem of a shape; ValueError where the kernel does not fit it."""
         return ConvProblem(
             (batch, self.C, *sizes), self.w_shape, self.stride, self.padding, self.dilation, self.groups,
             mode=self.mode, layout=self.layout, dtype=self.dtype, direction=self.direction,
-            compute_dtype=self.compute_dtype,
+            compute_dtype=self.compute_dtype, w_dtype=self.w_dtype, y_dtype=self.y_dtype, scales=self.scales,
+            density=self.density, pattern=self.pattern,
         )  # fmt: skip
 
 
@@ -117,7 +123,7 @@ def family(p: ConvProblem) -> Family:
     """The layer that a problem is a shape of."""
     return Family(
         p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype, p.direction,
-        p.compute_dtype,
+        p.compute_dtype, p.w_dtype, p.y_dtype, p.scales, p.density, p.pattern,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from convalgos.core.algorithm import HALF_DTYPES, Algorithm
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, estimate, registry
 from convalgos.select.constraints import Constraints, keeps, within
@@ -58,7 +59,8 @@ def search(
                 heappush(queue, (least / outputs, next(turns), what, (algorithm, outputs)))
 
     for family in registry.ways_by_family(problem, device):
-        forms = (problem,) if as_it_is else family[0].forms(problem)
+        if not family[0].takes((forms := (problem,) if as_it_is else family[0].forms(problem))[-1]):
+            continue
         if len(family) == 1 or per_output:
             wait(family, forms)
             continue

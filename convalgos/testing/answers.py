@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.algorithm import HALF_DTYPES, Algorithm
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer, deviation, error_scale

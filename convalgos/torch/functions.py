@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from convalgos.core import arguments
-from convalgos.core.arguments import DTYPES
+from convalgos.core.element_types import DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 from convalgos.torch import autograd, plain_calls

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from convalgos.api import call_plans
 from convalgos.core import plan_cache
 from convalgos.core.arrays import as_numpy, facts
-from convalgos.core.plan import Plan, PreparedFilter
+from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.torch import functions, operators, plain_calls
 from convalgos.torch.eager import is_plain
 

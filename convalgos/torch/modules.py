@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from convalgos.core.arguments import DTYPES
+from convalgos.core.element_types import DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.torch import functions, inference
 

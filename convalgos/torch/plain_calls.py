@@ -14,8 +14,9 @@ from torch import Tensor
 
 from convalgos.api import call_plans
 from convalgos.core.arrays import as_numpy, facts, like
-from convalgos.core.plan import Plan, PreparedFilter
+from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.torch import operators, threads
 
 _plans = PlanCache()

@@ -11,6 +11,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
+from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
@@ -229,9 +230,9 @@ def _block_cycles(
     """
     c = ChannelBlocking(problem.as_3d, in_place, vectors, pixels, bands)
     p = c.problem
-    slices, rows = p.taps_met(0), p.taps_met(1)
+    slices, rows = taps_met(p, 0), taps_met(p, 1)
     blocks = -(-p.spatial_out[2] // c.pixels)
-    products = p.taps_met(2) * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
+    products = taps_met(p, 2) * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
     loads = products if c.ranged else min(products, blocks * c.reach)
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0

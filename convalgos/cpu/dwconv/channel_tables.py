@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
 from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, ROW_RUN
 
@@ -39,12 +40,12 @@ def band_tables(
         h1 = max(h0, min(height, (p1 - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]))
         first = len(runs)
         for o in range(p.spatial_out[0]):
-            d, t0, t1 = p.taps_meeting(0, o)
+            d, t0, t1 = taps_meeting(p, 0, o)
             row = p0
             while row < p1:
-                h, r0, r1 = p.taps_meeting(1, row)
+                h, r0, r1 = taps_meeting(p, 1, row)
                 end = row + 1
-                while end < p1 and p.taps_meeting(1, end)[1:] == (r0, r1):
+                while end < p1 and taps_meeting(p, 1, end)[1:] == (r0, r1):
                     end += 1
                 x, taps, y = (
                     a * outer + b * inner

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.row_kernels import filter_folded_row
 from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tiling import RowTiling, folded_rows
@@ -74,7 +75,7 @@ class RowTables:
     def _add(self, o: int, p0: int, p1: int, of_columns: Sequence[_ColumnBand]) -> None:
         """The bands of some rows of a slice of outputs."""
         c, p = self.c, self.c.problem
-        d, t0, t1 = p.taps_meeting(0, o)
+        d, t0, t1 = taps_meeting(p, 0, o)
         tiles = self._add_tiles(self._row_tiles(d, t0, t1 - t0, p0, p1))
         for first, end, strips, (a, b) in of_columns:
             if a == b:

@@ -18,6 +18,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.taps import taps_met
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.tiled import short_phases
 from convalgos.cpu.tiled.geometry import TiledAxis
@@ -208,7 +209,7 @@ class BoxSizes:
     @cached_attribute
     def depth_taps(self) -> float:
         """Taps in depth that meet the map, on the average over output slices."""
-        return self.problem.taps_met(0) / max(1, self.depth.size_out)
+        return taps_met(self.problem, 0) / max(1, self.depth.size_out)
 
     # --- a box -----------------------------------------------------------------------------------
 

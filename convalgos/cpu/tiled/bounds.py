@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
+from convalgos.core.taps import taps_met
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, BoxSchedule
 from convalgos.cpu.tiled.search import uncut
@@ -20,7 +21,7 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     """
     p, lanes = problem, simd.lanes(problem.itemsize)
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
-    depth_taps = p.taps_met(0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
+    depth_taps = taps_met(p, 0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
     products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / machine.peak(p.dtype)
     moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)

@@ -50,6 +50,8 @@ class GpuAlgorithm(Algorithm):
             return reason
         if problem.dtype not in self.dtypes:
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
+        if problem.dtype in DTYPES and problem.y_dtype != problem.dtype:
+            return f"computes y of x's type, {problem.dtype}, not {problem.y_dtype}"
         allowed = self.computes.get(problem.dtype, ())
         if problem.compute_dtype not in allowed:
             return f"computes {problem.dtype} in {' or '.join(allowed)}, not in {problem.compute_dtype}"

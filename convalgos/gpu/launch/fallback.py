@@ -6,7 +6,7 @@ import threading
 import warnings
 from typing import Any
 
-from convalgos.core.plan import FilterKey, PreparedFilter
+from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 
 
 class GpuFilter(PreparedFilter):

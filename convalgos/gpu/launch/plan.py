@@ -24,8 +24,10 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import empty_like
 from convalgos.core.epilogue import RELU, Activation, ActivationLike, activation_of
 from convalgos.core.errors import Unsupported
-from convalgos.core.plan import Plan, PreparedFilter, flipped
+from convalgos.core.plan import Plan, flipped
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import Device, current, use
 from convalgos.gpu.launch.epilogue import EpilogueKernel, FusedEpilogue
@@ -70,8 +72,10 @@ class GpuPlan(Plan):
 
     # --- for the caller ----------------------------------------------------------------------
 
-    def prepare(self, w: Any) -> PreparedFilter:
+    def prepare(self, w: Any, quantization: Quantization | None = None) -> PreparedFilter:
         """As `Plan.prepare`, on the current stream: others may use the filter once that has come so far."""
+        if quantization is not None:
+            raise ValueError(f"quantization must be None: {self.problem} has no integers")
         with self.device.active(), self.device.stream_of(w):
             w = self.device.xp.array(self._checked(self._w_name, w, self._w_shape), order="C")
             return self.in_own_form(w, w if self.workspace_bytes and self.choice.next_plan else None)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from convalgos.core.forks import guarded
-from convalgos.core.plan import FilterKey, Plan
+from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterKey
 from convalgos.core.tabular import count
 from convalgos.core.version import __version__
 from convalgos.select.measure import remembered

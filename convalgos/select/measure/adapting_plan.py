@@ -24,8 +24,10 @@ from convalgos.core import plan_cache
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import Unsupported
 from convalgos.core.interference import Meter
-from convalgos.core.plan import Choice, Plan, PreparedFilter
+from convalgos.core.plan import Choice, Plan
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.measure import adaptation
@@ -82,8 +84,8 @@ def _planned(ranking: Ranking, constraints: Constraints, device: str) -> dict[st
 class FilterForms:
     """A filter as the caller gave it, and in the forms of the candidates that ran on it."""
 
-    def __init__(self, w: Any):
-        self._w = w
+    def __init__(self, w: Any, quantization: Quantization | None):
+        self._w, self._quantization = w, quantization
         self._forms: dict[str, PreparedFilter] = {}  # by the id of the algorithm
         self.settled: PreparedFilter | None = None
 
@@ -92,7 +94,7 @@ class FilterForms:
         w, name = self._w, tried.plan.algorithm
         if name not in self._forms and w is not None:
             start = time.perf_counter()
-            self._forms[name] = tried.plan.prepare(w)
+            self._forms[name] = tried.plan.prepare(w, self._quantization)
             took = time.perf_counter() - start
             tried.prepare_s = took if tried.prepare_s is None else min(took, tried.prepare_s)
         return self._forms.get(name)
@@ -101,7 +103,7 @@ class FilterForms:
         """The form of the plan that was settled on; the others are let go."""
         w, settled = self._w, self._forms.get(plan.algorithm)
         if settled is None and w is not None:
-            settled = plan.prepare(w)
+            settled = plan.prepare(w, self._quantization)
         if self.settled is None:  # else another thread was here meanwhile
             assert settled is not None
             self._forms, self._w, self.settled = {plan.algorithm: settled}, None, settled
@@ -126,8 +128,10 @@ class AdaptingPlan(Plan):
         self.algorithm, self.workspace_bytes, self._inner = plan.algorithm, plan.workspace_bytes, plan
         self._free.clear()
 
-    def prepare(self, w: ArrayLike) -> PreparedFilter:
-        return super().prepare(w) if self._inner is None else self._inner.prepare(w)
+    def prepare(self, w: ArrayLike, quantization: Quantization | None = None) -> PreparedFilter:
+        if self._inner is None:
+            return super().prepare(w, quantization)
+        return self._inner.prepare(w, quantization)
 
     def __repr__(self) -> str:
         if self._inner is None:
@@ -143,8 +147,21 @@ class AdaptingPlan(Plan):
         return inner._call(x, w, bias, out, activation, residual)
 
     def prepare_filter(self, w: np.ndarray) -> FilterForms:
-        """A copy, since candidates prepare theirs later; dy, which keeps its values, as it is."""
-        return FilterForms(w if self.problem.direction == "backward_weights" else w.copy())
+        return self._forms(w, None)
+
+    def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
+        if quantization is None:
+            return super()._in_own_form(w)
+        self._shared.first.plan.prepare(w, quantization)  # refuses what is wrong here and now
+        return PreparedFilter(self._key, self._forms(w, quantization))
+
+    def _forms(self, w: np.ndarray, quantization: Quantization | None) -> FilterForms:
+        """Of a copy, since candidates prepare theirs later; of dy, which keeps its values, as it is."""
+        kept = w if self.problem.direction == "backward_weights" else w.copy()
+        return FilterForms(kept, quantization)
+
+    def _output_step(self, bias: Any, activation: Any, residual: Any) -> Any:
+        return self._shared.first.plan._output_step(bias, activation, residual)
 
     def new_workspace(self) -> Scratch:
         return Scratch()

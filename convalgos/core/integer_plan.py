@@ -1,0 +1,134 @@
+"""Plans of problems of integers: what is known of scales and zero points is made ready with the filter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core import epilogue
+from convalgos.core.arrays import as_laid
+from convalgos.core.epilogue import Activation, ActivationLike
+from convalgos.core.plan import Named, Plan, flipped
+from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import OutputStep, Quantization
+
+PLAIN = Quantization()
+
+
+class IntegerFilter(NamedTuple):
+    """A filter as kernels of integers read it."""
+
+    packed: Any  # what `IntegerPlan.pack` made
+    pad: int  # x's zero point: what padding holds
+    offset: np.ndarray  # int32 (K,), added to the sums
+    w_zero_point: np.ndarray | None  # int32 (K,), times the sum of a window of x: subtracted
+    output: OutputStep | None  # of this call; None where y is the sums
+    steps: dict[Activation | None, OutputStep | None]  # those that were asked for
+    quantization: Quantization
+
+
+class IntegerPlan(Plan):
+    """A plan of integers. Subclasses implement `pack` and `run_integers`."""
+
+    # --- for the implementor -----------------------------------------------------------------
+
+    @abstractmethod
+    def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> Any:
+        """The filter (K, C/groups, *kernel), `as_laid` and flipped already, as the kernels read it.
+
+        w_zero_point: int32 (K,), or None; kernels that subtract it from the filter itself do so here.
+        """
+
+    @abstractmethod
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+        """Write all of y: sums x * w over windows padded with `w.pad`, `w.offset` and the zero point's part,
+        then the output step.
+
+        x, y: `as_laid`, in the problem's layout. `w.offset` has the bias in it, `w.output` the activation.
+        """
+
+    # --- a call ------------------------------------------------------------------------------
+
+    def prepare_filter(self, w: np.ndarray) -> IntegerFilter:
+        return self._integer_filter(w, PLAIN)
+
+    def run(
+        self, x: np.ndarray, w: IntegerFilter, bias: np.ndarray | None, activation: Any, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        """activation: None, or an `Activation`, as `_output_step` hands it on."""
+        if bias is not None or activation is not None:
+            if activation not in w.steps:
+                w.steps[activation] = w.quantization.output(self.problem, activation)
+            offset = w.offset if bias is None else w.offset + bias
+            w = w._replace(offset=offset, output=w.steps[activation])
+        self.run_integers(x, w, y, workspace)
+        if activation is not None and w.output is None:
+            np.maximum(y, 0, out=y)
+
+    def _output_step(
+        self, bias: Any, activation: ActivationLike, residual: Any
+    ) -> tuple[np.ndarray | None, Any, None, Activation | None]:
+        if residual is not None:
+            raise ValueError(f"residual={type(residual).__name__} must be None in a problem of integers")
+        bias, _, _, _ = super()._output_step(bias, None, None)
+        wanted = epilogue.activation_of(activation)
+        if self.problem.y_dtype == "float32" and wanted not in (None, epilogue.RELU):
+            return bias, None, None, wanted
+        return bias, wanted, None, None
+
+    def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
+        checked = (quantization or PLAIN).checked(self.problem)
+        w = flipped(w) if self._flips else w
+        return PreparedFilter(self._key, self._integer_filter(as_laid(w), checked))
+
+    def _integer_filter(self, w: np.ndarray, quantization: Quantization) -> IntegerFilter:
+        p, zero_point = self.problem, quantization.w_zero_points(self.problem)
+        offset, output = quantization.offset(p, w), quantization.output(p, None)
+        pad, packed = int(quantization.x_zero_point), self.pack(w, zero_point)
+        return IntegerFilter(packed, pad, offset, zero_point, output, {None: output}, quantization)
+
+
+class RereadIntegerPlan(IntegerPlan):
+    """A plan for another problem of the same memory: arrays are only reshaped."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Named, inner: IntegerPlan):
+        super().__init__(problem, algorithm, inner.workspace_bytes)
+        self._inner = inner
+        self._shapes = inner.problem.array_shapes
+
+    def new_workspace(self) -> Any:
+        return self._inner.new_workspace()
+
+    def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> Any:
+        return self._inner.pack(w.reshape(self._shapes[1]), w_zero_point)
+
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+        first, _, result = self._shapes
+        self._inner.run_integers(x.reshape(first), w, y.reshape(result), workspace)
+
+
+class EmptyIntegerPlan(IntegerPlan):
+    """A problem with nothing to sum: every sum is the bias."""
+
+    def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> None:
+        return None
+
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: None) -> None:
+        finish_sums(np.zeros(y.shape, np.int32), w, y, self.problem)
+
+    def _integer_filter(self, w: np.ndarray, quantization: Quantization) -> IntegerFilter:
+        made = super()._integer_filter(w, quantization)
+        return made._replace(offset=np.zeros_like(made.offset))  # windows of padding only sum up to nothing
+
+
+def finish_sums(sums: np.ndarray, w: IntegerFilter, y: np.ndarray, problem: ConvProblem) -> None:
+    """The output step in NumPy: y of int32 sums, in y's order, to which the offset is still to be added."""
+    channels = 1 if problem.layout == "channels_first" else y.ndim - 1
+    over = [1] * y.ndim
+    over[channels] = -1
+    sums = sums + w.offset.reshape(over)
+    y[...] = sums if w.output is None else w.output.apply(sums, y.dtype, channels)

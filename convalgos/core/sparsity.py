@@ -1,0 +1,61 @@
+"""The zeros of a filter, as a problem tells of them: how many there are, and in which pattern they lie.
+
+`density` is the share of elements that are not zero. In pattern "N:M" at most N of M neighbouring input
+channels are not zero; in "blockRxC" zeros fill blocks of R filters by C input channels. What is computed does
+not depend on either: they are what costs depend on.
+
+Source of N:M: Mishra et al. 2021, arXiv:2104.08378.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from convalgos.core import arguments
+
+UNSTRUCTURED = "unstructured"
+
+
+class Pattern(NamedTuple):
+    """The numbers of a pattern: of "N:M" both, of "blockRxC" both; of "unstructured" none."""
+
+    kind: str
+    first: int = 1
+    second: int = 1
+
+
+def pattern_of(text: Any) -> Pattern:
+    """What a pattern is.
+
+    Raises:
+        ValueError: it is none, or its numbers do not go together.
+    """
+    if text == UNSTRUCTURED:
+        return Pattern(UNSTRUCTURED)
+    found = re.fullmatch(r"(?:(\d{1,4}):(\d{1,4}))|(?:block(\d{1,4})x(\d{1,4}))", str(text))
+    numbers = [int(n) for n in found.groups() if n] if found else []
+    if not numbers or min(numbers) < 1 or (":" in text and numbers[0] > numbers[1]):
+        raise ValueError(
+            f"pattern={arguments.shown(text)} must be 'unstructured', 'N:M' with N <= M, such as '2:4', or "
+            "'blockRxC', such as 'block16x1'"
+        )
+    return Pattern("N:M" if ":" in text else "block", *numbers)
+
+
+def checked_zeros(density: Any, pattern: Any) -> tuple[float, str]:
+    """(density, pattern) of a problem from its arguments; None stands for what the pattern allows.
+
+    Raises:
+        ValueError: names the argument, its value and what would be valid.
+    """
+    kind, first, second = pattern_of(pattern)
+    most = first / second if kind == "N:M" else 1.0
+    if density is None:
+        return most, str(pattern)
+    arguments.check_number("density", density, 0)
+    if density > most:
+        raise ValueError(
+            f"density={arguments.shown(density)} must be at most {most} with pattern={pattern!r}"
+        )
+    return float(density), str(pattern)
