@@ -88,14 +88,14 @@ def test_one_problem_takes_changes_too():
     assert "did you mean the suite resnet50" in told and told.count("\n") == 1
 
 
-def test_rejections_that_only_name_another_direction_are_left_out():
+def test_rejections_that_only_name_another_direction_or_type_are_left_out():
     for direction, gone in (("forward", "cpu.winograd.weights"), ("backward_data", "cpu.direct.weights")):
         problem = ca.ConvProblem.parse(f"n1 c4 h9 w9 k4 r3 s3 {direction}")
         ranking = ca.explain(problem)
         left = [r for r in ranking.rejected if r.elsewhere]
         for text in (str(ranking), run("explain", problem).stdout, on_terminal("explain", problem)):
             assert gone not in text and "only, not" not in text
-            assert re.search(rf"^ +{len(left)} more +no: for other directions only", text, re.M)
+            assert re.search(rf"^ +{len(left)} more +no: for other directions or types only", text, re.M)
         assert any(r.id.startswith(gone) for r in ranking.rejected)  # for whoever asks in Python
 
 

@@ -26,7 +26,7 @@ def test_explain_tells_what_is_computed():
     assert "\n  dx (1, 4, 9, 9), " in data and " forward GEMM view 25 x 6 x 36 " in data
     assert "\n  dw (6, 4, 3, 3), " in weights
     assert "cpu.winograd.f4x3        no: computes no gradient of the filter" in weights
-    assert "cpu.direct.weights" not in data and "no: for other directions only" in data
+    assert "cpu.direct.weights" not in data and "no: for other directions or types only" in data
     assert "\n  y (1, 6, 5, 5), " in run("explain", LAYER).stdout
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from convalgos.api import planning
 from convalgos.core.cache_files import write_atomic
+from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, registry, wisdom_file
 from convalgos.select.measured import Entries, Entry, Measured
@@ -195,7 +196,7 @@ def verify(
         progress(f"{name} {text}", turn / len(chosen))
         problem = ConvProblem.parse(text)
         x, w = map(here.put, repeating_arrays(problem))
-        y = here.empty(problem.array_shapes[2], x.dtype)
+        y = here.empty(problem.array_shapes[2], result_dtype(problem))
         with here.working():
             plan = registry.find_algorithm(name, problem).serve(problem)
         call = timing.runner(plan, x, w, y)

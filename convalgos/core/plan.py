@@ -329,6 +329,11 @@ def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, probl
         np.maximum(y, 0, out=y)
 
 
+def result_dtype(problem: ConvProblem) -> np.dtype:
+    """The NumPy dtype of what a run of a problem writes."""
+    return numpy_dtype(problem.dtype_of(problem.arrays[2]))
+
+
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype of a problem's dtype; bfloat16 comes from ml_dtypes, and binary values are int8."""
     if name == "bfloat16":

@@ -102,7 +102,7 @@ class Quantization:
 
     def offset(self, problem: ConvProblem, w: np.ndarray) -> np.ndarray:
         """What is added to the sums of each filter, int32 (K,). w: (K, C/groups, *kernel)."""
-        of_w = w.reshape(problem.K, -1).sum(1, dtype=np.int64)
+        of_w = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
         zero_point = np.broadcast_to(np.asarray(self.w_zero_point, np.int64), problem.K)
         wide = (problem.gemm_k * zero_point - of_w) * int(self.x_zero_point)
         return np.asarray(wide.astype(np.int32))  # wraps, as the sums do

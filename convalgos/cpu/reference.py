@@ -275,7 +275,7 @@ class IntegerReferencePlan(IntegerPlan):
     def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
         p = self.problem.replace(mode="cross_correlation")  # w is flipped already
         x = p.logical(0, x).astype(np.float64) - w.pad  # (N, C, *spatial), padding is 0
-        padded = w.pad * w.packed.reshape(p.K, -1).sum(1)  # (K,): what `pad` in the place of 0 adds
+        padded = w.pad * w.packed.sum(tuple(range(1, p.ndim + 2)))  # (K,): what `pad` in the place of 0 adds
         exact = reference(p, x, w.packed, padded)  # (N, K, *spatial_out)
         sums = exact.astype(np.int64).astype(np.int32)
         finish_sums(sums if p.layout == "channels_first" else np.moveaxis(sums, 1, -1), w, y, p)

@@ -207,6 +207,7 @@ def survey(
         if reason := algorithm.why_not(computed):
             if i < plain:  # that it cannot serve between reorders is for the same reason
                 elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
+                elsewhere = elsewhere or not algorithm.takes(computed)
                 rejected.append(Rejection(algorithm.id, reason, elsewhere))
             continue
         candidates.append(_candidate(algorithm, problem, computed, machine, device))

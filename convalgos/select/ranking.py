@@ -102,14 +102,14 @@ class Rejection:
 
     id: str
     why_not: str
-    elsewhere: bool = field(default=False, compare=False)  # it only computes other directions
+    elsewhere: bool = field(default=False, compare=False)  # it only computes other directions or types
 
 
 def worth_telling(rejected: Sequence[Rejection]) -> tuple[list[Rejection], str]:
-    """The rejections without those that only name another direction, and a sentence on these, if any."""
+    """The rejections but those that only name a direction or a type, and a sentence on these, if any."""
     told = [r for r in rejected if not r.elsewhere]
     left = len(rejected) - len(told)
-    return told, f"{f'{left} more':24s} no: for other directions only" if left else ""
+    return told, f"{f'{left} more':24s} no: for other directions or types only" if left else ""
 
 
 @dataclass(frozen=True)

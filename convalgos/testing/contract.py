@@ -25,6 +25,7 @@ from convalgos.cpu.reference import reference
 from convalgos.select import current_machine, facing
 from convalgos.testing import random_layers
 from convalgos.testing.answers import Array, check_all, example
+from convalgos.testing.integers import check_integers
 from convalgos.testing.problems import GRADIENT_PROBLEMS, table_problems
 
 WIDE = ("float32", "float64")
@@ -271,4 +272,5 @@ CHECKS: dict[str, Callable[[Algorithm], int]] = {
     "repeats": check_repeats,
     "random_problems": check_random_problems,
     "gradients": check_gradients,
+    "integers": check_integers,
 }

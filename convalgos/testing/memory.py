@@ -48,13 +48,16 @@ def forget_workspaces(plan: Plan) -> None:
 
 
 class Guarded:
-    """An array inside a larger buffer of NaN, off every alignment but its element's."""
+    """An array amid a larger buffer of NaN, of integers of GUARD, off every alignment but its element's."""
 
-    BAND = 1031  # elements on either side: more than a page, and odd
+    BAND = 1031  # elements on either side, and odd
+    GUARD = 0xA5  # in every byte
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]):
         count = int(np.prod(shape))
-        self._buffer = np.full(count + 2 * self.BAND, np.nan, dtype)
+        self._guard = self.GUARD if np.dtype(dtype).kind in "iu" else 0xFF
+        self._buffer = np.empty(count + 2 * self.BAND, dtype)
+        self._buffer.view(np.uint8).fill(self._guard)
         self.array = self._buffer[self.BAND : self.BAND + count].reshape(shape)
 
     @classmethod
@@ -65,4 +68,5 @@ class Guarded:
 
     def intact(self) -> bool:
         """Whether nothing was written outside the array."""
-        return bool(np.isnan(self._buffer[: self.BAND]).all() and np.isnan(self._buffer[-self.BAND :]).all())
+        bands = self._buffer[: self.BAND], self._buffer[-self.BAND :]
+        return all(bool((band.view(np.uint8) == self._guard).all()) for band in bands)

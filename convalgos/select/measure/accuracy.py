@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.element_types import BINARY, INTEGERS
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
-from convalgos.core.random_numbers import repeating_normal
+from convalgos.core.quantization import Quantization
+from convalgos.core.random_numbers import PERIOD, repeating_normal
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.select.measure.backends import CPU, Backend
 
@@ -60,10 +62,22 @@ class ExactAnswer:
         else:
             self.places = _places(problem.result_shape, extent.places, rng, border)
             self.y = answer_at(problem, first, second, self.places)
+        if problem.dtype in INTEGERS:
+            self.y = _of_sums(problem, self.y)
 
     def at(self, place: tuple[int, ...]) -> float:
         """A single element, logical."""
-        return float(answer_at(self._problem, *self._read, np.array([place]))[0])
+        found = answer_at(self._problem, *self._read, np.array([place]))
+        return float((_of_sums(self._problem, found) if self._problem.dtype in INTEGERS else found)[0])
+
+
+def _of_sums(problem: ConvProblem, sums: np.ndarray) -> np.ndarray:
+    """What scales of 1 and zero points of 0 make of exact sums of integers, in float64."""
+    wrapped = sums.astype(np.int64).astype(np.int32)
+    if (output := Quantization().output(problem, None)) is not None:
+        one = output._replace(multiplier=np.ones(1, np.float32))
+        wrapped = one.apply(wrapped, numpy_dtype(problem.y_dtype), 0)
+    return wrapped.astype(np.float64)
 
 
 def _places(shape: tuple[int, ...], count: int, rng: np.random.Generator, border: float) -> np.ndarray:
@@ -108,7 +122,7 @@ class AccuracyCheck:
             return 0.0
         y = self.problem.logical(2, y)
         found = self.backend.get(y) if places is None else self.backend.at(y, places)
-        worst = float(np.max(deviation(self.problem.dtype, found, right)))
+        worst = float(np.max(deviation(self.problem.y_dtype, found, right)))
         return worst / self._scale if math.isfinite(worst) else math.inf
 
 
@@ -121,15 +135,20 @@ def _brief_extent(problem: ConvProblem) -> Extent:
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """What a run of a problem reads: standard normal numbers, the second scaled for results of order 1."""
+    """What a run of a problem reads: standard normal numbers, the second scaled for results of order 1.
+
+    Of integers all that their types hold, and of binary values both, are equally likely.
+    """
     rng = np.random.default_rng(seed)
-    wide = np.float64 if problem.dtype == "float64" else np.float32
     first, second, _ = problem.array_shapes
+    dtypes = [problem.dtype_of(name) for name in problem.arrays[:2]]
+    if problem.sums_integers:
+        return _integers(first, dtypes[0], rng), _integers(second, dtypes[1], rng)
+    wide = np.float64 if problem.dtype == "float64" else np.float32
     x = rng.standard_normal(first, wide)
     w = rng.standard_normal(second, wide)
     w /= wide(np.sqrt(max(1, problem.reduction)))
-    dtype = numpy_dtype(problem.dtype)
-    return x.astype(dtype, copy=False), w.astype(dtype, copy=False)
+    return x.astype(numpy_dtype(dtypes[0]), copy=False), w.astype(numpy_dtype(dtypes[1]), copy=False)
 
 
 def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -140,4 +159,16 @@ def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     """
     dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
     first, second, _ = problem.array_shapes
+    if problem.sums_integers:
+        few_x, few_w = (min(PERIOD, math.prod(shape)) for shape in (first, second))
+        rng = np.random.default_rng(0)
+        x, w = _integers((few_x,), problem.dtype, rng), _integers((few_w,), problem.w_dtype, rng)
+        return np.resize(x, first), np.resize(w, second)
     return repeating_normal(first, 0, dtype), repeating_normal(second, 1, dtype, scale)
+
+
+def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
+    if dtype == BINARY:
+        return rng.integers(0, 2, shape, np.int8) * np.int8(2) - np.int8(1)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convalgos.core.interference import LEAST, Samples
+from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.select.measure import remembered
 from convalgos.select.measure.accuracy import AccuracyCheck, repeating_arrays
@@ -83,7 +84,7 @@ class _Race:
         self._lost = 0.0  # seconds of runs that other programs disturbed
         self._host = repeating_arrays(problem)
         x, w = map(backend.put, self._host)
-        self._arrays = x, w, backend.empty(problem.array_shapes[2], x.dtype)
+        self._arrays = x, w, backend.empty(problem.array_shapes[2], result_dtype(problem))
         self._check: AccuracyCheck | None = None  # made when there is something to check
         self._trials: list[Trial] = []  # those that gave a right result
         self._found: Entry = {}

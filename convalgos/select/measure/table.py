@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from convalgos.core.interference import LEAST, LONG
+from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.select.measure.accuracy import AccuracyCheck
@@ -241,7 +242,9 @@ class _FirstRuns:
 
     def run(self, progress: Progress) -> None:
         check, backend, candidates = self._check, self._check.backend, self._ranking.candidates
-        y = backend.empty(check.problem.array_shapes[2], check.x.dtype)  # of all, one after the other
+        y = backend.empty(
+            check.problem.array_shapes[2], result_dtype(check.problem)
+        )  # of all, one after the other
         arrays = backend.put(check.x), backend.put(check.w), y
         time.sleep(backend.idle)
         for turn, candidate in enumerate(candidates):

@@ -22,6 +22,7 @@ import numpy as np
 
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported
+from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import fft_four_step, fft_fused
 from convalgos.gpu import implicit_gemm_wgmma as wgmma
@@ -272,7 +273,7 @@ def _seconds(device: Device, trial: SweepPoint) -> float:
 def _call(backend: GpuBackend, problem: ConvProblem, plan: GpuPlan) -> Call:
     """A run of a plan, after a first one."""
     first, second = map(backend.put, repeating_arrays(problem))
-    y = backend.empty(problem.array_shapes[2], first.dtype)
+    y = backend.empty(problem.array_shapes[2], result_dtype(problem))
     prepared = plan.prepare(second)
     backend.ready(lambda: plan(first, prepared, out=y))
     return lambda: plan(first, prepared, out=y)

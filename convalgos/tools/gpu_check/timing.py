@@ -15,6 +15,7 @@ import numpy as np
 
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
+from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device
 from convalgos.gpu.device.calibrate import copy_bandwidth, product_rate
@@ -167,7 +168,7 @@ def _layer(
 ) -> Iterator[Begun | Result | LayerTimes]:
     backend, problem = GpuBackend(device), case.problem
     x, w = map(backend.put, arrays)
-    y = backend.empty(problem.array_shapes[2], x.dtype)
+    y = backend.empty(problem.array_shapes[2], result_dtype(problem))
     calls, firsts, known = dict(others), {}, {}
     for candidate in chosen:
         yield Begun(case, candidate.id, PLANNING)
@@ -286,7 +287,7 @@ def _host_time(backend: GpuBackend, candidate: Candidate, problem: ConvProblem) 
     plan = candidate.algorithm.serve(problem)
     assert isinstance(plan, GpuPlan)
     x, w = map(backend.put, repeating_arrays(problem))
-    y = backend.empty(problem.array_shape(problem.y_shape), x.dtype)
+    y = backend.empty(problem.array_shape(problem.y_shape), result_dtype(problem))
     prepared = plan.prepare(w)
     call = lambda: plan(x, prepared, out=y)  # noqa: E731
     backend.ready(call)

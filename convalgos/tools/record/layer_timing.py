@@ -19,6 +19,7 @@ from statistics import median
 from types import MappingProxyType
 
 from convalgos.core.interference import LEAST, LONG, Samples
+from convalgos.core.plan import result_dtype
 from convalgos.select.measure.accuracy import AccuracyCheck
 from convalgos.select.measure.backends import Backend, Call
 from convalgos.select.measure.table import HOPELESS, SLOW
@@ -100,7 +101,7 @@ class _FirstRuns:
         self.stopped: dict[str, float] = {}  # id -> seconds
         self.hopeless: list[str] = []
         self.failed: dict[str, str] = {}  # id -> why
-        y = self._backend.empty(check.problem.array_shapes[2], check.x.dtype)
+        y = self._backend.empty(check.problem.array_shapes[2], result_dtype(check.problem))
         self._arrays = self._backend.put(check.x), self._backend.put(check.w), y
         ordered = sorted(candidates, key=lambda c: (c.predicted_s, c.id))
         self._first = ordered[0].id if ordered else ""  # what is picked unmeasured, timed however slow

@@ -1,0 +1,113 @@
+"""What every algorithm of integers is held to: exactly the definition, whatever the types and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from convalgos.core import epilogue
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import INTEGERS
+from convalgos.core.plan import result_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import ROUNDINGS, Quantization
+from convalgos.cpu.reference import reference
+from convalgos.testing.memory import Guarded, forget_workspaces, poisoned
+from convalgos.testing.problems import PROBLEMS
+
+TYPES = tuple(product(INTEGERS, INTEGERS, ("int32", "uint8", "int8", "float32")))  # of x, w and y
+LONG = ("n1 c2100 h1 w3 k5 r1 s1", "n1 c260 h4 w5 k33 r3 s3 p1")  # sums far beyond 16 bits
+
+
+def check_integers(algorithm: Algorithm) -> int:
+    """Equal to the definition in every element: random data and the corners of the types, zero points, bias,
+    ReLU, both roundings; nothing is written beside y."""
+    runs = 0
+    if not set(INTEGERS) & set(algorithm.dtypes):
+        return runs
+    for turn, problem in enumerate(_problems()):
+        if algorithm.takes(problem) and algorithm.why_not(algorithm.computed(problem)) is None:
+            _check_one(algorithm, problem, turn)
+            runs += 1
+    return runs
+
+
+def _problems() -> Iterator[ConvProblem]:
+    """The awkward table in both layouts; with each problem the types, and what else there is, move on."""
+    turn = 0  # steps of 5 meet all 16 types
+    for text, layout in product((*PROBLEMS, *LONG), ("channels_first", "channels_last")):
+        x, w, y = TYPES[turn % len(TYPES)]
+        scales = "per_channel" if turn % 3 else "per_tensor"
+        turn += 5
+        problem = ConvProblem.parse(text).replace(layout=layout, dtype=x)
+        yield problem.replace(w_dtype=w, y_dtype=y, scales=scales)
+
+
+def _check_one(algorithm: Algorithm, problem: ConvProblem, turn: int) -> None:
+    p, rng = problem, np.random.default_rng(turn)
+    x, w = (_draw(rng, shape, t, turn) for shape, t in ((p.x_shape, p.dtype), (p.w_shape, p.w_dtype)))
+    quantization = _quantization(p, rng, turn)
+    bias = rng.integers(-(2**20), 2**20, p.K).astype(np.int32) if turn % 2 else None
+    activation = "relu" if turn % 4 > 1 else None
+    expected = _defined(p, x, w, quantization, bias, activation)
+
+    def laid(array: Any) -> Any:
+        return np.moveaxis(array, 1, -1) if p.layout == "channels_last" else array
+
+    given, out = Guarded.copy_of(laid(x)), Guarded(p.array_shapes[2], result_dtype(p))
+    with poisoned():
+        plan = algorithm.serve(p)
+        prepared = plan.prepare(w, quantization)
+    for repeat in range(2):  # in a fresh workspace, and in one that was used
+        if not repeat:
+            forget_workspaces(plan)
+        out.array.fill(77)
+        plan(given.array, prepared, bias=bias, out=out.array, activation=activation)
+        told = f"{algorithm.id} on {p}, {quantization}, bias {bias is not None}, activation {activation}"
+        wrong = np.argwhere(out.array != laid(expected))
+        assert not wrong.size, f"{told}: {len(wrong)} of {expected.size} differ, the first at {wrong[0]}"
+        assert out.intact() and given.intact(), f"{told}: wrote outside y"
+        assert np.array_equal(given.array, laid(x)), f"{told}: wrote x"
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, turn: int) -> Any:
+    """Any integers, or in every third turn the least and the largest only."""
+    limits = np.iinfo(dtype)
+    if turn % 3 == 2:
+        return rng.choice(np.array([limits.min, limits.max], dtype), shape)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def _quantization(p: ConvProblem, rng: np.random.Generator, turn: int) -> Quantization:
+    def zero_point(dtype: str, shape: Any = None) -> Any:
+        limits = np.iinfo(dtype)
+        found = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        return int(found) if shape is None else found
+
+    filters = p.K if p.scales == "per_channel" else None
+    size = 4.0 / (128 * 128 * max(1, p.gemm_k) ** 0.5)  # so that y fills its type
+    return Quantization(
+        x_scale=0.5,
+        x_zero_point=zero_point(p.dtype) if turn % 2 else 0,
+        w_scale=rng.uniform(0.5, 1.5, filters).astype(np.float32) if filters else 0.25,
+        w_zero_point=zero_point(p.w_dtype, filters) if turn % 5 > 2 else 0,
+        y_scale=1 / (100 * size),
+        y_zero_point=zero_point(p.y_dtype) if p.y_dtype in INTEGERS else 0,
+        rounding=ROUNDINGS[turn % 2],
+    )
+
+
+def _defined(
+    p: ConvProblem, x: Any, w: Any, q: Quantization, bias: Any, activation: str | None
+) -> np.ndarray[Any, Any]:
+    """y, logical, by the definition: sum (x - zero point) (w - zero point) + bias, exactly, and the step."""
+    of_w = np.broadcast_to(q.w_zero_point, p.K).reshape(-1, *(1,) * (p.ndim + 1))
+    exact = reference(p, x.astype(np.float64) - q.x_zero_point, w.astype(np.float64) - of_w, bias)
+    sums = exact.astype(np.int64).astype(np.int32)
+    output = q.output(p, epilogue.activation_of(activation) if p.y_dtype != "int32" else None)
+    if output is not None:
+        return output.apply(sums, result_dtype(p), 1)
+    return np.maximum(sums, 0) if activation else sums
