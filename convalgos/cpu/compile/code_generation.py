@@ -38,6 +38,12 @@ def processor() -> tuple[str, str, str]:
     return binding.get_process_triple(), name, features
 
 
+@cache
+def has(*features: str) -> bool:
+    """Whether code may use all of some features of processors, by LLVM's names: "avx512vnni", "amx-int8"."""
+    return {f"+{name}" for name in features} <= set(processor()[2].split(","))
+
+
 def compiler() -> dict[str, Any]:
     """What turns text into code, and for which processor: as JSON tells it apart."""
     return {
