@@ -41,6 +41,7 @@ def plan(
     weights_constant: bool = True,
     on_miss: OnMiss = "estimate",
     selector: str | None = None,
+    precisions: Names = None,
 ) -> Plan:
     """Choose an algorithm for a problem and build everything that does not depend on the data.
 
@@ -67,6 +68,9 @@ def plan(
         on_miss: what to do where this problem was not measured before: "estimate", or "error", which replays
             only what is known and says what that is.
         selector: the name of a ranker from `select.register`, whose predictions then decide alone.
+        precisions: number formats to choose from for a float32 problem on the CPU: some of "float32",
+            "bfloat16", "float16", "int8". What is fastest is picked, conversions of x in each call counted,
+            within `max_rel_error`; x and y stay float32. None: float32 alone.
 
     Raises:
         ValueError: an argument is invalid. Unsupported: nothing can serve the problem; says why.
@@ -92,8 +96,9 @@ def plan(
         )
     constraints = Constraints(
         workspace_limit, max_rel_error, deterministic, strict_nan, allow, deny, expected_calls,
-        weights_constant,
+        weights_constant, precisions,
     )  # fmt: skip
+    _check_precisions(problem, device, constraints)
     if algorithm != "auto":
         made = choose.serve(registry.find_algorithm(algorithm, problem), problem, constraints, device)
     elif on_miss == "error":
@@ -127,7 +132,8 @@ def find(
             `plan` does, and checks them more briefly. Wrong results and times that other programs disturbed
             are not used, which a RuntimeWarning says.
         time_budget: seconds that it may take. Without one the machine is measured first, where it never was.
-        limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan.
+        limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan,
+            precisions.
 
     Returns:
         A table, fastest first: id, median seconds with spread, workspace, error against float64, or the
@@ -143,12 +149,13 @@ def find(
     from convalgos.select.measure.backends import backend
     from convalgos.select.measure.table import known_table, time_candidates
 
-    device = _check(problem, device)
+    device, constraints = _check(problem, device), Constraints(**limits)
     if effort not in EFFORTS[2:]:
         raise ValueError(f"effort={effort!r} must be one of {', '.join(map(repr, EFFORTS[2:]))}")
+    _check_precisions(problem, device, constraints)
     if time_budget is None:
         devices.measured_figures(device)
-    ranking = choose.rank(problem, device, Constraints(**limits), exhaustive=_tries_variants(effort, device))
+    ranking = choose.rank(problem, device, constraints, exhaustive=_tries_variants(effort, device))
     if effort == "exhaustive":
         check = accuracy.AccuracyCheck(problem, backend(device))
         table = time_candidates(ranking, time_budget=time_budget, check=check)
@@ -177,10 +184,11 @@ def explain(
     Args:
         exhaustive: with the other settings that an exhaustive search would try, as each plan of cuDNN.
         selector, limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny,
-            strict_nan, expected_calls, weights_constant.
+            strict_nan, expected_calls, weights_constant, precisions.
     """
-    device = _check(problem, device, runs=False)
-    return choose.rank(problem, device, Constraints(**limits), selector=selector, exhaustive=exhaustive)
+    device, constraints = _check(problem, device, runs=False), Constraints(**limits)
+    _check_precisions(problem, device, constraints)
+    return choose.rank(problem, device, constraints, selector=selector, exhaustive=exhaustive)
 
 
 def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
@@ -228,6 +236,18 @@ def _check(problem: Any, device: str, runs: bool = True) -> str:
     from convalgos.gpu import device as gpu
 
     return gpu.named(device).name
+
+
+def _check_precisions(problem: ConvProblem, device: str, constraints: Constraints) -> None:
+    """Formats are chosen from where a conversion stands in front: of float32, forward, on the CPU."""
+    wanted = constraints.precisions
+    if wanted is None or set(wanted) == {problem.dtype}:
+        return
+    if problem.dtype != "float32" or problem.direction != "forward" or device != "cpu":
+        raise ValueError(
+            f"precisions={wanted} must be None, or a choice for a float32 problem, forward, on the CPU: not "
+            f"for {problem} on {device}"
+        )
 
 
 def _check_room(problem: ConvProblem) -> None:

@@ -20,6 +20,7 @@ Y_DTYPES = (*DTYPES, *INTEGERS, "int32")
 ITEM_BYTES = DTYPES | {"int8": 1, "uint8": 1, "int32": 4, BINARY: 1}
 EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
 COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int32")
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")  # that a float32 problem may be computed in
 SCALES = ("per_tensor", "per_channel")
 
 

@@ -46,7 +46,7 @@ def choose_plan(
     Raises:
         Unsupported: nothing can serve the problem within the limits; lists each reason.
     """
-    whole = selector is not None or device != "cpu" or problem.is_empty
+    whole = selector is not None or device != "cpu" or problem.is_empty or constraints.precisions is not None
     if whole or (known := devices.store(device).known()).lookup(problem):
         return explained(rank(problem, device, constraints, selector=selector), device)
     algorithm, other = fastest(problem, device, constraints, known)
@@ -198,14 +198,15 @@ def survey(
     """
     candidates: list[Candidate] = []
     rejected: list[Rejection] = []
-    plain = len(registry.algorithms_on(device, problem.direction))
-    for i, algorithm in enumerate(registry.ways(problem, device)):
-        if not wanted(algorithm):
+    plain = registry.algorithms_on(device, problem.direction)
+    precisions = None if constraints is None else constraints.precisions
+    for way in registry.ways_in(problem, device, precisions):
+        if not wanted(way):
             continue
-        computed = algorithm.computed(problem)
-        algorithm = within(algorithm, computed, constraints)
+        computed = way.computed(problem)
+        algorithm = within(way, computed, constraints)
         if reason := algorithm.why_not(computed):
-            if i < plain:  # that it cannot serve between reorders is for the same reason
+            if way in plain:  # that it cannot serve between reorders is for the same reason
                 elsewhere = not {problem.direction, "forward"} & set(algorithm.directions)
                 elsewhere = elsewhere or not algorithm.takes(computed)
                 rejected.append(Rejection(algorithm.id, reason, elsewhere))

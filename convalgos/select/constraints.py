@@ -9,6 +9,7 @@ from typing import Any
 from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.element_types import PRECISIONS
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.planner import Composite
 from convalgos.core.problem import ConvProblem
@@ -40,6 +41,8 @@ class Constraints:
         expected_calls: how often the plan will run: preparing the filter counts 1 / expected_calls of its
             time in each run, and measuring may take no longer than the runs themselves. None: very often.
         weights_constant: False where every call brings another filter, which is then prepared each time.
+        precisions: number formats to compute in, one or several of "float32", "bfloat16", "float16" and
+            "int8", of float32 problems; conversions are then priced. None: the problem's own.
 
     Raises:
         ValueError: names the argument, its value, and what is valid.
@@ -57,6 +60,7 @@ class Constraints:
     deny: Any = ()  # tuple of str once constructed
     expected_calls: int | None = None
     weights_constant: bool = True
+    precisions: Any = None  # tuple of str, or None, once constructed
 
     def __post_init__(self) -> None:
         for name, least in (("workspace_limit", 0), ("max_rel_error", 0), ("expected_calls", 1)):
@@ -65,8 +69,12 @@ class Constraints:
         for name in ("deterministic", "strict_nan", "weights_constant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}={arguments.shown(getattr(self, name))} must be True or False")
-        object.__setattr__(self, "allow", None if self.allow is None else _names("allow", self.allow))
-        object.__setattr__(self, "deny", () if self.deny is None else _names("deny", self.deny))
+        for name in ("allow", "deny", "precisions"):
+            given = getattr(self, name)
+            unset = () if name == "deny" else None
+            object.__setattr__(self, name, unset if given is None else _names(name, given))
+        for name in self.precisions or ():
+            arguments.one_of("precisions", name, PRECISIONS)
 
     @cached_attribute
     def active(self) -> tuple[str, ...]:
@@ -150,7 +158,7 @@ def _names(argument: str, value: Any) -> tuple[str, ...]:
     several = isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1) != 0
     names = tuple(value) if several else (value,)
     if not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"{argument}={arguments.shown(value)} must be a family or an id, or a list of them")
+        raise ValueError(f"{argument}={arguments.shown(value)} must be a name or a list of names")
     return names
 
 

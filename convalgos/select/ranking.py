@@ -68,6 +68,12 @@ class Candidate:
         with working_on(self.device):
             return needs(self.algorithm, self.problem)
 
+    @property
+    def precision(self) -> str:
+        """The number format that it computes in."""
+        name: str = getattr(self.algorithm, "precision", self.problem.dtype)
+        return name
+
     def note(self) -> str:
         """What a ranking tells of it beside its figures."""
         with working_on(self.device):
@@ -184,6 +190,7 @@ class Ranking(Tabular):
                 "prepare_s": c.prepare_s,
                 "workspace_bytes": c.workspace_bytes,
                 "error_bound": c.error_bound,
+                "precision": c.precision,
                 "note": c.note(),
             }
             for c in self.candidates
@@ -214,8 +221,17 @@ class Ranking(Tabular):
             lines.append(f"  scaled from what was measured on {self.near}")
         return lines
 
+    @property
+    def frontier(self) -> tuple[Candidate, ...]:
+        """Those that are faster than all of a smaller error bound, from the fastest on."""
+        found: list[Candidate] = []
+        for candidate in self.candidates:
+            if not found or candidate.error_bound < found[-1].error_bound:
+                found.append(candidate)
+        return tuple(found)
+
     def footer(self) -> list[str]:
-        """By how much the first is ahead, and what limits cost."""
+        """By how much the first is ahead, what less error costs, and what limits do."""
         lines = []
         if self.margin is not None:
             first, second = self.candidates[:2]
@@ -225,6 +241,9 @@ class Ranking(Tabular):
         if (tied := len(self.tied)) > 1:
             error = f"within the models' error ({self.model_error:g}x)"
             lines.append(f"  tied: the first {tied}, {error}; effort='adapt' or 'measure' tells them apart")
+        if any(c.precision != self.problem.dtype for c in self.candidates):
+            lines.append("  error against time, the fastest of each error bound:")
+            lines += [f"    {c.error_bound:8.1e} {_us(c.estimate_s)}  {c.id}" for c in self.frontier]
         lines += [f"  {limit}: {cost:.2f}x" for limit, cost in self.costs.items()]
         if self.nominal and self.basis != "measured":
             lines.append("  by nominal figures of this machine: convalgos tune --machine measures it")

@@ -14,6 +14,7 @@ from typing import Any
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
+from convalgos.core.element_types import PRECISIONS
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.planner import Composite, Planner
 from convalgos.core.problem import ConvProblem
@@ -68,7 +69,7 @@ def remove_algorithm(algorithm_id: str) -> None:
 
 
 def _forget() -> None:
-    for kept in (algorithms, between_reorders, _gaining):
+    for kept in (algorithms, between_reorders, converted, _gaining):
         kept.cache_clear()
 
 
@@ -110,6 +111,24 @@ def ways(problem: ConvProblem, device: str) -> tuple[Algorithm, ...]:
     """The algorithms in the form in which they compute a problem, and between reorders where that may pay."""
     found = algorithms_on(device, problem.direction)
     return found + _gaining(problem.direction) if _may_reorder(problem, device) else found
+
+
+def ways_in(problem: ConvProblem, device: str, precisions: tuple[str, ...] | None) -> tuple[Algorithm, ...]:
+    """Those of `ways`, and of what computes a float32 problem in other formats: those of `precisions`."""
+    found = ways(problem, device)
+    if precisions is None:
+        return found
+    plain = found if problem.dtype in precisions else ()
+    return plain + tuple(a for name in precisions if name != problem.dtype for a in converted(name))
+
+
+@cache
+def converted(precision: str) -> tuple[Algorithm, ...]:
+    """The algorithms of the CPU that compute a format, each behind a conversion from float32."""
+    room = import_module("convalgos.cpu.layout.converted")
+    of_x = "uint8" if precision == "int8" else precision
+    found = (a for a in algorithms_on("cpu") if of_x in a.dtypes and a.family != "cpu.reference")
+    return tuple(room.Converted(a, precision) for a in found)
 
 
 def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, ...], ...]:
@@ -172,6 +191,11 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
             return algorithm if problem is None else facing(algorithm, problem.direction)
     for direction in DIRECTIONS if problem is None else (problem.direction,):
         for algorithm in between_reorders(direction):
+            if algorithm.id == algorithm_id:
+                return algorithm
+    name = str(algorithm_id).rpartition(".as_")[2]
+    if name in PRECISIONS:
+        for algorithm in converted(name):
             if algorithm.id == algorithm_id:
                 return algorithm
     if problem is not None and isinstance(algorithm_id, str):
