@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import convalgos as ca
 from convalgos.cpu.layout.converted import Converted, format_error
 from convalgos.cpu.reference import Reference, reference
 from convalgos.cpu.runtime import quantise
 from convalgos.testing import Guarded
+from convalgos.tools.cli.main import main
 
 LAYERS = (
     "n2 c5 h9 w8 k7 r3 s3 p1",
@@ -102,3 +104,12 @@ def test_one_ranking_across_formats(monkeypatch):
 def test_what_cannot_be_chosen_is_refused(text, precisions, told):
     with pytest.raises(ValueError, match=told):
         ca.plan(ca.ConvProblem.parse(text), precisions=precisions)
+
+
+def test_the_page_draws_error_against_time(tmp_path):
+    path = tmp_path / "page.html"
+    given = ["explain", LAYERS[0], "--precision", "float32", "--precision", "bfloat16", "--html", str(path)]
+    told = CliRunner().invoke(main, given)
+    assert told.exit_code == 0, told.output
+    text = path.read_text()
+    assert "Error against time" in text and "cpu.direct" in text and "relative to max|y|" in text

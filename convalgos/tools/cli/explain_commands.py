@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 from convalgos.api import planning
+from convalgos.core.cache_files import write_atomic
+from convalgos.core.element_types import PRECISIONS
 from convalgos.core.near_names import near
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose, devices
@@ -25,8 +27,8 @@ from convalgos.tools.cli.select_commands import BATCH, DEVICE, changing
 from convalgos.tools.console.exit_status import FAILED
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console
+from convalgos.tools.report import frontier_page, terminal
 from convalgos.tools.report import ranking as report_ranking
-from convalgos.tools.report import terminal
 
 TARGET = click.argument(
     "target",
@@ -68,12 +70,26 @@ TARGET = click.argument(
 @click.option(
     "--exhaustive", is_flag=True, help="With other settings that are worth a try, as cuDNN's plans."
 )
+@click.option(
+    "--precision",
+    multiple=True,
+    type=click.Choice(PRECISIONS),
+    help="Choose among this number format, too, for a float32 problem; may be repeated.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with error against time.",
+)
 @changing
 @BATCH
 @DEVICE
 def explain_command(
     target: tuple[str, ...],
     allow: tuple[str, ...],
+    precision: tuple[str, ...],
+    page: Path | None,
     batch: int | None,
     dtype: str | None,
     compute_dtype: str | None,
@@ -86,12 +102,17 @@ def explain_command(
     With limits it also shows what each of them costs: the time of the pick / without this limit. Of a
     network it shows the pick of every layer, and the second.
     """
-    limits["allow"] = allow or None
+    limits |= {"allow": allow or None, "precisions": precision or None}
     layers, skipped, single = _read(
         target, batch, dtype=dtype, compute_dtype=compute_dtype, layout=layout, direction=direction
     )
+    if page is not None and not single:
+        raise ValueError(f"--html {page} is of one problem, not of {' '.join(target)}")
     if single:
-        report_ranking.show_ranking(planning.explain(layers[0].problem, **limits), console())
+        ranking = planning.explain(layers[0].problem, **limits)
+        report_ranking.show_ranking(ranking, console())
+        if page is not None:
+            write_atomic(page, frontier_page.ranking_page(ranking))
         return
     with bar() as progress:
         task = progress.add_task("", total=len(layers))
