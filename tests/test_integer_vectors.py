@@ -119,20 +119,20 @@ KINDS = ("uud", "usd", "sud", "ssd", "bf16ps")
 
 
 @simd.emitter
-def tiles_product(v: Vec, KIND: int, shapes, a, a_stride, b, y):
-    matrix_tiles.load_configuration(v, shapes)
+def tiles_product(v: Vec, KIND: int, a, a_stride, b, y):
     matrix_tiles.zero_tile(v, 0)
     matrix_tiles.load_tile(v, 1, v.pointer(a), a_stride)
     matrix_tiles.load_tile(v, 2, v.pointer(b), 64)
     matrix_tiles.tile_dot(v, KINDS[KIND], 0, 1, 2)
     matrix_tiles.store_tile(v, 0, v.pointer(y), 64)
-    matrix_tiles.release_tiles(v)
 
 
 @jit.specialise
 def tiles_kernel(LANES, KIND):
     def kernel(shapes, a, a_stride, b, y):
-        tiles_product(4, LANES, KIND, shapes, a, a_stride, b, y)
+        matrix_tiles.load_configuration(4, LANES, shapes)
+        tiles_product(4, LANES, KIND, a, a_stride, b, y)
+        matrix_tiles.release_tiles(4, LANES)
 
     return kernel
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.vectors.instructions import Vec, function_of, ir
+from convalgos.cpu.vectors.simd import Value, Vec, emitter, function_of, ir
 
 ROWS, WORDS = 16, 16  # at most, of a tile
+ACROSS = 2  # tiles of sums beside and above each other: with as many of each operand they are all eight
 REQUEST, TILE_DATA = 0x1023, 18  # of Linux's arch_prctl: ask for the state of tiles
 ARCH_PRCTL = 158
 
@@ -43,13 +44,15 @@ def configuration(shapes: Sequence[tuple[int, int]]) -> np.ndarray:
     return found
 
 
-def load_configuration(v: Vec, address: Any) -> None:
-    """Shape the tiles; all become zero."""
+@emitter
+def load_configuration(v: Vec, address: Value) -> None:
+    """Shape the tiles of this thread; all become zero."""
     _call(v, "ldtilecfg", v.pointer(address))
 
 
+@emitter
 def release_tiles(v: Vec) -> None:
-    """Give the tiles back: what the system saves of a thread grows while they are in use."""
+    """Give the tiles of this thread back: what the system saves of it grows while they are in use."""
     _call(v, "tilerelease")
 
 

@@ -32,16 +32,29 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
-from convalgos.cpu.gemm import gemv, packed_plan, packed_tiles, panels, patches, row_panels
+from convalgos.cpu.gemm import (
+    gemv,
+    packed_plan,
+    packed_tiles,
+    panels,
+    patches,
+    row_panels,
+    word_driver,
+    word_outputs,
+    word_rows,
+    word_tiles,
+)
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import array_calls, half, jit, mkl
 from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
 from convalgos.cpu.tiled import filters as tiled_filters
-from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
 
 BYTES = {"float32": 4, "float64": 8}
+SHORT = {"int8": ("int8", "uint8"), "bfloat16": ("bfloat16",)}  # types of x
+DTYPES = (*BYTES, *SHORT)
 
 
 class Kernel(NamedTuple):
@@ -66,8 +79,10 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True)
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
-    for size in (BYTES[dtype] for dtype in dtypes):
+    for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
         found += _of_size(size, simd.lanes(size), groups)
+    for dtype in (x for short in dtypes for x in SHORT.get(short, ())):
+        found += _of_words(dtype)
     return list(dict.fromkeys(found))
 
 
@@ -164,6 +179,28 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(reorder.reorder_to_last, size, lanes, few)
     yield from _of_transforms(size, lanes)
     yield from _of_channels(size, lanes, groups)
+
+
+def _of_words(dtype: str) -> Iterator[Kernel]:
+    """Of the dot products of a short type of x, with each of the instructions that are here."""
+    lanes, tiles = simd.lanes(4), microkernel.REGISTER_TILES[vector_bytes()]
+    for factory in (word_rows.word_filler, word_rows.pixel_picker):
+        yield _kernel(factory, lanes)
+    for engine in (e for (_, x), e in word_tiles.ENGINES.items() if x == dtype and not e.missing()):
+        yield _kernel(word_driver.sum_word_blocks, engine.matrix, lanes)
+        across = range(1, matrix_tiles.ACROSS + 1)
+        most = dict.fromkeys(across, matrix_tiles.ACROSS) if engine.matrix else tiles
+        for vectors, pixels in most.items():
+            for count in range(1, pixels + 1):
+                yield _kernel(word_tiles.sum_word_tile, engine.kind, lanes, count, vectors)
+        for last in (0, 1):
+            form = word_rows.words_form(dtype, engine.item_bytes, engine.flips)
+            yield _kernel(word_rows.row_converter, form, lanes, last)
+            for output, zero, vectors in product(word_outputs.WRITTEN, (0, 1), most):
+                if (output >= word_outputs.FLOATS) == (dtype == "bfloat16") and not (
+                    zero and dtype == "bfloat16"
+                ):
+                    yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
 
 
 def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:

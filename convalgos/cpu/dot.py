@@ -1,0 +1,210 @@
+"""Direct convolution on short numbers: int8 by processors' dot products, bfloat16 with float32 sums.
+
+y[pixel][filter] = sum over taps and words of x[pixel + offset[tap]][word] * w[tap][word][filter]; a word of
+32 bits is the products that one instruction adds up: four of 8 bits, or two of 16 bits. `amx` multiplies
+matrix tiles, `vnni` and `brain` vectors of filters with a word of x in all lanes, and `pairs`, on any
+processor, int8 widened to 16 bits, whose products cannot overflow. Channels are brought side by side and
+behind borders block by block, or read in place channels last (`gemm.word_blocking`). Integers are exact: x
+and w of any sign are brought to those that an instruction takes by adding 128, which the output step takes
+away again. Sums of bfloat16 are rounded to float32 at each instruction; denormal numbers count as zero.
+
+Wins on dense and pointwise layers of more than a few channels.
+
+Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with words in the place of elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_zeros
+from convalgos.core.element_types import INTEGERS
+from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.compile.code_generation import has
+from convalgos.cpu.gemm import word_outputs
+from convalgos.cpu.gemm.word_blocking import WordBlocking, word_blocking
+from convalgos.cpu.gemm.word_cost import word_seconds
+from convalgos.cpu.gemm.word_product import WordProduct
+from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import CALL, by_name
+from convalgos.cpu.runtime.threads import SingleThreaded, worth_sharing
+from convalgos.cpu.vectors.requantise import STEP_FIELDS
+
+SHOWN = 0.5  # of the time in which x, w and y are moved, which the sums do not hide
+BEHIND = 64  # elements behind those of the filters, which whole vectors may read
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+class WordFilter(NamedTuple):
+    """A filter in words, and what its form asks of the output step."""
+
+    w: np.ndarray
+    zero_points: np.ndarray | None  # int32, times the sums of windows
+    correction: np.ndarray  # int32 (K,), for x that has 128 added
+    ones: np.ndarray | None  # the filter that sums windows
+
+
+class WordWorkspace:
+    """What a running call has for itself: the driver's record, scratch, and padded vectors of filters."""
+
+    def __init__(self, product: WordProduct, filters: int, scratch_bytes: int):
+        self.record = product.record.copy()
+        self.address = self.record.ctypes.data
+        self.arguments = by_name(self.record)
+        self.scratch = aligned_zeros(scratch_bytes, np.uint8)  # what lies behind channels must be finite
+        self.offset = aligned_zeros(filters + BEHIND, np.int32)
+        self.multiplier = aligned_zeros(filters + BEHIND, np.float32)
+        self.step = np.zeros(1, STEP_FIELDS)
+        self.arguments.scratch = self.scratch.ctypes.data
+        self.arguments.bias = self.offset.ctypes.data
+        self.arguments.multiplier = self.multiplier.ctypes.data
+        self.arguments.step = self.step.ctypes.data
+        self.output: Any = None  # whose multipliers these are
+
+
+class IntegerDotPlan(IntegerPlan):
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: WordBlocking):
+        form = word_outputs.output_form(True, problem.y_dtype, False)
+        self._product = WordProduct(cut, form)
+        super().__init__(problem, algorithm, cut.scratch_bytes)
+        self._cut, self._parallel = cut, worth_sharing(problem)
+        self._shifts = problem.dtype == cut.engine.flips
+        self._address = jit.data_address()
+
+    def new_workspace(self) -> WordWorkspace:
+        return WordWorkspace(self._product, self.problem.K, self.workspace_bytes)
+
+    def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> WordFilter:
+        p, product = self.problem, self._product
+        if self._cut.engine.kind == PAIRS:
+            wide = w.astype(np.int16)
+            if w_zero_point is not None:
+                wide -= w_zero_point.astype(np.int16).reshape(-1, *(1,) * (w.ndim - 1))
+            return WordFilter(product.pack(wide), None, np.zeros(p.K, np.int32), None)
+        zero = np.zeros(p.K, np.int32) if w_zero_point is None else w_zero_point
+        if w.dtype == np.uint8:
+            w, zero = (w ^ 0x80).view(np.int8), zero - 128
+        correction = np.zeros(p.K, np.int32)
+        if self._shifts:
+            sums = w.reshape(p.K, -1).sum(1, dtype=np.int32) - p.gemm_k * zero
+            correction = (-128 * sums).astype(np.int32)
+        if not zero.any():
+            return WordFilter(product.pack(w), None, correction, None)
+        padded = np.zeros(p.K + BEHIND, np.int32)
+        padded[: p.K] = zero
+        return WordFilter(product.pack(w), padded, correction, product.ones(w.dtype))
+
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: WordWorkspace) -> None:
+        product, packed, filters = self._product, w.packed, self.problem.K
+        a = workspace.arguments
+        a.x, a.y, a.w = self._address(x), self._address(y), self._address(packed.w)
+        np.add(w.offset, packed.correction, out=workspace.offset[:filters])
+        if w.output is not None and workspace.output is not w.output:
+            workspace.multiplier[:filters] = w.output.multiplier
+            workspace.step[0] = w.output[1:]
+            workspace.output = w.output
+        a.pad = product.padding(w.pad)
+        a.one_tiles = 0
+        zero = packed.zero_points is not None
+        a.store_panel, a.store_last = (product.store(v, zero) for v in product.panel_vectors)
+        if zero:
+            a.zero_points, a.ones = self._address(packed.zero_points), self._address(packed.ones)
+            a.one_tiles, a.one_tile = product.sums(1, product.cut.together), product.sums(1, 1)
+        else:
+            a.one_tile = 0
+        jit.launch(product.driver, workspace.address, product.tasks, self._parallel)
+
+
+class BrainDotPlan(Plan):
+    """bfloat16."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: WordBlocking):
+        form = word_outputs.output_form(False, problem.y_dtype, has("avx512bf16", "avx512vl"))
+        self._product = WordProduct(cut, form)
+        super().__init__(problem, algorithm, cut.scratch_bytes)
+        self._parallel = worth_sharing(problem)
+        self._address = jit.data_address()
+
+    def new_workspace(self) -> WordWorkspace:
+        return WordWorkspace(self._product, self.problem.K, self.workspace_bytes)
+
+    def prepare_filter(self, w: np.ndarray) -> np.ndarray:
+        return self._product.pack(w.view(np.int16))
+
+    def run(
+        self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: WordWorkspace,
+    ) -> None:  # fmt: skip
+        a = workspace.arguments
+        a.x, a.y, a.w = self._address(x), self._address(y), self._address(w)
+        workspace.offset.view(np.float32)[: self.problem.K] = 0 if bias is None else bias
+        a.relu = activation is not None
+        jit.launch(self._product.driver, workspace.address, self._product.tasks, self._parallel)
+
+
+# --- algorithms ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dot(SingleThreaded, Algorithm):
+    instructions: str  # amx, vnni, brain, pairs
+
+    family: ClassVar[str] = "cpu.dot"
+    dtypes: ClassVar[tuple[str, ...]] = (*INTEGERS, "bfloat16")
+
+    @property
+    def variant(self) -> str:
+        return self.instructions
+
+    def engine(self, problem: ConvProblem) -> Engine | None:
+        """What multiplies x's type, or None."""
+        return ENGINES.get((self.instructions, problem.dtype))
+
+    def takes(self, problem: ConvProblem) -> bool:
+        return self.engine(problem) is not None
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if reason := super().why_not(problem):
+            return reason
+        engine = self.engine(problem)
+        return None if engine is None else engine.missing()
+
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        engine = self.engine(problem)
+        assert engine is not None, "why_not says so"
+        cut = word_blocking(problem, engine)
+        moved = problem.x_bytes + problem.y_bytes + problem.w_bytes
+        return CALL + machine.launch + word_seconds(cut, machine) + SHOWN * machine.stream(moved)
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        engine = self.engine(problem)
+        if engine is None:
+            return float("inf")
+        return CALL + machine.launch + problem.flops / (machine.peak_float32 * engine.rate)
+
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        engine = self.engine(problem)
+        return 0 if problem.is_empty or engine is None else word_blocking(problem, engine).scratch_bytes
+
+    def error_bound(self, problem: ConvProblem) -> float:
+        if problem.dtype == "bfloat16":
+            return error_of_sums(problem.replace(dtype="float32"))
+        return error_of_sums(problem)
+
+    def plan(self, problem: ConvProblem) -> Plan:
+        engine = self.engine(problem)
+        assert engine is not None, "why_not says so"
+        kind = BrainDotPlan if problem.dtype == "bfloat16" else IntegerDotPlan
+        return kind(problem, self, word_blocking(problem, engine))
+
+
+ALGORITHMS = tuple(Dot(name) for name in ("amx", "vnni", "pairs", "brain"))

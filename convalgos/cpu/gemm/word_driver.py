@@ -1,0 +1,205 @@
+"""The driver of products of words: blocks of outputs, dealt to threads.
+
+Groups, blocks of a slice of the map and parts of the filters are dealt to the tasks in equal runs. For each:
+the input of the block is read in place or brought to words, once for all parts; tiles of pixels are summed
+for each panel of filters, and finished into y.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+WORD_ARGUMENTS = arguments(
+    "zero_points multiplier step pad ones one_tiles one_tile store_panel store_last "
+    "n o p q groups channels filters blocks_p blocks_q parts tasks in_place flat tile together "
+    "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
+    "dilation_d dilation_w taps_d taps_w reach_h reach_w row_slots row_step phases slots_of_phase "
+    "slice_bytes copy_bytes row_bytes pixel_bytes pixel_words plain offsets chunks words "
+    "panel panels row_w last_row_w panel_w group_w y_n y_k y_pixel last "
+    "fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
+    "lanes row_at sums_at windows_at scratch_stride"
+)
+
+
+class WordBlock(NamedTuple):
+    """A block of outputs: its image, slice, group, first row and column, and how many of them."""
+
+    n: int
+    o: int
+    group: int
+    p: int
+    q: int
+    rows: int
+    columns: int
+
+
+class Source(NamedTuple):
+    """Where the words of a block lie: address, bytes between rows and between pixels of outputs."""
+
+    address: int
+    row: int
+    pixel: int
+
+
+@jit.specialise
+def sum_word_blocks(MATRIX: int, LANES: int) -> jit.Kernel:
+    def sum_word_blocks(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, WORD_ARGUMENTS)[0]
+        if MATRIX:
+            matrix_tiles.load_configuration(4, LANES, a.configuration)
+        scratch = a.scratch + task * a.scratch_stride
+        total = a.n * a.o * a.blocks_p * a.blocks_q * a.groups * a.parts
+        loaded = -1
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            block, part = item // a.parts, item % a.parts
+            place = word_block(a, block)
+            if a.in_place == 0 and block != loaded:
+                read_words(a, place, scratch)
+            source = source_of(a, place, scratch)
+            if a.one_tile and block != loaded:
+                sum_windows(a, place, source, scratch)
+            loaded = block
+            for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
+                sum_word_panel(a, place, source, panel, scratch)
+        if MATRIX:
+            matrix_tiles.release_tiles(4, LANES)
+
+    return sum_word_blocks
+
+
+@jit.helper
+def word_block(a: Any, block: int) -> WordBlock:
+    group, index = block % a.groups, block // a.groups
+    i, index = index % a.blocks_q, index // a.blocks_q
+    j, index = index % a.blocks_p, index // a.blocks_p
+    p, q = a.p * j // a.blocks_p, a.q * i // a.blocks_q
+    rows, columns = a.p * (j + 1) // a.blocks_p - p, a.q * (i + 1) // a.blocks_q - q
+    return WordBlock(index // a.o, index % a.o, group, p, q, rows, columns)
+
+
+@jit.helper
+def source_of(a: Any, b: WordBlock, scratch: int) -> Source:
+    address, row, pixel = scratch, a.row_slots * a.row_bytes, a.pixel_bytes
+    if a.flat == 0:
+        pixel *= a.stride_w
+    if a.in_place:
+        first = b.n * a.x_n + b.group * a.channels * a.x_c + b.o * a.stride_d * a.x_d
+        address = a.x + first + b.p * a.stride_h * a.x_h + b.q * a.stride_w * a.x_w
+        row, pixel = a.stride_h * a.x_h, a.stride_w * a.x_w
+    return Source(address, row, pixel)
+
+
+@jit.helper
+def read_words(a: Any, b: WordBlock, scratch: int) -> None:
+    """The input of a block as words, with its border."""
+    x = a.x + b.n * a.x_n + b.group * a.channels * a.x_c
+    h, w = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    count = (b.columns - 1) * a.stride_w + a.reach_w
+    before = min(count, max(0, -w))
+    inside = max(0, min(a.width, w + count) - max(0, w))
+    for t in range(a.taps_d):
+        d = b.o * a.stride_d - a.pad_d + t * a.dilation_d
+        for j in range((b.rows - 1) * a.row_slots + a.reach_h):
+            slot = j % a.phases * a.slots_of_phase + j // a.phases
+            to = scratch + t * a.slice_bytes + slot * a.row_bytes
+            row = scratch + a.row_at if a.flat else to
+            i = h + j * a.row_step
+            if 0 <= d < a.depth and 0 <= i < a.height and inside > 0:
+                if before:
+                    call(a.fill, (row, before * a.pixel_words, a.pad))
+                from_ = x + d * a.x_d + i * a.x_h + (w + before) * a.x_w
+                at = row + before * a.pixel_bytes
+                call(a.convert, (from_, a.x_c, a.x_w, a.channels, inside, at, a.pixel_words, a.plain))
+                after = count - before - inside
+                if after:
+                    call(a.fill, (at + inside * a.pixel_bytes, after * a.pixel_words, a.pad))
+            else:
+                call(a.fill, (row, count * a.pixel_words, a.pad))
+            if a.flat:
+                for s in range(a.taps_w):
+                    column = row + s * a.dilation_w * a.pixel_bytes
+                    call(a.pick, (column, a.stride_w, b.columns, to + s * a.copy_bytes, a.pixel_words))
+
+
+@jit.helper
+def run_of(a: Any, b: WordBlock) -> Any:
+    """Pixels that tiles run over without a gap."""
+    return b.rows * b.columns if a.flat else b.columns
+
+
+@jit.helper
+def word_tile_count(a: Any, b: WordBlock) -> Any:
+    per_run = (run_of(a, b) + a.tile - 1) // a.tile
+    return per_run if a.flat else per_run * b.rows
+
+
+@jit.helper
+def tile_at(a: Any, b: WordBlock, index: int) -> tuple[int, int]:
+    """(row, first pixel of the run) of a tile."""
+    run = run_of(a, b)
+    per_run = (run + a.tile - 1) // a.tile
+    row = index // per_run
+    return row, min(index % per_run * a.tile, max(0, run - a.tile))
+
+
+@jit.helper
+def address_of(a: Any, b: WordBlock, source: Source, index: int) -> Any:
+    row, first = tile_at(a, b, index)
+    return source.address + row * source.row + first * source.pixel
+
+
+@jit.helper
+def sum_tiles(
+    a: Any, b: WordBlock, source: Source, index: int, count: int, kernel: int, w: int, row_w: int, sums: int
+) -> None:
+    """The sums of `count` tiles, 1 or 2, in rows of `row_w` bytes."""
+    first = address_of(a, b, source, index)
+    second = address_of(a, b, source, index + count - 1)
+    tile = a.tile * row_w
+    call(
+        kernel,
+        (first, second, source.pixel, a.offsets, a.chunks, a.words, w, row_w, a.words * row_w, sums, tile),
+    )
+
+
+@jit.helper
+def sum_windows(a: Any, b: WordBlock, source: Source, scratch: int) -> None:
+    """The sum of x over the window of each pixel, in all lanes: a product with a filter of ones."""
+    tiles, row = word_tile_count(a, b), a.lanes * 4
+    for i in range(0, tiles, a.together):
+        count = min(a.together, tiles - i)
+        kernel = a.one_tiles if count == a.together else a.one_tile
+        sum_tiles(a, b, source, i, count, kernel, a.ones, row, scratch + a.windows_at + i * a.tile * row)
+
+
+@jit.helper
+def sum_word_panel(a: Any, b: WordBlock, source: Source, panel: int, scratch: int) -> None:
+    """y of a block for a panel of filters."""
+    k = b.group * a.filters + panel * a.panel
+    filters = min(a.panel, a.filters - panel * a.panel)
+    several, single, row_w, store = a.panel_tiles, a.panel_tile, a.row_w, a.store_panel
+    if panel == a.panels - 1:
+        several, single, row_w, store = a.last_tiles, a.last_tile, a.last_row_w, a.store_last
+    w = a.w + b.group * a.group_w + panel * a.panel_w
+    y = a.y + b.n * a.y_n + k * a.y_k + ((b.o * a.p + b.p) * a.q + b.q) * a.y_pixel
+    y_step = a.y_pixel if a.last else a.y_k
+    sums, windows = scratch + a.sums_at, scratch + a.windows_at
+    tiles, pixels = word_tile_count(a, b), min(a.tile, run_of(a, b))
+    for i in range(0, tiles, a.together):
+        count = min(a.together, tiles - i)
+        sum_tiles(a, b, source, i, count, several if count == a.together else single, w, row_w, sums)
+        for j in range(count):
+            row, begin = tile_at(a, b, i + j)
+            call(
+                store,
+                (
+                    sums + j * a.tile * row_w, pixels, filters, a.bias + k * 4, a.zero_points + k * 4,
+                    windows + (i + j) * a.tile * a.lanes * 4, a.multiplier + k * 4, a.step, a.relu,
+                    y + (row * a.q + begin) * a.y_pixel, y_step,
+                ),
+            )  # fmt: skip

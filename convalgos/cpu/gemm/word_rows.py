@@ -1,0 +1,192 @@
+"""Bringing x to words: the channels of a pixel side by side, in 32-bit words, behind borders of padding.
+
+What is done to the elements on the way is one of: nothing; uint8 of int8, by adding 128; 16 bits of either.
+Channels last, a pixel is copied; channels first, squares of words by pixels are transposed in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, emitter
+from convalgos.cpu.vectors.transpose import transpose
+
+BYTES, FLIPPED, SIGNED, UNSIGNED, SHORTS = range(5)  # what is done to the elements
+READ = (1, 1, 1, 1, 2)  # bytes of an element of x
+FLIP = 0x80808080 - (1 << 32)  # 128 in each byte of a word
+MADE = (1, 1, 2, 2, 2)  # and in a word
+
+
+def words_form(x_dtype: str, item_bytes: int, flips: str) -> int:
+    """What is done to elements of a type for words of `item_bytes` each."""
+    if x_dtype == "bfloat16":
+        return SHORTS
+    if item_bytes == 2:
+        return SIGNED if x_dtype == "int8" else UNSIGNED
+    return FLIPPED if x_dtype == flips else BYTES
+
+
+@emitter
+def convert_pixels(
+    v: Vec, FORM: int, x: Value, x_pixel: Value, channels: Value, count: Value, y: Value, words: Value
+) -> None:
+    """`count` pixels of `channels` elements, x_pixel bytes apart, to pixels of `words` words.
+
+    What of a pixel lies behind the channels becomes 0.
+    """
+    made = v.lanes * 4 // MADE[FORM]  # elements of a vector
+    short, word = Integers(v.b, made, READ[FORM]), words_of(v)
+    source, target = v.pointer(x), v.pointer(y)
+    whole = v.idiv(channels, made)
+    with v.loop(whole) as j, v.loop(count) as i:
+        at = _behind(v, source, v.iadd(v.imul(i, x_pixel), v.imul(j, made * READ[FORM])))
+        value = _converted(v, FORM, short, short.load(at))
+        word.store(value, target, v.iadd(v.imul(i, words), v.imul(j, v.lanes)))
+    rest = v.isub(words, v.imul(whole, v.lanes))
+    with v.loop(v.idiv(v.iadd(rest, v.lanes - 1), v.lanes)) as j:
+        first = v.iadd(whole, j)
+        inside = short.mask(v.isub(channels, v.imul(first, made)))
+        room = word.mask(v.isub(words, v.imul(first, v.lanes)))
+        with v.loop(count) as i:
+            at = _behind(v, source, v.iadd(v.imul(i, x_pixel), v.imul(first, made * READ[FORM])))
+            value = _converted(v, FORM, short, short.load_masked(at, 0, inside))
+            word.store_masked(value, target, v.iadd(v.imul(i, words), v.imul(first, v.lanes)), room)
+
+
+def _converted(v: Vec, form: int, short: Integers, value: Any) -> Any:
+    """Elements of x as a vector of words."""
+    if form == FLIPPED:
+        value = short.bit_xor(value, short.const(-128))
+    if form in (SIGNED, UNSIGNED):
+        value = short.resized(value, 2, form == SIGNED)
+    return v.b.bitcast(value, words_of(v).type)
+
+
+@emitter
+def convert_square(
+    v: Vec,
+    FORM: int,
+    x: Value,
+    x_c: Value,
+    channels: Value,
+    pixels: Value,
+    y: Value,
+    words: Value,
+    pixel: Value,
+) -> None:
+    """Up to `lanes` pixels of planes x_c bytes apart to up to `lanes` words of each, `pixel` words apart.
+
+    channels, words: that are left of x and of a pixel, from these addresses on; words without a channel
+    become 0. All `lanes` pixels are written.
+    """
+    left = v.isub(channels, v.lanes * 4 // MADE[FORM])
+    with v.choose(v.imin(left, v.isub(pixels, v.lanes))) as (whole, part):
+        with whole:
+            _square(v, FORM, x, x_c, None, None, y, None, pixel)
+        with part:
+            _square(v, FORM, x, x_c, channels, pixels, y, words, pixel)
+
+
+def _square(
+    v: Vec, form: int, x: Any, x_c: Any, channels: Any, pixels: Any, y: Any, words: Any, pixel: Any
+) -> None:
+    word, short = words_of(v), Integers(v.b, v.lanes, READ[form])
+    each = 4 // MADE[form]  # elements of a word
+    read = []
+    for k in range(v.lanes):
+        total = word.zero()
+        for e in range(each):
+            if channels is None:
+                value = short.load(v.pointer(v.iadd(x, v.imul(x_c, k * each + e))))
+            else:
+                channel = v.imax(v.imin(v.isub(channels, 1), k * each + e), 0)
+                at = v.pointer(v.iadd(x, v.imul(x_c, channel)))
+                there = v.b.icmp_signed("<", v.integer(k * each + e), channels)
+                value = v.b.select(there, short.load_masked(at, 0, short.mask(pixels)), short.zero())
+            wide = short.resized(value, 4, form == SIGNED)
+            if form == SIGNED and e == 0:
+                wide = word.bit_and(wide, word.const(0xFFFF))
+            total = word.bit_or(total, word.left(wide, 32 // each * e))
+        read.append(word.bit_xor(total, word.const(FLIP)) if form == FLIPPED else total)
+    for i, row in enumerate(transpose(v, read)):
+        at = word.at(v.pointer(y), v.imul(pixel, i))
+        if words is None:
+            word.store(row, at)
+        else:
+            word.store_masked(row, at, 0, word.mask(words))
+
+
+@emitter
+def fill_words(v: Vec, y: Value, count: Value, value: Value) -> None:
+    """y[:count] = value, of words."""
+    word = words_of(v)
+    target, filled = v.pointer(y), words_of(v).spread(value)
+    whole = v.idiv(count, v.lanes)
+    with v.loop(whole) as i:
+        word.store(filled, target, v.imul(i, v.lanes))
+    done = v.imul(whole, v.lanes)
+    word.store_masked(filled, target, done, word.mask(v.isub(count, done)))
+
+
+@emitter
+def pick_pixels(v: Vec, x: Value, step: Value, count: Value, y: Value, words: Value) -> None:
+    """y[i] = x[i * step], of `count` pixels of `words` words."""
+    word = words_of(v)
+    source, target = v.pointer(x), v.pointer(y)
+    pixel = v.imul(step, words)
+    with v.loop(v.idiv(v.iadd(words, v.lanes - 1), v.lanes)) as j:
+        first = v.imul(j, v.lanes)
+        room = word.mask(v.isub(words, first))
+        with v.loop(count) as i:
+            value = word.load_masked(source, v.iadd(v.imul(i, pixel), first), room)
+            word.store_masked(value, target, v.iadd(v.imul(i, words), first), room)
+
+
+@jit.specialise
+def row_converter(FORM: int, LANES: int, LAST: int) -> jit.Kernel:
+    """A row of pixels of x to words. x: its first element; x_c, x_pixel: bytes between channels, pixels."""
+
+    def convert_last(
+        x: int, x_c: int, x_pixel: int, channels: int, count: int, y: int, words: int, plain: int
+    ) -> None:
+        if plain:
+            copy_bytes(y, x, count * x_pixel)
+        else:
+            convert_pixels(4, LANES, FORM, x, x_pixel, channels, count, y, words)
+
+    def convert_first(
+        x: int, x_c: int, x_pixel: int, channels: int, count: int, y: int, words: int, plain: int
+    ) -> None:
+        each = 4 // MADE[FORM]
+        for k in range(0, words, LANES):
+            at = x + min(k * each, channels - 1) * x_c
+            for i in range(0, count, LANES):
+                first = min(i, max(0, count - LANES))  # whole vectors again, rather than a part of one
+                convert_square(
+                    4, LANES, FORM, at + first * x_pixel, x_c, channels - k * each, count - first,
+                    y + (first * words + k) * 4, words - k, words,
+                )  # fmt: skip
+
+    return convert_last if LAST else convert_first
+
+
+@jit.specialise
+def pixel_picker(LANES: int) -> jit.Kernel:
+    def pick(x: int, step: int, count: int, y: int, words: int) -> None:
+        pick_pixels(4, LANES, x, step, count, y, words)
+
+    return pick
+
+
+@jit.specialise
+def word_filler(LANES: int) -> jit.Kernel:
+    def fill(y: int, count: int, value: int) -> None:
+        fill_words(4, LANES, y, count, value)
+
+    return fill
+
+
+def _behind(v: Vec, pointer: Any, offset: Any) -> Any:
+    return Integers(v.b, 1, 1).at(pointer, offset)

@@ -1,0 +1,156 @@
+"""Products of short numbers: exact for integers of every type, layout, form and instruction; bfloat16."""
+
+import numpy as np
+import pytest
+from narrow_vectors import run_on_haswell
+
+from convalgos import ConvProblem
+from convalgos.core.quantization import Quantization
+from convalgos.cpu.compile import code_generation
+from convalgos.cpu.dot import ALGORITHMS, Dot
+from convalgos.cpu.gemm.word_blocking import word_blocking
+from convalgos.cpu.reference import Reference
+from convalgos.testing import check
+
+BY_NAME = {a.instructions: a for a in ALGORITHMS}
+PROBLEMS = {  # what of the blocking they meet
+    "in place": "n2 c64 h9 w19 k40 r1 s1",
+    "in place, strided": "n1 c16 h9 w66 k17 r3 s3 stride2",
+    "rows": "n1 c20 h9 w69 k33 r3 s3 p1:2,0:1",
+    "joined taps": "n1 c33 h4 w130 k16 r5 s4 p2",
+    "flat": "n1 c24 h7 w7 k48 r3 s3 p1",
+    "flat, strided": "n2 c70 h14 w13 k5 r3 s2 p1 stride2 dilation2,1",
+    "groups": "n1 c24 h8 w20 k66 r2 s2 p1 groups2",
+    "long": "n1 c5 w1100 k3 s9 p4 dilation3",
+    "3-D": "n1 c9 d5 h6 w17 k18 t3 r2 s3 p1 stride2,1,1",
+    "padding only": "n1 c4 h5 w1 k6 r2 s1 p1,4:0 stride2,5",
+}
+TYPES = (  # x, w, y, whether w has zero points
+    ("uint8", "int8", "uint8", False),
+    ("int8", "int8", "int32", False),
+    ("int8", "uint8", "float32", True),
+    ("uint8", "uint8", "int8", False),
+)
+
+
+def dot(name, dtype):
+    algorithm = BY_NAME[name]
+    reason = algorithm.engine(ConvProblem((1, 1, 1), (1, 1, 1), dtype=dtype)).missing()
+    if reason:
+        pytest.skip(reason)
+    return algorithm
+
+
+def check_exact(algorithm, problem, zero_points=False, seed=0):
+    """Equal to the reference, to the last bit, with data at the ends of their ranges."""
+    rng = np.random.default_rng(seed)
+
+    def draw(shape, dtype):
+        ends = np.iinfo(dtype)
+        values = np.r_[ends.min, ends.max, 0, rng.integers(ends.min, ends.max + 1, 9)]
+        return rng.choice(values, shape).astype(dtype)
+
+    p = problem
+    x, w = draw(p.array_shapes[0], p.dtype), draw(p.w_shape, p.w_dtype)
+    zero = draw(p.K, p.w_dtype).astype("i4") if zero_points else 0
+    scales = rng.uniform(0.01, 0.02, p.K) if p.scales == "per_channel" else 0.01
+    quantization = Quantization(
+        x_scale=0.02, x_zero_point=int(draw((), p.dtype)), w_scale=scales, w_zero_point=zero,
+        y_scale=float(np.sqrt(p.gemm_k)), y_zero_point=3 if p.y_dtype in ("int8", "uint8") else 0,
+    )  # fmt: skip
+    bias = rng.integers(-1000, 1000, p.K).astype("i4")
+    plans = [a.serve(p) for a in (Reference(), algorithm)]
+    filters = [plan.prepare(w, quantization) for plan in plans]
+    for activation in (None, "relu"):
+        expected, got = (
+            plan(x, f, bias=bias, activation=activation) for plan, f in zip(plans, filters, strict=True)
+        )
+        assert np.array_equal(got, expected), f"{int((got != expected).sum())} of {got.size}: {p}"
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("name", ["amx", "vnni", "pairs"])
+def test_integers_are_exact(name, layout):
+    algorithm = dot(name, "int8")
+    for i, text in enumerate(PROBLEMS.values()):
+        x, w, y, zero_points = TYPES[i % len(TYPES)]
+        problem = ConvProblem.parse(text).replace(
+            layout=layout, dtype=x, w_dtype=w, y_dtype=y, scales="per_channel"
+        )
+        check_exact(algorithm, problem, zero_points, seed=i)
+
+
+def test_blocking_takes_every_form():
+    """What the names of the problems say is what is met, with matrix tiles."""
+    engine = BY_NAME["amx"].engine(ConvProblem((1, 1, 1), (1, 1, 1), dtype="uint8"))
+
+    def cut(name, layout="channels_last"):
+        return word_blocking(ConvProblem.parse(PROBLEMS[name]).replace(layout=layout, dtype="uint8"), engine)
+
+    assert cut("in place").in_place and cut("in place, strided").in_place
+    assert not cut("in place", "channels_first").in_place
+    assert cut("joined taps").joined and not cut("rows").in_place
+    assert cut("flat").flat and cut("flat, strided").flat and cut("flat, strided").phases == 2
+
+
+def test_sums_beyond_16_bits_and_beyond_32():
+    """The largest products over many channels; of 2**18 of them int32 wraps, as ONNX says."""
+    for channels in (4096, 1 << 18):
+        for name in ("amx", "vnni", "pairs"):
+            if BY_NAME[name].engine(ConvProblem((1, 1, 1), (1, 1, 1), dtype="uint8")).missing():
+                continue
+            p = ConvProblem((1, 1, channels), (2, 1, channels), dtype="uint8", w_dtype="int8")
+            x = np.full(p.x_shape, 255, np.uint8)
+            w = np.stack([np.full((1, channels), v, np.int8) for v in (127, -128)])
+            plan = BY_NAME[name].serve(p)
+            expected = np.array([255 * 127, 255 * -128], "i8") * channels
+            assert np.array_equal(plan(x, plan.prepare(w)).ravel(), expected.astype("i4"))
+
+
+@pytest.mark.parametrize("name", ["amx", "brain"])
+def test_bfloat16(name):
+    algorithm = dot(name, "bfloat16")
+    for i, text in enumerate(PROBLEMS.values()):
+        layout = ("channels_first", "channels_last")[i % 2]
+        problem = ConvProblem.parse(text).replace(layout=layout, dtype="bfloat16")
+        for kind in ("integers", "reals"):
+            check(algorithm, algorithm.computed(problem), kind)
+
+
+def test_nan_stays_where_it_is_read():
+    """Also where channels do not fill words, and rows do not fill tiles."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    algorithm = dot("amx", "bfloat16")
+    for text in ("n1 c17 h9 w9 k5 r3 s3 p1", "n1 c46 h3 w40 k5 r1 s3 p0,1"):
+        for layout in ("channels_first", "channels_last"):
+            problem = ConvProblem.parse(text).replace(dtype="bfloat16", layout=layout)
+            x = np.ones(problem.array_shapes[0], ml_dtypes.bfloat16)
+            x[(0,) * x.ndim] = np.nan
+            plan = algorithm.serve(problem)
+            y = plan(x, plan.prepare(np.ones(problem.w_shape, ml_dtypes.bfloat16))).astype("f4")
+            y = y if layout == "channels_first" else np.moveaxis(y, -1, 1)
+            met = np.zeros_like(y, bool)
+            met[:, :, : 1 + problem.padding[0][0], : 1 + problem.padding[1][0]] = True
+            assert np.array_equal(np.isnan(y), met)
+
+
+def test_on_any_processor():
+    run_on_haswell(
+        """
+import sys
+sys.path.insert(0, "tests")
+from test_dot import BY_NAME, PROBLEMS, check_exact
+for name in ("in place", "joined taps", "flat, strided"):
+    for layout in ("channels_first", "channels_last"):
+        problem = ConvProblem.parse(PROBLEMS[name]).replace(layout=layout, dtype="int8", y_dtype="int8")
+        check_exact(BY_NAME["pairs"], problem)
+assert "amx-int8" in BY_NAME["amx"].why_not(problem) and "avx512vnni" in BY_NAME["vnni"].why_not(problem)
+"""
+    )
+
+
+def test_says_no_in_words():
+    problem = ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3")
+    assert "only, not float32" in Dot("vnni").why_not(problem)
+    assert "only, not bfloat16" in Dot("vnni").why_not(problem.replace(dtype="bfloat16"))
+    assert code_generation.has() and not code_generation.has("no such instruction")
