@@ -44,6 +44,7 @@ TOOLKIT = (
     "cpu/vectors/instructions.py",
     "cpu/vectors/integers.py",
     "cpu/vectors/matrix_tiles.py",
+    "cpu/vectors/packing.py",
     "cpu/vectors/requantise.py",
     "cpu/vectors/simd.py",
     "cpu/vectors/microkernel.py",

@@ -1,0 +1,57 @@
+"""Integers with kernel columns in words: what the table of all algorithms does not reach."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import convalgos as ca
+from convalgos.core.quantization import Quantization
+from convalgos.cpu.reference import reference
+
+CUTS = (
+    "n1 c2 h9 w130 k2 r3 s3 p2 dilation2 groups2",  # taps apart
+    "n1 c1 w9000 k1 s9 p4",  # rows that are cut
+    "n1 c2 h5 w63 k2 r3 s3 p1 groups2",  # padding behind a whole vector
+    "n1 c1 h5 w10 k1 r3 s3 p15",  # more padding than map
+    "n1 c4 h9 w70 k4 r3 s3 p1 stride3 groups4",  # every third sum
+    "n1 c1 h30 w34 k6 r11 s11 stride4",
+    "n3 c3 d5 h6 w7 k9 t3 r3 s3 p1 groups3",  # 3 filters: two, and one
+)
+OLD = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2"}
+
+
+def wrong(text, y_dtype, w_dtype="int8"):
+    """How many outputs differ from the definition."""
+    p = ca.ConvProblem.parse(f"{text} int8 w_{w_dtype} y_{y_dtype}")
+    rng = np.random.default_rng(0)
+    x, w = (
+        rng.choice(np.array([limits.min, limits.max, 0, 1], dtype), shape)
+        for dtype, shape in ((p.dtype, p.x_shape), (p.w_dtype, p.w_shape))
+        for limits in [np.iinfo(dtype)]
+    )
+    step = Quantization(x_zero_point=-3, y_scale=5000.0, y_zero_point=7 if y_dtype == "uint8" else 0)
+    plan = ca.plan(p, algorithm="cpu.windows")
+    y = plan(x, plan.prepare(w, step))
+    sums = reference(p, x.astype(float) + 3, w.astype(float), None).astype(np.int64).astype(np.int32)
+    expected = sums if y_dtype == "int32" else step.output(p, None).apply(sums, np.dtype(y_dtype), 1)
+    return int(np.count_nonzero(y != expected))
+
+
+@pytest.mark.parametrize("text", CUTS)
+def test_every_cut(text):
+    assert wrong(text, "uint8") == 0
+
+
+def test_without_instructions_for_bytes():
+    """A processor with AVX2 alone: pairs of 16 bits, rows copied byte by byte, runs of outputs."""
+    told = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    told += "from test_windows import CUTS, wrong\n"
+    told += "print([wrong(t, y, w) for t in CUTS[::2] for y, w in (('uint8', 'uint8'), ('int32', 'int8'))])"
+    run = subprocess.run(
+        [sys.executable, "-c", told], env=os.environ | OLD, capture_output=True, text=True, timeout=300
+    )
+    assert run.stdout.strip() == str([0] * 8), run.stderr
