@@ -55,11 +55,7 @@ def _schedule(problem: ConvProblem, m: int, r: int, box: int, threads: int) -> B
 
 def one_box(problem: ConvProblem, m: int, r: int, threads: int) -> BoxSchedule:
     """All tiles of a problem in one box."""
-    transformed = transformed_by(problem, r)
-    assert not isinstance(transformed, str)
-    return search.uncut(BoxSchedule, problem, threads).tiled(
-        (m if transformed[0] else 1, m if transformed[1] else 1)
-    )
+    return search.in_one_box(BoxSchedule, problem, m, r, threads)
 
 
 # --- plan ----------------------------------------------------------------------------------------

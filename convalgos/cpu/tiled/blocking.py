@@ -21,6 +21,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.tiled import short_phases
+from convalgos.cpu.tiled.elements import Elements
 from convalgos.cpu.tiled.geometry import TiledAxis
 from convalgos.cpu.vectors import microkernel, simd
 
@@ -41,7 +42,7 @@ OF_ALL_TILES = (
 OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
 
-class BoxSizes:
+class BoxSizes(Elements):
     """The sizes of everything that a plan on boxes holds. Strides count elements.
 
     Args:
@@ -155,16 +156,12 @@ class BoxSizes:
     # --- channels --------------------------------------------------------------------------------
 
     @cached_attribute
-    def lanes(self) -> int:
-        return simd.lanes(self.problem.itemsize)
-
-    @cached_attribute
     def channel_blocks(self) -> int:
         return -(-self.problem.w_shape[1] // self.lanes)
 
     @cached_attribute
     def filter_blocks(self) -> int:
-        return -(-self.problem.gemm_n // self.lanes)
+        return -(-self.problem.gemm_n // self.sum_lanes)
 
     @property
     def parts(self) -> int:
@@ -179,7 +176,7 @@ class BoxSizes:
     @cached_attribute
     def panel(self) -> int:
         """Elements of a panel of filters."""
-        return self.vectors * self.parts * self.lanes
+        return self.vectors * self.parts * self.sum_lanes
 
     @cached_attribute
     def panels(self) -> int:
@@ -269,7 +266,7 @@ class BoxSizes:
     @property
     def v_point(self) -> int:
         """All input tiles of a box at one point, and a cache line against sets that conflict."""
-        return self.slots * self.slot_tiles * self.v_row + simd.LINE // self.problem.itemsize
+        return self.slots * self.slot_tiles * self.v_row + simd.LINE // self.v_size
 
     @property
     def spare_rows(self) -> int:
@@ -286,17 +283,17 @@ class BoxSizes:
 
     @property
     def m_point(self) -> int:
-        return self.panels * self.m_panel + simd.LINE // self.problem.itemsize
+        return self.panels * self.m_panel + simd.LINE // self.sum_size
 
     @property
     def tile_bytes(self) -> int:
         """Transformed inputs and products of a tile."""
-        return self.points * (self.v_row + self.panels * self.panel) * self.problem.itemsize
+        return self.points * (self.v_row * self.v_size + self.panels * self.panel * self.sum_size)
 
     @cached_attribute
     def point_bytes(self) -> int:
         """Of the transformed filter of one group at a point."""
-        return self.panels * self.panel * self.taps * self.problem.itemsize
+        return self.panels * self.panel * self.taps * self.v_size
 
     @cached_attribute
     def u_bytes(self) -> int:
@@ -308,7 +305,7 @@ class BoxSizes:
     @cached_attribute
     def strip(self) -> int:
         """Rows of tiles whose pixels are gathered at a time: they fit a quarter of L2."""
-        row = self.columns.span(self.box[3]) * self.lanes * self.problem.itemsize
+        row = self.columns.span(self.box[3]) * self.lanes * self.size
         strip = self.box[2]
         while strip > 1 and self.rows.span(strip) * row > cache_sizes()[1] // 4:
             strip -= 1
@@ -321,7 +318,7 @@ class BoxSizes:
         outputs = math.prod(
             n * a.outputs * a.lattices for n, a in ((self.strip, self.rows), (self.box[3], self.columns))
         )
-        return (max(inputs, outputs) + self.lanes) * self.lanes * self.problem.itemsize
+        return (max(inputs, outputs) + self.lanes) * self.lanes * self.size
 
     @property
     def table_bytes(self) -> int:
@@ -336,7 +333,7 @@ class BoxSizes:
     @cached_attribute
     def box_bytes(self) -> int:
         """Transformed inputs and products of a box."""
-        return whole_lines(self.points * (self.v_point + self.m_point) * self.problem.itemsize)
+        return whole_lines(self.points * (self.v_point * self.v_size + self.m_point * self.sum_size))
 
     @property
     def scratch_bytes(self) -> int:

@@ -36,6 +36,7 @@ class BoxPlan(KernelPlan):
             tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
             only `columns` counts. All steps count elements.
         sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
+        others: fields of the record that are not those of maps and sums of one element type.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class BoxPlan(KernelPlan):
         input_tiles: int,
         output_tiles: int,
         sum_panel: int,
+        **others: int,
     ):
         values = box_values(cut) | {
             "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
@@ -53,6 +55,7 @@ class BoxPlan(KernelPlan):
             "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
             "scatter": channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
         }  # fmt: skip
+        values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
         super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes)
         self.cut = cut
@@ -72,7 +75,8 @@ def box_values(cut: BoxSizes) -> dict[str, Any]:
     p = cut.problem
     x_steps, y_steps = (map_strides(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
     values: dict[str, Any] = {
-        "box": 0, "phase": 0, "size": p.itemsize, "tasks": cut.threads, "groups": p.groups,
+        "box": 0, "phase": 0, "x_size": p.itemsize, "y_size": p.itemsize, "fill": 0, "fills_depth": 0,
+        "tasks": cut.threads, "groups": p.groups,
         "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
         "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
         "gather": channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),

@@ -126,7 +126,7 @@ class BoxSchedule(BoxSizes):
         values = self.points * self.parts
         reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + values * self.phases)
         writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
-        return (reads + writes) * self.lanes * self.problem.itemsize
+        return (reads + writes) * self.lanes * self.size
 
     @cached_attribute
     def calls(self) -> float:
@@ -150,7 +150,7 @@ class BoxSchedule(BoxSizes):
     def product_seconds(self, machine: Machine) -> float:
         """Seconds of the products, with filters that come from L3 and from memory meanwhile."""
         tiles = self.busy_tiles * self.slowdown + WAIT * self.rounds
-        speed = machine.peak(self.problem.dtype) * self.product_speed
+        speed = self.peak(machine) * self.product_speed
         return math.hypot(tiles * self.threads * self.product_flops / speed, self.filter_seconds(machine))
 
     def filter_seconds(self, machine: Machine) -> float:

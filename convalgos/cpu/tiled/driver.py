@@ -10,6 +10,9 @@ slice lie one after the other without a gap: they are the rows of one product. S
 as in the largest box. A value at a point is one vector of channels or filters, or two where it is complex:
 one of real parts, then one of imaginary parts.
 
+Elements of x, of gathered pixels (`size`), of V and U, of M (`sum_size`) and of y may differ in size. Padding
+holds `fill`, a word of 8 bytes; where that is not 0, `fills_depth` has slices beyond the map read, too.
+
 An algorithm gives the addresses of the kernels that transform tiles and sum products. Map size, padding,
 stride, dilation, layout, groups and the number of dimensions are dealt with here. Sizes come from
 `blocking.BoxSizes`.
@@ -40,9 +43,10 @@ AXIS_FIELDS = np.dtype(
 """A `TiledAxis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
 
 SIZES = arguments(
-    "box phase size lanes parts tasks groups images cuts_n channels filters channel_blocks filter_blocks "
-    "points panel panels vectors slice_taps chunk slot_step slot_tiles strip v_row v_point m_panel m_point "
-    "own_bytes table_bytes box_bytes x_n x_c y_n y_k row_tiles offsets phase_places point_taps "
+    "box phase size lanes x_size v_size sum_size sum_lanes y_size parts tasks groups images cuts_n channels "
+    "filters channel_blocks filter_blocks points panel panels vectors slice_taps chunk slot_step slot_tiles "
+    "strip v_row v_point m_panel m_point own_bytes table_bytes box_bytes fill fills_depth x_n x_c y_n y_k "
+    "row_tiles offsets phase_places point_taps "
     "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
 BOX_ARGUMENTS = np.dtype(
@@ -96,6 +100,17 @@ def span(axis: Any, tiles: int) -> Any:
 
 
 @jit.helper
+def fill_pixels(address: int, count: int, word: int) -> None:
+    """Some bytes, a multiple of 8: what the border of a map holds."""
+    if word == 0:
+        zero_bytes(address, count)
+    else:
+        words = carray(pointer(address), count // 8, np.int64)
+        for i in range(count // 8):
+            words[i] = word
+
+
+@jit.helper
 def transform_inputs(a: Any, source: int, width: int, strip: int, tiles_w: int, v: int) -> None:
     """All tiles of a strip of rows: source (row, column, lane) -> V, for one vector of channels."""
     pixel = a.lanes * a.size
@@ -111,10 +126,10 @@ def transform_inputs(a: Any, source: int, width: int, strip: int, tiles_w: int, 
                 row = i * a.rows.outputs * a.rows.step + lattice_h * a.rows.stride + phase_h * a.rows.dilation
                 column = lattice_w * a.columns.stride + phase_w * a.columns.dilation
                 first = source + (row * width + column) * pixel
-                target = v + places[phase] * a.channel_blocks * a.parts * pixel
+                target = v + places[phase] * a.channel_blocks * a.parts * a.lanes * a.v_size
                 tile_step = a.columns.outputs * a.columns.step * a.lanes
                 call(a.input_tiles, (first, down, across, tile_step, tiles_w, target, a.v_row, a.v_point))
-            v += tiles_w * a.v_row * a.size
+            v += tiles_w * a.v_row * a.v_size
 
 
 @jit.specialise
@@ -139,22 +154,25 @@ def read_box() -> Callable[..., None]:
             height = span(a.rows, strip)
             row0, row1 = max(0, -top), min(height, a.rows.size - top)
             if max(row0, column0) > 0 or row1 < height or column1 < width:
-                zero_bytes(own, height * width * pixel)
+                fill_pixels(own, height * width * pixel, a.fill)
             for item in range(first, last):
                 n, block = item // a.channel_blocks, item % a.channel_blocks
                 channels = min(a.lanes, a.channels - block * a.lanes)
                 x = (box.n0 + n) * a.x_n + (box.group * a.channels + block * a.lanes) * a.x_c
                 for slot in range(slots):
                     d = box.o0 * a.depth.stride - a.depth.pad + slot * a.slot_step
-                    if d < 0 or d >= a.depth.size:
+                    outside = d < 0 or d >= a.depth.size
+                    if outside and not a.fills_depth:
                         continue  # the products leave it out
+                    if outside:
+                        fill_pixels(own, height * width * pixel, a.fill)
                     plane = x + d * a.depth.x + (left + column0) * a.columns.x
-                    for row in range(row0, row1):
-                        source = a.x + (plane + (top + row) * a.rows.x) * a.size
+                    for row in range(row0, row0 if outside else row1):
+                        source = a.x + (plane + (top + row) * a.rows.x) * a.x_size
                         target = own + (row * width + column0) * pixel
                         call(a.gather, (source, a.x_c, a.columns.x, channels, column1 - column0, target))
                     v = slot * a.slot_tiles + n * image_tiles(a, box) + (h - box.h0) * tiles_w * a.row_tiles
-                    v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.size
+                    v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.v_size
                     transform_inputs(a, own, width, strip, tiles_w, v)
 
     return read_box
@@ -195,12 +213,12 @@ def multiply_box() -> Callable[..., None]:
         box = box_of(a, index)
         fill_row_table(a, box, own)
         per_slice = (box.n1 - box.n0) * image_tiles(a, box)
-        products = shared + a.points * a.v_point * a.size
+        products = shared + a.points * a.v_point * a.v_size
         point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
-            v = shared + point * a.v_point * a.size
-            m = products + (point * a.m_point + panel * a.m_panel) * a.size
+            v = shared + point * a.v_point * a.v_size
+            m = products + (point * a.m_point + panel * a.m_panel) * a.sum_size
             u = ((box.group * a.points + point) * a.panels + panel) * a.depth.taps * a.slice_taps
             o = box.o0
             while o < box.o1:  # output slices with the same taps in depth are one product
@@ -209,13 +227,13 @@ def multiply_box() -> Callable[..., None]:
                 while end < box.o1 and depth_taps(a, end) == (tap0, tap1):
                     end += 1
                 row, rows = (o - box.o0) * per_slice, (end - o) * per_slice
-                target = m + row * a.panel * a.size
+                target = m + row * a.panel * a.sum_size
                 if tap0 == tap1:
-                    zero_bytes(target, rows * a.panel * a.size)
+                    zero_bytes(target, rows * a.panel * a.sum_size)
                 else:
                     skip = tap0 * a.slice_taps + point_taps[point, 0]
                     taps = (tap1 - tap0 - 1) * a.slice_taps + point_taps[point, 1]
-                    weights = a.w + (u + skip) * a.panel * a.size
+                    weights = a.w + (u + skip) * a.panel * a.v_size
                     offsets = a.offsets + skip * 8
                     call(a.sum_panel, (v, own + row * 8, rows, offsets, taps, a.chunk, weights, target))
                 o = end
@@ -229,19 +247,19 @@ def multiply_box() -> Callable[..., None]:
 @jit.helper
 def transform_outputs(a: Any, m: int, strip: int, tiles_w: int, target: int, width: int) -> None:
     """All tiles of a strip of rows: M -> target (row, column, lane), for one vector of filters."""
-    down = a.rows.lattices * width * a.lanes
-    across = a.columns.lattices * a.lanes if a.columns.outputs > 1 else down
-    tile_step = a.columns.outputs * a.columns.lattices * a.lanes
+    down = a.rows.lattices * width * a.sum_lanes
+    across = a.columns.lattices * a.sum_lanes if a.columns.outputs > 1 else down
+    tile_step = a.columns.outputs * a.columns.lattices * a.sum_lanes
     rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
     for i in range(strip):
         for lattice in range(a.rows.lattices * a.columns.lattices):
             row = i * a.rows.outputs * a.rows.lattices + lattice // a.columns.lattices
-            first = target + (row * width + lattice % a.columns.lattices) * a.lanes * a.size
+            first = target + (row * width + lattice % a.columns.lattices) * a.sum_lanes * a.sum_size
             call(
                 a.output_tiles,
                 (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step, rows, columns),
             )
-            m += tiles_w * a.panel * a.size
+            m += tiles_w * a.panel * a.sum_size
 
 
 @jit.specialise
@@ -251,10 +269,10 @@ def write_box() -> Callable[..., None]:
     def write_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
         a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
-        pixel = a.lanes * a.size
+        pixel = a.sum_lanes * a.sum_size
         tiles_w = box.w1 - box.w0
         per_image = image_tiles(a, box)
-        products = shared + a.points * a.v_point * a.size
+        products = shared + a.points * a.v_point * a.v_size
         left = box.w0 * a.columns.outputs * a.columns.lattices
         width = tiles_w * a.columns.outputs * a.columns.lattices  # the last tile may reach beyond y
         for h in range(box.h0, box.h1, a.strip):
@@ -263,17 +281,21 @@ def write_box() -> Callable[..., None]:
             rows = min(a.rows.size_out - top, strip * a.rows.outputs * a.rows.lattices)
             for item in range(first, last):
                 n, block = item // a.filter_blocks, item % a.filter_blocks
-                k = box.group * a.filters + block * a.lanes
-                filters = min(a.lanes, a.filters - block * a.lanes)
+                k = box.group * a.filters + block * a.sum_lanes
+                filters = min(a.sum_lanes, a.filters - block * a.sum_lanes)
                 for o in range(box.o0, box.o1):
                     m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_image
                     m += (h - box.h0) * tiles_w * a.row_tiles
-                    m = block // a.vectors * a.m_panel + m * a.panel + block % a.vectors * a.parts * a.lanes
-                    transform_outputs(a, products + m * a.size, strip, tiles_w, own, width)
+                    m = (
+                        block // a.vectors * a.m_panel
+                        + m * a.panel
+                        + block % a.vectors * a.parts * a.sum_lanes
+                    )
+                    transform_outputs(a, products + m * a.sum_size, strip, tiles_w, own, width)
                     y = (box.n0 + n) * a.y_n + k * a.y_k + o * a.depth.y + top * a.rows.y + left * a.columns.y
                     for row in range(rows):
-                        source, target = own + row * width * pixel, a.y + (y + row * a.rows.y) * a.size
-                        bias, pixels = a.bias + k * a.size, min(width, a.columns.size_out - left)
+                        source, target = own + row * width * pixel, a.y + (y + row * a.rows.y) * a.y_size
+                        bias, pixels = a.bias + k * a.sum_size, min(width, a.columns.size_out - left)
                         call(a.scatter, (source, bias, a.relu, a.y_k, a.columns.y, filters, pixels, target))
 
     return write_box

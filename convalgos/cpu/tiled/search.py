@@ -12,7 +12,7 @@ from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
-from convalgos.cpu.tiled.geometry import plane
+from convalgos.cpu.tiled.geometry import plane, transformed_by
 
 UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
 LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
@@ -31,13 +31,21 @@ def uncut(kind: type[S], problem: ConvProblem, threads: int) -> S:
 
 @lru_cache(512)
 def _uncut(kind: Any, problem: ConvProblem, threads: int) -> Any:
-    known = {} if kind is BoxSchedule else _of_all_kinds(problem, threads)
+    same = kind is not BoxSchedule and kind.lanes is BoxSchedule.lanes  # of the same elements
+    known = _of_all_kinds(problem, threads) if same else {}
     return kind(problem.as_3d, *plane(problem), ONE_BOX, True, threads, known)
 
 
 def _of_all_kinds(problem: ConvProblem, threads: int) -> dict[str, Any]:
     base = uncut(BoxSchedule, problem, threads)
     return {name: getattr(base, name) for name in OF_ALL_KINDS}
+
+
+def in_one_box(kind: type[S], problem: ConvProblem, m: int, r: int, threads: int) -> S:
+    """All tiles of F(m, r) of a problem that `transformed_by` accepts, in one box."""
+    transformed = transformed_by(problem, r)
+    assert not isinstance(transformed, str)
+    return uncut(kind, problem, threads).tiled((m if transformed[0] else 1, m if transformed[1] else 1))
 
 
 def best(whole: S, box: int = 0) -> S:

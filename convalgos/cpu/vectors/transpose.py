@@ -27,15 +27,24 @@ def transpose(v: Vec, rows: Sequence[Any]) -> list[Any]:
 
 
 def _transpose_blocks(v: Vec, r: list[Any]) -> list[Any]:
-    """Transposes each 16-byte block of 2 or 4 rows in place."""
-    n = v.lanes
-    starts = range(0, n, len(r))
+    """Transposes each 16-byte block of a power of 2 rows in place."""
+    n, rows = v.lanes, len(r)
+    starts = range(0, n, rows)
+    if (
+        rows == 2 or rows > 4
+    ):  # halves of blocks, row by row of both halves: 2, 4, 8, ... of them side by side
+        for _ in range(rows.bit_length() - 1):
+            pairs = zip(r[: rows // 2], r[rows // 2 :], strict=True)
+            orders = [
+                [s + source * n + half + e for s in starts for e in range(rows // 2) for source in (0, 1)]
+                for half in (0, rows // 2)
+            ]
+            r = [v.shuffle(a, b, order) for a, b in pairs for order in orders]
+        return r
 
     def pick(a: Any, b: Any, order: Sequence[tuple[int, int]]) -> Any:
         return v.shuffle(a, b, [s + source * n + e for s in starts for source, e in order])
 
-    if len(r) == 2:
-        return [pick(r[0], r[1], [(0, e), (1, e)]) for e in (0, 1)]
     low = [pick(r[i], r[i + 1], [(0, 0), (1, 0), (0, 1), (1, 1)]) for i in (0, 2)]
     high = [pick(r[i], r[i + 1], [(0, 2), (1, 2), (0, 3), (1, 3)]) for i in (0, 2)]
     halves = ([(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 2), (0, 3), (1, 2), (1, 3)])

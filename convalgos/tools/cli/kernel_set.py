@@ -51,6 +51,7 @@ from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
+from convalgos.tools.cli.integer_kernels import integer_kernels
 
 BYTES = {"float32": 4, "float64": 8}
 SHORT = {"int8": ("int8", "uint8"), "bfloat16": ("bfloat16",)}  # types of x
@@ -70,7 +71,7 @@ class Kernel(NamedTuple):
         getattr(import_module(self.module), self.name)(*self.parameters)
 
 
-def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True) -> list[Kernel]:
+def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool = True) -> list[Kernel]:
     """The kernels that problems of some dtypes may need.
 
     Args:
@@ -79,6 +80,8 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64"), groups: bool = True)
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
+    if "int8" in dtypes:
+        found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
     for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
         found += _of_size(size, simd.lanes(size), groups)
     for dtype in (x for short in dtypes for x in SHORT.get(short, ())):

@@ -1,0 +1,73 @@
+"""Plans on boxes of tiles of problems of integers: zero points, offsets and the output step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
+from convalgos.cpu.layout import byte_pixels
+from convalgos.cpu.layout.byte_pixels import MIDDLE, STEP_FIELDS
+from convalgos.cpu.runtime.plan import Packed, Workspace
+from convalgos.cpu.tiled.box_plan import BoxPlan
+
+
+class IntegerWorkspace(Workspace):
+    """With the output step of a run. `bias` are offsets and behind them multipliers."""
+
+    def __init__(self, record: np.ndarray, scratch_bytes: int, bias: np.ndarray):
+        super().__init__(record, scratch_bytes, bias)
+        self.step = np.zeros(1, STEP_FIELDS)
+        self.step["multipliers"] = self.bias.nbytes // 2
+        self.arguments.bias, self.arguments.relu = self.bias_address, self.step.ctypes.data
+
+
+class IntegerBoxPlan(IntegerPlan, BoxPlan):
+    """Its inputs are gathered as 16-bit integers between -128 and 127. Subclasses implement `pack`."""
+
+    def new_workspace(self) -> IntegerWorkspace:
+        tables = np.zeros(2 * (self.problem.K + self.cut.sum_lanes), np.int32)
+        return IntegerWorkspace(self.record, self._scratch_bytes, tables)
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return IntegerPlan.prepare_filter(self, w)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        raise TypeError("filters of integers are packed with their zero points: see `pack`")
+
+    def middle_offset(self, w: np.ndarray) -> np.ndarray:
+        """int32 (K,): what sums lack where x has lost `MIDDLE`; w (K, ...) has no zero point any more."""
+        if self.problem.dtype == "int8":
+            return np.zeros(self.problem.K, np.int32)
+        sums: np.ndarray = MIDDLE * w.reshape(self.problem.K, -1).sum(1, dtype=np.int64)
+        return sums.astype(np.int32)
+
+    def start(
+        self,
+        x: np.ndarray,
+        packed: Packed,
+        offset: np.ndarray,
+        w: IntegerFilter,
+        y: np.ndarray,
+        workspace: Any,
+    ) -> None:
+        """Run the boxes on a packed filter whose sums lack `offset`."""
+        arguments, filters = workspace.arguments, self.problem.K
+        offsets, multipliers = workspace.bias.reshape(2, -1)
+        np.add(w.offset, offset, out=offsets[:filters])
+        if w.output is not None:
+            multipliers[:filters].view(np.float32)[:] = w.output.multiplier
+            for name in ("before", "low", "high", "after"):
+                workspace.step[name] = getattr(w.output, name)
+        pad = w.pad if self.problem.dtype == "int8" else w.pad - MIDDLE
+        arguments.fill = (pad & 0xFFFF) * 0x0001000100010001 - (pad < 0) * (1 << 64)
+        arguments.x, arguments.w, arguments.y = self._address(x), packed.address, self._address(y)
+        self.launch_steps(workspace)
+
+
+def output_kind(y_dtype: str) -> tuple[int, int]:
+    """What `byte_pixels.scatter_sums` writes of a type of y, and the bytes of an element."""
+    if y_dtype == "int32":
+        return byte_pixels.WORDS, 4
+    return (byte_pixels.FLOATS, 4) if y_dtype == "float32" else (byte_pixels.BYTES, 1)
