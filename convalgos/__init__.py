@@ -34,6 +34,7 @@ __all__ = [
     "find",
     "forget_plans",
     "plan",
+    "quantized",
     "register",
     "select",
     "signal",
@@ -45,8 +46,8 @@ sys.modules[f"{__name__}.wisdom"] = wisdom  # so that `import convalgos.wisdom` 
 
 
 def __getattr__(name: str) -> Any:
-    if name == "signal":  # it imports SciPy: only when asked for
-        return import_module("convalgos.signal")
+    if name in ("quantized", "signal"):  # these few need; signal imports SciPy
+        return import_module(f"convalgos.{name}")
     if name == "capture":
         return import_module("convalgos.select.measure.capture").capture
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")

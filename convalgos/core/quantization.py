@@ -47,7 +47,8 @@ class OutputStep(NamedTuple):
         """
         over = [1] * sums.ndim
         over[channels] = -1
-        v = sums.astype(np.float32) * self.multiplier.reshape(over)
+        with np.errstate(over="ignore"):  # what is beyond float32 is clipped, too
+            v = sums.astype(np.float32) * self.multiplier.reshape(over)
         if dtype.kind == "f":
             return np.asarray(np.maximum(v, np.float32(self.low)))
         v += np.float32(self.before)
@@ -117,16 +118,20 @@ class Quantization:
         """The output step; None where y is the sums.
 
         Raises:
-            ValueError: an activation that is no limit of integers.
+            ValueError: an activation that is no limit of integers; a multiplier beyond float32.
         """
         if problem.y_dtype == "int32":
             return None
-        product = np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
+        with np.errstate(over="ignore"):
+            product = np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)
+            multiplier = product / np.float32(self.y_scale)
+        if not (np.isfinite(product).all() and np.isfinite(multiplier).all()):
+            told = ", ".join(f"{n}={shown(getattr(self, n))}" for n in ("x_scale", "w_scale", "y_scale"))
+            raise ValueError(f"{told}: x_scale * w_scale / y_scale must be finite in float32")
         low, high = _limits(problem, activation)
         if problem.y_dtype == "float32":
             return OutputStep(_of_filters(product, problem), 0.0, low, high, 0)
         of_y, zero_point = np.iinfo(problem.y_dtype), int(self.y_zero_point)
-        multiplier = product / np.float32(self.y_scale)
         least = max(of_y.min - zero_point, float(np.float32(low / self.y_scale)))
         most = min(of_y.max - zero_point, float(np.float32(high / self.y_scale)))
         first = zero_point if self.rounding == "onnx" else 0

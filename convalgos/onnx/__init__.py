@@ -1,12 +1,17 @@
-"""ONNX: `convalgos.onnx.ops()` gives the operators Conv and ConvTranspose for onnx's reference evaluator."""
+"""ONNX: `convalgos.onnx.ops()` gives operators of convolution for onnx's reference evaluator.
+
+`convalgos.onnx.fuse_quantized(model)` makes the convolutions of a model in QDQ form those of integers.
+"""
 
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ops"]
+__all__ = ["fuse_quantized", "ops"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ops":  # importing it needs onnx
         return import_module("convalgos.onnx.operators").ops
+    if name == "fuse_quantized":
+        return import_module("convalgos.onnx.fusion").fuse_quantized
     raise AttributeError(f"module 'convalgos.onnx' has no attribute {name!r}")

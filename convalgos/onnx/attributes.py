@@ -72,8 +72,13 @@ def conv_problem(
     group: int | None = None,
     auto_pad: str | None = None,
     kernel_shape: Sequence[int] | None = None,
+    w_dtype: str | None = None,
+    y_dtype: str | None = None,
+    scales: str = "per_tensor",
 ) -> ConvProblem:
     """The problem of a Conv node, from its attributes as ONNX defines them; None is an absent one.
+
+    w_dtype, y_dtype, scales: of the nodes that convolve integers.
 
     Raises:
         ValueError: they are not valid.
@@ -97,6 +102,9 @@ def conv_problem(
         tuple(sizes("dilations", dilations, ndim, 1, 1)),
         1 if group is None else group,
         dtype=dtype,
+        w_dtype=w_dtype,
+        y_dtype=y_dtype,
+        scales=scales,
     )
     if auto_pad == "SAME_LOWER":
         problem = problem.replace(padding=_swapped(problem.padding))

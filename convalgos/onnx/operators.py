@@ -1,4 +1,4 @@
-"""ONNX models on convalgos: the operators Conv and ConvTranspose for `onnx.reference.ReferenceEvaluator`.
+"""ONNX models on convalgos: operators for `onnx.reference.ReferenceEvaluator`.
 
 Importing this module needs `onnx` (pip install 'convalgos[bench]').
 """
@@ -14,13 +14,18 @@ from onnx.reference.op_run import OpRun
 from convalgos.api.forward import conv
 from convalgos.api.types import Mode
 from convalgos.core.problem import ConvProblem
+from convalgos.onnx import quantized_operators
 from convalgos.onnx.attributes import CONV, CONV_TRANSPOSE, checked_attributes, conv_problem, sizes
+from convalgos.onnx.nodes import NodeOp, check_dimensions, inputs_of
 
 Choice = str | Callable[[ConvProblem], str]
 
 
 def ops(algorithm: Choice = "auto") -> list[type[OpRun]]:
-    """The operators, to be given to an evaluator of a model.
+    """Conv, ConvTranspose, QLinearConv, ConvInteger, QuantizeLinear and DequantizeLinear for an evaluator.
+
+    Those of integers give the bits of ONNX Runtime. A model in QDQ form, with DequantizeLinear and
+    QuantizeLinear around its convolutions, does so after `convalgos.onnx.fuse_quantized`.
 
     Args:
         algorithm: "auto"; or an id, and a node that it cannot serve raises `Unsupported`; or a function
@@ -31,28 +36,19 @@ def ops(algorithm: Choice = "auto") -> list[type[OpRun]]:
         >>> outputs = evaluator.run(None, {"data": x})  # doctest: +SKIP
     """
     choose = algorithm if callable(algorithm) else lambda problem: algorithm
-    return [type(op.__name__, (op,), {"choose": staticmethod(choose)}) for op in (Conv, ConvTranspose)]
+    operators = (Conv, ConvTranspose, *quantized_operators.OPERATORS)
+    return [type(op.__name__, (op,), {"choose": staticmethod(choose)}) for op in operators]
 
 
-class _ConvOp(OpRun):
-    op_domain = ""
+class _ConvOp(NodeOp):
     known: ClassVar[tuple[str, ...]]  # its attributes
-    choose: ClassVar[Callable[[ConvProblem], str]]
 
-    def _run(self, *inputs: Any, **attributes: Any) -> tuple[np.ndarray]:
-        """ValueError names the node where its inputs or attributes are not valid."""
-        try:
-            if not 2 <= len(inputs) <= 3 or any(array is None for array in inputs[:2]):
-                raise ValueError("it must have an input, a filter and perhaps a bias")
-            x, w, b = (*inputs, None)[:3]
-            if x.ndim != w.ndim or not 3 <= x.ndim <= 5:
-                raise ValueError(f"input {x.shape} and filter {w.shape} must have 3, 4 or 5 dimensions")
-            return (self._serve(x, w, b, **checked_attributes(attributes, self.known)),)
-        except ValueError as error:
-            name = self.onnx_node.name or ", ".join(self.onnx_node.output)
-            raise ValueError(f"{self.onnx_node.op_type} node {name!r}: {error}") from None
+    def _serve(self, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> np.ndarray:
+        x, w, b = inputs_of(inputs, 2, 3, "an input, a filter and perhaps a bias")
+        check_dimensions(x, w)
+        return self._convolve(x, w, b, **checked_attributes(attributes, self.known))
 
-    def _serve(self, x: Any, w: Any, b: Any, **attributes: Any) -> np.ndarray:
+    def _convolve(self, x: Any, w: Any, b: Any, **attributes: Any) -> np.ndarray:
         raise NotImplementedError
 
     def _conv(self, p: ConvProblem, x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
@@ -68,7 +64,7 @@ class Conv(_ConvOp):
 
     known = CONV
 
-    def _serve(
+    def _convolve(
         self,
         x: np.ndarray,  # (N, C, *spatial)
         w: np.ndarray,  # (K, C/group, *kernel)
@@ -87,7 +83,7 @@ class ConvTranspose(_ConvOp):
 
     known = CONV_TRANSPOSE
 
-    def _serve(
+    def _convolve(
         self,
         x: np.ndarray,  # (N, C, *spatial)
         w: np.ndarray,  # (C, K/group, *kernel)
