@@ -51,9 +51,9 @@ def counted(monkeypatch):
             seen["operator"] += 1
             return operator(*inputs)
 
-    def in_own_form(self, w):
+    def in_own_form(self, *given):
         seen["prepared"] += 1
-        return own_form(self, w)
+        return own_form(self, *given)
 
     cell = next(
         c for c in ct.functions.autograd.conv.__closure__ if getattr(c.cell_contents, "directly", None)
@@ -65,9 +65,14 @@ def counted(monkeypatch):
     cell.cell_contents = before
 
 
-def check(module, x=X):
+def functional(module):
+    """The same call by the function."""
+    return lambda x: ct.conv2d(x, module.weight, module.bias, module.stride, module.padding)
+
+
+def check(module, x=X, call=None):
     with torch.no_grad():
-        torch.testing.assert_close(module(x), expected(module, x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((call or module)(x), expected(module, x), rtol=1e-4, atol=1e-4)
 
 
 def test_a_filter_is_prepared_once(counted):
@@ -96,6 +101,9 @@ WRITES = {  # everything that may change a filter: (module) -> None
     "data copied to": lambda m: m.weight.data.copy_(torch.ones(6, 4, 3, 3)),
     "data in place": lambda m: m.weight.data.add_(1),
     "numpy": lambda m: np.negative(w := m.weight.detach().numpy(), out=w),
+    "data turned": lambda m: setattr(m.weight, "data", m.weight.data.transpose(2, 3)),
+    "data cut": lambda m: [setattr(p, "data", p.data[:5]) for p in (m.weight, m.bias)],
+    "an element by numpy": lambda m: np.put(m.weight.detach().numpy(), 101, 9),
     "to and back": lambda m: m.double().float().weight.add_(1),
     "the bias": lambda m: m.bias.add_(1),
     "the data of the bias": lambda m: m.bias.data.add_(1),
@@ -108,14 +116,15 @@ WRITES = {  # everything that may change a filter: (module) -> None
 
 @pytest.mark.parametrize("write", WRITES)
 def test_no_filter_is_out_of_date(write):
-    module = layer()
-    check(module)
-    check(module)
-    before = expected(module)
-    with torch.no_grad():
-        WRITES[write](module)
-    check(module)
-    assert not torch.equal(before, expected(module))  # the change shows
+    module, same = layer(), layer()
+    for m, call in ((module, module), (same, functional(same))):
+        for _ in range(2):
+            check(m, call=call)
+        before = expected(m)
+        with torch.no_grad():
+            WRITES[write](m)
+        check(m, call=call)
+        assert not torch.equal(before, expected(m))  # the change shows
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
@@ -157,7 +166,7 @@ def test_copies_of_a_module_prepare_their_own():
     ]  # fmt: skip
     shallow = copy.copy(module)
     for other in copies:
-        assert other.__dict__[inference.ATTRIBUTE]._held is None
+        assert other.__dict__[inference.ATTRIBUTE].held is None
         with torch.no_grad():
             other.weight.add_(1)
         check(other)
@@ -186,7 +195,7 @@ def test_shapes_are_bounded_and_all_is_forgotten(counted):
     module = layer()
     for size in range(5, 15):
         check(module, torch.ones(1, 4, size, size))
-    held = module.__dict__[inference.ATTRIBUTE]._held
+    held = module.__dict__[inference.ATTRIBUTE].held
     assert len(held.steps) == inference.SHAPES
     before = counted["prepared"]
     check(module, torch.ones(1, 4, 14, 14))
@@ -201,11 +210,14 @@ def test_shapes_are_bounded_and_all_is_forgotten(counted):
     assert inference.ATTRIBUTE not in module.__dict__
 
 
-def test_memory_that_other_processes_may_write_is_read_each_time(counted):
-    module = layer()
+def test_memory_that_other_processes_may_write_is_read_each_time():
+    module = nn.Conv2d(40, 50, 3).eval()  # of a filter that is too large to be compared as a whole
     module.weight.share_memory_()
-    check(module), check(module)
-    assert counted["prepared"] == 2
+    ct.replace(module)
+    x = torch.ones(1, 40, 4, 4)
+    check(module, x)
+    module.weight.detach().numpy()[7, 7] = 9
+    check(module, x)
 
 
 def test_parameters_made_in_inference_mode():
@@ -217,16 +229,18 @@ def test_parameters_made_in_inference_mode():
         check(module)
 
 
-def test_threads_share_a_module():
+@pytest.mark.parametrize("by", ["module", "function"])
+def test_threads_share_a_module(by):
     module, failed = layer(), []
     inputs = [torch.full((1, 4, n, n), 1.0) for n in range(5, 12)]
     answers = [expected(module, x) for x in inputs]
+    call = module if by == "module" else functional(module)
 
     def use():
         with torch.no_grad():
             for turn in range(40):
                 at = turn % len(inputs)
-                if not torch.allclose(module(inputs[at]), answers[at], atol=1e-3):
+                if not torch.allclose(call(inputs[at]), answers[at], atol=1e-3):
                     failed.append(at)
 
     threads = [threading.Thread(target=use) for _ in range(3)]
@@ -236,6 +250,36 @@ def test_threads_share_a_module():
 
 
 # --- where an operator is asked for ----------------------------------------------------------
+
+
+def test_functions_see_what_is_asked_for_after_calls_for_numbers_alone():
+    module = layer()
+    call = functional(module)
+    check(module, call=call), check(module, call=call)
+    y = call(X)
+    assert y.requires_grad
+    y.sum().backward()
+    assert module.weight.grad is not None
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            assert call(X).dtype == torch.bfloat16
+        with FlopCounterMode(display=False) as flops:
+            call(X)
+        assert flops.get_total_flops() == 2 * 2 * 6 * 4 * 9 * 81
+        negated = torch._neg_view(X)
+        torch.testing.assert_close(call(negated), expected(module, -X), rtol=1e-4, atol=1e-4)
+        assert call(X.as_subclass(type("Tagged", (torch.Tensor,), {}))).__class__.__name__ == "Tagged"
+        for other in (module.weight[:, :3], module.weight.double(), module.weight.to_sparse()):
+            with pytest.raises((ValueError, TypeError)):
+                ct.conv2d(X, other, module.bias, padding=1)
+        with pytest.raises(TypeError, match=r"bias has dtype torch\.float64, but input torch\.float32"):
+            ct.conv2d(X, module.weight, module.bias.double(), padding=1)
+        with pytest.raises((ValueError, TypeError), match=r"stride=1\.0"):
+            ct.conv2d(X, module.weight, module.bias, 1.0, 1)
+        last = module.weight.to(memory_format=torch.channels_last)
+        y = ct.conv2d(X, last, module.bias, padding=1)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+    check(module, call=call)
 
 
 def test_gradients_are_recorded_in_eval_too(counted):

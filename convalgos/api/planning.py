@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from convalgos.api.types import Device, Effort, Names, OnMiss
-from convalgos.core import allocator, arguments, plan_cache, profiles, workspaces
+from convalgos.core import allocator, arguments, plan_cache, profiles, recent_filters, workspaces
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import memory_bytes
@@ -320,5 +320,6 @@ def forget_plans() -> None:
     """
     plan_cache.forget_all_plans()
     shape_buckets.forget_choices()
+    recent_filters.forget_recent()
     workspaces.release_workspaces()
     allocator.release_arrays()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from convalgos.core import epilogue, workspaces
+from convalgos.core import epilogue, recent_filters, workspaces
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
@@ -62,6 +62,7 @@ class Plan(Tabular, ABC):
 
     choice: Choice = NOT_CHOSEN
     _quick: QuickCall | None = None
+    _where: Callable[[np.ndarray], int] | None = None  # the address of an array; None: filters are not kept
 
     def __init__(
         self, problem: ConvProblem, algorithm: Named, workspace_bytes: int = 0, *, device: str = "cpu"
@@ -119,8 +120,8 @@ class Plan(Tabular, ABC):
         Args:
             x: (N, C, *spatial), or (N, *spatial, C) when the problem's layout is channels_last; backward_data
                 takes dy (N, K, *spatial_out) here.
-            w: what `prepare` returned, or a filter, which is then prepared for this call only;
-                backward_weights takes dy here.
+            w: what `prepare` returned, or a filter, which is then prepared in this call, or was in an earlier
+                one where it is small and every byte is the same; backward_weights takes dy here.
             bias: (K,) or None; backward_data, as a transposed convolution, takes (C,), backward_weights None.
             out: array for the result, written whole; a new one is allocated when None. It may be of any
                 strides, alignment and byte order, and overlap the other arrays of the call.
@@ -140,13 +141,17 @@ class Plan(Tabular, ABC):
         if watchers and self.choice.watched:
             tell(self.problem)
         if (
-            self._quick is not None and type(x) is np.ndarray and type(w) is PreparedFilter
-            and w.key is self._key and residual is None and (activation is None or activation == "relu")
+            self._quick is not None and type(x) is np.ndarray and residual is None
+            and (activation is None or activation == "relu")
         ):  # fmt: skip
-            target = self._new_target() if out is None else out
-            y = self._quick(x, w.data, target, bias, activation is not None)
-            if y is not None:
-                return y
+            known: Any = w
+            if type(w) is np.ndarray and self._where is not None:
+                known = recent_filters.find_recent(self._key, self._where(w), w)
+            if type(known) is PreparedFilter and known.key is self._key:
+                target = self._new_target() if out is None else out
+                y = self._quick(x, known.data, target, bias, activation is not None)
+                if y is not None:
+                    return y
         return self._call(x, w, bias, out, activation, residual)
 
     def __repr__(self) -> str:
@@ -213,7 +218,7 @@ class Plan(Tabular, ABC):
         given = None  # the filter, or dy, where it comes as it is
         if type(w) is not PreparedFilter:
             given = self._checked(self._w_name, w, self._w_shape)
-            w = self._in_own_form(given)
+            w = recent_filters.prepare_recent(self, given)
         elif w.key is not self._key:
             if w.key != self._key:
                 raise ValueError(f"w was prepared for {w.key}, not for {self._key}")

@@ -77,7 +77,7 @@ class RereadPlan(Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes)
         self._inner = inner
         self._shapes = inner.problem.array_shapes
-        self._quick = inner.quick_call(problem)
+        self._quick, self._where = inner.quick_call(problem), inner._where
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(w.reshape(self._shapes[1]))

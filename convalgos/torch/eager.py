@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from convalgos.core.arrays import as_numpy
+
+BFLOAT16 = torch.bfloat16
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 is_autocast, profiling = torch.is_autocast_enabled, torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 function_modes, dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 transforms, tracing_state = torch._C._are_functorch_transforms_active, torch._C._get_tracing_state
-keys_of = torch._C._dispatch_keys
 
 
-def _plain() -> frozenset[int]:
-    """What torch dispatches ordinary tensors of the CPU by; sparse or mapped ones have other keys."""
-    with torch.inference_mode():
-        without_gradients = torch.empty(0)
-    return frozenset(keys_of(tensor).raw_repr() for tensor in (torch.empty(0), without_gradients))
+def is_idle() -> bool:
+    """Whether no graph, mode, transform, autocast or profiler is at work."""
+    if is_compiling() or function_modes() or dispatch_modes() or transforms() or profiling():
+        return False
+    return tracing_state() is None and forward_ad._current_level < 0 and not is_autocast("cpu")
 
 
-PLAIN = _plain()
+def is_differentiated(*tensors: Any) -> bool:
+    """Whether torch records what is computed of some tensors, for their gradients."""
+    return is_grad_enabled() and any(
+        isinstance(tensor, Tensor) and tensor.requires_grad for tensor in tensors
+    )
+
+
+def plain_values(tensor: Any) -> np.ndarray | None:
+    """A view of the numbers of an ordinary tensor of the CPU; None of others, as sparse and negated ones."""
+    kind = type(tensor)
+    if kind is not Tensor and kind is not nn.Parameter:
+        return None
+    try:
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        values: np.ndarray = tensor.numpy() if tensor.dtype is not BFLOAT16 else as_numpy("tensor", tensor)
+    except (TypeError, RuntimeError):  # torch's words for what does not lie there as it is
+        return None
+    return values
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
-    """Whether no gradient, graph, mode, transform, autocast or profiler is at work on tensors of the CPU."""
-    if is_compiling() or function_modes() or dispatch_modes() or transforms() or profiling():
+    """Whether nothing but numbers is asked for, of ordinary tensors of the CPU."""
+    if not is_idle() or is_differentiated(*tensors):
         return False
-    if tracing_state() is not None or forward_ad._current_level >= 0 or is_autocast("cpu"):
-        return False
-    recorded = is_grad_enabled()
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
-            return False
-        if (recorded and tensor.requires_grad) or keys_of(tensor).raw_repr() not in PLAIN:
-            return False
-    return True
+    return all(tensor is None or plain_values(tensor) is not None for tensor in tensors)

@@ -14,7 +14,6 @@ from convalgos.core.element_types import DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 from convalgos.torch import autograd, plain_calls
-from convalgos.torch.eager import is_plain
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
@@ -91,20 +90,16 @@ def _conv(
     function: Any, ndim: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     groups: Any,
 ) -> Tensor:  # fmt: skip
-    tensors = (input, weight, bias)
+    y = plain_calls.convolve_numbers(
+        read_arguments, ndim, input, weight, bias, stride, padding, dilation, groups
+    )
+    if y is not None:
+        return y
+    tensors, how = (input, weight, bias), (stride, padding, dilation, groups)
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
-        how = (stride, padding, dilation, groups)
         theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)
         return theirs
-    key = None
-    if is_plain(*tensors):
-        key = plain_calls.key_of(*tensors, ndim, stride, padding, dilation, groups)
-        if key is not None and (plan := plain_calls.known_plan(key)) is not None:
-            return plain_calls.convolve_tensors(plan, input, weight, bias)
-    read = read_arguments(ndim, input, weight, bias, stride, padding, dilation, groups)
-    if key is not None and input.dim() == ndim + 2:
-        return plain_calls.convolve_tensors(plain_calls.plan_of(key, *read), *read[:3])
-    y = autograd.conv(*read)
+    y = autograd.conv(*read_arguments(ndim, *tensors, *how))
     return y if input.dim() == ndim + 2 else y.squeeze(0)
 
 

@@ -6,9 +6,9 @@ runs on, is kept for as long as it is the same: the same parameter, at the same 
 given anew while it is kept, and of the same version, which torch counts up with each write in place.
 
 A write through `parameter.data`, NumPy or another process is not counted. So a filter that shares its memory
-with other processes is not kept, and some of its elements are compared in each call: all of a small filter,
-and SAMPLES spread over a large one. That finds what writes whole filters, as averaging them does; after
-changing single elements in such a way, call `forget_filters`.
+with other processes is not kept, and its elements are compared in each call: all of a small filter, and
+SAMPLES spread over a large one. That finds what writes whole filters, as averaging them does; after changing
+single elements of a large one in such a way, call `forget_filters`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from convalgos.api import call_plans
 from convalgos.core import plan_cache
-from convalgos.core.arrays import as_numpy, facts
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.torch import functions, operators, plain_calls
-from convalgos.torch.eager import is_plain
+from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
 ATTRIBUTE = "_convalgos_filters"  # of a module, in its __dict__
 SHAPES = 4  # of inputs, for which a module keeps its filter prepared
-SAMPLES = 128  # elements of a filter that are compared in each call; 0.4 us where they are in the caches
+SMALL = (
+    1 << 14
+)  # bytes of a filter that is compared as a whole in each call; 0.4 us where it is in the caches,
+SAMPLES = 128  # as are so many elements of a larger one
 
 
 class PreparedCall(NamedTuple):
@@ -39,23 +40,64 @@ class PreparedCall(NamedTuple):
     prepared: PreparedFilter
 
 
+class Lying(NamedTuple):
+    """Where a parameter lies, and a view of its numbers, which keeps its memory, and so the address taken."""
+
+    tensor: Tensor
+    address: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Lying | None:
+        """None of a tensor that is not an ordinary one."""
+        values = plain_values(tensor)
+        return (
+            None if values is None else cls(tensor, tensor.data_ptr(), tensor.shape, tensor.stride(), values)
+        )
+
+    def is_of(self, tensor: Tensor) -> bool:
+        """Whether it still is this parameter, and lies there: its `data` may be set, also to a view of it."""
+        return (
+            tensor is self.tensor
+            and tensor.data_ptr() == self.address
+            and tensor.shape == self.shape
+            and tensor.stride() == self.stride
+        )
+
+
 class Held(NamedTuple):
     """A filter, what tells that it is the same, and what was prepared of it."""
 
-    weight: Tensor
+    weight: Lying
+    bias: Lying | None
     version: int
-    address: int
     forgotten: int  # `plan_cache.forgotten`
     how: tuple[Any, ...]  # stride, padding, dilation and groups of the module
-    sample: np.ndarray  # a view, which keeps the memory, and so its address, taken
+    sample: np.ndarray  # a view
     sampled: bytes
     steps: dict[tuple[Any, ...], PreparedCall]
 
-    def is_of(self, module: Any, weight: Tensor) -> bool:
+    @classmethod
+    def of(cls, module: Any, weight: Tensor, bias: Tensor | None) -> Held | None:
+        """None where nobody would tell that the filter changes."""
+        if weight.is_inference() or weight.is_shared():  # type: ignore[no-untyped-call] # torch leaves it so
+            return None
+        filters, added = Lying.of(weight), None if bias is None else Lying.of(bias)
+        if filters is None or (bias is not None and added is None):
+            return None
+        values = filters.values
+        sample = values.reshape(-1)[:: 1 if values.nbytes <= SMALL else values.size // SAMPLES]
+        how = module.stride, module.padding, module.dilation, module.groups
+        told = weight._version, plan_cache.forgotten, how, sample, sample.tobytes()
+        return cls(filters, added, *told, {})
+
+    def is_of(self, module: Any, weight: Tensor, bias: Tensor | None) -> bool:
         return (
-            weight is self.weight
+            self.weight.is_of(weight)
             and weight._version == self.version
-            and weight.data_ptr() == self.address
+            and (bias is None if self.bias is None else bias is not None and self.bias.is_of(bias))
             and self.forgotten == plan_cache.forgotten
             and self.how == (module.stride, module.padding, module.dilation, module.groups)
             and self.sample.tobytes() == self.sampled
@@ -66,70 +108,55 @@ class Filters:
     """The prepared filters of one module. A copy of it, as of a model that is copied or stored, is empty."""
 
     def __init__(self) -> None:
-        self._held: Held | None = None  # replaced as a whole: threads may share a module
+        self.held: Held | None = None  # replaced as a whole: threads may share a module
 
     def __reduce__(self) -> tuple[type[Filters], tuple[()]]:
         return Filters, ()
 
-    def find(self, module: Any, weight: Tensor, x: Tensor) -> PreparedCall | None:
-        """The step for an input, where the filter is still the one that was prepared."""
-        held = self._held
-        if held is None or not held.is_of(module, weight):
-            return None
-        return held.steps.get((x.shape, x.stride(), x.dtype))
 
-    def add(self, module: Any, weight: Tensor, x: Tensor, plan: Plan) -> PreparedCall:
-        """Prepare the filter for inputs like x."""
-        values = as_numpy("weight", weight.detach())
-        held = self._held
-        if held is None or not held.is_of(module, weight):
-            sample = values.reshape(-1)[:: max(1, values.size // SAMPLES)]
-            how = module.stride, module.padding, module.dilation, module.groups
-            told = weight._version, weight.data_ptr(), plan_cache.forgotten
-            held = Held(weight, *told, how, sample, sample.tobytes(), {})
-        while len(held.steps) >= SHAPES:
-            held.steps.pop(next(iter(held.steps)), None)
-        step = held.steps[x.shape, x.stride(), x.dtype] = PreparedCall(plan, plan.prepare(values))
-        self._held = held
-        return step
-
-
-def convolve_prepared(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def convolve_prepared(module: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     """y of a module's convolution, or None where an operator has to compute it."""
-    if weight is not module._parameters.get("weight") or not is_plain(x, weight, bias):
+    if (
+        not is_idle()
+        or is_differentiated(input, weight, bias)
+        or weight is not module._parameters.get("weight")
+    ):
+        return None
+    x = plain_values(input)
+    if x is None:
         return None
     filters = module.__dict__.get(ATTRIBUTE)
     if filters is None:
         filters = module.__dict__[ATTRIBUTE] = Filters()
-    if weight.is_inference():  # such tensors have no version
-        return None
-    step = filters.find(module, weight, x)
+    held = filters.held
+    if held is None or not held.is_of(module, weight, bias):
+        held = Held.of(module, weight, bias)
+        if held is None:
+            return None
+    step = held.steps.get((x.shape, x.strides, x.dtype))
     if step is None:
-        step = _planned(module, filters, x, weight, bias)
+        step = _planned(module, held, input, x)
         if step is None:
             return None
-    return plain_calls.convolve_tensors(step.plan, x, step.prepared, bias)
+        filters.held = held
+    added = None if held.bias is None else held.bias.values
+    return plain_calls.run_on_numbers(step.plan, input, x, step.prepared, added)
 
 
-def _planned(
-    module: Any, filters: Filters, x: Tensor, weight: Tensor, bias: Tensor | None
-) -> PreparedCall | None:
-    """The step for a new input; None where it needs a copy, or nobody would tell that the filter changes."""
+def _planned(module: Any, held: Held, input: Tensor, x: np.ndarray) -> PreparedCall | None:
+    """The step for a new input; None where it needs a copy."""
+    weight, bias = held.weight, held.bias
     ndim = len(module.kernel_size)
-    how = module.stride, module.padding, module.dilation, module.groups
-    read = functions.read_arguments(ndim, x, weight, bias, *how)
-    batched, weight, bias, stride, pads, dilation, groups, last = read
-    memory = operators.LAST[x.dim()] if last else torch.contiguous_format
-    shared = weight.is_shared()  # type: ignore[no-untyped-call] # torch leaves it so
-    if batched is not x or not x.is_contiguous(memory_format=memory) or shared:
+    read = functions.read_arguments(ndim, input, weight.tensor, bias and bias.tensor, *held.how)
+    batched, last = read[0], read[-1]
+    memory = operators.LAST[input.dim()] if last else torch.contiguous_format
+    if batched is not input or not input.is_contiguous(memory_format=memory):
         return None
-    problem = operators.how(stride, pads, dilation, groups, last)
-    plan = call_plans.plan_for(
-        tuple(x.shape), tuple(weight.shape), problem["stride"], problem["padding"], problem["dilation"],
-        problem["groups"], "cross_correlation", problem["layout"], facts("input", x).dtype, "auto", "cpu",
-        "forward", False, None, None, True,
-    )  # fmt: skip
-    return filters.add(module, weight, x, plan)
+    plan = plain_calls.plan_of_numbers(x, weight.values, *read[3:], False, None, None, True)
+    while len(held.steps) >= SHAPES:
+        held.steps.pop(next(iter(held.steps)), None)
+    step = held.steps[x.shape, x.strides, x.dtype] = PreparedCall(plan, plan.prepare(weight.values))
+    return step
 
 
 def forget_filters(model: nn.Module) -> None:

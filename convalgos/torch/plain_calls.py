@@ -1,78 +1,93 @@
 """Convolutions by the functions where only their numbers are asked for: plans, found by the arguments.
 
 An operator of torch costs tens of microseconds around a call, and so do the checks of its arguments. Where
-nothing but numbers is asked for (`eager.is_plain`), arguments like those of a call before are known to be
-valid, and their plan is run. The filter is prepared in each call: a module keeps it (`inference`).
+nothing but numbers is asked for (`eager`), arguments like those of a call before are known to be
+valid, and their plan is run on views of the tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from convalgos.api import call_plans
-from convalgos.core.arrays import as_numpy, facts, like
+from convalgos.core.arrays import like
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.core.setting import setting
 from convalgos.torch import operators, threads
+from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
+FLOAT32 = np.dtype(np.float32)
 _plans = PlanCache()
+_kept, _clock = _plans.kept, _plans.clock
 
 
-def key_of(input: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> tuple[Any, ...] | None:
-    """What a plan goes by, where it can be told in short.
+def convolve_numbers(
+    read: Callable[..., tuple[Any, ...]], ndim: int, input: Any, weight: Any, bias: Any, stride: Any,
+    padding: Any, dilation: Any, groups: Any,
+) -> Tensor | None:  # fmt: skip
+    """y of a function's arguments; None where more than numbers is asked for, or more is to be looked at.
 
     Args:
-        how: dimensions, stride, padding, dilation, groups as a function has them; 1.0 and True are equal to
-            1, and not what it is.
+        read: raises for arguments that are invalid, and returns what `plan_of_numbers` takes of others.
     """
-    for value in how:
-        if not (call_plans.are_ints(value) or value == "valid" or value == "same"):
-            return None
-    of_bias = None if bias is None else (bias.shape, bias.dtype)
-    return (
-        input.shape, input.stride(), input.dtype, weight.shape, weight.stride(), weight.dtype, of_bias, how
+    if not is_idle() or is_differentiated(input, weight, bias):
+        return None
+    x, w, b = (
+        plain_values(input),
+        plain_values(weight),
+        None if bias is None else plain_values(bias),
+    )
+    if x is None or w is None or x.dtype != w.dtype:
+        return None
+    if bias is not None and (b is None or b.dtype != x.dtype):
+        return None
+    if not (type(stride) is type(padding) is type(dilation) is type(groups) is int):
+        for value in (stride, padding, dilation, groups):  # 1.0 and True are equal to 1, and not what it is
+            if not call_plans.are_ints(value) and value != "valid" and value != "same":
+                return None
+    key = (
+        x.shape, x.strides, x.dtype, w.shape, w.strides, None if b is None else b.shape, ndim,
+        stride, padding, dilation, groups,
     )  # fmt: skip
-
-
-def known_plan(key: tuple[Any, ...]) -> Plan | None:
-    """The plan of a call before."""
-    return _plans.find(key)
-
-
-def plan_of(
-    key: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, pads: Any,
-    dilation: Any, groups: int, last: bool,
-) -> Plan:  # fmt: skip
-    """A plan for arguments that are valid, and for all calls with the same."""
-    how = operators.how(stride, pads, dilation, groups, last)
-    plan = call_plans.plan_for(
-        tuple(x.shape), tuple(weight.shape), how["stride"], how["padding"], how["dilation"], groups,
-        "cross_correlation", how["layout"], facts("input", x).dtype, "auto", "cpu", "forward",
-    )  # fmt: skip
+    kept = _kept.get((key, setting()))
+    if kept is not None:
+        kept.used = next(_clock)
+        return run_on_numbers(kept.plan, input, x, w, b)
+    arguments = read(ndim, input, weight, bias, stride, padding, dilation, groups)
+    if x.ndim != ndim + 2:  # one image without a batch
+        return None
+    plan = plan_of_numbers(x, w, *arguments[3:])
     _plans.add(key, plan)
-    return plan
+    return run_on_numbers(plan, input, x, w, b)
 
 
-def convolve_tensors(plan: Plan, x: Tensor, weight: Tensor | PreparedFilter, bias: Tensor | None) -> Tensor:
-    """y of tensors of the CPU, (N, C, *spatial) whatever the layout of the plan."""
+def plan_of_numbers(
+    x: np.ndarray, w: np.ndarray, stride: Any, pads: Any, dilation: Any, groups: int, last: bool, *others: Any
+) -> Plan:
+    """A plan for arguments that are valid. others: the last ones of `call_plans.plan_for`."""
+    how = operators.how(stride, pads, dilation, groups, last)
+    return call_plans.plan_for(
+        x.shape, w.shape, how["stride"], how["padding"], how["dilation"], groups, "cross_correlation",
+        how["layout"], x.dtype, "auto", "cpu", "forward", *others,
+    )  # fmt: skip
+
+
+def run_on_numbers(
+    plan: Plan, input: Tensor, x: np.ndarray, w: np.ndarray | PreparedFilter, bias: np.ndarray | None
+) -> Tensor:
+    """y of views of tensors of the CPU, like the input, (N, C, *spatial) whatever the layout of the plan."""
     threads.share()
-    values, added = _values("input", x), None if bias is None else _values("bias", bias)
-    w = weight if isinstance(weight, PreparedFilter) else _values("weight", weight)
-    y: Tensor
     if plan.problem.layout == "channels_first":
-        y = like(plan(values, w, bias=added), x)
+        y = plan(x, w, bias=bias)
     else:
-        spatial = range(2, x.dim())
-        laid = values.transpose(0, *spatial, 1)
-        y = like(plan(laid, w, bias=added).transpose(0, x.dim() - 1, *range(1, x.dim() - 1)), x)
-    return y
-
-
-def _values(name: str, tensor: Tensor) -> Any:
-    if tensor.dtype is torch.float32:
-        return tensor.numpy() if not tensor.requires_grad else tensor.detach().numpy()
-    return as_numpy(name, tensor.detach())
+        y = plan(x.transpose(0, *range(2, x.ndim), 1), w, bias=bias)
+        y = y.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
+    tensor: Tensor = torch.from_numpy(y) if x.dtype is FLOAT32 else like(y, input)
+    return tensor

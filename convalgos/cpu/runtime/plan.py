@@ -111,6 +111,7 @@ class KernelPlan(Plan):
         self._no_bias = aligned_zeros(padded * simd.lanes(problem.itemsize), self._dtype)
         self._no_bias_address = self._no_bias.ctypes.data
         self._quick = self.quick_call(problem)
+        self._where = None if problem.direction == "backward_weights" else address
 
     @abstractmethod
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
