@@ -34,6 +34,7 @@ __all__ = [
     "find",
     "forget_plans",
     "plan",
+    "prune",
     "quantized",
     "register",
     "select",
@@ -50,6 +51,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"convalgos.{name}")
     if name == "capture":
         return import_module("convalgos.select.measure.capture").capture
+    if name == "prune":
+        return import_module("convalgos.api.pruning").prune_filter
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")
 
 

@@ -85,13 +85,15 @@ def check_problem(
     import convalgos as ca
     from convalgos.select import algorithms_on, find_algorithm
     from convalgos.testing import check
+    from convalgos.testing.problems import suited
 
     steps = [(False, None), (rng.random() < 0.5, rng.choice((None, "relu")))]
     for algorithm in (*algorithms_on("cpu", problem.direction), "auto"):
         name = algorithm if algorithm == "auto" else algorithm.id
         if name in without or name == "cpu.reference":
             continue
-        if name != "auto" and algorithm.why_not(algorithm.computed(problem)) is not None:
+        of_it = problem if name == "auto" else suited(algorithm, problem)
+        if name != "auto" and algorithm.why_not(algorithm.computed(of_it)) is not None:
             continue
         at(name)
         try:
@@ -101,7 +103,7 @@ def check_problem(
                     continue
                 found = check(find_algorithm(plan.algorithm, problem), problem, kind, steps, plan)
             else:
-                found = check(algorithm, problem, kind, steps)
+                found = check(algorithm, of_it, kind, steps)
             yield name, found, None
         except Exception as failure:
             yield name, 0.0, f"{type(failure).__name__}: {failure}"

@@ -37,6 +37,7 @@ class Algorithm(ABC):
     deterministic: ClassVar[bool] = True  # the same bits on every run
     exchanges: ClassVar[bool] = False  # backward_weights by `swapped_roles` is worth a try
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
+    skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property
     def variant(self) -> str:

@@ -18,6 +18,7 @@ from convalgos.core.epilogue import ActivationLike
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
+from convalgos.core.sparsity import dense_filter, is_sparse_matrix
 from convalgos.core.tabular import Tabular
 
 ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
@@ -98,6 +99,7 @@ class Plan(Tabular, ABC):
         For backward_weights dy, which may be read again by each run: it must keep its values until then.
 
         Args:
+            w: an array, or a sparse matrix of SciPy (K, C/groups * product of the kernel), in this order.
             quantization: scales and zero points, of problems of integers; by default 1 and 0.
 
         Raises:
@@ -281,7 +283,7 @@ class Plan(Tabular, ABC):
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
         """A NumPy view of an argument, of this shape and the problem's dtype for it."""
-        array = as_numpy(name, array)
+        array = as_numpy(name, dense_filter(array, shape) if is_sparse_matrix(array) else array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
         if not same_dtype(array.dtype, dtype := self._dtypes[name]):

@@ -9,6 +9,7 @@ Source of N:M: Mishra et al. 2021, arXiv:2104.08378.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple
 
@@ -59,3 +60,20 @@ def checked_zeros(density: Any, pattern: Any) -> tuple[float, str]:
             f"density={arguments.shown(density)} must be at most {most} with pattern={pattern!r}"
         )
     return float(density), str(pattern)
+
+
+def is_sparse_matrix(array: Any) -> bool:
+    """Whether it is a sparse matrix or array of SciPy, of any format."""
+    return hasattr(array, "nnz") and hasattr(array, "toarray")
+
+
+def dense_filter(matrix: Any, shape: tuple[int, ...]) -> Any:
+    """A filter of a shape (K, C/groups, *kernel) from a sparse matrix of a row for each output channel.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    flat = shape[0], math.prod(shape[1:])
+    if matrix.shape != flat:
+        raise ValueError(f"w has shape {matrix.shape}, but a sparse matrix of a filter {shape} has {flat}")
+    return matrix.toarray().reshape(shape)

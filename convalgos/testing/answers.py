@@ -41,6 +41,8 @@ def example(problem: ConvProblem, kind: str) -> tuple[Array, Array, Array, Array
         (draw(*shape) * factor).astype(numpy_dtype(problem.dtype))
         for shape, factor in ((first, 1), (second, scale), ((problem.bias_size,), 1))
     )
+    if problem.density < 1:
+        w *= rng.random(w.shape) < problem.density
     y = answer(problem, x, w)
     for array in (x, w, bias, y):
         array.flags.writeable = False

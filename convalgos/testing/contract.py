@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
@@ -26,7 +26,7 @@ from convalgos.select import current_machine, facing
 from convalgos.testing import random_layers
 from convalgos.testing.answers import Array, check_all, example
 from convalgos.testing.integers import check_integers
-from convalgos.testing.problems import GRADIENT_PROBLEMS, table_problems
+from convalgos.testing.problems import GRADIENT_PROBLEMS, suited, table_problems
 
 WIDE = ("float32", "float64")
 LAYOUTS = ("channels_first", "channels_last")
@@ -53,6 +53,11 @@ def served(algorithm: Algorithm, problem: ConvProblem) -> bool:
     return algorithm.why_not(algorithm.computed(problem)) is None
 
 
+def _served_of(algorithm: Algorithm, texts: tuple[str, ...]) -> Iterator[ConvProblem]:
+    problems = (suited(algorithm, ConvProblem.parse(text)) for text in texts)
+    return (problem for problem in problems if served(algorithm, problem))
+
+
 def check_answers(algorithm: Algorithm) -> int:
     """Right on the awkward table, in both layouts and its types, on integers (exact) and on reals."""
     return sum(check_all(algorithm, (p for p, _ in table_problems(algorithm, dtype))) for dtype in WIDE)
@@ -67,7 +72,7 @@ def check_gradients(algorithm: Algorithm) -> int:
             runs += check_all(
                 faced,
                 (
-                    ConvProblem.parse(text).replace(layout=layout, direction=direction)
+                    suited(faced, ConvProblem.parse(text).replace(layout=layout, direction=direction))
                     for text, layout in product(GRADIENT_PROBLEMS, LAYOUTS)
                 ),
             )
@@ -79,6 +84,7 @@ def check_random_problems(algorithm: Algorithm) -> int:
     rng, problems = random.Random(algorithm.id), []
     for _ in range(40 * RANDOM_PROBLEMS):
         problem = random_layers.random_layer(rng, RANDOM_FLOPS).replace(direction=algorithm.directions[0])
+        problem = suited(algorithm, problem)
         if served(algorithm, problem):
             problems.append(problem)
         if len(problems) == RANDOM_PROBLEMS:
@@ -111,7 +117,7 @@ def _refusal(algorithm: Algorithm, problem: ConvProblem) -> str:
 
 def check_others_refused(algorithm: Algorithm) -> int:
     """Directions and precisions that it does not compute are refused."""
-    problem = ConvProblem((1, 4, 8, 8), (4, 4, 3, 3))
+    problem = suited(algorithm, ConvProblem((1, 4, 8, 8), (4, 4, 3, 3)))
     changes: list[dict[str, str]] = [
         *({"direction": direction} for direction in DIRECTIONS if direction not in algorithm.directions),
         {"compute_dtype": "tf32"},
@@ -149,7 +155,7 @@ def check_sixteen_bits(algorithm: Algorithm) -> int:
     """Data of 16 bits are computed in float32: an output is off by its own rounding and that error only."""
     runs = 0
     for text, layout, dtype in product(SIXTEEN_BITS, LAYOUTS, ("float16", "bfloat16")):
-        problem = ConvProblem.parse(text).replace(dtype=dtype, layout=layout)
+        problem = suited(algorithm, ConvProblem.parse(text).replace(dtype=dtype, layout=layout))
         wide = problem.replace(dtype="float32", layout="channels_first")
         if not (served(algorithm, wide.replace(layout=layout)) and served(algorithm, problem)):
             continue
@@ -171,7 +177,7 @@ def check_not_a_number(algorithm: Algorithm) -> int:
     Where `spreads_nan` is False, no other output changes.
     """
     runs = 0
-    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, WITH_NAN)):
+    for problem in _served_of(algorithm, WITH_NAN):
         runs += 1
         plan = algorithm.serve(problem)
         w = np.ones(problem.w_shape, np.float32)
@@ -202,7 +208,7 @@ def _readers(problem: ConvProblem, channel: int, column: int) -> Array:
 def check_arrays_as_they_come(algorithm: Algorithm) -> int:
     """The same answer from arrays with gaps, turned round, or amid an element, and into such."""
     runs = 0
-    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, LAID)):
+    for problem in _served_of(algorithm, LAID):
         runs += 1
         x, w, bias, _ = example(problem, "reals")
         plan = algorithm.serve(problem)
@@ -240,7 +246,7 @@ def check_repeats(algorithm: Algorithm) -> int:
     if not algorithm.deterministic:
         return 0
     runs = 0
-    for problem in filter(lambda p: served(algorithm, p), map(ConvProblem.parse, LAID)):
+    for problem in _served_of(algorithm, LAID):
         runs += 1
         x, w, bias, _ = example(problem, "reals")
         plan = algorithm.serve(problem)

@@ -60,6 +60,10 @@ class ByForward(Algorithm):
         return self.inner.spreads_nan
 
     @property
+    def skips_zeros(self) -> bool:  # type: ignore[override]
+        return self.inner.skips_zeros
+
+    @property
     def spins(self) -> bool:
         return self.inner.spins
 

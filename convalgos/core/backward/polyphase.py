@@ -125,6 +125,7 @@ def _phase(problem: ConvProblem, places: tuple[_Places, ...], forwards: dict[Any
             layout=problem.layout,
             dtype=problem.dtype,
             compute_dtype=problem.compute_dtype,
+            density=problem.density,  # of the turned filter; a pattern along its channels is none of it
         )
     assert forward.spatial_out == size, (problem, forward)
     return Phase(start, size, forward, tuple((p.first_tap, p.tap_step) for p in places), rows)

@@ -23,7 +23,7 @@ from convalgos.cpu.vectors import simd
 
 NAME = "reordered"  # the last word of the ids
 # Families that bring either layout into vectors of channels: they take as long in both, and gain nothing.
-EITHER = ("cpu.winograd", "cpu.fft_tiles", "cpu.reference")
+EITHER = ("cpu.winograd", "cpu.fft_tiles", "cpu.reference", "cpu.sparse")
 
 
 def is_promising(problem: ConvProblem) -> bool:
