@@ -53,7 +53,7 @@ class SparsePlan(KernelPlan):
             "y_n": p.K * pixels, "y_k": pixels, "block_o": 1, "block_p": cut.block[0],
             "block_q": cut.block[1], "copy_rows": strided_rows.row_copier(size, lanes, p.stride[2], 1),
             "store_rows": kernels.store_rows(size, lanes),
-            "sum_tiles": kernels.sum_tiles(size, lanes, cut.sharing, cut.vectors),
+            "sum_sparse_tiles": kernels.sum_sparse_tiles(size, lanes, cut.sharing, cut.vectors),
         }  # fmt: skip
         for axis, blocks, out in zip("opq", cut.blocks, p.spatial_out, strict=True):
             values |= {f"blocks_{axis}": blocks, axis: out}

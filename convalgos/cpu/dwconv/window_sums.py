@@ -33,7 +33,7 @@ STORE_RUN = fields("to first count bits")  # lanes of it that lie side by side i
 
 
 @simd.emitter
-def sum_tiles(
+def sum_window_tiles(
     v: Vec, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int, args: Value
 ) -> None:
     """All tiles of a band of some groups, of VECTORS vectors of outputs, for FILTERS filters of each.
@@ -168,9 +168,9 @@ class _Store:
 def sum_windows(
     LANES: int, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int
 ) -> jit.Kernel:
-    """`sum_tiles`."""
+    """`sum_window_tiles`."""
 
     def sum_windows(args: int) -> None:
-        sum_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, args)
+        sum_window_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, args)
 
     return sum_windows

@@ -62,7 +62,7 @@ def sum_word_blocks(MATRIX: int, LANES: int) -> jit.Kernel:
                 read_words(a, place, scratch)
             source = source_of(a, place, scratch)
             if a.one_tile and block != loaded:
-                sum_windows(a, place, source, scratch)
+                sum_x_windows(a, place, source, scratch)
             loaded = block
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 sum_word_panel(a, place, source, panel, scratch)
@@ -168,7 +168,7 @@ def sum_tiles(
 
 
 @jit.helper
-def sum_windows(a: Any, b: WordBlock, source: Source, scratch: int) -> None:
+def sum_x_windows(a: Any, b: WordBlock, source: Source, scratch: int) -> None:
     """The sum of x over the window of each pixel, in all lanes: a product with a filter of ones."""
     tiles, row = word_tile_count(a, b), a.lanes * 4
     for i in range(0, tiles, a.together):

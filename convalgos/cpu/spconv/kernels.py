@@ -23,7 +23,7 @@ ARGUMENTS = arguments(
     "tiles sharing chunk chunks tasks x_n x_c depth height width "
     "stride_d stride_h stride_w pad_d pad_h pad_w dilation_d dilation_w taps_d copies beside "
     "phases phase_count pitch copied plane channel runs run sums_row input_bytes scratch_stride stream y_n "
-    "y_k copy_rows store_rows sum_tiles"
+    "y_k copy_rows store_rows sum_sparse_tiles"
 )
 
 
@@ -65,11 +65,11 @@ def sparse_tile(
 
 
 @jit.specialise
-def sum_tiles(SIZE: int, LANES: int, SHARING: int, VECTORS: int) -> Callable[..., None]:
+def sum_sparse_tiles(SIZE: int, LANES: int, SHARING: int, VECTORS: int) -> Callable[..., None]:
     """`sparse_tile` for some tiles of filters, whose lists begin at starts[0], starts[step], ..., and for
     `runs` tiles of pixels one behind the other."""
 
-    def sum_tiles(
+    def sum_sparse_tiles(
         x: int, starts: int, step: int, tiles: int, offsets: int, w: int, sums: int, sums_row: int, bias: int,
         begins: int, relu: int, runs: int,
     ) -> None:  # fmt: skip
@@ -85,7 +85,7 @@ def sum_tiles(SIZE: int, LANES: int, SHARING: int, VECTORS: int) -> Callable[...
                     count, to + at, sums_row, bias + tile * SHARING * SIZE, begins, relu,
                 )  # fmt: skip
 
-    return sum_tiles
+    return sum_sparse_tiles
 
 
 @emitter
@@ -183,7 +183,7 @@ def sum_sparse() -> Callable[..., None]:
                 read_chunk(a, x, min(a.chunk, a.channels - c), o, p, q, rows, columns, scratch)
                 lists = a.w + ((group * a.tiles + first) * a.chunks + chunk) * 8
                 call(
-                    a.sum_tiles,
+                    a.sum_sparse_tiles,
                     (
                         scratch, lists, a.chunks, end - first, offsets, weights, sums, a.sums_row,
                         a.bias + (group * a.filters + first * a.sharing) * a.size, chunk == 0,
