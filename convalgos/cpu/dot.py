@@ -114,8 +114,8 @@ class IntegerDotPlan(IntegerPlan):
             workspace.output = w.output
         a.pad = product.padding(w.pad)
         a.one_tiles = 0
-        zero = packed.zero_points is not None
-        a.store_panel, a.store_last = (product.store(v, zero) for v in product.panel_vectors)
+        zero, shifted = packed.zero_points is not None, w.output is not None and w.output.before != 0
+        a.store_panel, a.store_last = product.stores(zero, shifted)
         if zero:
             a.zero_points, a.ones = self._address(packed.zero_points), self._address(packed.ones)
             a.one_tiles, a.one_tile = product.sums(1, product.cut.together), product.sums(1, 1)

@@ -32,6 +32,7 @@ L2_SHARE = 4  # of the second cache, that the input of a block takes
 # Cycles of a matrix product by rows of its tile, over those of 16 rows, with what it loads; Granite Rapids
 TILE_BASE, TILE_ROW, TILE_LEAST = 0.64, 0.0225, 0.81
 COPIES = 0.9  # copies of columns are worth it where they take this of the tiles away
+BATCH = 4  # tiles of sums that are finished at once
 UNEVEN = 4  # units for each thread, from which on the work is even enough
 WASTE = {1: 1.5, 2: 1.1, 3: 1.0, 4: 1.0}  # of registers, by vectors of filters
 
@@ -126,13 +127,13 @@ class WordBlocking:
         return matrix_tiles.ACROSS if self.engine.matrix else 1
 
     @cached_attribute
-    def scratch(self) -> tuple[int, int, int, int]:
-        """Bytes of a task's scratch before a row of x in words (flat), the sums of tiles, and those of
-        windows, and of all of it."""
+    def scratch(self) -> tuple[int, int, int, int, int]:
+        """Bytes of a task's scratch before a row of x in words (flat), the sums of tiles, the table of
+        tiles, and the sums of windows, and of all of it."""
         row = (self.span + self.lanes) * 4 * self.pixel_words if self.flat else 0
-        sums = (self.together * self.tile + self.lanes) * 4 * self.panel  # whole squares are read
+        sums = (BATCH * self.tile + self.lanes) * 4 * self.panel  # whole squares are read
         windows = self.tiles * self.tile * 4 * self.lanes
-        sizes = (-(-n // LINE) * LINE for n in (self.input_bytes, row, sums, windows))
+        sizes = (-(-n // LINE) * LINE for n in (self.input_bytes, row, sums, 16 * self.tiles, windows))
         return tuple(accumulate(sizes))  # type: ignore[return-value]
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -22,8 +22,10 @@ WORD_ARGUMENTS = arguments(
     "slice_bytes copy_bytes row_bytes pixel_bytes pixel_words plain offsets chunks words "
     "panel panels row_w last_row_w panel_w group_w y_n y_k y_pixel last "
     "fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
-    "lanes row_at sums_at windows_at scratch_stride"
+    "lanes batch zeros tiles_at row_at sums_at windows_at scratch_stride"
 )
+
+WORD_TILE = fields("x y")  # an address, and bytes from the first pixel of the block
 
 
 class WordBlock(NamedTuple):
@@ -61,11 +63,12 @@ def sum_word_blocks(MATRIX: int, LANES: int) -> jit.Kernel:
             if a.in_place == 0 and block != loaded:
                 read_words(a, place, scratch)
             source = source_of(a, place, scratch)
+            tiles = list_tiles(a, place, source, scratch + a.tiles_at)
             if a.one_tile and block != loaded:
-                sum_x_windows(a, place, source, scratch)
+                sum_x_windows(a, source.pixel, tiles, scratch)
             loaded = block
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
-                sum_word_panel(a, place, source, panel, scratch)
+                sum_word_panel(a, place, source.pixel, tiles, panel, scratch)
         if MATRIX:
             matrix_tiles.release_tiles(4, LANES)
 
@@ -133,53 +136,45 @@ def run_of(a: Any, b: WordBlock) -> Any:
 
 
 @jit.helper
-def word_tile_count(a: Any, b: WordBlock) -> Any:
-    per_run = (run_of(a, b) + a.tile - 1) // a.tile
-    return per_run if a.flat else per_run * b.rows
-
-
-@jit.helper
-def tile_at(a: Any, b: WordBlock, index: int) -> tuple[int, int]:
-    """(row, first pixel of the run) of a tile."""
-    run = run_of(a, b)
-    per_run = (run + a.tile - 1) // a.tile
-    row = index // per_run
-    return row, min(index % per_run * a.tile, max(0, run - a.tile))
-
-
-@jit.helper
-def address_of(a: Any, b: WordBlock, source: Source, index: int) -> Any:
-    row, first = tile_at(a, b, index)
-    return source.address + row * source.row + first * source.pixel
+def list_tiles(a: Any, b: WordBlock, source: Source, table: int) -> Any:
+    """Write where the tiles of a block begin, in x and in y; how many there are."""
+    run, count = run_of(a, b), 0
+    for row in range(1 if a.flat else b.rows):
+        for first in range(0, run, a.tile):
+            begin = min(first, max(0, run - a.tile))
+            tile = carray(pointer(table), 1, WORD_TILE)[count]
+            tile.x = source.address + row * source.row + begin * source.pixel
+            tile.y = (row * a.q + begin) * a.y_pixel
+            count += 1
+    return count
 
 
 @jit.helper
 def sum_tiles(
-    a: Any, b: WordBlock, source: Source, index: int, count: int, kernel: int, w: int, row_w: int, sums: int
-) -> None:
+    a: Any, pixel: int, table: int, index: int, count: int, kernel: int, w: int, row_w: int, begin: int,
+    sums: int,
+) -> None:  # fmt: skip
     """The sums of `count` tiles, 1 or 2, in rows of `row_w` bytes."""
-    first = address_of(a, b, source, index)
-    second = address_of(a, b, source, index + count - 1)
-    tile = a.tile * row_w
-    call(
-        kernel,
-        (first, second, source.pixel, a.offsets, a.chunks, a.words, w, row_w, a.words * row_w, sums, tile),
-    )
+    tiles = carray(pointer(table), 1, WORD_TILE)
+    first, second = tiles[index].x, tiles[index + count - 1].x
+    chunk, tile = a.words * row_w, a.tile * row_w
+    call(kernel, (first, second, pixel, a.offsets, a.chunks, a.words, w, row_w, chunk, begin, sums, tile))
 
 
 @jit.helper
-def sum_x_windows(a: Any, b: WordBlock, source: Source, scratch: int) -> None:
+def sum_x_windows(a: Any, pixel: int, tiles: int, scratch: int) -> None:
     """The sum of x over the window of each pixel, in all lanes: a product with a filter of ones."""
-    tiles, row = word_tile_count(a, b), a.lanes * 4
+    row, table = a.lanes * 4, scratch + a.tiles_at
     for i in range(0, tiles, a.together):
         count = min(a.together, tiles - i)
         kernel = a.one_tiles if count == a.together else a.one_tile
-        sum_tiles(a, b, source, i, count, kernel, a.ones, row, scratch + a.windows_at + i * a.tile * row)
+        sums = scratch + a.windows_at + i * a.tile * row
+        sum_tiles(a, pixel, table, i, count, kernel, a.ones, row, a.zeros, sums)
 
 
 @jit.helper
-def sum_word_panel(a: Any, b: WordBlock, source: Source, panel: int, scratch: int) -> None:
-    """y of a block for a panel of filters."""
+def sum_word_panel(a: Any, b: WordBlock, pixel: int, tiles: int, panel: int, scratch: int) -> None:
+    """y of a block for a panel of filters, some tiles of pixels at once."""
     k = b.group * a.filters + panel * a.panel
     filters = min(a.panel, a.filters - panel * a.panel)
     several, single, row_w, store = a.panel_tiles, a.panel_tile, a.row_w, a.store_panel
@@ -188,18 +183,18 @@ def sum_word_panel(a: Any, b: WordBlock, source: Source, panel: int, scratch: in
     w = a.w + b.group * a.group_w + panel * a.panel_w
     y = a.y + b.n * a.y_n + k * a.y_k + ((b.o * a.p + b.p) * a.q + b.q) * a.y_pixel
     y_step = a.y_pixel if a.last else a.y_k
-    sums, windows = scratch + a.sums_at, scratch + a.windows_at
-    tiles, pixels = word_tile_count(a, b), min(a.tile, run_of(a, b))
-    for i in range(0, tiles, a.together):
-        count = min(a.together, tiles - i)
-        sum_tiles(a, b, source, i, count, several if count == a.together else single, w, row_w, sums)
-        for j in range(count):
-            row, begin = tile_at(a, b, i + j)
-            call(
-                store,
-                (
-                    sums + j * a.tile * row_w, pixels, filters, a.bias + k * 4, a.zero_points + k * 4,
-                    windows + (i + j) * a.tile * a.lanes * 4, a.multiplier + k * 4, a.step, a.relu,
-                    y + (row * a.q + begin) * a.y_pixel, y_step,
-                ),
-            )  # fmt: skip
+    sums, windows, table = scratch + a.sums_at, scratch + a.windows_at, scratch + a.tiles_at
+    pixels, begin = min(a.tile, run_of(a, b)), a.bias + k * 4
+    for i in range(0, tiles, a.batch):
+        done = min(a.batch, tiles - i)
+        for j in range(0, done, a.together):
+            count = min(a.together, done - j)
+            kernel, to = several if count == a.together else single, sums + j * a.tile * row_w
+            sum_tiles(a, pixel, table, i + j, count, kernel, w, row_w, begin, to)
+        call(
+            store,
+            (
+                sums, a.tile, done, table + i * 16, pixels, filters, a.zero_points + k * 4,
+                windows + i * a.tile * a.lanes * 4, a.multiplier + k * 4, a.step, a.relu, y, y_step,
+            ),
+        )  # fmt: skip

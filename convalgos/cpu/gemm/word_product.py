@@ -6,12 +6,14 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.gemm import word_outputs, word_rows, word_tiles
-from convalgos.cpu.gemm.word_blocking import WordBlocking, element_form
+from convalgos.cpu.gemm.word_blocking import BATCH, WordBlocking, element_form
 from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import RUN_FIELDS
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
+
+PARTS = "row_at", "sums_at", "tiles_at", "windows_at", "scratch_stride"  # of `WordBlocking.scratch`
 
 
 class WordProduct:
@@ -23,7 +25,9 @@ class WordProduct:
         self.lanes = cut.lanes
         shapes = word_tiles.tile_shapes(cut.tile, cut.words)
         self.configuration = matrix_tiles.configuration(shapes if cut.engine.matrix else [])
-        self.offsets = cut.offsets
+        self.offsets, self.zeros = cut.offsets, np.zeros(self.lanes, np.int32)
+        self._added = 128 if element_form(cut) == word_rows.FLIPPED else 0
+        self._stores: dict[tuple[bool, bool], tuple[int, int]] = {}
         values = self._sizes() | self._places() | self._kernels()
         values |= dict.fromkeys(RUN_FIELDS.split(), 0)
         if different := values.keys() ^ set(WORD_ARGUMENTS.names or ()):
@@ -69,7 +73,7 @@ class WordProduct:
         size = word_outputs.WRITTEN[self.output]
         last = p.layout == "channels_last"
         return {
-            **dict(zip(("row_at", "sums_at", "windows_at", "scratch_stride"), cut.scratch, strict=True)),
+            **dict(zip(PARTS, cut.scratch, strict=True)), "batch": BATCH, "zeros": self.zeros.ctypes.data,
             "offsets": self.offsets.ctypes.data, "chunks": len(self.offsets), "words": cut.words,
             "panel": cut.panel, "panels": cut.panels, "row_w": cut.vectors * vector,
             "last_row_w": cut.last_vectors * vector, "panel_w": words * cut.vectors * vector,
@@ -87,7 +91,7 @@ class WordProduct:
         last = cut.problem.layout == "channels_last"
         return {
             "zero_points": 0, "multiplier": 0, "step": 0, "pad": 0, "ones": 0, "one_tiles": 0, "one_tile": 0,
-            "store_panel": self.store(cut.vectors, False), "store_last": self.store(cut.last_vectors, False),
+            **dict(zip(("store_panel", "store_last"), self.stores(False, False), strict=True)),
             "fill": word_rows.word_filler(lanes), "pick": word_rows.pixel_picker(lanes),
             "convert": word_rows.row_converter(element_form(cut), lanes, int(last)),
             "panel_tiles": self.sums(cut.vectors, cut.together), "panel_tile": self.sums(cut.vectors, 1),
@@ -103,10 +107,16 @@ class WordProduct:
             cut.engine.kind, self.lanes, tiles if cut.engine.matrix else cut.tile, vectors
         )
 
-    def store(self, vectors: int, zero: bool) -> int:
-        """The kernel that finishes sums into y; zero: with zero points of filters."""
+    def store(self, vectors: int, zero: bool = False, shifted: bool = False) -> int:
+        """The kernel that finishes sums into y.
+
+        Args:
+            zero: with zero points of filters.
+            shifted: with y's zero point added before the limits.
+        """
+        form = word_outputs.SHIFTED if shifted else self.output
         last = self.cut.problem.layout == "channels_last"
-        return word_outputs.store_word_tile(self.output, int(zero), self.lanes, vectors, int(last))
+        return word_outputs.store_word_tile(form, int(zero), self.lanes, vectors, int(last))
 
     # --- the filter --------------------------------------------------------------------------
 
@@ -143,15 +153,17 @@ class WordProduct:
 
     # --- a run -------------------------------------------------------------------------------
 
-    @property
-    def panel_vectors(self) -> tuple[int, int]:
-        """Vectors of filters of a panel, and of the last one."""
-        return self.cut.vectors, self.cut.last_vectors
+    def stores(self, zero: bool, shifted: bool) -> tuple[int, int]:
+        """Those of a panel and of the last one: found in little time."""
+        if (found := self._stores.get((zero, shifted))) is None:
+            vectors = (self.cut.vectors, self.cut.last_vectors)
+            first, last = (self.store(v, zero, shifted) for v in vectors)
+            found = self._stores[zero, shifted] = first, last
+        return found
 
     def padding(self, value: int) -> int:
         """A word of elements of padding, in the form that x is brought to."""
-        if element_form(self.cut) == word_rows.FLIPPED:
-            value += 128
+        value += self._added
         if self.cut.engine.item_bytes == 1:
             return (value & 0xFF) * 0x01010101
         return (value & 0xFFFF) * 0x00010001

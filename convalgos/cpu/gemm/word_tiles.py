@@ -61,9 +61,11 @@ ENGINES = {  # by the name of an algorithm's variant and the type of x
 @emitter
 def matrix_sums(
     v: Vec, KIND: int, PIXEL_TILES: int, FILTER_TILES: int, first: Value, second: Value, pixel: Value,
-    offsets: Value, chunks: Value, w: Value, w_row: Value, w_chunk: Value, y: Value, y_tile: Value,
+    offsets: Value, chunks: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, y: Value,
+    y_tile: Value,
 ) -> None:  # fmt: skip
-    """Sums of tiles of pixels, from the addresses `first` and `second` on, by tiles of 16 filters.
+    """`begin`, a number for each filter, and the sums of tiles of pixels, from the addresses `first` and
+    `second` on, by tiles of 16 filters.
 
     pixel, w_row, w_chunk, y_tile: bytes between pixels of x, words and chunks of w, and tiles of pixels in y,
     whose rows are of all filters; offsets: an int64 table, in bytes. Tiles are configured as `tile_shapes`.
@@ -71,9 +73,9 @@ def matrix_sums(
     starts = [v.pointer(a) for a in (first, second)[:PIXEL_TILES]]
     filters, row = v.pointer(w), 64 * FILTER_TILES
     tiles = [[2 * i + j for j in range(FILTER_TILES)] for i in range(PIXEL_TILES)]
-    for totals in tiles:
-        for total in totals:
-            matrix_tiles.zero_tile(v, total)
+    for row_of_tiles in tiles:
+        for j, total in enumerate(row_of_tiles):  # the same row again and again
+            matrix_tiles.load_tile(v, total, _bytes_behind(v, v.pointer(begin), 64 * j), 0)
     with v.loop(chunks) as t:
         at = _bytes_behind(v, filters, v.imul(t, w_chunk))
         for j in range(FILTER_TILES):
@@ -97,7 +99,7 @@ def tile_shapes(pixels: int, words: int) -> list[tuple[int, int]]:
 @emitter
 def vector_sums(
     v: Vec, KIND: int, PIXELS: int, VECTORS: int, first: Value, pixel: Value, offsets: Value, chunks: Value,
-    words: Value, w: Value, w_row: Value, w_chunk: Value, y: Value,
+    words: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, y: Value,
 ) -> None:  # fmt: skip
     """The same for one tile of pixels by vectors of filters; words: of a chunk."""
     i = words_of(v)
@@ -108,7 +110,7 @@ def vector_sums(
     dot: dict[int, Callable[..., Any]] = {
         BYTES: i.dot4, PAIRS: lambda total, x, w: i.dot2(total, x, w, False), BRAIN: i.brain_dot2
     }  # fmt: skip
-    sums = [[of.register(of.zero()) for _ in wide] for _ in range(PIXELS)]
+    sums = [[of.register(of.load(v.pointer(begin), j * v.lanes)) for j in wide] for _ in range(PIXELS)]
     with v.loop(chunks) as t:
         offset, at = v.table64(offsets, t), _bytes_behind(v, filters, v.imul(t, w_chunk))
         with v.loop(words) as k:
@@ -134,17 +136,18 @@ def sum_word_tile(KIND: int, LANES: int, PIXELS: int, VECTORS: int) -> jit.Kerne
 
     def sum_word_tile(
         first: int, second: int, pixel: int, offsets: int, chunks: int, words: int, w: int, w_row: int,
-        w_chunk: int, y: int, y_tile: int,
+        w_chunk: int, begin: int, y: int, y_tile: int,
     ) -> None:  # fmt: skip
         if KIND <= TILES_BRAIN:
             matrix_sums(
-                4, LANES, KIND, PIXELS, VECTORS, first, second, pixel, offsets, chunks, w, w_row, w_chunk, y,
-                y_tile,
+                4, LANES, KIND, PIXELS, VECTORS, first, second, pixel, offsets, chunks, w, w_row, w_chunk,
+                begin, y, y_tile,
             )  # fmt: skip
         else:
             vector_sums(
-                4, LANES, KIND, PIXELS, VECTORS, first, pixel, offsets, chunks, words, w, w_row, w_chunk, y
-            )
+                4, LANES, KIND, PIXELS, VECTORS, first, pixel, offsets, chunks, words, w, w_row, w_chunk,
+                begin, y,
+            )  # fmt: skip
 
     return sum_word_tile
 

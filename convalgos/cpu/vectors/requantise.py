@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.cpu.vectors.instructions import Vec
-from convalgos.cpu.vectors.integers import bytes_of, words_of
+from convalgos.cpu.vectors.integers import ROUNDING, ROUNDING_BITS, bytes_of, words_of
 
 STEP_FIELDS = np.dtype([("before", "f4"), ("low", "f4"), ("high", "f4"), ("after", "i4")])
 
@@ -21,17 +21,22 @@ class Scaling(NamedTuple):
     """What is done to sums: vectors of float32, but for `after`, one of int32."""
 
     multiplier: Any
-    before: Any
-    low: Any
+    before: Any  # None for 0
+    low: Any  # both whole numbers, and ROUNDING more
     high: Any
-    after: Any
+    after: Any  # ROUNDING_BITS less
 
 
-def scaling(v: Vec, multiplier: Any, step: Any) -> Scaling:
-    """From a vector of multipliers and the address of a record of `STEP_FIELDS`. v: of float32."""
-    at = v.pointer(step)
-    before, low, high = (v.broadcast(at, i) for i in range(3))
-    return Scaling(multiplier, before, low, high, words_of(v).broadcast(at, 3))
+def scaling(v: Vec, multiplier: Any, step: Any, before: bool = True) -> Scaling:
+    """From a vector of multipliers and the address of a record of `STEP_FIELDS`. v: of float32.
+
+    before: whether the record's is looked at; without, it must be 0.
+    """
+    at, word = v.pointer(step), words_of(v)
+    rounding = v.const(ROUNDING)
+    low, high = (v.fadd(v.broadcast(at, i), rounding) for i in (1, 2))
+    after = word.sub(word.broadcast(at, 3), word.const(ROUNDING_BITS))
+    return Scaling(multiplier, v.broadcast(at, 0) if before else None, low, high, after)
 
 
 def scaled(v: Vec, sums: Any, multiplier: Any) -> Any:
@@ -40,10 +45,17 @@ def scaled(v: Vec, sums: Any, multiplier: Any) -> Any:
 
 
 def requantised(v: Vec, sums: Any, by: Scaling) -> Any:
-    """int32 sums as what is left of them in 8 bits, still in words. v: of float32."""
-    value = v.fadd(scaled(v, sums, by.multiplier), by.before)
-    words = words_of(v)
-    return words.add(words.rounded(limited(v, value, by.low, by.high)), by.after)
+    """int32 sums as what is left of them in 8 bits, still in words. v: of float32.
+
+    Beside ROUNDING, numbers of float32 are whole: what is added to it is rounded, to even, and its bits count
+    up. Limits are taken afterwards, as rounding keeps the order.
+    """
+    value = scaled(v, sums, by.multiplier)
+    if by.before is not None:
+        value = v.fadd(value, by.before)
+    value = limited(v, v.fadd(value, v.const(ROUNDING)), by.low, by.high)
+    word = words_of(v)
+    return word.add(v.b.bitcast(value, word.type), by.after)
 
 
 def limited(v: Vec, value: Any, low: Any, high: Any) -> Any:

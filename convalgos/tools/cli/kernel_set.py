@@ -199,7 +199,7 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
         for last in (0, 1):
             form = word_rows.words_form(dtype, engine.item_bytes, engine.flips)
             yield _kernel(word_rows.row_converter, form, lanes, last)
-            for output, zero, vectors in product(word_outputs.WRITTEN, (0, 1), most):
+            for output, zero, vectors in product(range(len(word_outputs.WRITTEN)), (0, 1), most):
                 if (output >= word_outputs.FLOATS) == (dtype == "bfloat16") and not (
                     zero and dtype == "bfloat16"
                 ):
