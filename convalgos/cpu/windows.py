@@ -26,9 +26,10 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.compile import code_generation
-from convalgos.cpu.dwconv.byte_rows import place_rows_of_band
+from convalgos.cpu.dwconv.byte_rows import COPIED, LOADED, TURNED, place_rows_of_band
+from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.window_driver import WINDOW_FIELDS, sum_window_bands
-from convalgos.cpu.dwconv.window_sums import PAIRS, SCALED, SIGNED, SUMS, UNSIGNED, VNNI, sum_windows
+from convalgos.cpu.dwconv.window_sums import PAIRS, SCALED, SIGNED, SUMS, UNSIGNED, VNNI, sums_of_windows
 from convalgos.cpu.dwconv.window_tiling import WINDOW, WindowTiling, window_tiling
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, by_name
@@ -72,23 +73,28 @@ class WindowsPlan(IntegerPlan):
         bands, self._stores = cut.bands(4 * lanes if of_bytes else lanes)
         self._bands, self._offsets = bands, np.tile(cut.offsets, MOST_PARTS)
         sum_one, sum_two, sum_four = (
-            sum_windows(lanes, n, cut.vectors, cut.step, self._way, self._kind, compress)
+            sums_of_windows(lanes, n, cut.vectors, cut.step, self._way, self._kind, compress)
             if n in filter_counts(p.gemm_n, cut.filters)
             else 0
             for n in (1, 2, 4)
         )
+        x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
+        (x_c, x_pixel), (y_k, y_pixel) = ((1, p.C), (1, p.K)) if cut.last else ((x_pixels, 1), (y_pixels, 1))
+        placing = TURNED if cut.last else LOADED if lanes >= 16 else COPIED
         values = dict.fromkeys(WINDOW_FIELDS.names or (), 0) | {
             "tasks": tasks, "images": p.N, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "size_y": 1 if of_bytes else 4, "bands": bands.ctypes.data, "band_count": len(bands),
-            "x_plane": math.prod(p.spatial), "y_plane": math.prod(p.spatial_out),
+            "x_image": p.C * x_pixels, "y_image": p.K * y_pixels, "x_c": x_c, "x_pixel": x_pixel,
+            "y_k": y_k, "y_pixel": y_pixel, "y_plane": cut.y_plane, "sums": cut.sums,
             "group_blocks": -(-p.groups // cut.groups), "at_once": cut.groups,
             "slices": p.kernel[0], "slice_step": p.dilation[0], "depth": p.spatial[0],
-            "x_slice": p.spatial[1] * p.spatial[2], "width": p.spatial[2], "vectors": cut.row_vectors,
+            "height": p.spatial[1], "width": p.spatial[2], "vectors": cut.row_vectors,
             "flip": (0x80 if p.dtype == "int8" else 0) * REPEAT, "phases": cut.phases, "pitch": cut.pitch,
             "plane": cut.plane, "planes": cut.planes,
             "scratch_bytes": cut.scratch_bytes, "offsets": self._offsets.ctypes.data,
             "way": WORD_BYTES[self._way], "most": cut.filters,
-            "place": place_rows_of_band(lanes, int(lanes >= 16)),
+            "place": place_rows_of_band(lanes, placing), "turn_in": turn_bytes(lanes) if cut.last else 0,
+            "turn_out": (turn_bytes if of_bytes else turn_words)(lanes) if cut.last else 0,
             "sum_four": sum_four, "sum_two": sum_two, "sum_one": sum_one,
         }  # fmt: skip
         self._record = np.array([tuple(values[name] for name in WINDOW_FIELDS.names or ())], WINDOW_FIELDS)
@@ -226,8 +232,6 @@ class Windows(Algorithm):
 
 
 def _unsuited(problem: ConvProblem) -> str | None:
-    if problem.layout != "channels_first":
-        return "reads rows of channels_first maps"
     if problem.w_shape[1] > MOST_CHANNELS:
         return f"is for groups of at most {MOST_CHANNELS} channels, not {problem.w_shape[1]}"
     return None

@@ -12,31 +12,33 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers, words_of
-from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
-# A band of x and where it goes; all of it in bytes, `pad` and `flip` are bytes in all eight of a word.
+# A band of x and where it goes; all of it in bytes, `pad` and `flip` are bytes in all eight of a word. `turn`
+# is a kernel of `byte_turns`, for pixels that lie `x_pixel` apart.
 ROW_BAND_FIELDS = fields(
-    "x channels x_channel slices slice slice_step depth x_slice parts phases width first vectors pad flip "
-    "target pitch plane"
+    "x channels x_channel x_pixel slices slice slice_step depth parts phases height width first vectors pad "
+    "flip target pitch plane turn"
 )
+COPIED, LOADED, TURNED = range(3)  # how rows are placed: byte by byte, by vectors, from channels_last
 # Rows of a band, of one phase of the stride: where the first that lies in the map is in x, how many do, how
 # many of padding lie before them and behind, and where the first of all goes.
 PHASE_ROWS = fields("x above inside below target")
 
 
 @simd.emitter
-def place_rows(v: Vec, MASKED: int, band: Value, x: Value, rows: Value, inside: Value, target: Value) -> None:
+def place_rows(v: Vec, WAY: int, band: Value, x: Value, rows: Value, inside: Value, target: Value) -> None:
     """Some rows of all channels (see `ROW_BAND_FIELDS`), a vector of columns at a time.
 
     Args:
-        MASKED: whether vectors are loaded in part; else only rows of padding are placed.
+        WAY: whether vectors are LOADED; else all rows become padding.
         x, rows: the first row of x, and a `PHASE_ROWS`, but for `inside`.
     """
     a, r = v.record(band, ROW_BAND_FIELDS), v.record(rows, PHASE_ROWS)
     bytes_, words = Integers(v.b, 4 * v.lanes, 1), words_of(v)
     padding, changed = (v.b.bitcast(words.spread(value), bytes_.type) for value in (a.pad, a.flip))
     empty = bytes_.bit_xor(padding, changed)
-    below = v.iadd(r.below, v.isub(r.inside, inside))
+    below = v.isub(v.iadd(r.below, r.inside), inside if WAY == LOADED else 0)
     x_row = v.imul(a.width, a.phases)
     with v.loop(a.vectors) as done:
         i = v.isub(v.isub(a.vectors, 1), done)
@@ -49,16 +51,16 @@ def place_rows(v: Vec, MASKED: int, band: Value, x: Value, rows: Value, inside: 
             with v.loop(r.above) as n:
                 bytes_.store(empty, above, v.imul(n, a.pitch))
             within = bytes_.at(above, v.imul(r.above, a.pitch))
-            with v.loop(inside if MASKED else v.integer(0)) as n:
+            with v.loop(inside if WAY == LOADED else v.integer(0)) as n:
                 value = v.b.select(mask, bytes_.load_masked(row, v.imul(n, x_row), mask), padding)
                 bytes_.store(bytes_.bit_xor(value, changed), within, v.imul(n, a.pitch))
-            behind = bytes_.at(within, v.imul(inside, a.pitch))
+            behind = bytes_.at(within, v.imul(inside if WAY == LOADED else 0, a.pitch))
             with v.loop(below) as n:
                 bytes_.store(empty, behind, v.imul(n, a.pitch))
 
 
 @jit.specialise
-def place_rows_of_band(LANES: int, MASKED: int) -> jit.Kernel:
+def place_rows_of_band(LANES: int, WAY: int) -> jit.Kernel:
     """The rows of a band: [channel][slice][phase of the stride][row][column]."""
 
     def place_rows_of_band(band: int) -> None:
@@ -66,35 +68,35 @@ def place_rows_of_band(LANES: int, MASKED: int) -> jit.Kernel:
         for t in range(b.slices):
             z = b.slice + t * b.slice_step
             within = z >= 0 and z < b.depth
-            plane = b.x + (z * b.x_slice if within else 0)
+            plane = b.x + (z * b.height * b.width * b.x_pixel if within else 0)
             for phase in range(b.phases):
                 at = b.parts + phase * PHASE_ROWS.itemsize
                 rows = carray(pointer(at), 1, PHASE_ROWS)[0]
                 inside = rows.inside if within else 0
                 target = b.target + t * b.plane + rows.target
-                place_rows(4, LANES, MASKED, band, plane + rows.x, at, inside, target)
-                if MASKED == 0:
-                    for channel in range(b.channels):
-                        x = plane + rows.x + channel * b.x_channel
-                        to = target + channel * b.plane * b.slices + rows.above * b.pitch
-                        for n in range(inside):
-                            copy_row(LANES, band, x + n * b.width * b.phases, to + n * b.pitch)
+                x = plane + rows.x * b.x_pixel
+                place_rows(4, LANES, WAY, band, x, at, inside, target)
+                for n in range(0 if WAY == LOADED else inside):
+                    row = x + n * b.phases * b.width * b.x_pixel
+                    place_row(WAY, band, row, target + (rows.above + n) * b.pitch)
 
     return place_rows_of_band
 
 
 @jit.helper
-def copy_row(LANES: int, band: int, x: int, target: int) -> None:
-    """A row of x with its padding, byte by byte."""
+def place_row(WAY: int, band: int, x: int, target: int) -> None:
+    """What of a row lies in the map, of all channels."""
     b = carray(pointer(band), 1, ROW_BAND_FIELDS)[0]
-    count = b.vectors * 4 * LANES
-    to = carray(pointer(target), count, np.uint8)
-    low = min(max(0, -b.first), count)
-    high = min(max(low, b.width - b.first), count)
-    copy_bytes(target + low, x + b.first + low, high - low)
-    for i in range(low):
-        to[i] = b.pad
-    for i in range(high, count):
-        to[i] = b.pad
-    for i in range(count):
-        to[i] = to[i] ^ (b.flip & 255)
+    low = max(0, -b.first)
+    count = min(b.pitch, b.width - b.first) - low
+    source, to = x + (b.first + low) * b.x_pixel, target + low
+    if WAY == TURNED:
+        call(b.turn, (source, b.x_pixel, count, b.channels, b.flip, to, b.plane * b.slices))
+    else:
+        for _ in range(b.channels):
+            bytes_from = carray(pointer(source), count, np.uint8)
+            bytes_to = carray(pointer(to), count, np.uint8)
+            for i in range(count):
+                bytes_to[i] = bytes_from[i] ^ (b.flip & 255)
+            source += b.x_channel
+            to += b.plane * b.slices

@@ -10,8 +10,9 @@ from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 WINDOW_FIELDS = arguments(
-    "tasks images groups group_blocks at_once channels filters size_y bands band_count x_plane y_plane "
-    "slices slice_step depth x_slice width vectors pad flip phases pitch plane planes "
+    "tasks images groups group_blocks at_once channels filters size_y bands band_count x_image y_image "
+    "x_c x_pixel y_k y_pixel y_plane sums turn_in turn_out "
+    "slices slice_step depth height width vectors pad flip phases pitch plane planes "
     "scratch_bytes taps offsets way multiplier step place sum_four sum_two sum_one most"
 )
 
@@ -25,9 +26,10 @@ def sum_window_bands() -> jit.Kernel:
         scratch = a.scratch + task * a.scratch_bytes
         made = carray(pointer(scratch), 1, ROW_BAND_FIELDS)[0]
         sums = carray(pointer(scratch + ROW_BAND_FIELDS.itemsize), 1, SUM_FIELDS)[0]
-        made.x_channel = a.x_plane
-        made.slices, made.slice_step, made.depth, made.x_slice = a.slices, a.slice_step, a.depth, a.x_slice
-        made.width, made.vectors, made.pad, made.flip = a.width, a.vectors, a.pad, a.flip
+        made.x_channel, made.x_pixel, made.turn = a.x_c, a.x_pixel, a.turn_in
+        made.slices, made.slice_step, made.depth = a.slices, a.slice_step, a.depth
+        made.height, made.width, made.vectors = a.height, a.width, a.vectors
+        made.pad, made.flip = a.pad, a.flip
         made.phases, made.pitch, made.plane = a.phases, a.pitch, a.plane
         made.target, sums.x = scratch + RECORDS, scratch + RECORDS
         sums.taps, sums.offsets, sums.step = a.taps, a.offsets, a.step
@@ -42,18 +44,20 @@ def sum_window_bands() -> jit.Kernel:
             band = bands[unit - image * units - block * a.band_count]
             group = block * a.at_once
             groups = min(a.at_once, a.groups - group)
-            made.x = a.x + (image * a.groups + group) * a.channels * a.x_plane
+            made.x = a.x + image * a.x_image + group * a.channels * a.x_c
             made.channels = groups * a.channels
             made.slice, made.parts, made.first = band.slice, band.parts, band.first
             call(a.place, (scratch,))
             sums.groups = groups
             sums.tiles, sums.blocks, sums.runs = band.tiles, band.blocks, band.runs
+            of_band = a.y + (image * a.y_image + group * a.filters * a.y_k + band.y * a.y_pixel) * a.size_y
+            y = scratch + a.sums if a.turn_out else of_band
             done = 0
             while done < a.filters:
                 k = group * a.filters + done
                 sums.w = a.w + k * a.taps * a.way
                 sums.start, sums.multiplier = a.bias + 4 * k, a.multiplier + 4 * k
-                sums.y = a.y + ((image * a.groups * a.filters + k) * a.y_plane + band.y) * a.size_y
+                sums.y = y + done * a.y_plane * a.size_y
                 left = min(a.most, a.filters - done)
                 if left >= 4:
                     call(a.sum_four, (scratch + ROW_BAND_FIELDS.itemsize,))
@@ -64,5 +68,13 @@ def sum_window_bands() -> jit.Kernel:
                 else:
                     call(a.sum_one, (scratch + ROW_BAND_FIELDS.itemsize,))
                     done += 1
+            if a.turn_out:
+                call(
+                    a.turn_out,
+                    (
+                        y, a.y_plane * a.size_y, groups * a.filters, band.outputs, 0,
+                        of_band, a.y_pixel * a.size_y,
+                    ),
+                )  # fmt: skip
 
     return sum_window_bands

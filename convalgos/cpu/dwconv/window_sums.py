@@ -15,7 +15,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import requantise, simd
 from convalgos.cpu.vectors.integers import Integers, bytes_of, words_of
-from convalgos.cpu.vectors.packing import compressed, woven_bytes
+from convalgos.cpu.vectors.packing import compressed, in_order, woven_bytes
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes
 
 SUMS, SCALED, SIGNED, UNSIGNED = range(4)  # what is stored: int32, float32, int8, uint8
@@ -33,7 +33,7 @@ STORE_RUN = fields("to first count bits")  # lanes of it that lie side by side i
 
 
 @simd.emitter
-def sum_window_tiles(
+def add_window_tiles(
     v: Vec, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int, args: Value
 ) -> None:
     """All tiles of a band of some groups, of VECTORS vectors of outputs, for FILTERS filters of each.
@@ -73,25 +73,6 @@ def _windows(words: Integers, x: Any, vector: int, step: int) -> Any:
     value = words.b.load(bytes_of(words).at(x, number * 4 * words.lanes + phase * step), typ=words.type)
     value.align = 1
     return value
-
-
-def _in_order(words: Integers, vectors: Sequence[Any], step: int) -> list[Any]:
-    """Four vectors of sums with neighbours side by side."""
-    n = words.lanes
-    low, high = (
-        [side * n + lane for lane in range(first, first + n // 2) for side in (0, 1)] for first in (0, n // 2)
-    )
-
-    def woven(a: Any, b: Any) -> list[Any]:
-        return [words.shuffle(a, b, low), words.shuffle(a, b, high)]
-
-    a, b, c, d = vectors
-    if step == 4:
-        return [a, b, c, d]
-    if step == 2:
-        return [*woven(a, b), *woven(c, d)]
-    even, odd = woven(a, c), woven(b, d)
-    return [*woven(even[0], odd[0]), *woven(even[1], odd[1])]
 
 
 def _operands(words: Integers, value: Any, way: int) -> list[Any]:
@@ -150,7 +131,7 @@ class _Store:
             return [woven_bytes(v, numbers, self.kind == SIGNED, self.step)]
         if self.kind == SCALED:
             sums = [v.b.bitcast(requantise.scaled(v, s, multiplier), words.type) for s in sums]
-        return _in_order(words, sums, self.step)
+        return in_order(words, sums, self.step)
 
     def _store_run(self, kind: Integers, value: Any, to: Any, run: Any) -> None:
         v = self.v
@@ -165,12 +146,12 @@ class _Store:
 
 
 @jit.specialise
-def sum_windows(
+def sums_of_windows(
     LANES: int, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int
 ) -> jit.Kernel:
-    """`sum_window_tiles`."""
+    """`add_window_tiles`."""
 
-    def sum_windows(args: int) -> None:
-        sum_window_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, args)
+    def sums_of_windows(args: int) -> None:
+        add_window_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, args)
 
-    return sum_windows
+    return sums_of_windows

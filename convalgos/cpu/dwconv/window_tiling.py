@@ -19,9 +19,10 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_
 from convalgos.cpu.vectors import simd
 
 WINDOW = 4  # bytes of a word: columns of a kernel that meet one
+TURNED_CHANNELS = 64  # of channels_last maps, that are turned at once: a cache line
 BAND_COLUMNS = 4096  # outputs of a row that are summed at once, at most
 # A band: places in x of its first window, with padding; its outputs, and the tables that store them.
-OUTPUT_BAND = fields("slice first parts y tiles blocks runs")
+OUTPUT_BAND = fields("slice first parts y outputs tiles blocks runs")
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,32 @@ class WindowTiling:
         return int(self.problem.w_shape[1] * self.problem.kernel[0])
 
     @property
+    def last(self) -> bool:
+        """Whether maps are channels_last: rows are turned on the way in, and outputs on the way out."""
+        return bool(self.problem.layout == "channels_last")
+
+    @property
+    def y_plane(self) -> int:
+        """Elements from one filter to the next of what sums are stored in."""
+        p = self.problem
+        return whole_lines(self.rows * self.columns) if self.last else math.prod(p.spatial_out)
+
+    @property
+    def y_bytes(self) -> int:
+        """Of outputs before they are turned, which is done by vectors of filters."""
+        if not self.last:
+            return 0
+        filters = self.groups * self.problem.gemm_n
+        return -(-filters // self.lanes) * self.lanes * self.y_plane * Y_BYTES[self.problem.y_dtype]
+
+    @property
     def scratch_bytes(self) -> int:
-        """Of one task. Sums read as far as a tile and a window beyond the last row."""
+        """Of one task."""
+        return self.sums + self.y_bytes
+
+    @property
+    def sums(self) -> int:
+        """Where outputs are before they are turned. Sums read a tile and a window beyond the last row."""
         spare = (self.vectors + 1) * 4 * self.lanes * self.step + self.problem.kernel_extent[2]
         return RECORDS + whole_lines(int(self.groups * self.planes * self.plane + spare))
 
@@ -122,7 +147,8 @@ class WindowTiling:
         between, pitch = p.stride[2] // self.step, self.pitch // self.step  # places of outputs
         blocks = self.tiles(rows) * self.vectors * self.lanes // lanes
         places = np.add.outer(np.arange(rows) * pitch, np.arange(columns) * between).ravel()
-        to = np.add.outer(np.arange(rows) * p.spatial_out[2], np.arange(columns)).ravel()
+        width = columns if self.last else p.spatial_out[2]
+        to = np.add.outer(np.arange(rows) * width, np.arange(columns)).ravel()
         ends = np.searchsorted(places, np.arange(blocks + 1) * lanes)
         found: list[tuple[int, ...]] = []
         runs: list[tuple[int, ...]] = []
@@ -170,7 +196,7 @@ class WindowTiling:
             found.append(
                 (
                     o * p.stride[0] - p.padding[0][0], column * p.stride[2] - p.padding[2][0],
-                    parts[row].ctypes.data, (o * height + row) * width + column,
+                    parts[row].ctypes.data, (o * height + row) * width + column, kind[0] * kind[1],
                     self.tiles(kind[0]), blocks.ctypes.data, runs.ctypes.data,
                 )
             )  # fmt: skip
@@ -178,6 +204,7 @@ class WindowTiling:
         return np.array(found, OUTPUT_BAND), kept
 
 
+Y_BYTES = {"int32": 4, "float32": 4, "int8": 1, "uint8": 1}
 RECORDS = 512  # bytes of scratch for what the driver tells the kernels
 
 
@@ -199,17 +226,23 @@ def window_tiling(problem: ConvProblem) -> WindowTiling:
     columns = width if width <= BAND_COLUMNS else BAND_COLUMNS
     filters = min(p.gemm_n, 4 if lanes >= 16 else 2)
     filters = 2 if filters == 3 else filters
-    cut = WindowTiling(p, filters, 4, 1, height, columns)
-    row_bytes = cut.planes * cut.pitch * p.stride[1]
-    budget = l1 // 2 if p.gemm_n < 4 else l2 // 4
+    cut = WindowTiling(p, filters, 4, 1, 1, columns)
+    if cut.last:
+        cut = replace(cut, groups=max(1, min(p.groups, TURNED_CHANNELS // max(p.w_shape[1], p.gemm_n))))
+    row_bytes = cut.groups * cut.planes * cut.pitch * p.stride[1] + cut.y_bytes
+    budget = l1 // 2 if p.gemm_n < 4 and not cut.last else l2 // 4
     rows = max(1, budget // row_bytes - (p.kernel_extent[1] - 1) // p.stride[1])
-    planes = p.N * p.groups * p.spatial_out[0] * -(-width // columns)
+    if cut.last and columns < width:
+        rows = 1  # whose outputs lie side by side
+    planes = p.N * -(-p.groups // cut.groups) * p.spatial_out[0] * -(-width // columns)
     wanted = -(-THREAD_UNITS * plan_threads() // planes)
     bands = max(-(-height // rows), min(wanted, max(1, height // max(4, p.kernel_extent[1]))))
     cut = replace(cut, rows=-(-height // bands))
     if filters == 1:
         blocks = 2 * replace(cut, vectors=8).tiles(cut.rows)
         cut = replace(cut, vectors=8 if blocks == cut.tiles(cut.rows) else 4)
+    if cut.last:
+        return cut
     units = planes * -(-height // cut.rows)
     at_once = min(p.groups, l1 // 4 // (cut.planes * cut.plane), units // (THREAD_UNITS * plan_threads()))
     return replace(cut, groups=max(1, at_once))

@@ -33,6 +33,25 @@ def woven_bytes(v: Vec, words: Sequence[Any], signed: bool, step: int = 4) -> An
     return v.shuffle(packed, packed, [places[i] for i in range(4 * v.lanes)])
 
 
+def in_order(words: Vec, vectors: Sequence[Any], step: int = 4) -> list[Any]:
+    """Four vectors of sums with neighbours side by side."""
+    n = words.lanes
+    low, high = (
+        [side * n + lane for lane in range(first, first + n // 2) for side in (0, 1)] for first in (0, n // 2)
+    )
+
+    def woven(a: Any, b: Any) -> list[Any]:
+        return [words.shuffle(a, b, low), words.shuffle(a, b, high)]
+
+    a, b, c, d = vectors
+    if step == 4:
+        return [a, b, c, d]
+    if step == 2:
+        return [*woven(a, b), *woven(c, d)]
+    even, odd = woven(a, c), woven(b, d)
+    return [*woven(even[0], odd[0]), *woven(even[1], odd[1])]
+
+
 def compressed(v: Vec, value: Any, kept: Any) -> Any:
     """The lanes of a mask side by side from lane 0 on, then zeros. v: of the lanes of `value`.
 
