@@ -96,10 +96,9 @@ class Plan(Tabular, ABC):
     def prepare(self, w: ArrayLike, quantization: Quantization | None = None) -> PreparedFilter:
         """Bring a filter (K, C/groups, *kernel) into the plan's own form, which is a copy.
 
-        For backward_weights dy, which may be read again by each run: it must keep its values until then.
-
         Args:
-            w: an array, or a sparse matrix of SciPy (K, C/groups * product of the kernel), in this order.
+            w: an array, or a sparse matrix of SciPy (K, C/groups * product of the kernel), in this order. For
+                backward_weights dy, which may be read again by each run: it must keep its values until then.
             quantization: scales and zero points, of problems of integers; by default 1 and 0.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -15,6 +16,7 @@ from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import ROUNDINGS, Quantization
 from convalgos.cpu.reference import reference
+from convalgos.select import current_machine
 from convalgos.testing.memory import Guarded, forget_workspaces, poisoned
 from convalgos.testing.problems import PROBLEMS
 
@@ -61,6 +63,7 @@ def _check_one(algorithm: Algorithm, problem: ConvProblem, turn: int) -> None:
     with poisoned():
         plan = algorithm.serve(p)
         prepared = plan.prepare(w, quantization)
+    _check_figures(algorithm, p)
     for repeat in range(2):  # in a fresh workspace, and in one that was used
         if not repeat:
             forget_workspaces(plan)
@@ -71,6 +74,19 @@ def _check_one(algorithm: Algorithm, problem: ConvProblem, turn: int) -> None:
         assert not wrong.size, f"{told}: {len(wrong)} of {expected.size} differ, the first at {wrong[0]}"
         assert out.intact() and given.intact(), f"{told}: wrote outside y"
         assert np.array_equal(given.array, laid(x)), f"{told}: wrote x"
+
+
+def _check_figures(algorithm: Algorithm, p: ConvProblem) -> None:
+    """What the selector reads: a cost above 0 that no bound exceeds, a workspace, an error bound."""
+    computed, machine = algorithm.computed(p), current_machine()
+    workspace, bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
+    assert type(workspace) is int and workspace >= 0, f"{p}: workspace {workspace!r}"
+    assert 0 <= bound < 1e-5, f"{p}: error bound {bound}"
+    if not p.is_empty:
+        cost, least = algorithm.cost(computed, machine), algorithm.least(computed, machine)
+        assert 0 < cost < math.inf and least <= cost * (1 + 1e-9), f"{p}: cost {cost}, least {least}"
+        prepare = algorithm.prepare_cost(computed, machine)
+        assert 0 <= prepare < math.inf, f"{p}: prepare_cost {prepare}"
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, turn: int) -> Any:

@@ -122,14 +122,15 @@ def _finished(v: Vec, kind: int, bias: Any, step: Any) -> Callable[[Any], Any]:
         return lambda sums: words.add(sums, offset)
     behind = v.table64(step, requantise.STEP_FIELDS.itemsize // 8)
     multiplier = v.load(v.pointer(v.iadd(bias, behind)))
-    by = requantise.scaling(v, multiplier, step)
     if kind == FLOATS:
+        low = v.broadcast(v.pointer(step), 1)
 
         def real(sums: Any) -> Any:
             value = requantise.scaled(v, words.add(sums, offset), multiplier)
-            return v.b.bitcast(v.fmax(value, by.low), words.type)
+            return v.b.bitcast(v.fmax(value, low), words.type)
 
         return real
+    by = requantise.scaling(v, multiplier, step)
     return lambda sums: requantise.requantised(v, words.add(sums, offset), by)
 
 
