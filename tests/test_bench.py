@@ -12,7 +12,7 @@ from rich.console import Console
 
 from convalgos import ConvProblem
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.arrays import as_numpy
+from convalgos.core.arrays import as_numpy, host_array
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -411,6 +411,48 @@ def test_peers_are_chosen_by_package_or_name():
         names = [peer.name for peer in peers.choose_peers("torch")]
         assert names == ["torch.channels_first", "torch.channels_last"]
         assert [peer.name for peer in peers.choose_peers("torch.channels_last")] == ["torch.channels_last"]
+
+
+@pytest.mark.parametrize("peer", ["onnxruntime", "torch.x86", "torch.onednn"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2 c4 h9 w8 k6 r3 s2 p1 stride2 groups2 uint8 w_int8 y_uint8 per_channel",
+        "n2 c4 h9 w8 k6 r3 s2 p1 channels_last uint8 w_int8 y_uint8 convolution",
+        "n2 c3 w30 k4 s3 p2 dilation2 uint8 w_int8 y_uint8",
+        "n1 c2 d5 h5 w6 k3 t2 r2 s2 uint8 w_int8 y_uint8 per_channel",
+        "n1 c8 h5 w6 k3 r3 s3 p1:0,0:2 int8 y_int8",
+        "n1 c8 h5 w6 k3 r3 s3 uint8 w_int8",
+        "n1 c8 h5 w6 k3 r3 s3 int8 w_uint8",
+    ],
+)
+def test_peers_of_integers_give_the_exact_result(peer, text):
+    (found,) = (p for p in peers.peers_on("cpu") if p.name == peer)
+    problem = ConvProblem.parse(text)
+    if reason := found.missing() or found.why_not(problem):
+        (x, w), of_torch = (problem.dtype, problem.w_dtype), peer.startswith("torch")
+        assert found.missing() or "installed" not in reason
+        assert (x, w) == ("int8", "uint8") or (of_torch and (x == "int8" or problem.y_dtype == "int32"))
+        return
+    check = accuracy.AccuracyCheck(problem)
+    y = host_array(found.call(problem, check.x, check.w, 2)())
+    assert y.dtype == problem.y_dtype
+    assert check.error(np.moveaxis(y, 1, -1) if problem.layout == "channels_last" else y) == 0
+
+
+def test_peers_are_chosen_by_element_type_and_absent_ones_are_told(hide):
+    hide("openvino")
+    assert {p.name for p in peers.choose_peers("torch", dtypes=["int8"])} == {"torch.x86", "torch.onednn"}
+    assert "onnxruntime" not in {p.name for p in peers.choose_peers(None, dtypes=["bfloat16"])}
+    chosen = peers.choose_peers(None, dtypes=["uint8"])
+    assert {p.name for p in chosen} == {"onnxruntime", "torch.x86", "torch.onednn", "openvino"}
+    (layer,) = targets.changed([Layer("", "one", SMALL)], dtype="uint8")
+    assert str(layer.problem) == f"{SMALL} uint8 w_int8 y_uint8 per_channel"
+    assert targets.changed([layer], dtype="float32")[0].problem == SMALL
+    absent = [peer for peer in chosen if peer.name == "openvino"]
+    result = bench_run.run_layer(layer, absent, only=["cpu.reference"], rounds=1)
+    results = bench_results.Results("", MACHINE, {}, layers=[result])
+    assert "not run: openvino needs openvino, which is not installed (pip install" in shown(results)
 
 
 # --- report ----------------------------------------------------------------------------------

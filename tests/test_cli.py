@@ -297,7 +297,7 @@ def test_info_says_what_is_missing(monkeypatch):
         (["bench", "--algorithm", "cpu.directly"], "algorithm='cpu.directly' must be 'auto' or one of"),
         (["bench", "--peers", "torcs"], "peers='torcs' must be none, or some of"),
         (["bench", "--rounds", "0"], "Invalid value for '--rounds'"),
-        (["bench", "--dtype", "int8"], "Invalid value for '--dtype'"),
+        (["bench", "--dtype", "int4"], "Invalid value for '--dtype'"),
         (["bench", "n1 c4 w9 k4 s3", *QUICK, "--json", "/proc/nowhere/x.json"], "No such file or directory"),
         (["explain"], "Missing argument"),
         (["explain", "n1 c4 w9 k4 s3 groups3"], "groups=3 must divide c=4"),

@@ -192,3 +192,37 @@ def test_what_is_no_model_is_refused(tmp_path, content):
 def test_an_absent_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.onnx"):
         read_model(tmp_path / "nowhere.onnx")
+
+
+def test_convolutions_of_integers_are_read_with_their_types(tmp_path):
+    """QLinearConv, ConvInteger, and Conv between DequantizeLinear and QuantizeLinear."""
+
+    def linear(operator, x, y, zero="z", scale="s", **along):
+        return helper.make_node(operator, [x, scale, zero], [y], **along)
+
+    scales = ["ws", "wz", "s", "z"]
+    nodes = [
+        linear("QuantizeLinear", "x", "xq"),
+        helper.make_node("QLinearConv", ["xq", "s", "z", "w", *scales], ["a"], name="linear", strides=[2, 2]),
+        helper.make_node("ConvInteger", ["a", "v"], ["sums"], name="sums"),
+        linear("DequantizeLinear", "a", "ar"),
+        linear("DequantizeLinear", "v", "vr", "vz"),
+        helper.make_node("Conv", ["ar", "vr"], ["br"], name="qdq"),
+        linear("QuantizeLinear", "br", "y"),
+    ]
+    arrays = {
+        "s": np.float32(1), "z": np.uint8(0), "w": np.ones((4, 3, 3, 3), "i1"), "ws": np.ones(4, "f4"),
+        "wz": np.zeros(4, "i1"), "v": np.ones((2, 4, 1, 1), "i1"), "vz": np.int8(0),
+    }  # fmt: skip
+    constants = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
+    outputs = [value("y", None, TensorProto.UINT8), value("sums", None, TensorProto.INT32)]
+    graph = helper.make_graph(nodes, "g", [value("x", (1, 3, 9, 9))], outputs, constants)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=OPSET, ir_version=8).SerializeToString())
+    layers, skipped = read_model(path)
+    assert not skipped
+    assert {la.name: str(la.problem) for la in layers} == {
+        "linear": "n1 c3 h9 w9 k4 r3 s3 stride2 uint8 w_int8 y_uint8 per_channel",
+        "sums": "n1 c4 h4 w4 k2 r1 s1 uint8 w_int8",
+        "qdq": "n1 c4 h4 w4 k2 r1 s1 uint8 w_int8 y_uint8",
+    }

@@ -14,6 +14,7 @@ EXTRAS = {  # module -> how to get it
     "cudnn": "pip install 'convalgos[gpu]'",
     "onnx": "pip install 'convalgos[bench]'",
     "onnxruntime": "pip install 'convalgos[bench]'",
+    "openvino": "pip install openvino",
     "scipy": "pip install scipy",
     "ml_dtypes": "pip install ml_dtypes",
     "torch": "pip install 'convalgos[torch]'",

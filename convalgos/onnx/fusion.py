@@ -23,11 +23,11 @@ BIAS_SCALES = 1e-2  # by which the scale of a bias may be off that of the sums
 
 
 class LinearTensor(NamedTuple):
-    """A tensor of integers, with the names of its scale and zero point."""
+    """A tensor of integers."""
 
-    tensor: str
-    scale: str
-    zero_point: str
+    names: tuple[str, str, str]  # its own, and those of scale and zero point
+    scale: np.ndarray
+    zero_point: np.ndarray
     axis: int
 
 
@@ -62,11 +62,12 @@ class _Fusion:
 
     def __init__(self, graph: Any):
         self.graph = graph
-        self.constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer if t.data_type != 0}
         self.made = {name: node for node in graph.node for name in node.output if name}
+        self.tensors = {tensor.name: tensor for tensor in graph.initializer}
         for name, node in self.made.items():
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self.constants[name] = numpy_helper.to_array(node.attribute[0].t)
+            if _is(node, "Constant") and node.attribute and node.attribute[0].name == "value":
+                self.tensors[name] = node.attribute[0].t
+        self.arrays: dict[str, np.ndarray | None] = {}  # of tensors that were looked at
         self.readers = Counter(_read(graph.node))
         self.readers.update(output.name for output in graph.output)
         self.next_node = {name: node for node in graph.node for name in node.input if name}  # of one reader
@@ -75,11 +76,12 @@ class _Fusion:
         last = {}  # name of the last node of a fused group -> QLinearConv
         gone = set()
         for node in self.graph.node:
-            if _is(node, "Conv") and (found := self._fused(node)):
+            if _is(node, "Conv") and node.output and (found := self._fused(node)):
                 made, quantize, between = found
                 last[quantize.output[0]] = made
                 gone |= {node.output[0], *between}
-        nodes = [last.get(n.output[0], n) for n in self.graph.node if n.output[0] not in gone]
+        first = [node.output[0] if node.output else "" for node in self.graph.node]
+        nodes = [last.get(n, node) for n, node in zip(first, self.graph.node, strict=True) if n not in gone]
         del self.graph.node[:]
         self.graph.node.extend(_needed(nodes, {output.name for output in self.graph.output}))
 
@@ -90,22 +92,19 @@ class _Fusion:
         if x is None or w is None or quantize is None:
             return None
         y = self._tensor_of(quantize)
-        if y is None or not (self._is_one(x) and self._is_one(y)):
+        if y is None or x.scale.size != 1 or y.scale.size != 1:
             return None
-        w_scale = self.constants[w.scale]
-        filters = self.constants[w.tensor].shape[0] if w.tensor in self.constants else w_scale.size
-        if w_scale.ndim and w_scale.size > 1 and (w.axis != 0 or w_scale.size != filters):
+        if w.scale.size > 1 and w.axis != 0:
             return None
-        if between and self.constants[y.zero_point] != np.iinfo(self.constants[y.zero_point].dtype).min:
+        if between and y.zero_point != np.iinfo(y.zero_point.dtype).min:
             return None
         bias = []
         if len(conv.input) > 2 and conv.input[2]:
-            bias = self._bias(conv, self.constants[x.scale] * w_scale)
+            bias = self._bias(conv, x.scale * w.scale)
             if not bias:
                 return None
-        made = onnx.helper.make_node(
-            "QLinearConv", [*x[:3], *w[:3], *y[1:3], *bias], list(quantize.output), conv.name or quantize.name
-        )
+        names = [*x.names, *w.names, *y.names[1:], *bias]
+        made = onnx.helper.make_node("QLinearConv", names, list(quantize.output), conv.name or quantize.name)
         made.attribute.extend(conv.attribute)
         return made, quantize, between
 
@@ -130,31 +129,42 @@ class _Fusion:
 
     def _tensor_of(self, node: Any) -> LinearTensor | None:
         """That of a QuantizeLinear or DequantizeLinear with constant numbers of 8 bits."""
-        if len(node.input) < 3 or not all(name in self.constants for name in node.input[1:3]):
+        if len(node.input) < 3:
+            return None
+        scale, zero_point = (self._constant(name) for name in node.input[1:3])
+        if scale is None or zero_point is None:
             return None
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        scale, zero_point = (self.constants[name] for name in node.input[1:3])
         if zero_point.dtype.name not in INTEGERS or scale.dtype != np.float32:
             return None
         if scale.shape != zero_point.shape or scale.ndim > 1 or attributes.get("block_size"):
             return None
-        tensor, scale_name, zero_point_name = node.input[:3]
-        return LinearTensor(tensor, scale_name, zero_point_name, attributes.get("axis", 1))
+        tensor, of_scale, of_zero_point = node.input[:3]
+        return LinearTensor((tensor, of_scale, of_zero_point), scale, zero_point, attributes.get("axis", 1))
 
-    def _is_one(self, tensor: LinearTensor) -> bool:
-        return self.constants[tensor.scale].size == 1
+    def _constant(self, name: str) -> np.ndarray | None:
+        """A constant tensor that lies in the model."""
+        if name not in self.arrays:
+            tensor = self.tensors.get(name)
+            if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL or not tensor.data_type:
+                self.arrays[name] = None
+            else:
+                self.arrays[name] = numpy_helper.to_array(tensor)
+        return self.arrays[name]
 
     def _bias(self, conv: Any, scale: np.ndarray) -> list[str]:
         """The name of the int32 bias, whose scale is that of the sums; none where it has not this form."""
         name = conv.input[2]
         node = self.made.get(name)
         if node is not None and _is(node, "DequantizeLinear"):
-            given = self.constants.get(node.input[1])
-            zero_point = self.constants.get(node.input[2], 1) if len(node.input) > 2 and node.input[2] else 0
-            if given is None or np.any(zero_point) or not np.allclose(given, scale, rtol=BIAS_SCALES, atol=0):
+            given = self._constant(node.input[1])
+            zero_point: Any = self._constant(node.input[2]) if len(node.input) > 2 and node.input[2] else 0
+            if given is None or zero_point is None or np.any(zero_point):
                 return []
-            return [node.input[0]]
-        bias = self.constants.get(name)
+            if given.size not in (1, scale.size) and scale.size > 1:
+                return []
+            return [node.input[0]] if np.allclose(given, scale, rtol=BIAS_SCALES, atol=0) else []
+        bias = self._constant(name)
         if bias is None or bias.dtype != np.float32:
             return []
         rounded = np.clip(np.rint(bias.astype(np.float32) / scale), -(2.0**31), 2.0**31 - 1).astype(np.int32)
@@ -180,4 +190,4 @@ def _read(nodes: Any) -> list[str]:
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
     """The nodes, in their order, without DequantizeLinear that nothing reads."""
     wanted = wanted | set(_read(nodes))
-    return [n for n in nodes if not _is(n, "DequantizeLinear") or n.output[0] in wanted]
+    return [n for n in nodes if not _is(n, "DequantizeLinear") or wanted & set(n.output)]

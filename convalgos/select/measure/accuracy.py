@@ -110,7 +110,10 @@ class AccuracyCheck:
         first, second = problem.logical(0, self.x), problem.logical(1, self.w)
         extent = _brief_extent(problem) if brief else WHOLE_REFERENCE
         self._exact = ExactAnswer(problem, first, second, extent, np.random.default_rng(1))
-        self._scale = error_scale(problem, first, second, self._exact.y) or 1.0
+        if problem.y_dtype in INTEGERS:  # requantised: errors are relative to the range of the type
+            self._scale = 255.0
+        else:
+            self._scale = error_scale(problem, first, second, self._exact.y) or 1.0
 
     def error(self, y: Any) -> float:
         """max|y - answer| over their `error_scale` of a y in the problem's layout; infinite where it is NaN.

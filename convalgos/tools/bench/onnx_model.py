@@ -6,19 +6,33 @@ that was asked for. A convolution that cannot be read as a `ConvProblem` is retu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from convalgos.core.arguments import Shape
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.problem import ConvProblem
 from convalgos.onnx.attributes import CONV, checked_attributes, conv_problem
 from convalgos.tools.bench.onnx_functions import bodies, check_functions
 from convalgos.tools.bench.suites import Layer
 
-DTYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}  # onnx.TensorProto.DataType
+DTYPES = {  # onnx.TensorProto.DataType
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    10: "float16",
+    11: "float64",
+    16: "bfloat16",
+}
+INPUTS = {  # operator -> how many inputs it has, at least and at most, and what they are
+    "Conv": (2, 3, "an input, a filter and perhaps a bias"),
+    "QLinearConv": (8, 9, "x, w and y with their scales and zero points, and perhaps a bias"),
+    "ConvInteger": (2, 4, "an input, a filter and perhaps their zero points"),
+}
 ONNX_DOMAINS = ("", "ai.onnx")
 
 Dims = tuple[int | str | None, ...]  # a number, a symbol, or nothing known
@@ -26,7 +40,9 @@ Tensors = dict[str, tuple[str | int, Dims]]  # name -> (dtype, or ONNX's number 
 
 
 def read_model(path: Path, batch: int | None = None) -> tuple[tuple[Layer, ...], dict[str, str]]:
-    """The Conv nodes of a model as layers, equal ones merged into one with a count.
+    """The nodes Conv, QLinearConv and ConvInteger of a model as layers, equal ones merged, with a count.
+
+    Those of a model in QDQ form are QLinearConv where `convalgos.onnx.fuse_quantized` makes them that.
 
     Args:
         path: an .onnx file.
@@ -67,6 +83,8 @@ def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None, dict[str,
     """(the graph with the shapes of its tensors, its batch size where it fixes one, the nodes taken out)."""
     import onnx
 
+    from convalgos.onnx.fusion import fuse_quantized
+
     try:
         model = onnx.load(str(path), load_external_data=False)
         if not model.HasField("graph"):
@@ -78,6 +96,8 @@ def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None, dict[str,
             model = inline_local_functions(model)
         fixed = _set_batch(model.graph, 1 if batch is None else batch)
         unsound = _take_out_unsound(model.graph)
+        if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
+            model = fuse_quantized(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True).graph, fixed, unsound
     except OSError:
         raise
@@ -87,7 +107,7 @@ def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None, dict[str,
 
 
 def _take_out_unsound(graph: Any) -> dict[str, str]:
-    """Remove Conv nodes that are not valid as such, at which ONNX would stop for all; name -> reason."""
+    """Remove convolutions that are not valid as such, at which ONNX would stop for all; name -> reason."""
     found: dict[str, str] = {}
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
@@ -138,24 +158,36 @@ def _nodes(graph: Any, outer: Tensors) -> Iterator[tuple[Any, Tensors]]:
 
 
 def _problem(node: Any, tensors: Tensors) -> ConvProblem:
-    """The problem of a Conv node; ValueError says what is not known or not valid."""
+    """The problem of a convolution; ValueError says what is not known or not valid."""
     import onnx
 
+    operator = _text(node.op_type)
     dtype, x_shape = _known("input", node.input[0], tensors)
-    _, w_shape = _known("filter", node.input[1], tensors)
+    w_dtype, w_shape = _known("filter", node.input[3 if operator == "QLinearConv" else 1], tensors)
+    if isinstance(dtype, str) and (dtype in INTEGERS) == (operator == "Conv"):
+        raise ValueError(f"its element type is {dtype.upper()}")
     if not isinstance(dtype, str):
         known = onnx.TensorProto.DataType.values()
         told = onnx.TensorProto.DataType.Name(dtype) if dtype in known else f"{dtype}, which is none of ONNX"
         raise ValueError(f"its element type is {told}")
-    return conv_problem(x_shape, w_shape, dtype, **_attributes(node))
+    types: dict[str, Any] = {}
+    if operator == "QLinearConv":
+        y_dtype, _ = _known("zero point of y", node.input[7], tensors)
+        _, scale = _known("scale of the filter", node.input[4], tensors)
+        types = {"y_dtype": y_dtype, "scales": "per_channel" if math.prod(scale) > 1 else "per_tensor"}
+    if operator != "Conv":
+        types["w_dtype"] = w_dtype
+    return conv_problem(x_shape, w_shape, dtype, **_attributes(node), **types)
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    """The attributes of a Conv node; ValueError where they, or its inputs, are not valid."""
+    """The attributes of a convolution; ValueError where they, or its inputs, are not valid."""
     import onnx
 
-    if not 2 <= len(node.input) <= 3:
-        raise ValueError(f"it has {len(node.input)} inputs; a Conv has an input, a filter and perhaps a bias")
+    operator = _text(node.op_type)
+    least, most, told = INPUTS[operator]
+    if not least <= len(node.input) <= most:
+        raise ValueError(f"it has {len(node.input)} inputs; a {operator} has {told}")
     return checked_attributes(
         {_text(a.name): onnx.helper.get_attribute_value(a) for a in node.attribute}, CONV
     )
@@ -173,7 +205,7 @@ def _known(what: str, name: str, tensors: Tensors) -> tuple[str | int, Shape]:
 
 
 def _is_conv(node: Any) -> bool:
-    return _text(node.op_type) == "Conv" and _text(node.domain) in ONNX_DOMAINS
+    return _text(node.op_type) in INPUTS and _text(node.domain) in ONNX_DOMAINS
 
 
 def _name(node: Any) -> str:

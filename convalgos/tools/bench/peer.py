@@ -37,7 +37,9 @@ class Peer:
     needs: tuple[str, ...] = ()  # modules beside the package
     direct: bool = True  # its time grows as the flops do
     backward: BuildBackward | None = None  # of those that compute gradients
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")  # of x, that are compared
     on_gpu: bool = False
+    absent: str | None = None  # what must be installed first, of one that is told of and not run
 
     @property
     def package(self) -> str:
@@ -49,6 +51,10 @@ class Peer:
 
     def why_not(self, problem: ConvProblem) -> str | None:
         """Why the peer is not run on a problem, in one sentence, or None."""
+        if problem.dtype not in self.dtypes:
+            return f"compared on {', '.join(self.dtypes)}, not on {problem.dtype}"
+        if self.absent:
+            return self.absent
         if problem.direction != "forward" and self.backward is None:
             return f"compared on forward problems only, not on {problem.direction}"
         if problem.direction == "backward_weights" and problem.mode == "convolution":

@@ -7,13 +7,17 @@ filter prepared once where it can do that. A library is imported when its peer i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
+from convalgos.core.element_types import DTYPES, INTEGERS
 from convalgos.core.errors import Unsupported
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import LAYOUTS
 from convalgos.tools.bench.cudnn_peer import cudnn_backward, cudnn_call, cudnn_refuses
-from convalgos.tools.bench.onnxruntime_peer import onnxruntime_call
+from convalgos.tools.bench.onnxruntime_peer import only_served_types, onnxruntime_call
+from convalgos.tools.bench.openvino_peer import only_requantised, openvino_call
 from convalgos.tools.bench.peer import Peer
 from convalgos.tools.bench.scipy_peer import only_single_planes, scipy_call
 from convalgos.tools.bench.torch_peer import (
@@ -23,6 +27,7 @@ from convalgos.tools.bench.torch_peer import (
     torch_backward,
     torch_convolution,
 )
+from convalgos.tools.bench.torch_quantized_peer import only_uint8_by_int8, torch_quantized_call
 
 _REFUSES = {"channels_first": no_uneven_gradients, "channels_last": only_planes}  # of torch, by layout
 
@@ -36,8 +41,26 @@ PEERS = (
         )
         for layout, refuses in _REFUSES.items()
     ),
-    Peer("onnxruntime", onnxruntime_call, needs=("onnx",)),
+    Peer(
+        "onnxruntime",
+        onnxruntime_call,
+        only_served_types,
+        needs=("onnx",),
+        dtypes=(*(d for d in DTYPES if d != "bfloat16"), *INTEGERS),
+    ),
     Peer("scipy", scipy_call, only_single_planes, direct=False),
+)
+INTEGER_PEERS = (
+    *(
+        Peer(
+            f"torch.{engine}",
+            partial(torch_quantized_call, engine=engine),
+            only_uint8_by_int8,
+            dtypes=INTEGERS,
+        )
+        for engine in ("x86", "onednn")
+    ),
+    Peer("openvino", openvino_call, only_requantised, needs=("onnx",), dtypes=INTEGERS),
 )
 GPU_PEERS = (
     *(
@@ -63,18 +86,29 @@ GPU_PEERS = (
 )
 
 
-def choose_peers(words: str | None, device: str = "cpu") -> tuple[Peer, ...]:
+def peers_on(device: str) -> tuple[Peer, ...]:
+    """All that run on a device."""
+    return (*PEERS, *INTEGER_PEERS) if device == "cpu" else GPU_PEERS
+
+
+def choose_peers(
+    words: str | None, device: str = "cpu", dtypes: Iterable[str] = ("float32",)
+) -> tuple[Peer, ...]:
     """The peers of a comma-separated list of names or packages; all that are installed for None.
 
     Args:
         device: "cpu", "cuda" or "cuda:N": only the peers that run there.
+        dtypes: of x in the problems: only the peers that are compared on one of them. Beside integers None
+            stands for all peers: the results then say which are not installed.
 
     Raises:
         ValueError: there is no such peer. Unsupported: it is not installed.
     """
-    there = PEERS if device == "cpu" else GPU_PEERS
+    asked = set(dtypes)
+    there = tuple(peer for peer in peers_on(device) if asked & set(peer.dtypes))
     if words is None:
-        return tuple(peer for peer in there if not peer.missing())
+        told = bool(asked & set(INTEGERS))
+        return tuple(replace(p, absent=p.missing()) for p in there if told or not p.missing())
     if words.strip() == "none":
         return ()
     chosen: dict[str, Peer] = {}

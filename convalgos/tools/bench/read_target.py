@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.problem import ConvProblem
 from convalgos.select.measure import capture
@@ -65,11 +66,18 @@ def changed(
     layout: str | None = None,
     direction: str | None = None,
 ) -> tuple[Layer, ...]:
-    """The layers with what is not None changed; another dtype is computed in what is usual for it."""
+    """The layers with what is not None changed; another dtype is computed in what is usual for it.
+
+    Layers of dtype "int8" and "uint8" are those of quantised networks: filters are of int8, each with a scale
+    of its own, and y is requantised to the type of x.
+    """
     changes: dict[str, Any] = {"layout": layout, "direction": direction}
     changes = {name: value for name, value in changes.items() if value}
     if dtype or compute_dtype:
         changes["compute_dtype"] = compute_dtype
     if dtype:
         changes["dtype"] = dtype
+        changes |= {"w_dtype": None, "y_dtype": None, "scales": "per_tensor"}
+    if dtype in INTEGERS:
+        changes |= {"w_dtype": "int8", "y_dtype": dtype, "scales": "per_channel"}
     return tuple(Layer(la.suite, la.name, la.problem.replace(**changes), la.count) for la in layers)

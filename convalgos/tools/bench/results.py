@@ -32,6 +32,7 @@ DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that b
     "torch": ("torch",),
     "onnx": ("onnx",),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "openvino": ("openvino",),
     "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "cudnn-frontend": ("nvidia-cudnn-frontend",),

@@ -140,7 +140,7 @@ def bench_command(
     layers, skipped = read_layers(target, batch, pattern, changes, sample, seed, weights)
     for algorithm in set(only) - {"auto"}:
         registry.find_algorithm(algorithm)
-    chosen = peers.choose_peers(peer_names, device)
+    chosen = peers.choose_peers(peer_names, device, {layer.problem.dtype for layer in layers})
     if html_path is not None and (reason := missing("plotly")):
         raise Unsupported(f"--html {reason}")
     results = new_results(device, skipped)

@@ -41,9 +41,9 @@ def families(context: click.Context, parameter: click.Parameter, begun: str) -> 
 
 def peers(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of peers, the last of a list with commas."""
-    from convalgos.tools.bench.peers import GPU_PEERS, PEERS
+    from convalgos.tools.bench.peers import peers_on
 
-    there = PEERS if context.params.get("device", "cpu") == "cpu" else GPU_PEERS
+    there = peers_on(context.params.get("device", "cpu"))
     before, comma, last = begun.rpartition(",")
     names = ["none", *dict.fromkeys(n for p in there for n in (p.package, p.name))]
     return [CompletionItem(before + comma + item.value) for item in _beginning(names, last)]

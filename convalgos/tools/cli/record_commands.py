@@ -80,7 +80,7 @@ def record_command(
     where it was stopped or killed. The exit status is 1 if a result was wrong.
     """
     layers, _ = read_layers(target, batch, pattern, changes, sample, seed, weights)
-    chosen = peers.choose_peers(peer_names, device)
+    chosen = peers.choose_peers(peer_names, device, {layer.problem.dtype for layer in layers})
     asked: dict[str, Any] = {
         "target": " ".join(target) or "resnet50", "layers": pattern, "batch": batch, "sample": sample,
         "seed": seed, "weights": weights, "device": device, "check": check, "peers": peer_names, **changes,

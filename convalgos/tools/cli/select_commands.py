@@ -13,7 +13,8 @@ import click
 
 from convalgos.api import wisdom
 from convalgos.core.cache_files import write_atomic
-from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, DTYPES, LAYOUTS, ConvProblem
+from convalgos.core.element_types import DTYPES, INTEGERS
+from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.select import devices, ranker
 from convalgos.select.measure import capture
 from convalgos.tools.bench import read_target as targets
@@ -34,6 +35,7 @@ DEVICE = click.option(
     shell_complete=completion.devices,
     help="Where plans run.",
 )
+ELEMENTS = click.Choice((*DTYPES, *INTEGERS))
 BATCH = click.option(
     "--batch",
     type=click.IntRange(1),
@@ -53,7 +55,7 @@ def changing_elements(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--layout", type=click.Choice(LAYOUTS), help="Memory layout, not channels_first."),
         click.option("--compute-dtype", type=click.Choice(COMPUTE_DTYPES), help="What products are made in."),
-        click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Element type, not the layers' own."),
+        click.option("--dtype", type=ELEMENTS, help="Element type, not the layers' own."),
     ):
         command = option(command)
     return command

@@ -24,6 +24,8 @@ PEER_HEADINGS = {
     "cudnn.channels_last": "cudnn\nlast",
     "torch.channels_first": "torch\nfirst",
     "torch.channels_last": "torch\nlast",
+    "torch.x86": "torch\nx86",
+    "torch.onednn": "torch\nonednn",
     "onnxruntime": "onnx\nrt",
 }
 MACHINE_SOURCES = {
@@ -105,6 +107,7 @@ def results_footer(results: LayerResults) -> list[Text]:
     if lines:
         lines.insert(0, "geometric means: regret, and time of each peer / of the pick")
     lines += _whole_network(results)
+    lines += absent_peers(results)
     unserved = [layer_name(results, r) for r in results.layers if r.pick is None]
     return [cell(line) for line in lines] + closing(results, unserved)
 
@@ -132,6 +135,12 @@ def timed_peers(results: LayerResults) -> list[str]:
     """The peers that have a time on some layer."""
     names = dict.fromkeys(p.name for r in results.layers for p in r.peers)
     return [name for name in names if any(r.peer_seconds(name) for r in results.layers)]
+
+
+def absent_peers(results: LayerResults) -> list[str]:
+    """A line for each peer that is not installed."""
+    told = {p.name: p.why_not or "" for r in results.layers for p in r.peers}
+    return [f"not run: {name} {why}" for name, why in told.items() if "which is not installed" in why]
 
 
 def layer_name(results: Results[Any], result: Findings) -> str:
