@@ -44,6 +44,24 @@ def test_int8_is_within_its_bound_and_near_the_best_that_eight_bits_give(text, a
     assert 0 < error <= algorithm.error_bound(problem)
 
 
+@pytest.mark.parametrize("text", LAYERS[:2])
+def test_a_pick_in_another_format_is_within_its_bound(text):
+    problem = ca.ConvProblem.parse(text)
+    x, w, bias = arrays(problem)
+    x = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if problem.layout == "channels_last" else x
+    exact = ca.plan(problem, algorithm="cpu.reference")(x, w, bias=bias)
+    for precision in ("bfloat16", "int8"):
+        ranking = ca.explain(problem, precisions=precision)
+        if not ranking.candidates:
+            assert precision == "bfloat16"  # which needs instructions of its own
+            continue
+        plan = ca.plan(problem, precisions=precision)
+        assert plan.algorithm == ranking.candidates[0].id and plan.algorithm.endswith(f".as_{precision}")
+        found = plan(x, plan.prepare(w), bias=bias)
+        assert 0 < np.abs(found - exact).max() / np.abs(exact).max() <= ranking.candidates[0].error_bound
+        assert np.array_equal(ca.plan(problem, algorithm=plan.algorithm)(x, w, bias=bias), found)
+
+
 def test_a_bias_beyond_the_sums_is_added_in_float32():
     problem = ca.ConvProblem.parse(LAYERS[0])
     plan = Converted(Reference(), "int8").serve(problem)

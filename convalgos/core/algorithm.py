@@ -36,6 +36,7 @@ class Algorithm(ABC):
     needs: ClassVar[tuple[str, ...]] = ("llvmlite",)  # optional modules, keys of EXTRAS
     deterministic: ClassVar[bool] = True  # the same bits on every run
     exchanges: ClassVar[bool] = False  # backward_weights by `swapped_roles` is worth a try
+    widens: ClassVar[bool] = False  # of x of 16 bits, y may be float32
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
@@ -75,7 +76,7 @@ class Algorithm(ABC):
             return reason
         if not self.takes(problem):
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
-        if problem.dtype in DTYPES and problem.y_dtype != problem.dtype:
+        if problem.dtype in DTYPES and problem.y_dtype != problem.dtype and not self.widens:
             return f"computes y of x's type, {problem.dtype}, not {problem.y_dtype}"
         wide = problem.dtype not in HALF_DTYPES and not problem.sums_integers
         sums = problem.dtype if wide else defaults(problem.dtype)["compute_dtype"]

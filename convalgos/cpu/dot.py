@@ -160,6 +160,7 @@ class Dot(SingleThreaded, Algorithm):
 
     family: ClassVar[str] = "cpu.dot"
     dtypes: ClassVar[tuple[str, ...]] = (*INTEGERS, "bfloat16")
+    widens: ClassVar[bool] = True
 
     @property
     def variant(self) -> str:
