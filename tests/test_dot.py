@@ -19,7 +19,7 @@ PROBLEMS = {  # what of the blocking they meet
     "rows": "n1 c20 h9 w69 k33 r3 s3 p1:2,0:1",
     "joined taps": "n1 c33 h4 w130 k16 r5 s4 p2",
     "flat": "n1 c24 h7 w7 k48 r3 s3 p1",
-    "flat, strided": "n2 c70 h14 w13 k5 r3 s2 p1 stride2 dilation2,1",
+    "flat, strided": "n2 c70 h14 w13 k150 r3 s2 p1 stride2 dilation2",
     "groups": "n1 c24 h8 w20 k66 r2 s2 p1 groups2",
     "long": "n1 c5 w1100 k3 s9 p4 dilation3",
     "3-D": "n1 c9 d5 h6 w17 k18 t3 r2 s3 p1 stride2,1,1",

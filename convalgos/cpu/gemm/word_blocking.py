@@ -3,7 +3,7 @@
 A block is rows of pixels of one slice of the map, for one group. Its input is read in place where x is words
 already and has no border, or brought to words in scratch that stays in L2 (`word_rows`). Micro-kernels take
 tiles of pixels at equal distances: those of a row of y; or, where rows are short, those of all rows of the
-block, for which every column of the kernel has a copy of its own, without what lies between rows. The last
+block (flat), for which every output has a copy of what a row of the kernel meets. The last
 tile of a run begins so that it ends with the run: what overlaps is computed twice.
 """
 
@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,10 @@ MOST_COLUMNS = 1024  # of a block
 L2_SHARE = 4  # of the second cache, that the input of a block takes
 # Cycles of a matrix product by rows of its tile, over those of 16 rows, with what it loads; Granite Rapids
 TILE_BASE, TILE_ROW, TILE_LEAST = 0.64, 0.0225, 0.81
-COPIES = 0.9  # copies of columns are worth it where they take this of the tiles away
+TILE = 16  # cycles of that
+COPIED, CONVERTED, SQUARED = 2.0, 4.0, 10.0  # of a vector of words: copied, converted, transposed
+CROWDED = 1.15  # times the cycles where copies for all outputs of a map do not stay in the second cache
+MOST_FLAT = 64  # outputs of a row
 BATCH = 4  # tiles of sums that are finished at once
 UNEVEN = 4  # units for each thread, from which on the work is even enough
 WASTE = {1: 1.5, 2: 1.1, 3: 1.0, 4: 1.0}  # of registers, by vectors of filters
@@ -100,19 +104,19 @@ class WordBlocking:
         return (self.columns - 1) * self.problem.stride[2] + self.problem.kernel_extent[2]
 
     @cached_attribute
-    def strides(self) -> tuple[int, int, int, int]:
-        """Bytes of scratch between slices, columns of the kernel (flat), rows and pixels."""
-        pixel, copies = 4 * self.pixel_words, self.problem.kernel[2] if self.flat else 1
+    def strides(self) -> tuple[int, int, int]:
+        """Bytes of scratch between slices, rows and pixels; flat, a pixel is all that a row of the kernel
+        meets."""
+        pixel = 4 * self.pixel_words * (self.problem.kernel[2] if self.flat else 1)
         row = pixel * (self.columns if self.flat else self.span)
-        copy = row * self.slots_of_phase * self.phases
-        return copy * copies, copy, row, pixel
+        return row * self.slots_of_phase * self.phases, row, pixel
 
     @property
     def input_bytes(self) -> int:
         """Of scratch; whole tiles may be read or written at its end."""
         if self.in_place:
             return 0
-        return self.problem.kernel[0] * self.strides[0] + 16 * self.strides[3]
+        return self.problem.kernel[0] * self.strides[0] + 16 * self.strides[2]
 
     @property
     def tiles(self) -> int:
@@ -152,10 +156,10 @@ class WordBlocking:
                 np.arange(n) * step * s for n, step, s in zip(p.kernel, p.dilation, (d, h, w), strict=True)
             )
         else:
-            slice_, copy, row, pixel = self.strides
+            slice_, row, pixel = self.strides
             reach = np.arange(taps_h) * step_h
             rows = (reach % self.phases * self.slots_of_phase + reach // self.phases) * row
-            columns = np.arange(taps_w) * (copy if self.flat else step_w * pixel)
+            columns = np.arange(taps_w) * step_w * pixel
             depths = np.arange(taps_d) * slice_
         run = self.pixel_words * (taps_w if self.joined else 1)
         pieces = np.arange(run // self.words) * self.words * 4
@@ -167,47 +171,68 @@ class WordBlocking:
         return len(self.offsets) * self.words
 
 
+class Form(NamedTuple):
+    """A way to lay x out in words, and to run over it."""
+
+    flat: bool
+    in_place: bool
+    joined: bool
+    words: int  # of a chunk
+    pixel_words: int
+    tile: int
+    cycles: float  # of a slice of the map, about
+
+
 @cached_by_threads(512)
 def word_blocking(problem: ConvProblem, engine: Engine) -> WordBlocking:
     """How a problem is cut for the threads of a plan made now."""
     p = problem.as_3d
     if problem.is_plain_product:
         p = in_a_row(problem, (1, 1, math.prod(problem.spatial)))
-    each = 4 // engine.item_bytes
-    least = -(-p.w_shape[1] // each)  # words of a pixel
-    plain = engine.item_bytes == p.itemsize and p.dtype != engine.flips
-    lies = p.layout == "channels_last" and plain and p.w_shape[1] % each == 0
-    tile, flat = _tile(p, engine)
-    pixel_words, words, joined = _chunks(p, engine, least, flat)
-    in_place = lies and not flat and pixel_words == least and not np.any(p.padding)
-    joined = joined and not (in_place and p.groups > 1)
-    if in_place and not joined:
-        words = _split(least, engine)
     vectors = _vectors(p.gemm_n, engine)
-    if not engine.matrix:
-        tile = min(tile, register_tile(vector_bytes())[vectors])
-        tile = -(-p.spatial_out[2] // -(-p.spatial_out[2] // tile))
+    form = _form(p, engine, vectors, flat=False)
+    if engine.matrix and p.spatial_out[2] <= MOST_FLAT:
+        form = min(form, _form(p, engine, vectors, flat=True), key=lambda f: f.cycles)
+    flat, in_place, joined, words, pixel_words, tile, _ = form
     blocks, parts = _cut(p, pixel_words * 4, vectors, flat)
-    shortest = p.spatial_out[2] // blocks[1]
-    tile = min(tile, shortest) if in_place else tile
+    if in_place:  # nothing is read beyond the end of x
+        tile = min(tile, p.spatial_out[2] // blocks[1])
     return WordBlocking(p, engine, blocks, parts, in_place, flat, joined, words, pixel_words, tile, vectors)
 
 
-def _tile(p: ConvProblem, engine: Engine) -> tuple[int, bool]:
-    """(pixels of a tile, whether it runs over all rows of a block)."""
+def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> Form:
+    each, taps = 4 // engine.item_bytes, p.kernel[2]
+    least = -(-p.w_shape[1] // each)  # words of a pixel
+    plain = engine.item_bytes == p.itemsize and p.dtype != engine.flips
+    last = p.layout == "channels_last"
+    lies = last and plain and p.w_shape[1] % each == 0 and not np.any(p.padding) and not flat
+    joined = flat or (p.dilation[2] == 1 and not (lies and p.groups > 1))
+    pixel_words, words = _chunks(least, taps if joined else 1, engine)
+    in_place = lies and pixel_words == least
     _, rows, columns = p.spatial_out
-    most = matrix_tiles.ROWS if engine.matrix else 8
+    tile, tiles = _tile(rows * columns if flat else columns, engine, vectors)
+    chunks = p.gemm_k // p.w_shape[1] * pixel_words // words
+    product = TILE * max(TILE_LEAST, TILE_BASE + TILE_ROW * tile)
+    filters = -(-p.gemm_n // (vector_bytes() // 4)) * p.groups
+    cycles = tiles * (1 if flat else rows) * filters * chunks * product
+    if not in_place:
+        read = p.kernel[0] * rows * p.stride[1] * p.groups * pixel_words / matrix_tiles.WORDS  # vectors
+        cycles += read * columns * (p.stride[2] * (CONVERTED if last else SQUARED) + flat * taps * COPIED)
+    if flat and p.kernel[0] * rows * columns * taps * pixel_words * 4 > _room() * plan_threads():
+        cycles *= CROWDED
+    return Form(flat, in_place, joined, words, pixel_words, tile, cycles)
 
-    def run(pixels: int) -> tuple[int, float]:
-        tiles = -(-pixels // most)
-        tile = -(-pixels // tiles)
-        return tile, tiles * max(TILE_LEAST, TILE_BASE + TILE_ROW * tile)
 
-    (tile, time), (of_all, together) = run(columns), run(rows * columns)
-    if engine.matrix and columns <= 4 * most and together < COPIES * rows * time:
-        return of_all, True
-    strided_points = p.kernel[1:] == (1, 1) and max(p.stride[1:]) > 1 and p.layout == "channels_first"
-    return tile, bool(engine.matrix and strided_points and columns <= 4 * most)
+def _room() -> int:
+    """Bytes of the second cache for the input of a block."""
+    return cache_sizes()[1] // L2_SHARE
+
+
+def _tile(pixels: int, engine: Engine, vectors: int) -> tuple[int, int]:
+    """(pixels of a tile, tiles) of a run of pixels."""
+    most = matrix_tiles.ROWS if engine.matrix else register_tile(vector_bytes())[vectors]
+    tiles = -(-pixels // most)
+    return -(-pixels // tiles), tiles
 
 
 def _split(words: int, engine: Engine) -> int:
@@ -215,23 +240,14 @@ def _split(words: int, engine: Engine) -> int:
     return -(-words // -(-words // matrix_tiles.WORDS)) if engine.matrix else words
 
 
-def _chunks(p: ConvProblem, engine: Engine, least: int, flat: bool) -> tuple[int, int, bool]:
-    """(words of a pixel, words of a chunk, whether the taps of a row of the kernel are one run)."""
-    taps = p.kernel[2]
-    words = _split(least, engine)
-    alone = words * -(-least // words)
-    joins = taps > 1 and p.dilation[2] == 1 and not flat
-    if not joins:
-        return alone, words, False
+def _chunks(least: int, taps: int, engine: Engine) -> tuple[int, int]:
+    """(words of a pixel, words of a chunk) of runs of `taps` pixels, which are whole chunks."""
     if not engine.matrix:
-        return least, least * taps, True
-    for pixel in range(least, least + matrix_tiles.WORDS):
-        run = _split(pixel * taps, engine)
-        if pixel * taps % run == 0:
-            return (
-                (pixel, run, True) if pixel * taps // run < alone // words * taps else (alone, words, False)
-            )
-    return alone, words, False
+        return least, least * taps
+    sizes = range(least, least + matrix_tiles.WORDS)
+    whole = [n for n in sizes if n * taps % _split(n * taps, engine) == 0]
+    pixel = min(whole, key=lambda n: (n * taps // _split(n * taps, engine), n))  # fewest chunks
+    return pixel, _split(pixel * taps, engine)
 
 
 def _vectors(filters: int, engine: Engine) -> int:
@@ -247,8 +263,7 @@ def _cut(p: ConvProblem, pixel_bytes: int, vectors: int, flat: bool) -> tuple[tu
     """((blocks of rows, blocks of columns), parts of the filters)."""
     slices, rows, columns = p.spatial_out
     threads = plan_threads()
-    room = cache_sizes()[1] // L2_SHARE
-    most = max(1, room // (pixel_bytes * p.kernel[0]))  # pixels of input under a block
+    most = max(1, _room() // (pixel_bytes * p.kernel[0]))  # pixels of input under a block
     span = columns * p.stride[2] * (p.kernel[2] if flat else 1)
     of_q = 1 if flat else max(1, -(-columns // MOST_COLUMNS), -(-span * p.kernel_extent[1] // most))
     of_p = min(rows, max(1, -(-rows * p.stride[1] * span // of_q // most)))

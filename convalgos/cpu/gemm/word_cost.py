@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
-from convalgos.cpu.gemm.word_blocking import TILE_BASE, TILE_LEAST, TILE_ROW, WordBlocking
+from convalgos.cpu.gemm.word_blocking import (
+    CONVERTED,
+    COPIED,
+    SQUARED,
+    TILE,
+    TILE_BASE,
+    TILE_LEAST,
+    TILE_ROW,
+    WordBlocking,
+)
 from convalgos.cpu.gemm.word_tiles import BRAIN, PAIRS
 
 # Cycles on a Xeon (Granite Rapids)
-TILE = 16  # of a product of matrix tiles of 16 rows
 TILE_CALL = 60  # of a tile of sums: to call, to begin and to end
-OUTPUT = 6.0  # of a vector of sums that is finished
+OUTPUT = 5.5  # of a vector of sums that is finished
 TURNED = 9.0  # and of one that is transposed
-COPIED, CONVERTED, SQUARED = 2.0, 4.0, 10.0  # of a vector of words: copied, converted, transposed
 L2_VECTOR, L3_VECTOR = 1.5, 5.0  # of a vector of the filter, from the second and the third cache
 SUM = {BRAIN: 4.0, PAIRS: 1.0}  # of a vector of products; other instructions run two in a cycle
-ISSUED = 1.25  # times the products of vectors, as they wait for loads
+ISSUED = 1.05  # times the products of vectors, as they wait for loads
 
 
 def word_seconds(cut: WordBlocking, machine: Machine) -> float:
@@ -45,8 +52,10 @@ def word_seconds(cut: WordBlocking, machine: Machine) -> float:
     copied = 0.0
     if not cut.in_place:
         each = COPIED if last and p.groups == 1 else CONVERTED if last else SQUARED
-        copies = cut.parts * blocks * cut.input_bytes / vector_bytes()
-        copied = copies * each
+        vectors_read = cut.input_bytes / vector_bytes()
+        if cut.flat:
+            each = each * p.stride[2] / p.kernel[2] + COPIED
+        copied = cut.parts * blocks * vectors_read * each
     units = blocks * cut.parts
     balance = math.ceil(units / threads) * threads / units
     busy = max(sums + called, read * (1 if cut.engine.matrix else 0.5)) + finished

@@ -19,7 +19,7 @@ WORD_ARGUMENTS = arguments(
     "n o p q groups channels filters blocks_p blocks_q parts tasks in_place flat tile together "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "dilation_d dilation_w taps_d taps_w reach_h reach_w row_slots row_step phases slots_of_phase "
-    "slice_bytes copy_bytes row_bytes pixel_bytes pixel_words plain offsets chunks words "
+    "slice_bytes row_bytes pixel_bytes pixel_words plain offsets chunks words "
     "panel panels row_w last_row_w panel_w group_w y_n y_k y_pixel last "
     "fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
     "lanes batch zeros tiles_at row_at sums_at windows_at scratch_stride"
@@ -103,7 +103,7 @@ def read_words(a: Any, b: WordBlock, scratch: int) -> None:
     x = a.x + b.n * a.x_n + b.group * a.channels * a.x_c
     h, w = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
     count = (b.columns - 1) * a.stride_w + a.reach_w
-    before = min(count, max(0, -w))
+    before, pixel = min(count, max(0, -w)), a.pixel_words * 4
     inside = max(0, min(a.width, w + count) - max(0, w))
     for t in range(a.taps_d):
         d = b.o * a.stride_d - a.pad_d + t * a.dilation_d
@@ -116,17 +116,19 @@ def read_words(a: Any, b: WordBlock, scratch: int) -> None:
                 if before:
                     call(a.fill, (row, before * a.pixel_words, a.pad))
                 from_ = x + d * a.x_d + i * a.x_h + (w + before) * a.x_w
-                at = row + before * a.pixel_bytes
+                at = row + before * pixel
                 call(a.convert, (from_, a.x_c, a.x_w, a.channels, inside, at, a.pixel_words, a.plain))
                 after = count - before - inside
                 if after:
-                    call(a.fill, (at + inside * a.pixel_bytes, after * a.pixel_words, a.pad))
+                    call(a.fill, (at + inside * pixel, after * a.pixel_words, a.pad))
             else:
                 call(a.fill, (row, count * a.pixel_words, a.pad))
             if a.flat:
-                for s in range(a.taps_w):
-                    column = row + s * a.dilation_w * a.pixel_bytes
-                    call(a.pick, (column, a.stride_w, b.columns, to + s * a.copy_bytes, a.pixel_words))
+                step, words = a.stride_w * a.pixel_words, a.taps_w * a.pixel_words
+                joined = a.taps_w if a.dilation_w == 1 else 1  # taps that lie side by side
+                for s in range(0, a.taps_w, joined):
+                    from_, tap = row + s * a.dilation_w * pixel, to + s * pixel
+                    call(a.pick, (from_, step, b.columns, tap, words, a.pixel_words * joined))
 
 
 @jit.helper

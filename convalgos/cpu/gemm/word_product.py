@@ -43,7 +43,7 @@ class WordProduct:
         size = p.itemsize
         x_strides = (s * size for s in map_strides(p.layout, p.C, p.spatial))
         plain = element_form(cut) in (word_rows.BYTES, word_rows.SHORTS)
-        slice_, copy, row, pixel = cut.strides
+        slice_, row, pixel = cut.strides
         values = {
             "n": p.N, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "blocks_p": cut.blocks[0], "blocks_q": cut.blocks[1], "parts": cut.parts, "tasks": self.tasks,
@@ -53,7 +53,7 @@ class WordProduct:
             "reach_w": p.kernel_extent[2], "row_slots": cut.row_slots,
             "row_step": 1 if p.kernel[1] > 1 else p.stride[1],
             "phases": cut.phases, "slots_of_phase": cut.slots_of_phase,
-            "slice_bytes": slice_, "copy_bytes": copy, "row_bytes": row, "pixel_bytes": pixel,
+            "slice_bytes": slice_, "row_bytes": row, "pixel_bytes": pixel,
             "pixel_words": cut.pixel_words,
             "plain": int(last and plain and p.groups == 1 and p.C * size == 4 * cut.pixel_words),
             "last": int(last), "lanes": self.lanes,

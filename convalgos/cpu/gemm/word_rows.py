@@ -131,17 +131,16 @@ def fill_words(v: Vec, y: Value, count: Value, value: Value) -> None:
 
 
 @emitter
-def pick_pixels(v: Vec, x: Value, step: Value, count: Value, y: Value, words: Value) -> None:
-    """y[i] = x[i * step], of `count` pixels of `words` words."""
+def pick_pixels(v: Vec, x: Value, x_step: Value, count: Value, y: Value, y_step: Value, words: Value) -> None:
+    """y[i * y_step][:words] = x[i * x_step][:words] for i < count; steps are in words."""
     word = words_of(v)
     source, target = v.pointer(x), v.pointer(y)
-    pixel = v.imul(step, words)
     with v.loop(v.idiv(v.iadd(words, v.lanes - 1), v.lanes)) as j:
         first = v.imul(j, v.lanes)
         room = word.mask(v.isub(words, first))
         with v.loop(count) as i:
-            value = word.load_masked(source, v.iadd(v.imul(i, pixel), first), room)
-            word.store_masked(value, target, v.iadd(v.imul(i, words), first), room)
+            value = word.load_masked(source, v.iadd(v.imul(i, x_step), first), room)
+            word.store_masked(value, target, v.iadd(v.imul(i, y_step), first), room)
 
 
 @jit.specialise
@@ -174,8 +173,8 @@ def row_converter(FORM: int, LANES: int, LAST: int) -> jit.Kernel:
 
 @jit.specialise
 def pixel_picker(LANES: int) -> jit.Kernel:
-    def pick(x: int, step: int, count: int, y: int, words: int) -> None:
-        pick_pixels(4, LANES, x, step, count, y, words)
+    def pick(x: int, x_step: int, count: int, y: int, y_step: int, words: int) -> None:
+        pick_pixels(4, LANES, x, x_step, count, y, y_step, words)
 
     return pick
 
