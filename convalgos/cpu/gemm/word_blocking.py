@@ -36,7 +36,9 @@ TILE = 16  # cycles of that
 COPIED, CONVERTED, SQUARED = 2.0, 4.0, 10.0  # of a vector of words: copied, converted, transposed
 CROWDED = 1.15  # times the cycles where copies for all outputs of a map do not stay in the second cache
 MOST_FLAT = 64  # outputs of a row
-BATCH = 4  # tiles of sums that are finished at once
+BATCH = 4  # tiles of sums that are finished at once,
+DEEP_BATCH = 8  # and where pieces of the filter meet them in turn
+L1_SHARE = 2  # of the first cache, that such a piece takes
 UNEVEN = 4  # units for each thread, from which on the work is even enough
 WASTE = {1: 1.5, 2: 1.1, 3: 1.0, 4: 1.0}  # of registers, by vectors of filters
 
@@ -131,11 +133,23 @@ class WordBlocking:
         return matrix_tiles.ACROSS if self.engine.matrix else 1
 
     @cached_attribute
+    def pieces(self) -> int:
+        """Of a panel of filters, which tiles meet one after the other: they stay in the first cache."""
+        chunk = 4 * self.words * self.panel
+        most = max(1, cache_sizes()[0] // L1_SHARE // chunk)  # chunks
+        return -(-len(self.offsets) // most) if self.engine.matrix and len(self.offsets) > 1.5 * most else 1
+
+    @property
+    def batch(self) -> int:
+        """Tiles of sums that are finished at once."""
+        return DEEP_BATCH if self.pieces > 1 else BATCH
+
+    @cached_attribute
     def scratch(self) -> tuple[int, int, int, int, int]:
         """Bytes of a task's scratch before a row of x in words (flat), the sums of tiles, the table of
         tiles, and the sums of windows, and of all of it."""
         row = (self.span + self.lanes) * 4 * self.pixel_words if self.flat else 0
-        sums = (BATCH * self.tile + self.lanes) * 4 * self.panel  # whole squares are read
+        sums = (self.batch * self.tile + self.lanes) * 4 * self.panel  # whole squares are read
         windows = self.tiles * self.tile * 4 * self.lanes
         sizes = (-(-n // LINE) * LINE for n in (self.input_bytes, row, sums, 16 * self.tiles, windows))
         return tuple(accumulate(sizes))  # type: ignore[return-value]

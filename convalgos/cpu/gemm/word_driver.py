@@ -19,7 +19,7 @@ WORD_ARGUMENTS = arguments(
     "n o p q groups channels filters blocks_p blocks_q parts tasks in_place flat tile together "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "dilation_d dilation_w taps_d taps_w reach_h reach_w row_slots row_step phases slots_of_phase "
-    "slice_bytes row_bytes pixel_bytes pixel_words plain offsets chunks words "
+    "slice_bytes row_bytes pixel_bytes pixel_words plain offsets chunks pieces words "
     "panel panels row_w last_row_w panel_w group_w y_n y_k y_pixel last "
     "fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
     "lanes batch zeros tiles_at row_at sums_at windows_at scratch_stride"
@@ -153,25 +153,31 @@ def list_tiles(a: Any, b: WordBlock, source: Source, table: int) -> Any:
 
 @jit.helper
 def sum_tiles(
-    a: Any, pixel: int, table: int, index: int, count: int, kernel: int, w: int, row_w: int, begin: int,
+    a: Any, pixel: int, table: int, tiles: int, several: int, single: int, w: int, row_w: int, begin: int,
     sums: int,
 ) -> None:  # fmt: skip
-    """The sums of `count` tiles, 1 or 2, in rows of `row_w` bytes."""
-    tiles = carray(pointer(table), 1, WORD_TILE)
-    first, second = tiles[index].x, tiles[index + count - 1].x
-    chunk, tile = a.words * row_w, a.tile * row_w
-    call(kernel, (first, second, pixel, a.offsets, a.chunks, a.words, w, row_w, chunk, begin, sums, tile))
+    """The sums of tiles, in rows of `row_w` bytes: pieces of the filter that stay in the first cache, by all
+    of the tiles, together where there are enough."""
+    places, chunk, tile = carray(pointer(table), 1, WORD_TILE), a.words * row_w, a.tile * row_w
+    for piece in range(a.pieces):
+        first, end = a.chunks * piece // a.pieces, a.chunks * (piece + 1) // a.pieces
+        offsets, filters = a.offsets + first * 8, w + first * chunk
+        for i in range(0, tiles, a.together):
+            count, to = min(a.together, tiles - i), sums + i * tile
+            call(
+                several if count == a.together else single,
+                (
+                    places[i].x, places[i + count - 1].x, pixel, offsets, end - first, a.words, filters,
+                    row_w, chunk, to if piece else begin, row_w if piece else 0, to, tile,
+                ),
+            )  # fmt: skip
 
 
 @jit.helper
 def sum_x_windows(a: Any, pixel: int, tiles: int, scratch: int) -> None:
     """The sum of x over the window of each pixel, in all lanes: a product with a filter of ones."""
-    row, table = a.lanes * 4, scratch + a.tiles_at
-    for i in range(0, tiles, a.together):
-        count = min(a.together, tiles - i)
-        kernel = a.one_tiles if count == a.together else a.one_tile
-        sums = scratch + a.windows_at + i * a.tile * row
-        sum_tiles(a, pixel, table, i, count, kernel, a.ones, row, a.zeros, sums)
+    table, sums = scratch + a.tiles_at, scratch + a.windows_at
+    sum_tiles(a, pixel, table, tiles, a.one_tiles, a.one_tile, a.ones, a.lanes * 4, a.zeros, sums)
 
 
 @jit.helper
@@ -189,10 +195,7 @@ def sum_word_panel(a: Any, b: WordBlock, pixel: int, tiles: int, panel: int, scr
     pixels, begin = min(a.tile, run_of(a, b)), a.bias + k * 4
     for i in range(0, tiles, a.batch):
         done = min(a.batch, tiles - i)
-        for j in range(0, done, a.together):
-            count = min(a.together, done - j)
-            kernel, to = several if count == a.together else single, sums + j * a.tile * row_w
-            sum_tiles(a, pixel, table, i + j, count, kernel, w, row_w, begin, to)
+        sum_tiles(a, pixel, table + i * 16, done, several, single, w, row_w, begin, sums)
         call(
             store,
             (

@@ -6,7 +6,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.gemm import word_outputs, word_rows, word_tiles
-from convalgos.cpu.gemm.word_blocking import BATCH, WordBlocking, element_form
+from convalgos.cpu.gemm.word_blocking import WordBlocking, element_form
 from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import RUN_FIELDS
@@ -73,8 +73,9 @@ class WordProduct:
         size = word_outputs.WRITTEN[self.output]
         last = p.layout == "channels_last"
         return {
-            **dict(zip(PARTS, cut.scratch, strict=True)), "batch": BATCH, "zeros": self.zeros.ctypes.data,
-            "offsets": self.offsets.ctypes.data, "chunks": len(self.offsets), "words": cut.words,
+            **dict(zip(PARTS, cut.scratch, strict=True)), "batch": cut.batch, "zeros": self.zeros.ctypes.data,
+            "offsets": self.offsets.ctypes.data, "chunks": len(self.offsets),
+            "pieces": cut.pieces, "words": cut.words,
             "panel": cut.panel, "panels": cut.panels, "row_w": cut.vectors * vector,
             "last_row_w": cut.last_vectors * vector, "panel_w": words * cut.vectors * vector,
             "group_w": words * vector * self._vectors_of_group,

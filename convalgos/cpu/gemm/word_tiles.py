@@ -61,11 +61,11 @@ ENGINES = {  # by the name of an algorithm's variant and the type of x
 @emitter
 def matrix_sums(
     v: Vec, KIND: int, PIXEL_TILES: int, FILTER_TILES: int, first: Value, second: Value, pixel: Value,
-    offsets: Value, chunks: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, y: Value,
-    y_tile: Value,
+    offsets: Value, chunks: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, begin_row: Value,
+    y: Value, y_tile: Value,
 ) -> None:  # fmt: skip
-    """`begin`, a number for each filter, and the sums of tiles of pixels, from the addresses `first` and
-    `second` on, by tiles of 16 filters.
+    """y = begin + the sums of tiles of pixels, from the addresses `first` and `second` on, by tiles of 16
+    filters. begin: rows of a number for each filter, begin_row bytes apart; where that is 0, one for all.
 
     pixel, w_row, w_chunk, y_tile: bytes between pixels of x, words and chunks of w, and tiles of pixels in y,
     whose rows are of all filters; offsets: an int64 table, in bytes. Tiles are configured as `tile_shapes`.
@@ -73,9 +73,11 @@ def matrix_sums(
     starts = [v.pointer(a) for a in (first, second)[:PIXEL_TILES]]
     filters, row = v.pointer(w), 64 * FILTER_TILES
     tiles = [[2 * i + j for j in range(FILTER_TILES)] for i in range(PIXEL_TILES)]
-    for row_of_tiles in tiles:
-        for j, total in enumerate(row_of_tiles):  # the same row again and again
-            matrix_tiles.load_tile(v, total, _bytes_behind(v, v.pointer(begin), 64 * j), 0)
+    further = v.b.select(v.b.icmp_signed("!=", begin_row, v.integer(0)), y_tile, v.integer(0))
+    for i, row_of_tiles in enumerate(tiles):
+        source = _bytes_behind(v, v.pointer(begin), v.imul(further, i))
+        for j, total in enumerate(row_of_tiles):
+            matrix_tiles.load_tile(v, total, _bytes_behind(v, source, 64 * j), begin_row)
     with v.loop(chunks) as t:
         at = _bytes_behind(v, filters, v.imul(t, w_chunk))
         for j in range(FILTER_TILES):
@@ -136,12 +138,12 @@ def sum_word_tile(KIND: int, LANES: int, PIXELS: int, VECTORS: int) -> jit.Kerne
 
     def sum_word_tile(
         first: int, second: int, pixel: int, offsets: int, chunks: int, words: int, w: int, w_row: int,
-        w_chunk: int, begin: int, y: int, y_tile: int,
+        w_chunk: int, begin: int, begin_row: int, y: int, y_tile: int,
     ) -> None:  # fmt: skip
         if KIND <= TILES_BRAIN:
             matrix_sums(
                 4, LANES, KIND, PIXELS, VECTORS, first, second, pixel, offsets, chunks, w, w_row, w_chunk,
-                begin, y, y_tile,
+                begin, begin_row, y, y_tile,
             )  # fmt: skip
         else:
             vector_sums(
