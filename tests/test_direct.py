@@ -15,6 +15,7 @@ from convalgos.cpu.gemm.direct_blocking import direct_blocking
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime import plan as runtime_plan
+from convalgos.select import find_algorithm
 
 
 def busiest(text: str) -> float:
@@ -35,6 +36,23 @@ def test_threads_share_groups_and_not_their_maps():
     problem = ConvProblem.parse(f"n1 c{16 * threads} h9 w9 k{16 * threads} r3 s3 p1 groups{8 * threads}")
     assert direct_blocking(problem).blocks == (1, 1, 1, 1)
     assert row_blocking.row_blocking(problem).blocks == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["c32 h20 w20 k256 r1 s1", "c32 h28 w28 k64 r1 s1", "n3 c32 h14 w14 k64 r1 s1"]
+)
+def test_runs_of_pixels_are_dealt_evenly(text):
+    cut, threads = row_blocking.row_blocking(ConvProblem.parse(text)), jit.thread_count()
+    p = cut.problem
+    assert cut.busiest(threads) < 1.15 * p.N * -(-p.spatial_out[2] // cut.lanes) / threads + 1
+
+
+def test_one_of_two_algorithms_serves_plain_products():
+    own = find_algorithm("cpu.im2col.own")
+    assert own.why_not(ConvProblem.parse("c8 h9 w9 k8 r1 s1")).endswith(
+        "which cpu.direct computes in the same way"
+    )
+    assert own.why_not(ConvProblem.parse("c8 h9 w9 k8 r1 s1 stride2")) is None
 
 
 def test_sums_along_pixels_never_read_what_others_left():

@@ -31,9 +31,9 @@ def packing(monkeypatch):
     monkeypatch.setattr(packed_blocking, "IN_PLACE", 1e9)
     monkeypatch.setattr(packed_blocking, "LEAST_FILTERS", 1)
     monkeypatch.setattr(packed_blocking, "LEAST_PIXELS", 1)
-    direct.run_cycles.cache_clear()
+    direct.packing.cache_clear()
     yield
-    direct.run_cycles.cache_clear()
+    direct.packing.cache_clear()
 
 
 @pytest.mark.parametrize("text", AWKWARD)
@@ -82,6 +82,6 @@ def test_packed_pixels_on_narrow_vectors():
         f"{PACKS}\n"
         f"for text in {AWKWARD[1:2]}:\n"
         "    problem = ConvProblem.parse(text)\n"
-        "    assert direct.run_cycles(problem)[1] is not None\n"
+        "    assert direct.packing(problem)[1] is not None\n"
         "    check(direct.Direct(), problem)\n"
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -48,26 +48,9 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 ONE_BLOCK = 16  # outputs, which are not cut
 # Calibrated on Zen 5 with AVX-512.
+TABLED = 1.08  # times the sums of `panels`, where pixels are found through a table; convbench, on a Xeon too
+STRIDED = 1.3  # and of a 1x1 layer with a stride, which takes a part of each line of x
 SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hide
-
-# --- shapes ----------------------------------------------------------------------------------
-
-
-@cached_by_threads(256)
-def run_cycles(problem: ConvProblem) -> tuple[float, PackedCut | None]:
-    """Of a 1x1 layer whose pixels are neighbours: cycles of the busiest thread, and how pixels are packed
-    where that takes less than to read them as they lie. Of other layers (0, None)."""
-    if not problem.is_pointwise or problem.layout != "channels_first" or problem.is_empty:
-        return 0.0, None
-    cut, threads = direct_blocking(problem), plan_threads()
-    p = cut.problem
-    if not p.spatial == p.spatial_out == (1, p.spatial[1], 1):
-        return 0.0, None
-    in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
-    if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:
-        return in_place, None
-    return packed_blocking.packed_cut(p, threads, limit=in_place)
-
 
 # --- kernels ---------------------------------------------------------------------------------
 
@@ -178,6 +161,118 @@ class DirectPlan(KernelPlan):
         return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
 
 
+# --- forms -----------------------------------------------------------------------------------
+
+
+class Form(Protocol):
+    """One of the ways in which the sums are made."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        """Predicted time of a run."""
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        """A lower bound of it, found in less time."""
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        """Of all tasks."""
+
+    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan: ...
+
+
+class FewOutputs:
+    """The filter is read once, each of its elements for all outputs."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        return gemv.gemv_seconds(problem, machine)
+
+    least = seconds
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        return gemv.gemv_blocking(problem).tasks * gemv.gemv_scratch_bytes(problem)
+
+    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
+        return gemv.GemvPlan(problem, algorithm)
+
+
+class Neighbours:
+    """The pixels of a 1x1 layer are neighbours, and are packed where that takes less than to read them as
+    they lie."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        cycles = packing(problem)[0]
+        sums = max(packed_blocking.seconds(cycles, problem, machine), panels.filter_seconds(problem, machine))
+        within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
+        return CALL + machine.launch + sums + _memory(problem, machine) * (0.5 if within else 1.0)
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
+        return CALL + machine.launch + 0.9 * sums + 0.5 * memory
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        cut = packing(problem)[1] or direct_blocking(problem)
+        return plan_threads() * cut.scratch_bytes
+
+    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
+        packed = packing(problem)[1]
+        return PackedPlan(problem, algorithm, packed) if packed else DirectPlan(problem, algorithm)
+
+
+class TabledBlocks:
+    """Pixels of blocks of the map are found through a table."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        cut = direct_blocking(problem)
+        p = cut.problem
+        tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
+        if p.gemm_m <= ONE_BLOCK:
+            balance = 1.0  # parts of the filters of one block, which begins and ends once
+        elif tasks < FEW * machine.threads:
+            balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
+        else:
+            balance = -(-tasks // machine.threads) * machine.threads / tasks
+        slower = TABLED * panels.crowding(p) * (STRIDED if p.is_pointwise and p.stride[2] > 1 else 1.0)
+        sums = balance * panels.product_seconds(p, machine) * slower
+        if p.gemm_m > ONE_BLOCK:
+            sums = math.hypot(sums, block_filter_seconds(p, math.prod(cut.blocks), cut.filter_parts, machine))
+        return CALL + machine.launch + sums + _copies(cut, machine) + _memory(p, machine)
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
+        return CALL + machine.launch + sums * panels.crowding(problem) + memory
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else plan_threads() * direct_blocking(problem).scratch_bytes
+
+    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
+        return DirectPlan(problem, algorithm)
+
+
+FEW_OUTPUTS, NEIGHBOURS, BLOCKS = FewOutputs(), Neighbours(), TabledBlocks()
+
+
+def direct_form(problem: ConvProblem) -> Form:
+    """The way that suits a problem."""
+    if gemv.is_gemv(problem):
+        return FEW_OUTPUTS
+    if problem.is_plain_product and problem.layout == "channels_first" and not problem.is_empty:
+        return NEIGHBOURS
+    return BLOCKS
+
+
+@cached_by_threads(256)
+def packing(problem: ConvProblem) -> tuple[float, PackedCut | None]:
+    """Of a 1x1 layer whose pixels are neighbours: cycles of the busiest thread, and how pixels are packed
+    where that takes less than to read them as they lie."""
+    cut, threads = direct_blocking(problem), plan_threads()
+    p = cut.problem
+    in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
+    if cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
+        in_place += packed_blocking.waiting(p, threads)
+    if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:
+        return in_place, None
+    return packed_blocking.packed_cut(p, threads, limit=in_place)
+
+
 def _memory(problem: ConvProblem, machine: Machine) -> float:
     """Seconds in which x and y are moved, and the sums do not hide it."""
     p = problem
@@ -205,52 +300,19 @@ class Direct(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        if gemv.is_gemv(problem):
-            return gemv.gemv_seconds(problem, machine)
-        if cycles := run_cycles(problem)[0]:
-            sums = max(
-                packed_blocking.seconds(cycles, problem, machine), panels.filter_seconds(problem, machine)
-            )
-            within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
-            return CALL + machine.launch + sums + _memory(problem, machine) * (0.5 if within else 1.0)
-        cut = direct_blocking(problem)
-        p = cut.problem
-        tasks = math.prod(cut.blocks) * p.groups * cut.filter_parts
-        if p.gemm_m <= ONE_BLOCK:
-            balance = 1.0  # parts of the filters of one block, which begins and ends once
-        elif tasks < FEW * machine.threads:
-            balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
-        else:
-            balance = -(-tasks // machine.threads) * machine.threads / tasks
-        sums = balance * panels.product_seconds(p, machine) * panels.crowding(p)
-        if p.gemm_m > ONE_BLOCK:
-            sums = math.hypot(sums, block_filter_seconds(p, math.prod(cut.blocks), cut.filter_parts, machine))
-        return CALL + machine.launch + sums + _copies(cut, machine) + _memory(p, machine)
+        return direct_form(problem).seconds(problem, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        if gemv.is_gemv(problem):
-            return gemv.gemv_seconds(problem, machine)
-        sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
-        if problem.is_pointwise:
-            return CALL + machine.launch + 0.9 * sums + 0.5 * memory
-        return CALL + machine.launch + sums * panels.crowding(problem) + memory
+        return direct_form(problem).least(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        if problem.is_empty:
-            return 0
-        if gemv.is_gemv(problem):
-            return gemv.gemv_blocking(problem).tasks * gemv.gemv_scratch_bytes(problem)
-        cut = run_cycles(problem)[1] or direct_blocking(problem)
-        return plan_threads() * cut.scratch_bytes
+        return direct_form(problem).scratch_bytes(problem)
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
-        if gemv.is_gemv(problem):
-            return gemv.GemvPlan(problem, self)
-        packed = run_cycles(problem)[1]
-        return PackedPlan(problem, self, packed) if packed else DirectPlan(problem, self)
+        return direct_form(problem).plan(problem, self)
 
 
 ALGORITHMS = (Direct(),)

@@ -49,7 +49,9 @@ LATENCY = 9  # sums that keep the arithmetic units busy
 CROSSING = 1.15  # times the sums where vectors cross lines: Xeon (Granite Rapids), 1x1 and 3x3, 1.1 to 1.3
 DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
-CLOSE = 0.5  # times the bytes moved, of a 1x1 layer, and copied where x stays in L2; Xeon (Granite Rapids)
+CLOSE = 0.5  # times the bytes moved within the caches, and all of a 1x1 layer; Xeon (Granite Rapids)
+FROM_FAR = 2.0  # times the copies of a 1x1 layer whose x does not stay in L2; the same machine
+STAGED_RUN = 50.0  # cycles to bring a run of finished pixels of an image to y; the same machine
 ELEMENT = 0.7e-9  # seconds to copy an element where the stride is large: an estimate, Xeon (Granite Rapids)
 BLOCK = 1e-7  # seconds in which a block of a group begins and ends: depthwise 1x1, Xeon (Granite Rapids)
 
@@ -237,7 +239,8 @@ def _memory(p: ConvProblem, machine: Machine) -> float:
     """Seconds to move x and y: copies wait for x where it comes from memory, and so do streamed stores."""
     beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
     memory = (2 * p.x_bytes * beyond + 0.6 * p.y_bytes * streams_pixels(p)) / machine.bandwidth
-    return memory + (0.0 if streams_pixels(p) else p.y_bytes / machine.cache_bandwidth)
+    cached = 0.0 if streams_pixels(p) else p.y_bytes / machine.cache_bandwidth
+    return (CLOSE if p.is_pointwise else 1.0) * memory + CLOSE * cached
 
 
 @dataclass(frozen=True)
@@ -261,14 +264,12 @@ class DirectPixels(SingleThreaded, Algorithm):
         waits = (_waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k) * _crossing(p)
         if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
             waits *= DEEP
-        filled = cut.vectors_of * cut.lanes / (cut.images * math.prod(cut.block))
         blocks = math.prod(cut.blocks)
         tasks = blocks * p.groups * cut.filter_parts
-        balance = -(-tasks // machine.threads) * machine.threads / max(1, tasks)
-        compute = balance * p.flops * filled * waits / machine.peak(p.dtype)
+        summed = 2 * cut.busiest(machine.threads) * cut.lanes * p.gemm_n * p.gemm_k  # flops of a thread
+        compute = machine.threads * summed * waits / machine.peak(p.dtype)
         if cut.images == 1 and cut.filter_parts == 1 and blocks > p.N:
-            waiting = packed_blocking.shared_lines(p, machine.threads) * packed_blocking.SHARED
-            compute += packed_blocking.seconds(waiting, p, machine)
+            compute += packed_blocking.seconds(packed_blocking.waiting(p, machine.threads), p, machine)
         reading = block_filter_seconds(p, blocks, cut.filter_parts, machine)
         compute = math.hypot(compute, max(panels.filter_seconds(p, machine), reading))
         planes = cut.copied[0] * cut.images * tasks * p.w_shape[1]
@@ -277,12 +278,13 @@ class DirectPixels(SingleThreaded, Algorithm):
         copied = strided_rows.copying_seconds(planes, rows, vectors, cut.lanes, machine.peak(p.dtype))
         if p.stride[2] > strided_rows.MOST_STRIDE:
             copied += rows * cut.kept * cut.phase * ELEMENT / machine.threads
-        memory = _memory(p, machine)
-        if p.is_pointwise:
-            memory *= CLOSE
-            copied /= 1.0 if p.x_bytes <= machine.threads * machine.l2_bytes // 2 else CLOSE
+        if p.is_pointwise and p.x_bytes > machine.threads * machine.l2_bytes // 2:
+            copied *= FROM_FAR
+        if cut.images > 1:
+            runs = p.N * p.K / machine.threads
+            copied += packed_blocking.seconds(runs * STAGED_RUN, p, machine)
         begun = tasks * BLOCK / machine.threads
-        return CALL + machine.launch + compute + begun + copied + memory
+        return CALL + machine.launch + compute + begun + copied + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
@@ -293,8 +295,7 @@ class DirectPixels(SingleThreaded, Algorithm):
         lanes = simd.lanes(problem.itemsize)
         vectors = copied / vector_bytes()
         computed += strided_rows.copying_seconds(0, vectors, 1, lanes, machine.peak(problem.dtype))
-        memory = _memory(problem, machine) * (CLOSE if problem.is_pointwise else 1.0)
-        return CALL + machine.launch + computed + memory
+        return CALL + machine.launch + computed + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * row_blocking(problem).scratch_bytes

@@ -57,6 +57,7 @@ TEAM = 1.2  # slower by this where threads share a box, and read what others wro
 KEPT = 0.65  # of L3 is what filters, x and y can fill that are used again and again
 MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
 TRANSFORM = 0.34  # bytes moved by transforms, in L2, for each flop of the peak
+MISSING = 1.1  # of them that come from the last cache; convbench, Xeon (Granite Rapids)
 SHOWN = 0.64  # of the time in which x and y are moved, which the rest does not hide
 OPERATIONS = 1.4  # of a transform, over points * log2(points), with what the fused ones lose
 
@@ -131,6 +132,10 @@ class SpectralBoxSchedule(BoxSchedule):
     @property
     def product_speed(self) -> float:
         return PRODUCT * self.taps / (self.taps + TILE_TAPS)
+
+    @classmethod
+    def missing(cls, points: int) -> float:
+        return MISSING
 
     def transforming(self, points: int, machine: Machine) -> float:
         operations = OPERATIONS * 2 * points * math.log2(2 * points) * self.lanes

@@ -2,8 +2,9 @@
 
 The baseline that every library has: it turns any convolution into one well-studied product, at the price
 of writing each input element once per kernel element. Patches are made for as many pixels at a time as a
-quarter of the last cache holds. Pointwise problems need none. The product runs through NumPy's BLAS
-(`blas`), MKL (`mkl`) or our own micro-kernel (`own`).
+quarter of the last cache holds. The product runs through NumPy's BLAS (`blas`), MKL (`mkl`) or our own
+micro-kernel (`own`). Pointwise problems need no patches: libraries read x as it lies, and our own kernel does
+so as `cpu.direct`.
 
 Source: Chellapilla, Puri, Simard 2006, "High performance convolutional neural networks for document
 processing".
@@ -39,8 +40,7 @@ from convalgos.cpu.vectors import microkernel, simd
 
 GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on large products; Zen 5
 GEMM_CALL = {"blas": 6e-6, "mkl": 8e-6, "own": 6e-6}  # seconds of Python and launch around a product
-# Times the sums of patches where x is read as it lies, of 1x1 layers on a Xeon (Granite Rapids).
-IN_PLACE = {"channels_first": 1.3, "channels_last": 1.12}
+PATCHES = 1.3  # times the sums of `panels`, of patches: more on a Xeon (Granite Rapids), less on Zen 5
 COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
 
 # --- plan ------------------------------------------------------------------------------------
@@ -62,9 +62,7 @@ class Im2colPlan(Plan):
         self._panel = vectors * lanes
         self._fill = fill_channels_last() if self._last else fill_channels_first(size)
         out = math.prod(p.spatial_out)
-        # where the next tap and the next group lie, in the patches or in x itself
-        ahead = cut.row if cut.needed else out
-        tap_step = 1 if self._last else ahead
+        tap_step = 1 if self._last else cut.row  # of patches
         self._tap_table = microkernel.padded_for_prefetch(np.arange(p.gemm_k, dtype=np.int64) * tap_step)
         self._record = np.zeros(1, IM2COL_FIELDS)
         values = {
@@ -131,8 +129,6 @@ class Im2colPlan(Plan):
                 fields["first"], fields["pixels"] = first, count
                 if cut.needed:
                     jit.launch(self._fill, address, self._tasks, self._parallel)
-                else:
-                    fields["patches"] = fields["x"] + first * fields["pixel_step"] * p.itemsize
                 if self._gemm == "own":
                     jit.launch(multiply_patches(), address, self._tasks, self._parallel)
                     continue
@@ -183,9 +179,9 @@ def _reading(cut: Patches, machine: Machine) -> float:
     return again + block_filter_seconds(p, cut.blocks, machine.threads, machine)
 
 
-def _in_place(p: ConvProblem) -> float:
-    """Times the sums of patches, where x is read as it lies."""
-    return IN_PLACE[p.layout] * panels.crowding(p)
+def _memory(p: ConvProblem, machine: Machine) -> float:
+    """Seconds to read x, and to read and write y."""
+    return machine.stream(p.x_bytes + 2 * p.y_bytes, p.x_bytes + p.y_bytes)
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,11 @@ class Im2col(Algorithm):
         return self.gemm == "blas"
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        return super().why_not(problem) or (mkl.why_no_mkl() if self.gemm == "mkl" else None)
+        if reason := super().why_not(problem):
+            return reason
+        if self.gemm == "own" and problem.is_plain_product:
+            return "a plain product, which cpu.direct computes in the same way"
+        return mkl.why_no_mkl() if self.gemm == "mkl" else None
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = patches(problem)
@@ -216,10 +216,8 @@ class Im2col(Algorithm):
         if self.gemm == "own":
             rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
-            in_place = 1.0 if cut.needed else _in_place(p)
-            product = panels.product_seconds(p, machine) * spare * in_place
-            if cut.needed:
-                product = math.hypot(product, _reading(cut, machine))
+            product = PATCHES * panels.product_seconds(p, machine) * spare
+            product = math.hypot(product, _reading(cut, machine))
             calls = 2 * cut.blocks
         else:
             # narrow products never reach the library's rate
@@ -227,17 +225,17 @@ class Im2col(Algorithm):
             rate = machine.peak(p.dtype) * GEMM_EFFICIENCY[self.gemm] * narrow / (narrow + 24)
             product = p.flops / rate
             calls = cut.blocks * (1 + p.groups)
-        return calls * GEMM_CALL[self.gemm] + filling + product + machine.stream(p.x_bytes + 2 * p.y_bytes)
+        return calls * GEMM_CALL[self.gemm] + filling + product + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         # the product, at the full rate of a library, and the bytes that have to move
         if self.gemm == "own":
-            product = panels.product_seconds(problem, machine)
             if problem.is_plain_product:
-                product *= _in_place(problem)
+                return math.inf
+            product = panels.product_seconds(problem, machine)
         else:
             product = problem.flops / (machine.peak(problem.dtype) * GEMM_EFFICIENCY[self.gemm])
-        return 2 * GEMM_CALL[self.gemm] + product + machine.stream(problem.x_bytes + 2 * problem.y_bytes)
+        return 2 * GEMM_CALL[self.gemm] + product + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

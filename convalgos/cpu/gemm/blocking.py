@@ -9,9 +9,10 @@ L2.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import product
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +163,23 @@ def cut_map(pixels: int, sizes: tuple[int, int, int], lanes: int) -> tuple[int, 
         slices = max(1, min(o, round(pixels / (p * q))))
         slices = -(-o // -(-o // slices))
     return slices, rows, columns
+
+
+def block_lengths(size: int, along: int) -> list[int]:
+    """A size cut into blocks, the last one short."""
+    whole, rest = divmod(size, along)
+    return [along] * whole + [rest] * (rest > 0)
+
+
+def busiest(work: Sequence[float], units: int, threads: int) -> float:
+    """Work of the busiest of some threads: blocks of so much work in each of their units, which are dealt to
+    the threads in equal runs."""
+    before = [0.0, *accumulate(work)]
+    starts = []  # work before that of each thread
+    for thread in range(threads + 1):
+        done, more = divmod(len(work) * units * thread // threads, units)
+        starts.append(before[done] * units + (more * work[done] if more else 0))
+    return max(end - start for start, end in pairwise(starts))
 
 
 class Panels:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks, cut_map, flat_view
+from convalgos.cpu.gemm.blocking import PanelBlocks, block_lengths, busiest, cut_map, flat_view
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
@@ -128,15 +127,7 @@ def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, 
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
     pixels = [1] * groups[0]  # of every block, the last ones of each dimension being cut short
     for size, along in zip(sizes, block, strict=True):
-        whole, rest = divmod(size, along)
-        each = [along] * whole + [rest] * (rest > 0)
-        pixels = [n * m for n in pixels for m in each]
+        pixels = [n * m for n in pixels for m in block_lengths(size, along)]
     # in parts of filters, with the spare rows of tiles
     work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
-    before = [0, *accumulate(work)]
-    units = groups[1] * parts  # of a block
-    starts = []  # work before that of each thread
-    for thread in range(threads + 1):
-        done, more = divmod(len(work) * units * thread // threads, units)
-        starts.append(before[done] * units + (more * work[done] if more else 0))
-    return max(end - start for start, end in pairwise(starts)) / parts
+    return busiest(work, groups[1] * parts, threads) / parts

@@ -1,8 +1,8 @@
 """How a 1x1 layer is cut where its pixels are packed: blocks of them, and parts of the filters.
 
 Threads share the pixels, and each of them reads all filters; or they share the filters, and each of them
-packs all pixels for itself. Where the rows of y are no whole lines, two threads that store neighbouring
-pixels wait for each other's line in each row.
+packs all pixels for itself. Two threads that store neighbouring pixels wait for each other's line in each
+row of y, longer where they store into one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SUMS, LOADS, WAITS = 0.85, 0.25, 1.0  # times the sums: always, for each load of
 PACKING = 0.9  # for a pixel and a tap,
 OUTPUT = 6.0  # a vector of y to be stored,
 NEAR, FAR = 0.01, 0.03  # a byte of the filters to come from L2 or from beyond, once for each block,
-SHARED = 250.0  # a line of y to come from another thread, which stores the pixels beside,
+SHARED = 250.0  # a line of y to come from another thread, which stores the pixels beside in the same line,
+BESIDE = 120.0  # or in the next one, which is fetched with it,
 BLOCK = 1000.0  # and a block to begin and end
 ROUNDING = 1 + 1e-9  # times that differ by more do so however they were rounded
 IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`
@@ -77,7 +78,7 @@ def packed_cut(p: ConvProblem, threads: int, limit: float = math.inf) -> tuple[f
     taps, image, lanes, maps = p.gemm_k, p.spatial_out[1], simd.lanes(p.itemsize), p.N * p.groups
     second = cache_sizes()[1]
     in_room = int(ROOM * second) // (p.itemsize * taps)  # pixels
-    waiting = shared_lines(p, threads) * SHARED
+    waits = waiting(p, threads)
     best: tuple[float, int, int, int, int] = limit, 0, 0, 0, 0
     tiles_tried = []
     for vectors, most in microkernel.PACKED_TILES[vector_bytes()].items():
@@ -105,7 +106,7 @@ def packed_cut(p: ConvProblem, threads: int, limit: float = math.inf) -> tuple[f
             panel = taps * (sums + fetch) + pixels * vectors * OUTPUT
             cycles = items * (panels_each * panel + taps * pixels * PACKING + BLOCK)
             if parts == 1 and blocks > 1:
-                cycles += waiting
+                cycles += waits
             best = min(best, (cycles, pixels, rows, vectors, parts))
     return best[0], PackedCut(p, *best[1:]) if best[1] else None
 
@@ -128,7 +129,8 @@ def seconds(cycles: float, problem: ConvProblem, machine: Machine) -> float:
     return cycles * machine.threads * 4 * simd.lanes(problem.itemsize) / machine.peak(problem.dtype)
 
 
-def shared_lines(p: ConvProblem, threads: int) -> int:
-    """Lines of y in which two threads store, where threads share the pixels of an image in equal runs."""
-    whole = p.N * p.groups % threads == 0 or math.prod(p.spatial_out) % simd.lanes(p.itemsize) == 0
-    return 0 if whole or threads == 1 else p.gemm_n
+def waiting(p: ConvProblem, threads: int) -> float:
+    """Cycles in which threads that share the pixels of an image in equal runs wait for each other's lines."""
+    if threads == 1 or p.N * p.groups % threads == 0:
+        return 0.0
+    return p.gemm_n * (SHARED if math.prod(p.spatial_out) % simd.lanes(p.itemsize) else BESIDE)

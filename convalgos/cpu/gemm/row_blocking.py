@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,15 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
-from convalgos.cpu.gemm.blocking import short_blocks
-from convalgos.cpu.layout import streaming
+from convalgos.cpu.gemm import packed_blocking
+from convalgos.cpu.gemm.blocking import block_lengths, busiest, short_blocks
+from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse the filters of a tile, few enough for scratch in L2; Zen 5
+FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
+SUMS = 1.1  # cycles of two products of vectors; Xeon (Granite Rapids)
 BEGIN_ROW = 32  # elements copied in the time that the copy of a row begins and ends; Xeon (Granite Rapids)
 
 
@@ -43,6 +47,17 @@ class RowBlocking:
     @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
+
+    def busiest(self, threads: int) -> float:
+        """Vectors of pixels that the busiest of some threads sums for all filters of a group."""
+        p = self.problem
+        tasks = math.prod(self.blocks) * p.groups * self.filter_parts
+        if tasks >= FEW * threads:
+            return self.vectors_of * -(-tasks // threads) / self.filter_parts
+        sizes, block = (p.N, *p.spatial_out), (self.images, *self.block)
+        along = [block_lengths(size, n) for size, n in zip(sizes, block, strict=True)]
+        work = [-(-n * q // self.lanes) * o * h for n, o, h, q in product(*along)] * p.groups
+        return busiest(work, self.filter_parts, threads) / self.filter_parts
 
     # --- input in scratch: [c][d][h][phase][pitch] -------------------------------------------
 
@@ -143,8 +158,11 @@ def row_blocking(problem: ConvProblem) -> RowBlocking:
     pixels = max(4 * lanes, min(PIXELS, room // math.prod(p.stride)))
     while pixels > 4 * lanes and p.groups * p.gemm_m / pixels < threads:
         pixels //= 2
+    run = 0
+    if flat and 2 * p.spatial_out[2] > pixels:
+        run = _even_run(p, min(PIXELS, max(4 * lanes, room)), lanes, threads)
     kernel = _KernelRows(p.kernel[2], p.stride[2], p.kernel[1], p.stride[1], p.kernel_extent[1])
-    cut = _cut_outputs((p.N, *p.spatial_out), pixels, flat, kernel, lanes, threads)
+    cut = _cut_outputs((p.N, *p.spatial_out), pixels, flat, run, kernel, lanes, threads)
     blocks, parts = math.prod(cut.blocks) * p.groups, 1
     if blocks % threads and blocks < 8 * threads:
         parts = min(threads, _tiles_of(p.gemm_n, cut.vectors))
@@ -178,17 +196,26 @@ class _KernelRows(NamedTuple):
 
 @lru_cache(4096)
 def _cut_outputs(
-    sizes: tuple[int, int, int, int], pixels: int, flat: bool, kernel: _KernelRows, lanes: int, threads: int
+    sizes: tuple[int, int, int, int],
+    pixels: int,
+    flat: bool,
+    run: int,
+    kernel: _KernelRows,
+    lanes: int,
+    threads: int,
 ) -> _Cut:
     """Blocks of about `pixels` outputs. Kept for the next layer on a map of these sizes.
 
     Args:
         sizes: along (N, O, P, Q).
-        flat: whether an image is one run of pixels.
+        flat: whether an image is one run of pixels,
+        run: of which a block takes so many; 0 for whole images.
     """
     n, o, p, q = sizes
     images = 1
-    if flat and 2 * q <= pixels:
+    if run:
+        block = 1, 1, run
+    elif flat:
         images = max(1, min(pixels // q, -(-n // threads)))
         shares = -(-n // images)
         images = -(-n // min(n, -(-shares // threads) * threads))  # as many blocks for each thread
@@ -199,6 +226,26 @@ def _cut_outputs(
     vectors_of = -(-images * block[2] // lanes) * block[0] * block[1]
     most = max(microkernel.REGISTER_TILES[vector_bytes()])
     return _Cut(images, block, blocks, vectors_of, -(-vectors_of // -(-vectors_of // most)))
+
+
+def _even_run(p: ConvProblem, most: int, lanes: int, threads: int) -> int:
+    """Pixels of a run of neighbours, at most so many: the run that the busiest thread is done with first."""
+    image, maps, taps = p.spatial_out[2], p.N * p.groups, p.w_shape[1]
+
+    def cycles(run: int) -> float:
+        """Of the busiest thread, for a tap."""
+        work = [-(-n // lanes) for n in block_lengths(image, run)] * maps  # vectors
+        parts = threads if len(work) % threads else 1  # of the filters
+        most = busiest(work, parts, threads)
+        begun = len(work) * packed_blocking.BLOCK / threads
+        if parts == 1 and len(work) > maps:
+            begun += packed_blocking.waiting(p, threads)
+        copied = most * strided_rows.VECTOR_CYCLES  # for each part again
+        return most / parts * p.gemm_n / 2 * SUMS + copied + begun / taps
+
+    fewest = -(-image // most)
+    counts = range(fewest, fewest + (1 if maps * fewest >= FEW * threads else 2 * threads))
+    return min((min(image, -(-image // (n * lanes)) * lanes) for n in counts), key=cycles)
 
 
 def _cut_map(

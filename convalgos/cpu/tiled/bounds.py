@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
+from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, BoxSchedule
 from convalgos.cpu.tiled.search import uncut
@@ -31,8 +33,8 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
 class Bounds:
     """Of `BoxSchedule.seconds`, whatever the boxes: each choice asks for every size of a tile.
 
-    What does not depend on the size is multiplied out once: seconds for each point of a tile, each of its
-    outputs, each product that is summed, and each row of outputs of all tiles.
+    What does not depend on the size is multiplied out once: bytes for each point of a tile and for each of
+    its outputs, seconds for each product that is summed and for each row of outputs of all tiles.
     """
 
     def __init__(self, whole: BoxSchedule, machine: Machine):
@@ -42,13 +44,14 @@ class Bounds:
         self._row_step, self._column_step = rows.lattices, columns.lattices
         self._stacks = whole.stacks
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
-        byte = p.itemsize / whole.transform_bandwidth(machine)
-        written = whole.filter_blocks * whole.lanes * byte  # of one value of all filters
-        self._point = 2 * whole.v_row * byte + written * whole.parts
+        written = whole.filter_blocks * whole.lanes * p.itemsize  # bytes of one value of all filters
+        self._point = 2 * whole.v_row * p.itemsize + written * whole.parts
         self._output = 3 * written
         if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
             pixels = 2 * whole.channel_blocks * rows.stride * columns.stride
-            self._output += pixels * whole.lanes * byte
+            self._output += pixels * whole.lanes * p.itemsize
+        self._near, self._far = whole.byte_seconds(machine)
+        self._filter = p.groups * whole.point_bytes
         self._product = whole.point_flops / whole.product_speed / machine.peak(p.dtype)
         self._waiting = WAIT * p.groups  # for filters, in tiles
         pixel_rows = p.groups * p.N * p.spatial_out[0] * (whole.channel_blocks + whole.filter_blocks)
@@ -61,9 +64,13 @@ class Bounds:
         whole = self._whole
         high, wide = -(-self._high // (h * self._row_step)), -(-self._wide // (w * self._column_step))
         tiles, points = self._stacks * high * wide, whole.points_of(h, w)
-        moved = points * self._point + h * w * self._output
+        byte = self._near + whole.missing(points) * self._far  # seconds
+        moved = (points * self._point + h * w * self._output) * byte
         computed = self._blocks * whole.transforming(points, self._machine)
         products = (tiles + self._waiting) * whole.products_of(h, w) * self._product
+        filters = points * self._filter  # bytes
+        read = reading_seconds(filters, filters / whole.threads, filters, self._machine)
+        products = math.hypot(products, read)
         calls = high * h * self._row + points * self._call
         return self._fixed + products + tiles * (moved + computed) + calls
 

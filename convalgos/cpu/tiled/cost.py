@@ -28,6 +28,8 @@ LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team sta
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 0.36  # bytes moved by transforms, in L2, for each flop of the peak
+MISSING = 0.007  # of them that come from the last cache, for each point; convbench, Xeon (Granite Rapids)
+HIDDEN = 2.36  # flops meanwhile that hide a byte from there: all of them on Zen 5
 STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, Xeon (Granite Rapids)
 CROSSING = 5.0  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
@@ -177,12 +179,19 @@ class BoxSchedule(BoxSizes):
         """Seconds to move the bytes of the transforms, and those of x and y."""
         p = self.problem
         outer = self.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
-        return transformed / self.transform_bandwidth(machine) + outer
+        near, far = self.byte_seconds(machine)
+        return transformed * (near + self.missing(self.points) * far) + outer
 
-    def transform_bandwidth(self, machine: Machine) -> float:
-        """Bytes that transforms move in a second."""
-        strided = max(self.rows.stride, self.columns.stride) > 1
-        return machine.peak_float32 * self.transform_speed / (STRIDED if strided else 1.0)
+    def byte_seconds(self, machine: Machine) -> tuple[float, float]:
+        """Seconds in which transforms move a byte, and wait for one that comes from the last cache."""
+        strided = STRIDED if max(self.rows.stride, self.columns.stride) > 1 else 1.0
+        waited = max(0.0, 1 / machine.cache_bandwidth - HIDDEN / machine.peak_float32)
+        return strided / (machine.peak_float32 * self.transform_speed), strided * waited
+
+    @classmethod
+    def missing(cls, points: int) -> float:
+        """The part of these bytes that comes from the last cache, in tiles of so many points."""
+        return MISSING * points
 
     @property
     def prepare_seconds(self) -> float:

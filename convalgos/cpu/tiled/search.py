@@ -102,12 +102,15 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     wide = whole.columns.outputs == 1 and whole.grid[3] >= LONG
     wide = wide and 2 * WIDE * whole.tile_bytes <= cache_sizes()[1]
     tried = (box,) if box else (WIDE,) if wide else whole.targets
-    targets = {min(t, fitting // threads) for t in tried}
-    found = {(cuts_of(sizes, target / whole.row_tiles), False) for target in targets}
+    most = math.prod(whole.grid) * whole.row_tiles  # of a box: larger targets are the same to it
+    rooms: list[tuple[bool, Iterable[int], int]] = [(False, tried, fitting // threads)]
     if threads > whole.problem.groups:  # else threads have groups of their own: no filter is shared
-        targets = {min(box, fitting)} if box else {min(t, fitting) for t in (*whole.team_targets, fitting)}
-        found |= {(cuts_of(sizes, target / whole.row_tiles), True) for target in targets}
-    return found
+        rooms.append((True, (box,) if box else (*whole.team_targets, fitting), fitting))
+    return {
+        (cuts_of(sizes, target / whole.row_tiles), team)
+        for team, targets, room in rooms
+        for target in {min(target, room, most) for target in targets}
+    }
 
 
 def cuts_of(sizes: list[tuple[int, int]], room: float) -> Cuts:
