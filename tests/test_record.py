@@ -1,5 +1,8 @@
 """Recording tables: what is timed how often, what goes on after a kill, and what the files say."""
 
+import os
+import threading
+
 import pytest
 from command_line import run
 from test_interference import PROBLEM, SLOWED, Place, candidates
@@ -12,6 +15,7 @@ from convalgos.tools.bench.read_target import read_target
 from convalgos.tools.bench.suites import Layer, sampling
 from convalgos.tools.evaluate.recorded_tables import Recorded, RecordedLayer, compact_text, read_table_file
 from convalgos.tools.record import layer_timing, recording
+from convalgos.tools.record.cores import a_core_each
 from convalgos.tools.record.datasheet import datasheet
 from convalgos.tools.record.journal import Journal
 from convalgos.tools.record.layer_timing import ENOUGH, FEW, MANY, time_layer
@@ -40,6 +44,24 @@ def record_layer(place, wrong=(), predicted=1e-5, **options):
 
 def of(name):
     return f"cpu.scripted.{name}"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system keeps no thread on a core")
+def test_each_thread_has_a_core_of_its_own_while_it_is_timed():
+    def cores():
+        return {int(thread): os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
+
+    done, before = threading.Event(), os.sched_getaffinity(0)
+    other = threading.Thread(target=done.wait)
+    other.start()
+    with a_core_each():
+        if len(before) > 1:
+            assert os.sched_getaffinity(0) == {min(before)}
+            assert all(len(kept) == 1 for kept in cores().values())
+            assert os.sched_getaffinity(other.native_id) <= before - {min(before)}
+    assert set(map(frozenset, cores().values())) == {frozenset(before)}
+    done.set()
+    other.join()
 
 
 # --- one layer ---------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def test_one_pixel_is_computed_channels_last(wisdom):
         "cpu.fft.overlap",
     )  # serve that layout alone
     shared = [(c.id, c.predicted) for c in here if c.id not in only_first]
-    assert len(shared) >= 5
+    assert len(shared) >= 4
     assert shared == [(c.id, c.predicted) for c in there if c.id not in only_first]
     for candidate in here:
         check(candidate.algorithm, parse("n5 c20 h1 w1 k36 r3 s3 p1"))

@@ -30,7 +30,8 @@ SHARED = 250.0  # a line of y to come from another thread, which stores the pixe
 BESIDE = 120.0  # or in the next one, which is fetched with it,
 BLOCK = 1000.0  # and a block to begin and end
 ROUNDING = 1 + 1e-9  # times that differ by more do so however they were rounded
-IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`
+IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`,
+TORN = 1.25  # and where channels begin within lines and x does not stay in L2
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def cycles_in_place(cut: PanelBlocks, parts: int, busiest: float) -> float:
     p = cut.problem
     vectors = -(-cut.panels // parts) * parts * cut.vectors  # of filters, as if all parts were the largest
     sums = p.gemm_k / 2 * (panels.SUMS + panels.WAITS / (cut.rows * cut.vectors)) * panels.crowding(p)
+    if math.prod(p.spatial) % simd.lanes(p.itemsize) and p.x_bytes > cache_sizes()[1]:
+        sums *= TORN
     return busiest * vectors * (IN_PLACE * sums + OUTPUT)
 
 

@@ -69,7 +69,8 @@ def _protocol(table: Recorded) -> tuple[str, ...]:
         "were timed in two halves, one sample at a time in turns, each after untimed calls that bring the "
         f"data into the caches: those within {t.NEAR:g} times the best got {2 * t.MANY} samples "
         f"({2 * t.ENOUGH} from {t.BRIEF * 1e3:g} ms on), the others {2 * t.FEW}, and half of that from "
-        f"{LONG * 1e3:g} ms on. Samples alternate between the halves.",
+        f"{LONG * 1e3:g} ms on. Samples alternate between the halves. Meanwhile each thread had a core "
+        "of its own, where the system can be told so.",
         "A sample during which other programs ran was taken again. Where that did not help, or the medians "
         f"of the halves of a near candidate were more than {t.AGREE:g}x apart, the layer was timed again, up "
         f"to {t.TRIES} times in all; what was no better then is marked as disturbed.",

@@ -29,6 +29,7 @@ from convalgos.select.measured import Measured
 from convalgos.select.ranking import Candidate
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.evaluate.recorded_tables import RecordedLayer
+from convalgos.tools.record.cores import a_core_each
 
 NEAR = 1.5  # times the best: candidates that get many samples
 MANY, ENOUGH, FEW = 8, 4, 2  # samples of a half: of one that is near and BRIEF, near, and not near
@@ -74,7 +75,8 @@ def time_layer(
     running = first_runs.running()
     for name, call in others.items():
         running.append(_Timed(name, call, check.backend.seconds(call), spins=True, counts=False))
-    rounds = _best_of_tries(running, check.backend, progress)
+    with a_core_each():
+        rounds = _best_of_tries(running, check.backend, progress)
     times = {name: Measured((seconds,)) for name, seconds in first_runs.stopped.items()}
     times |= {t.name: Measured(rounds.samples[t.name]) for t in running if t.counts}
     return RecordedLayer(
