@@ -328,7 +328,7 @@ class Timed(Reference):
 
     clock = 0.0
     runs: ClassVar[dict] = {}
-    takes: ClassVar[dict] = {}
+    seconds: ClassVar[dict] = {}
 
     def __init__(self, name):
         object.__setattr__(self, "name", name)
@@ -355,7 +355,7 @@ class Timed(Reference):
             def __call__(run, x, w, out):
                 right(x, w, out=out)
                 Timed.runs[self.name] = Timed.runs.get(self.name, 0) + 1
-                Timed.clock += Timed.takes[self.name]
+                Timed.clock += Timed.seconds[self.name]
 
         return Run()
 
@@ -367,7 +367,7 @@ def run_race(monkeypatch):
     monkeypatch.setattr(race.time, "sleep", lambda s: None)
 
     def run(times, predicted=None, **options):
-        Timed.takes = times
+        Timed.seconds = times
         candidates = [Candidate.of(Timed(n), PROBLEM, s) for n, s in (predicted or times).items()]
         return race.race(PROBLEM, candidates, **options)
 
@@ -398,7 +398,7 @@ def test_what_takes_long_to_prepare_is_left_out(run_race):
     candidates = [
         replace(Candidate.of(Timed(n), PROBLEM, s), prepare_s=100.0 * (n == "b")) for n, s in times.items()
     ]
-    Timed.takes = times
+    Timed.seconds = times
     found = race.race(PROBLEM, candidates)
     assert found.keys() == {"cpu.timed.a", "cpu.timed.c"}
     found = race.race(PROBLEM, candidates, time_budget=1000.0)
