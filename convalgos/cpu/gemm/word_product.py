@@ -8,6 +8,7 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.gemm import word_outputs, word_rows, word_tiles
 from convalgos.cpu.gemm.word_blocking import WordBlocking, element_form
 from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
+from convalgos.cpu.gemm.word_packing import packed_words
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import RUN_FIELDS
 from convalgos.cpu.runtime.threads import plan_threads
@@ -124,21 +125,8 @@ class WordProduct:
     def pack(self, w: np.ndarray) -> np.ndarray:
         """(groups, vectors or panels, words, filters of a panel, elements of a word) of (K, C/g, *kernel)."""
         cut, p = self.cut, self.cut.problem
-        each = 4 // cut.engine.item_bytes
-        group, channels = p.gemm_n, p.w_shape[1]
-        taps = np.moveaxis(w.reshape(p.groups, group, channels, -1), 2, 3)  # (g, K/g, taps, C/g)
-        wide = np.zeros((*taps.shape[:3], cut.pixel_words * each), w.dtype)
-        wide[..., :channels] = taps
-        rows = wide.reshape(p.groups, group, cut.words_of_filter, each)
-        filled = np.zeros((p.groups, self._vectors_of_group * self.lanes, *rows.shape[2:]), w.dtype)
-        filled[:, :group] = rows
-        panels = []
-        for first in range(0, filled.shape[1], cut.panel):
-            panel = filled[:, first : first + cut.panel]  # (g, filters, words, each)
-            panels.append(np.ascontiguousarray(panel.swapaxes(1, 2)).reshape(p.groups, -1))
-        packed = aligned_zeros(filled.size, w.dtype).reshape(p.groups, -1)
-        np.concatenate(panels, 1, out=packed)
-        return packed
+        pixel = cut.pixel_words * (4 // cut.engine.item_bytes)
+        return packed_words(w, p.groups, cut.panel, self._vectors_of_group * self.lanes, pixel)
 
     def ones(self, dtype: np.dtype) -> np.ndarray:
         """A vector of filters that sum up windows, as `pack` packs them."""
