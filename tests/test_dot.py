@@ -9,7 +9,7 @@ from convalgos.core.quantization import Quantization
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dot import ALGORITHMS, Dot
 from convalgos.cpu.gemm.word_blocking import word_blocking
-from convalgos.cpu.reference import Reference
+from convalgos.cpu.reference import Reference, reference
 from convalgos.testing import check
 
 BY_NAME = {a.instructions: a for a in ALGORITHMS}
@@ -113,8 +113,25 @@ def test_bfloat16(name):
     for i, text in enumerate(PROBLEMS.values()):
         layout = ("channels_first", "channels_last")[i % 2]
         problem = ConvProblem.parse(text).replace(layout=layout, dtype="bfloat16")
+        bound = algorithm.error_bound(problem)
+        wide = algorithm.error_bound(problem.replace(y_dtype="float32"))  # of the sums alone
+        assert wide < bound / 50
         for kind in ("integers", "reals"):
-            check(algorithm, algorithm.computed(problem), kind)
+            assert check(algorithm, algorithm.computed(problem), kind) * bound < wide
+
+
+def test_bfloat16_to_float32():
+    """Sums as they are, with a bias of float32, beside those of float64."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    algorithm, rng = dot("amx", "bfloat16"), np.random.default_rng(0)
+    problem = ConvProblem.parse(PROBLEMS["rows"]).replace(dtype="bfloat16", y_dtype="float32")
+    x, w = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in (problem.x_shape, problem.w_shape))
+    bias = rng.standard_normal(problem.K).astype("f4")
+    plan = algorithm.serve(problem)
+    y = plan(x, plan.prepare(w), bias=bias)
+    expected = reference(problem.replace(dtype="float32", y_dtype="float32"), x.astype("f4"), w.astype("f4"))
+    error = np.abs(y - (expected + bias[:, None, None])).max() / np.abs(expected).max()
+    assert y.dtype == np.float32 and error < algorithm.error_bound(problem)
 
 
 def test_nan_stays_where_it_is_read():

@@ -174,7 +174,9 @@ class Dot(SingleThreaded, Algorithm):
         return self.engine(problem) is not None
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        if reason := super().why_not(problem):
+        narrow = problem.dtype == "bfloat16" and problem.y_dtype == "float32"
+        asked = problem.replace(y_dtype="bfloat16") if narrow else problem  # both are written
+        if reason := super().why_not(asked):
             return reason
         engine = self.engine(problem)
         return None if engine is None else engine.missing()
@@ -197,9 +199,10 @@ class Dot(SingleThreaded, Algorithm):
         return 0 if problem.is_empty or engine is None else word_blocking(problem, engine).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
-        if problem.dtype == "bfloat16":
-            return error_of_sums(problem.replace(dtype="float32"))
-        return error_of_sums(problem)
+        if problem.dtype != "bfloat16":
+            return error_of_sums(problem)
+        rounded = problem.eps if problem.y_dtype == "bfloat16" else 0.0
+        return rounded + error_of_sums(problem.replace(dtype="float32", y_dtype="float32"))
 
     def plan(self, problem: ConvProblem) -> Plan:
         engine = self.engine(problem)
