@@ -40,7 +40,7 @@ BATCH = 4  # tiles of sums that are finished at once,
 DEEP_BATCH = 8  # and where pieces of the filter meet them in turn
 L1_SHARE = 2  # of the first cache, that such a piece takes
 UNEVEN = 4  # units for each thread, from which on the work is even enough
-WASTE = {1: 1.5, 2: 1.1, 3: 1.0, 4: 1.0}  # of registers, by vectors of filters
+WAITS = {1: 1.7, 2: 1.2, 3: 1.0, 4: 1.12}  # times the cycles, by vectors of filters; Granite Rapids
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def word_blocking(problem: ConvProblem, engine: Engine) -> WordBlocking:
     p = problem.as_3d
     if problem.is_plain_product:
         p = in_a_row(problem, (1, 1, math.prod(problem.spatial)))
-    vectors = _vectors(p.gemm_n, engine)
+    vectors = _vectors(p.gemm_n, p.spatial_out[2], engine)
     form = _form(p, engine, vectors, flat=False)
     if engine.matrix and p.spatial_out[2] <= MOST_FLAT:
         form = min(form, _form(p, engine, vectors, flat=True), key=lambda f: f.cycles)
@@ -264,13 +264,18 @@ def _chunks(least: int, taps: int, engine: Engine) -> tuple[int, int]:
     return pixel, _split(pixel * taps, engine)
 
 
-def _vectors(filters: int, engine: Engine) -> int:
-    """Vectors of filters of a panel."""
+def _vectors(filters: int, columns: int, engine: Engine) -> int:
+    """Vectors of filters of a panel: few filters, and few pixels of a row, are computed in vain."""
     lanes = vector_bytes() // 4
     if engine.matrix:
         return 2 if filters > lanes else 1
     vectors = -(-filters // lanes)
-    return min(register_tile(vector_bytes()), key=lambda v: (-(-vectors // v) * v * WASTE[v], -v))
+
+    def cycles(v: int) -> float:
+        tile, tiles = _tile(columns, engine, v)
+        return -(-vectors // v) * v * WAITS[v] * tile * tiles
+
+    return min(register_tile(vector_bytes()), key=cycles)
 
 
 def _cut(p: ConvProblem, pixel_bytes: int, vectors: int, flat: bool) -> tuple[tuple[int, int], int]:
