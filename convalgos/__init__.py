@@ -25,6 +25,7 @@ __all__ = [
     "ConvProblem",
     "Unsupported",
     "algorithms",
+    "binary",
     "capture",
     "conv",
     "conv_backward_data",
@@ -51,6 +52,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"convalgos.{name}")
     if name == "capture":
         return import_module("convalgos.select.measure.capture").capture
+    if name == "binary":
+        return import_module("convalgos.api.binary")
     if name == "prune":
         return import_module("convalgos.api.pruning").prune_filter
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")

@@ -130,7 +130,7 @@ def wheel(folder, tags=TAGS, spoil=None, name="nvidia-cudnn-frontend", version="
 def test_the_front_end_comes_out_of_its_wheel(tmp_path, monkeypatch):
     wheel(tmp_path)
     target = tmp_path / "unpacked"
-    assert baselines.unpack(tmp_path, target) == f"nvidia_cudnn_frontend-1.2.3-{TAGS}.whl"
+    assert baselines.unpack_wheels(tmp_path, target) == f"nvidia_cudnn_frontend-1.2.3-{TAGS}.whl"
     assert (target / "cudnn" / "__init__.py").read_text() == "answer = 42\n"
     monkeypatch.setenv(baselines.FOLDER, str(tmp_path))
     assert command._front_end(tmp_path / "again") == [
@@ -154,7 +154,7 @@ def test_a_wheel_that_is_not_what_it_says_is_not_unpacked(tmp_path, told, argume
     wheel(tmp_path, **arguments)
     target = tmp_path / "unpacked"
     with pytest.raises(ValueError) as raised:
-        baselines.unpack(tmp_path, target)
+        baselines.unpack_wheels(tmp_path, target)
     assert told in str(raised.value) and not target.exists()
     monkeypatch.setenv(baselines.FOLDER, str(tmp_path))
     (note,) = command._front_end(target)
@@ -164,4 +164,4 @@ def test_a_wheel_that_is_not_what_it_says_is_not_unpacked(tmp_path, told, argume
 def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / f"nvidia_cudnn_frontend-1.2.3-{TAGS}.whl").write_text("words")
     with pytest.raises(ValueError, match="is no wheel: BadZipFile"):
-        baselines.unpack(tmp_path, Path(tmp_path / "unpacked"))
+        baselines.unpack_wheels(tmp_path, Path(tmp_path / "unpacked"))

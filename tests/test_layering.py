@@ -26,7 +26,8 @@ FLOORS = (
     {"cpu.compile", "gpu.device"},
     {"cpu.runtime", "gpu.launch"},
     {"cpu.layout"},
-    {"cpu.gemm", "cpu.dwconv", "cpu.spconv"} | {"gpu.gemm", "gpu.dwconv", "gpu.spectral", "gpu.vendor"},
+    {"cpu.gemm", "cpu.dwconv", "cpu.spconv", "cpu.binconv"}
+    | {"gpu.gemm", "gpu.dwconv", "gpu.spectral", "gpu.vendor"},
     {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
     {"cpu", "gpu"},
     {"select"},

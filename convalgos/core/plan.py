@@ -97,8 +97,8 @@ class Plan(Tabular, ABC):
         """Bring a filter (K, C/groups, *kernel) into the plan's own form, which is a copy.
 
         Args:
-            w: an array, or a sparse matrix of SciPy (K, C/groups * product of the kernel), in this order. For
-                backward_weights dy, which may be read again by each run: it must keep its values until then.
+            w: an array, or a sparse matrix of SciPy (K, C/groups * product of the kernel), in this order;
+                for backward_weights dy, which each run may read again: it must keep its values until then.
             quantization: scales and zero points, of problems of integers; by default 1 and 0.
 
         Raises:

@@ -25,7 +25,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.layout.reordered import Reordered
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, Workspace
-from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
+from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.spconv import kernels
 from convalgos.cpu.spconv.cost import best_blocking, break_even, sparse_cycles
 from convalgos.cpu.spconv.filters import pack_lists
@@ -75,7 +75,7 @@ class SparsePlan(KernelPlan):
 
 
 @dataclass(frozen=True)
-class Sparse(SingleThreaded, Algorithm):
+class Sparse(Algorithm):
     family: ClassVar[str] = "cpu.sparse"
     skips_zeros: ClassVar[bool] = True
 

@@ -25,6 +25,7 @@ from convalgos.cpu.reference import reference
 from convalgos.select import current_machine, facing
 from convalgos.testing import random_layers
 from convalgos.testing.answers import Array, check_all, example
+from convalgos.testing.binaries import check_binary
 from convalgos.testing.integers import check_integers
 from convalgos.testing.problems import GRADIENT_PROBLEMS, suited, table_problems
 
@@ -279,4 +280,5 @@ CHECKS: dict[str, Callable[[Algorithm], int]] = {
     "random_problems": check_random_problems,
     "gradients": check_gradients,
     "integers": check_integers,
+    "binary": check_binary,
 }

@@ -31,9 +31,16 @@ MOST_VECTORS = {
     32: {1: 12, 2: 4, 4: 2, 8: 1},
     16: {1: 12, 2: 4, 4: 2, 8: 1},
 }
-SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # of tiles, in vectors: each has a kernel of its own
+SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16)  # of tiles, in vectors: each has a kernel of its own
+
 CHUNK = 0.85  # of the first cache, for the input of a chunk of channels
 SUMS = 0.5  # of the second cache, for the sums of a block
+
+
+def list_kernels() -> list[tuple[int, int]]:
+    """(filters, vectors of pixels) of all micro-kernels."""
+    of = MOST_VECTORS[vector_bytes()].items()
+    return [(sharing, vectors) for sharing, most in of for vectors in SIZES if vectors <= most]
 
 
 @dataclass(frozen=True)

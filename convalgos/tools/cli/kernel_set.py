@@ -46,16 +46,19 @@ from convalgos.cpu.gemm import (
 )
 from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import array_calls, half, jit, mkl
+from convalgos.cpu.spconv import blocking as sparse_blocking
+from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
+from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
 
 BYTES = {"float32": 4, "float64": 8}
 SHORT = {"int8": ("int8", "uint8"), "bfloat16": ("bfloat16",)}  # types of x
-DTYPES = (*BYTES, *SHORT)
+DTYPES = (*BYTES, *SHORT, "binary")
 
 
 class Kernel(NamedTuple):
@@ -82,6 +85,8 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool
     found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
     if "int8" in dtypes:
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
+    if "binary" in dtypes:
+        found += [_kernel(factory, *parameters) for factory, parameters in binary_kernels()]
     for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
         found += _of_size(size, simd.lanes(size), groups)
     for dtype in (x for short in dtypes for x in SHORT.get(short, ())):
@@ -119,7 +124,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
     jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
-    spectral_kernels.run_chunks, weights_driver.share_weight_box,
+    spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
@@ -136,6 +141,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
+    yield _kernel(sparse_kernels.store_rows, size, lanes)
+    for sharing, vectors in sparse_blocking.list_kernels():
+        yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
     for factory in (row_panels.pack_tiles, patches.fill_channels_first):
         yield _kernel(factory, size)
     for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():

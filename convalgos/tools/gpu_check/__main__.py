@@ -177,7 +177,7 @@ def _front_end(folder: Path) -> list[str]:
     if not (wheels := os.environ.get(baselines.FOLDER)):
         return []
     try:
-        return [f"cuDNN's front end is {baselines.unpack(Path(wheels), folder)}"]
+        return [f"cuDNN's front end is {baselines.unpack_wheels(Path(wheels), folder)}"]
     except ValueError as error:
         return [str(error)]
 

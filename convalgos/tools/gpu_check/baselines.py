@@ -113,7 +113,7 @@ def _last(torch: Any, ndim: int) -> Any:
 # --- cuDNN's front end in a folder ---------------------------------------------------------------
 
 
-def unpack(wheels: Path, target: Path) -> str:
+def unpack_wheels(wheels: Path, target: Path) -> str:
     """Unpack the front end's wheel that fits this Python, to be imported from `target`; its name.
 
     Compiled modules cannot be imported out of an archive. What a wheel holds must be what its own list says.
