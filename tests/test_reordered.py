@@ -123,6 +123,15 @@ def test_it_is_priced_only_where_vectors_of_channels_are_empty():
     assert ways(parse("n1 c64 h9 w9 k64 r3 s3 channels_last"), "cpu") == registry.algorithms("cpu")
 
 
+def test_elements_of_other_sizes_are_left_alone():
+    """Its kernels move 4 and 8 bytes."""
+    layer = ca.ConvProblem.parse("n1 c3 h9 w9 k8 r3 s3 channels_last int8")
+    assert not is_promising(layer)
+    assert [a.why_not(layer) for a in between_reorders("forward") if a.inner.why_not(layer.relaid) is None]
+    with pytest.raises(ca.Unsupported, match="moves maps of float32 and float64 only"):
+        Reordered(find_algorithm("cpu.winograd.int16.f2x3")).serve(layer)
+
+
 def test_bounds_are_bounds():
     machine = devices.current_machine()
     for direction in DIRECTIONS:

@@ -13,7 +13,7 @@ from convalgos import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.reference import Reference
 from convalgos.cpu.tiled import integer_transforms as transforms
-from convalgos.cpu.winograd_int16 import ALGORITHMS, WinogradInt16, WinogradInt16Plan, schedule
+from convalgos.cpu.winograd_int16 import ALGORITHMS, WinogradInt16, WinogradInt16Plan, short_schedule
 
 
 class Numbers:
@@ -68,7 +68,7 @@ class Forced(WinogradInt16):
     team: bool = False
 
     def plan(self, problem):
-        whole = schedule(problem, self.m, 2)
+        whole = short_schedule(problem, self.m, 2)
         cuts = tuple(min(c, n) for c, n in zip(self.cuts, whole.grid, strict=True))
         return WinogradInt16Plan(problem, self, whole.cut_into(cuts, self.team))
 

@@ -31,6 +31,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, filters, search
+from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
@@ -78,11 +79,9 @@ class WinogradPlan(BoxPlan):
 
 
 @dataclass(frozen=True)
-class Winograd(Algorithm):
+class Winograd(BoxAlgorithm):
     """F(m, r) in one or both dimensions of a plane."""
 
-    m: int
-    r: int = 3
     box: int = 0  # tiles of a box, about; 0 for the number that is predicted best
 
     family: ClassVar[str] = "cpu.winograd"
@@ -90,7 +89,7 @@ class Winograd(Algorithm):
 
     @property
     def variant(self) -> str:
-        return f"f{self.m}x{self.r}" + (f".box{self.box}" if self.box else "")
+        return super().variant + (f".box{self.box}" if self.box else "")
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
@@ -104,9 +103,6 @@ class Winograd(Algorithm):
             boxes = [replace(self, box=box) for box in search.BOXES]
             yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
-
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         taps = plane_taps(problem)
         if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
@@ -116,18 +112,6 @@ class Winograd(Algorithm):
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
         return math.inf if problem.is_pointwise else bounds.least_of_tiles(BoxSchedule, problem, machine)
-
-    def granule(self, problem: ConvProblem) -> tuple[int, ...]:
-        return one_box(problem, self.m, self.r, 1).granule[3 - problem.ndim :]
-
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
-
-    def filter_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else problem.groups * self._schedule(problem).u_bytes
-
-    def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         # The sum of a point is a random walk, whose errors are as large as its own products; the constant

@@ -18,15 +18,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm
 from convalgos.core.integer_plan import IntegerFilter
-from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import byte_pixels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import Packed
 from convalgos.cpu.tiled import integer_transforms, row_products, search
+from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.geometry import transformed_by
 from convalgos.cpu.tiled.integer_box_plan import IntegerBoxPlan, output_kind
 from convalgos.cpu.tiled.short_schedule import ShortBoxSchedule, sums_words
@@ -37,7 +36,7 @@ LARGEST_PRODUCT = 128 * 255  # of an input and a filter less its zero point
 
 
 @lru_cache(512)
-def schedule(problem: ConvProblem, m: int, threads: int) -> ShortBoxSchedule:
+def short_schedule(problem: ConvProblem, m: int, threads: int) -> ShortBoxSchedule:
     return search.best(search.in_one_box(ShortBoxSchedule, problem, m, R, threads))
 
 
@@ -88,17 +87,11 @@ class WinogradInt16Plan(IntegerBoxPlan):
 
 
 @dataclass(frozen=True)
-class WinogradInt16(Algorithm):
+class WinogradInt16(BoxAlgorithm):
     """F(m, 3) in one or both dimensions of a plane, in integers of 16 bits."""
-
-    m: int
 
     family: ClassVar[str] = "cpu.winograd.int16"
     dtypes: ClassVar[tuple[str, ...]] = ("int8", "uint8")
-
-    @property
-    def variant(self) -> str:
-        return f"f{self.m}x{R}"
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
@@ -111,21 +104,6 @@ class WinogradInt16(Algorithm):
             return f"tells sums of up to {most} products; these are of {problem.reduction}"
         return None
 
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return self._schedule(problem).seconds(machine)
-
-    def granule(self, problem: ConvProblem) -> tuple[int, ...]:
-        return search.in_one_box(ShortBoxSchedule, problem, self.m, R, 1).granule[3 - problem.ndim :]
-
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
-
-    def filter_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else problem.groups * self._schedule(problem).u_bytes
-
-    def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
-
     def error_bound(self, problem: ConvProblem) -> float:
         return 2 * problem.eps  # of the output step, where y is float32
 
@@ -133,7 +111,7 @@ class WinogradInt16(Algorithm):
         return WinogradInt16Plan(problem, self, self._schedule(problem))
 
     def _schedule(self, problem: ConvProblem) -> ShortBoxSchedule:
-        return schedule(problem, self.m, jit.thread_count())
+        return short_schedule(problem, self.m, jit.thread_count())
 
 
 ALGORITHMS = (WinogradInt16(2), WinogradInt16(4))

@@ -20,6 +20,7 @@ from typing import ClassVar
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import is_whole
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -92,6 +93,8 @@ class BackwardData(ByForward):
         return not problem.is_empty and len(self.subproblems(problem)[0].phases) > 1
 
     def slicing(self, problem: ConvProblem) -> Slicing | None:
+        if problem.dtype in HALF_DTYPES:  # kernels of these take a bias in float32
+            return None
         return slicing(problem, self.inner, self.spare(problem))
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:

@@ -22,6 +22,7 @@ from convalgos.cpu.layout import reorder
 from convalgos.cpu.vectors import simd
 
 NAME = "reordered"  # the last word of the ids
+BYTES = {"float32": 4, "float64": 8}  # of an element, of the maps that reorders move
 # Families that bring either layout into vectors of channels: they take as long in both, and gain nothing.
 EITHER = ("cpu.winograd", "cpu.fft_tiles", "cpu.reference", "cpu.sparse")
 
@@ -32,7 +33,7 @@ def is_promising(problem: ConvProblem) -> bool:
     On maps of more channels, and from channels_first, no algorithm was found that is faster in the other
     layout by as much as the reorders take.
     """
-    few = min(problem.C, problem.K) < simd.lanes(problem.itemsize)
+    few = problem.dtype in BYTES and min(problem.C, problem.K) < simd.lanes(problem.itemsize)
     return few and problem.layout == problem.reread.layout == "channels_last"
 
 
@@ -62,6 +63,8 @@ class Reordered(ByForward):
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := self.inner.why_not(problem if problem.is_empty else problem.relaid):
             return reason
+        if problem.dtype not in BYTES or problem.y_dtype not in BYTES:
+            return f"moves maps of {' and '.join(BYTES)} only"
         return super().why_not(problem)
 
     def within(

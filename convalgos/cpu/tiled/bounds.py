@@ -44,15 +44,15 @@ class Bounds:
         self._row_step, self._column_step = rows.lattices, columns.lattices
         self._stacks = whole.stacks
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
-        written = whole.filter_blocks * whole.lanes * p.itemsize  # bytes of one value of all filters
-        self._point = 2 * whole.v_row * p.itemsize + written * whole.parts
+        written = whole.filter_blocks * whole.lanes * whole.size  # bytes of one value of all filters
+        self._point = 2 * whole.v_row * whole.size + written * whole.parts
         self._output = 3 * written
         if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
             pixels = 2 * whole.channel_blocks * rows.stride * columns.stride
-            self._output += pixels * whole.lanes * p.itemsize
+            self._output += pixels * whole.lanes * whole.size
         self._near, self._far = whole.byte_seconds(machine)
         self._filter = p.groups * whole.point_bytes
-        self._product = whole.point_flops / whole.product_speed / machine.peak(p.dtype)
+        self._product = whole.point_flops / whole.product_speed / whole.peak(machine)
         self._waiting = WAIT * p.groups  # for filters, in tiles
         pixel_rows = p.groups * p.N * p.spatial_out[0] * (whole.channel_blocks + whole.filter_blocks)
         self._row = ROW_CALL * pixel_rows * rows.lattices / whole.threads

@@ -36,7 +36,9 @@ class BoxPlan(KernelPlan):
             tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
             only `columns` counts. All steps count elements.
         sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
-        others: fields of the record that are not those of maps and sums of one element type.
+        gather, scatter: of kernels with the arguments of those in `channel_vectors`, which are taken where
+            all is of one type.
+        others: fields of the record that are not those of maps and sums of one type.
     """
 
     def __init__(
@@ -47,13 +49,15 @@ class BoxPlan(KernelPlan):
         input_tiles: int,
         output_tiles: int,
         sum_panel: int,
+        gather: int = 0,
+        scatter: int = 0,
         **others: int,
     ):
-        values = box_values(cut) | {
+        values = box_values(cut, gather) | {
             "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
             "multiply_box": multiply_box(), "write_box": write_box(),
             "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
-            "scatter": channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
+            "scatter": scatter or channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
         }  # fmt: skip
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
@@ -70,8 +74,11 @@ class BoxPlan(KernelPlan):
         return None
 
 
-def box_values(cut: BoxSizes) -> dict[str, Any]:
-    """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`."""
+def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
+    """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`.
+
+    gather: as of `BoxPlan`.
+    """
     p = cut.problem
     x_steps, y_steps = (map_strides(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
     values: dict[str, Any] = {
@@ -79,7 +86,7 @@ def box_values(cut: BoxSizes) -> dict[str, Any]:
         "tasks": cut.threads, "groups": p.groups,
         "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
         "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
-        "gather": channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
+        "gather": gather or channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
     }  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
         axis, given = (

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS
@@ -96,7 +97,7 @@ def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_ti
 
     volume = math.prod(w.shape[2:])
     some_channels = max(1, TRANSPOSED_TAPS // volume)
-    task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * p.itemsize
+    task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * cut.size
     scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
     own = np.zeros(1, FILTER_ARGUMENTS)
     for name in BOX_ARGUMENTS.names or ():
@@ -104,5 +105,6 @@ def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_ti
     own["w"], own["u"], own["scratch"] = w.ctypes.data, u.ctypes.data, scratch.ctypes.data
     own["some_channels"], own["task_bytes"] = some_channels, task_bytes
     own["filter_tiles"] = filter_tiles
+    own["gather"] = channel_vectors.gather(w.itemsize, cut.lanes)
     jit.launch(transform_filters(), own.ctypes.data, cut.threads)
     return u

@@ -46,12 +46,12 @@ class Vec:
 
     def __init__(self, builder: Any, lanes: int, size: int):
         self.b = builder
-        self.lanes = lanes
-        self.size = size
-        self.element = ir.FloatType() if size == 4 else ir.DoubleType()
+        self.lanes, self.size = lanes, size
+        floating = {4: ir.FloatType(), 8: ir.DoubleType()}
+        self.element = floating.get(size) or ir.IntType(8 * size)  # those are only moved
         self.type = ir.VectorType(self.element, lanes)
         self.bits = ir.VectorType(ir.IntType(1), lanes)
-        self.suffix = f"v{lanes}f{8 * size}"
+        self.suffix = f"v{lanes}{'f' if size in floating else 'i'}{8 * size}"
 
     def words(self) -> Vec:
         """The same vectors as integers, to be loaded and shuffled; `floats` turns them back.

@@ -44,7 +44,7 @@ from convalgos.cpu.gemm import (
     word_rows,
     word_tiles,
 )
-from convalgos.cpu.layout import channel_vectors, reorder, streaming, strided_rows
+from convalgos.cpu.layout import channel_vectors, half_pixels, reorder, streaming, strided_rows
 from convalgos.cpu.runtime import array_calls, half, jit, mkl
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
@@ -83,6 +83,8 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
+    of_half = (half_pixels.gather_halves, half_pixels.scatter_halves)
+    found += [_kernel(factory, brain, simd.lanes(4)) for factory in of_half for brain in (0, 1)]
     if "int8" in dtypes:
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
     if "binary" in dtypes:
