@@ -1,4 +1,4 @@
-"""Integers with kernel columns in words: what the table of all algorithms does not reach."""
+"""Integers with columns or rows of a kernel in words: what the table of all algorithms does not reach."""
 
 import os
 import subprocess
@@ -23,10 +23,15 @@ CUTS = (
     "n1 c70 h5 w18 k70 r3 s3 p1 groups70 channels_last",  # squares that overlap, and a rest
     "n1 c1 w9000 k2 s9 p4 channels_last",
 )
+OF_CHANNELS = (
+    "n2 c70 h7 w7 k70 r5 s5 p2 groups70 channels_last",  # blocks that overlap
+    "n1 c20 h9 w3 k20 r3 s3 p1 stride2 groups20",  # a block of few channels, rows of two outputs
+    "n1 c5 d4 h5 w6 k5 t2 r3 s3 p1 dilation2 groups5 channels_last",  # any row
+)
 OLD = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2"}
 
 
-def wrong(text, y_dtype, w_dtype="int8"):
+def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.windows"):
     """How many outputs differ from the definition."""
     p = ca.ConvProblem.parse(f"{text} int8 w_{w_dtype} y_{y_dtype}")
     rng = np.random.default_rng(0)
@@ -36,7 +41,7 @@ def wrong(text, y_dtype, w_dtype="int8"):
         for limits in [np.iinfo(dtype)]
     )
     step = Quantization(x_zero_point=-3, y_scale=5000.0, y_zero_point=7 if y_dtype == "uint8" else 0)
-    plan = ca.plan(p, algorithm="cpu.windows")
+    plan = ca.plan(p, algorithm=algorithm)
     y = plan(x, plan.prepare(w, step))
     layout = p.layout
     p, x = p.replace(layout="channels_first"), np.moveaxis(x, -1, 1) if layout == "channels_last" else x
@@ -52,12 +57,19 @@ def test_every_cut(text):
     assert wrong(text, "uint8") == 0
 
 
+@pytest.mark.parametrize("text", OF_CHANNELS)
+def test_channels_in_lanes(text):
+    assert wrong(text, "uint8", "uint8", "cpu.depthwise.words") == 0
+    assert wrong(text, "int32", "int8", "cpu.depthwise.words") == 0
+
+
 def test_without_instructions_for_bytes():
     """A processor with AVX2 alone: pairs of 16 bits, rows copied byte by byte, runs of outputs."""
     told = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    told += "from test_windows import CUTS, wrong\n"
-    told += "print([wrong(t, y, w) for t in CUTS[::2] for y, w in (('uint8', 'uint8'), ('int32', 'int8'))])"
+    told += "from test_windows import CUTS, OF_CHANNELS, wrong\n"
+    told += "print([wrong(t, y, w) for t in CUTS[2:8:5] for y, w in (('uint8', 'uint8'), ('int32', 'int8'))]"
+    told += " + [wrong(t, 'uint8', 'uint8', 'cpu.depthwise.words') for t in OF_CHANNELS[:1]])"
     run = subprocess.run(
         [sys.executable, "-c", told], env=os.environ | OLD, capture_output=True, text=True, timeout=300
     )
-    assert run.stdout.strip() == str([0] * 10), run.stderr
+    assert run.stdout.strip() == str([0] * 5), run.stderr

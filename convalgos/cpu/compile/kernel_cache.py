@@ -60,6 +60,7 @@ TOOLKIT = (
     "cpu/dwconv/channel_taps.py",
     "cpu/dwconv/shifted_rows.py",
     "cpu/dwconv/tap_passes.py",
+    "cpu/dwconv/window_sums.py",
     "cpu/tiled/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

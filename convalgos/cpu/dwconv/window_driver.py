@@ -13,7 +13,7 @@ WINDOW_FIELDS = arguments(
     "tasks images groups group_blocks at_once channels filters size_y bands band_count x_image y_image "
     "x_c x_pixel y_k y_pixel y_plane sums turn_in turn_out "
     "slices slice_step depth height width vectors pad flip phases pitch plane planes "
-    "scratch_bytes taps offsets way multiplier step place sum_four sum_two sum_one most"
+    "scratch_bytes parts offsets way multiplier step place sum_four sum_two sum_one most"
 )
 
 
@@ -32,9 +32,9 @@ def sum_window_bands() -> jit.Kernel:
         made.pad, made.flip = a.pad, a.flip
         made.phases, made.pitch, made.plane = a.phases, a.pitch, a.plane
         made.target, sums.x = scratch + RECORDS, scratch + RECORDS
-        sums.taps, sums.offsets, sums.step = a.taps, a.offsets, a.step
+        sums.taps, sums.offsets, sums.step = a.parts, a.offsets, a.step
         sums.y_filter, sums.y_step = a.y_plane, a.y_plane * a.filters
-        sums.x_step, sums.w_step, sums.k_step = a.planes * a.plane, a.filters * a.taps * a.way, a.filters
+        sums.x_step, sums.w_step, sums.k_step = a.planes * a.plane, a.filters * a.parts * a.way, a.filters
         bands = carray(pointer(a.bands), a.band_count, OUTPUT_BAND)
         units = a.group_blocks * a.band_count
         total = a.images * units
@@ -55,7 +55,7 @@ def sum_window_bands() -> jit.Kernel:
             done = 0
             while done < a.filters:
                 k = group * a.filters + done
-                sums.w = a.w + k * a.taps * a.way
+                sums.w = a.w + k * a.parts * a.way
                 sums.start, sums.multiplier = a.bias + 4 * k, a.multiplier + 4 * k
                 sums.y = y + done * a.y_plane * a.size_y
                 left = min(a.most, a.filters - done)

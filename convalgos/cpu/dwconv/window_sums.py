@@ -58,11 +58,11 @@ def add_window_tiles(
             with v.loop(a.taps) as t:
                 at = bytes_.at(base, v.table64(a.offsets, t))
                 near = v.at(w, v.imul(t, FILTERS * (2 - WAY)))
-                values = [_operands(words, _windows(words, at, i, STEP), WAY) for i in range(VECTORS)]
+                values = [word_operands(words, _windows(words, at, i, STEP), WAY) for i in range(VECTORS)]
                 for f, of_filter in enumerate(sums):
                     weights = [words.broadcast(near, f * (2 - WAY) + part) for part in range(2 - WAY)]
                     for value, total in zip(values, of_filter, strict=True):
-                        total.set(_product(words, total.value, value, weights, WAY))
+                        total.set(added_product(words, total.value, value, weights, WAY))
             for f, of_filter in enumerate(sums):
                 store(tile, f, multipliers[f], [total.value for total in of_filter])
 
@@ -75,7 +75,7 @@ def _windows(words: Integers, x: Any, vector: int, step: int) -> Any:
     return value
 
 
-def _operands(words: Integers, value: Any, way: int) -> list[Any]:
+def word_operands(words: Integers, value: Any, way: int) -> list[Any]:
     """A word of four bytes as it is multiplied: as it is, or its even and its odd bytes as 16 bits each."""
     if way == VNNI:
         return [value]
@@ -87,7 +87,7 @@ def _odd_bytes(words: Integers, value: Any) -> Any:
     return words.b.bitcast(shorts.right(words.b.bitcast(value, shorts.type), 8, False), words.type)
 
 
-def _product(words: Integers, total: Any, value: Sequence[Any], weights: Sequence[Any], way: int) -> Any:
+def added_product(words: Integers, total: Any, value: Sequence[Any], weights: Sequence[Any], way: int) -> Any:
     if way == VNNI:
         return words.dot4(total, value[0], weights[0])
     for x, w in zip(value, weights, strict=True):

@@ -230,7 +230,7 @@ def window_tiling(problem: ConvProblem) -> WindowTiling:
     if cut.last:
         cut = replace(cut, groups=max(1, min(p.groups, TURNED_CHANNELS // max(p.w_shape[1], p.gemm_n))))
     row_bytes = cut.groups * cut.planes * cut.pitch * p.stride[1] + cut.y_bytes
-    budget = l1 // 2 if p.gemm_n < 4 and not cut.last else l2 // 4
+    budget = l2 // 4 if cut.last else l1 // 2
     rows = max(1, budget // row_bytes - (p.kernel_extent[1] - 1) // p.stride[1])
     if cut.last and columns < width:
         rows = 1  # whose outputs lie side by side

@@ -21,9 +21,7 @@ def woven_bytes(v: Vec, words: Sequence[Any], signed: bool, step: int = 4) -> An
     v: of 4-byte elements. step: with 4 one vector behind the other; with 1 lanes of all four side by side;
     with 2 those of the first two, and then those of the others.
     """
-    to_shorts, *to_bytes = PACKS[v.lanes * 4]
-    low, high = (_packed(v, to_shorts, words[i], words[i + 1]) for i in (0, 2))
-    packed = _packed(v, to_bytes[not signed], low, high)  # of each 16 bytes, 4 are of each vector
+    packed = packed_in_order(v, words, signed)  # of each 16 bytes, 4 are of each vector
     places = {}
     for vector in range(4):
         for lane in range(v.lanes):
@@ -31,6 +29,60 @@ def woven_bytes(v: Vec, words: Sequence[Any], signed: bool, step: int = 4) -> An
             place = number * 4 // step * v.lanes + lane * (4 // step) + phase
             places[place] = lane // 4 * 16 + vector * 4 + lane % 4
     return v.shuffle(packed, packed, [places[i] for i in range(4 * v.lanes)])
+
+
+def interleaved_bytes(v: Vec, rows: Sequence[Any]) -> list[Any]:
+    """Four vectors of bytes as four of words, each of a byte of every row.
+
+    Lane 4 * b + i of the n-th is of byte 16 * b + 4 * n + i: blocks of 16 bytes are interleaved alone, and
+    `quads` has them in order, as has `packed_in_order` the bytes of what is computed of them.
+    """
+    count = 4 * v.lanes
+
+    def zipped(a: Any, b: Any, size: int, high: int) -> Any:
+        """Elements of a and b by turns, of the lower or the higher half of each 16 bytes."""
+        half = 8 // size
+        order = [
+            block * 2 * half + high * half + i + side * count // size
+            for block in range(count // 16)
+            for i in range(half)
+            for side in (0, 1)
+        ]
+        kind = ir.VectorType(ir.IntType(8 * size), count // size)
+        return v.shuffle(v.b.bitcast(a, kind), v.b.bitcast(b, kind), order)
+
+    pairs = [[zipped(a, b, 1, high) for high in (0, 1)] for a, b in (rows[:2], rows[2:])]
+    words = [zipped(pairs[0][high], pairs[1][high], 2, last) for high in (0, 1) for last in (0, 1)]
+    return [v.b.bitcast(word, ir.VectorType(ir.IntType(32), v.lanes)) for word in words]
+
+
+def packed_in_order(v: Vec, words: Sequence[Any], signed: bool) -> Any:
+    """The bytes of what was computed of `interleaved_bytes`."""
+    to_shorts, *to_bytes = PACKS[v.lanes * 4]
+    low, high = (_packed(v, to_shorts, words[i], words[i + 1]) for i in (0, 2))
+    return _packed(v, to_bytes[not signed], low, high)
+
+
+def quads(v: Vec, vectors: Sequence[Any]) -> list[Any]:
+    """Vectors computed of `interleaved_bytes` in order: four lanes of each by turns."""
+    n, blocks = v.lanes, v.lanes // 4
+    places = [(i, block) for block in range(blocks) for i in range(4)]  # of blocks, in their new order
+    found = []
+    for first in range(0, len(places), blocks):
+        chosen = places[first : first + blocks]
+        value = None
+        for half in (0, 1):  # two of the vectors at a time
+            order, here = [], [i // 2 == half for i, _ in chosen]
+            for (i, block), inside in zip(chosen, here, strict=True):
+                order += [(i % 2) * n + 4 * block + lane if inside else lane for lane in range(4)]
+            part = v.shuffle(vectors[2 * half], vectors[2 * half + 1], order)
+            if value is None:
+                value = part
+            else:
+                taken = [n + at if here[at // 4] else at for at in range(n)]
+                value = v.shuffle(value, part, taken)
+        found.append(value)
+    return found
 
 
 def in_order(words: Vec, vectors: Sequence[Any], step: int = 4) -> list[Any]:
