@@ -191,26 +191,16 @@ def light_model(name: str):
     return onnx.load(LIGHT / f"{name}.onnx")
 
 
-def skip_unless_served(choice, name):
-    """Where an algorithm serves no node, its run would be that of auto."""
-    layers, _ = read_model(LIGHT / f"{name}.onnx")
-    if choice != "auto" and all(find_algorithm(choice).why_not(layer.problem) for layer in layers):
-        pytest.skip(f"{choice} serves no node of {name}")
-
-
-@pytest.mark.parametrize("choice", ONE_OF_EACH_FAMILY)
+@pytest.mark.parametrize("choice", ["auto", "cpu.direct"])
 @pytest.mark.parametrize(("name", "convs"), [("light_resnet50", 53), ("light_vgg19", 16)])
 def test_networks_give_their_expected_outputs(name, convs, choice):
-    skip_unless_served(choice, name)
+    """Their outputs are all the same number, so that the algorithms are told apart by the test after this."""
     model, chooser = light_model(name), Chooser(choice)
     shape = (1, 3, 224, 224)
     x = (np.arange(math.prod(shape)).reshape(shape) / math.prod(shape)).astype("f4")  # as ONNX's runner does
     evaluator = ReferenceEvaluator(model, new_ops=[*ops(chooser), MaxPool, filler(constant)])
     outputs = evaluator.run(None, feeds(model, [x]))
-    assert chooser.problems == convs
-    assert chooser.forced > 0 or choice == "auto"
-    if choice in ("cpu.reference", "cpu.direct"):
-        assert chooser.forced == convs
+    assert (chooser.problems, chooser.forced) == (convs, convs if choice == "cpu.direct" else 0)
     assert_outputs(outputs, [tensor(LIGHT / f"{name}_output_0.pb")])
 
 
@@ -241,7 +231,9 @@ expected_stages = cache(lambda: run_first_stages("cpu.reference"))
 @pytest.mark.parametrize("choice", [c for c in ONE_OF_EACH_FAMILY if c != "cpu.reference"])
 def test_a_network_of_random_weights_agrees_with_the_reference(choice):
     """The light models' outputs are all the same number; here every weight tells."""
-    skip_unless_served(choice, "light_resnet50")
+    layers, _ = read_model(LIGHT / "light_resnet50.onnx")
+    if choice != "auto" and all(find_algorithm(choice).why_not(layer.problem) for layer in layers):
+        pytest.skip(f"{choice} serves no node of it, and its run would be that of auto")
     expected = expected_stages()
     assert expected.shape == (2, 512, 9, 10)
     assert expected.std() > 0.01 * expected.max() > 0

@@ -35,7 +35,8 @@ class _Lent:
         self.__array_interface__ = raw[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
-        _keep(self._raw)
+        if _keep is not None:  # as it is once the process ends
+            _keep(self._raw)
 
 
 def aligned_empty(count: int, dtype: Any) -> np.ndarray:
