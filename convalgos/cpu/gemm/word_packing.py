@@ -40,7 +40,7 @@ def pack_words(BYTES: int) -> jit.Kernel:
     return pack_words
 
 
-def packed_words(w: np.ndarray, groups: int, panel: int, filled: int, pixel: int) -> np.ndarray:
+def packed_word_filters(w: np.ndarray, groups: int, panel: int, filled: int, pixel: int) -> np.ndarray:
     """(groups, panels of filters, words, filters of a panel, elements of a word) of (K, C/g, *kernel).
 
     Args:

@@ -8,7 +8,7 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.gemm import word_outputs, word_rows, word_tiles
 from convalgos.cpu.gemm.word_blocking import WordBlocking, element_form
 from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
-from convalgos.cpu.gemm.word_packing import packed_words
+from convalgos.cpu.gemm.word_packing import packed_word_filters
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import RUN_FIELDS
 from convalgos.cpu.runtime.threads import plan_threads
@@ -126,7 +126,7 @@ class WordProduct:
         """(groups, vectors or panels, words, filters of a panel, elements of a word) of (K, C/g, *kernel)."""
         cut, p = self.cut, self.cut.problem
         pixel = cut.pixel_words * (4 // cut.engine.item_bytes)
-        return packed_words(w, p.groups, cut.panel, self._vectors_of_group * self.lanes, pixel)
+        return packed_word_filters(w, p.groups, cut.panel, self._vectors_of_group * self.lanes, pixel)
 
     def ones(self, dtype: np.dtype) -> np.ndarray:
         """A vector of filters that sum up windows, as `pack` packs them."""
