@@ -63,6 +63,8 @@ def test_parameters_are_all_algorithms_and_layers():
 def test_values_of_the_tracks():
     """Those that are quick to get, on a small layer; and n/a by the exception that asv takes for it."""
     code = """
+import numpy as np
+import convalgos as ca
 from benchmarks import layers
 from convalgos.core.problem import ConvProblem
 small = {"s": ConvProblem.parse("n1 c8 h9 w9 k8 r3 s3 p1")}
@@ -87,12 +89,32 @@ case.setup("auto", "s", "float32", "all")
 plan = case.plan
 case.setup("auto", "s", "float32", "all")
 found["set up once"] = case.plan is plan
+from benchmarks import formats
+for dtype in formats.FORMATS:
+    case = formats.RunFormats()
+    case.setup("auto", "s", dtype, "all")
+    case.time_run("auto", "s", dtype, "all")
+    exact = case.x.astype("f4"), case.w.astype("f4")
+    off = case.y.astype("f4") - np.clip(ca.conv(*exact, padding=1), 0 if dtype == "uint8" else -9, 255)
+    found[dtype] = [str(case.problem), float(np.abs(off).max())]
+peers = formats.PeersFormats()
+found["peers"] = peers.params[0]
+try:
+    peers.setup("torch.x86", "s", "uint8", "all")
+    found["beside"] = peers.track_time_vs_peer("torch.x86", "s", "uint8", "all") > 0
+except NotImplementedError as reason:
+    found["beside"] = "torch" in str(reason)
 print(json.dumps(found))
 """
     found = in_bench("\n" + code)
     assert 0.1 < found["ulp"] < 1000
     assert found["choice"] is True and found["set up once"] is True
     assert found["regret"] >= 0
+    small = "n1 c8 h9 w9 k8 r3 s3 p1"
+    assert found["uint8"] == [f"{small} uint8 w_int8 y_uint8 per_channel", 0.0]
+    assert found["bfloat16"][0] == f"{small} bfloat16" and 0 < found["bfloat16"][1] < 0.02
+    assert {"torch.onednn", "onnxruntime", "torch.channels_last"} < set(found["peers"])
+    assert found["beside"] is True
     assert "needs 5 taps" in found["cpu.winograd.f4x5 all"]
     assert "threads" in found["auto 4096"]
     if missing("cupy"):

@@ -11,6 +11,7 @@ import convalgos as ca
 
 from .layers import LAYERS
 
+INTEGERS = ("int8", "uint8")
 JUDGE = "cpu.reference"  # in float64, written to be read: it is not raced
 
 
@@ -56,7 +57,25 @@ def use_threads(threads: str) -> None:
 
 
 def problem_of(layer: str, dtype: str, direction: str) -> ca.ConvProblem:
-    return LAYERS[layer].replace(dtype=dtype, compute_dtype=None, direction=direction)
+    """A layer in an element type; in integers as quantised networks have it.
+
+    Raises:
+        NotImplementedError: this version has no integers.
+    """
+    changes = {"dtype": dtype, "compute_dtype": None, "direction": direction}
+    if dtype in INTEGERS:
+        if not hasattr(ca.ConvProblem, "dtype_of"):
+            raise NotImplementedError("this version has no integers")
+        changes |= {"w_dtype": "int8", "y_dtype": dtype, "scales": "per_channel"}
+    return LAYERS[layer].replace(**changes)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
 
 
 def served(problem: ca.ConvProblem, algorithm: str = "auto"):
@@ -75,7 +94,7 @@ def served(problem: ca.ConvProblem, algorithm: str = "auto"):
 def arrays(problem: ca.ConvProblem, algorithm: str = "auto") -> tuple:
     """What a run reads first and second, and room for its result, on the device of an algorithm.
 
-    (x, w, y), (dy, w, dx) or (x, dy, dw): random data whose result is of order 1.
+    (x, w, y), (dy, w, dx) or (x, dy, dw): random data whose result is of order 1, and all integers.
     """
     x, w, y = problem.array_shape(problem.x_shape), problem.w_shape, problem.array_shape(problem.y_shape)
     first, second, result, summed = {
@@ -85,9 +104,14 @@ def arrays(problem: ca.ConvProblem, algorithm: str = "auto") -> tuple:
     }[problem.direction]
     rng = np.random.default_rng(0)
     scale = 1 / np.sqrt(max(1, summed))
-    x = rng.standard_normal(first).astype(problem.dtype)
-    w = (rng.standard_normal(second) * scale).astype(problem.dtype)
-    y = np.full(result, np.nan, problem.dtype)
+    if problem.dtype in INTEGERS:
+        x = rng.integers(0, 256, first).astype(problem.dtype)
+        w = rng.integers(-128, 128, second).astype(problem.w_dtype)
+        return x, w, np.empty(result, problem.y_dtype)
+    dtype = numpy_dtype(problem.dtype)
+    x = rng.standard_normal(first).astype(dtype)
+    w = (rng.standard_normal(second) * scale).astype(dtype)
+    y = np.full(result, np.nan, dtype)
     if algorithm.startswith("gpu."):
         import cupy
 

@@ -72,13 +72,14 @@ Pick.track_choice.pretty_source = "\n".join(f"{code(a.id):6d} {a.id}" for a in c
 
 
 class Peers(Pick):
+    known = PEERS
     params = ([peer.name for peer in PEERS] or ["none"], *Pick.params)
     param_names = ("peer", *Pick.param_names)
     track_percent_over_roofline = track_regret_percent = track_choice = None
 
     def setup(self, peer, layer, dtype, threads):
         super().setup(layer, dtype, threads)
-        found = next((p for p in PEERS if p.name == peer), None)
+        found = next((p for p in self.known if p.name == peer), None)
         reason = "this version compares with none" if found is None else found.missing()
         if reason := reason or found.why_not(self.problem):
             raise NotImplementedError(reason)
