@@ -59,7 +59,7 @@ def conv(
         bias: (K,) of int32, in steps of x_scale * w_scale, or None.
         activation: None, "relu", "relu6" or ("clip", low, high), of the real numbers; where y is float32 any
             of `ca.conv`.
-        rounding: "onnxruntime" rounds before y's zero point is added, "onnx", as the standard has it,
+        rounding: "onnxruntime" rounds before y's zero point is added, "onnx", as ONNX's reference,
             after: they differ at ties where the zero point is odd.
         stride, padding, dilation, groups, mode, layout, algorithm, out: see `ca.conv`.
 
