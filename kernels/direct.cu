@@ -1,18 +1,40 @@
-// Direct convolution: an implicit GEMM on the ordinary units, any shape and element type.
+// Direct convolution: an implicit GEMM on the ordinary units, any shape and element type. Of 8-bit integers four taps
+// lie in a word, and one instruction (dp4a) multiplies them.
 //
 // A block computes TILE_M pixels x TILE_N filters of one group; a thread THREAD_M x THREAD_N of them in
 // registers. Each step brings TILE_K taps (channel and position in the kernel) of x and w to shared memory,
 // while the next ones are on their way to registers. The table of taps holds all that depends on layout,
 // dilation and number of dimensions.
 //
-// Macros: element_t, TILE_M, TILE_N, THREAD_M, THREAD_N, CHANNELS_LAST.
+// Macros: element_t, TILE_M, TILE_N, THREAD_M, THREAD_N, CHANNELS_LAST; of integers also QUANTIZED and VECTOR: the
+// taps of a word lie together in x (channels last, C/groups a multiple of 4).
+#include "integers.cuh"
 #include "register_tile.cuh"
 
 using sum_t = decltype(widen(element_t()));
 
 using Tile = RegisterTile<sum_t, TILE_M, TILE_N, THREAD_M, THREAD_N>;  // pixels x filters
 
-constexpr int TILE_K = 8;
+#ifdef QUANTIZED
+constexpr int EACH = 4;  // taps of a word
+using w_word_t = int;
+#else
+constexpr int EACH = 1;
+using w_word_t = element_t;
+#define VECTOR 1
+#endif
+using x_word_t = Pack<element_t, EACH>;
+constexpr int TOGETHER = VECTOR ? EACH : 1;  // taps that are loaded at once
+
+__device__ inline sum_t word_of(const x_word_t& taps, const conv_t& p) {
+#ifdef QUANTIZED
+    return as_signed(*reinterpret_cast<const unsigned*>(&taps), p);
+#else
+    return widen(taps.v[0]);
+#endif
+}
+
+constexpr int TILE_K = 8;  // words
 constexpr int THREADS = Tile::THREADS, COLUMNS = Tile::COLUMNS, ROWS = Tile::ROWS;
 constexpr int VM = Tile::VM, VN = Tile::VN;  // neighbouring pixels, and filters, of a thread
 
@@ -20,7 +42,7 @@ constexpr int VM = Tile::VM, VN = Tile::VN;  // neighbouring pixels, and filters
 constexpr int LANES_M = CHANNELS_LAST ? THREADS / TILE_K : least(THREADS, TILE_M);
 constexpr int LANES_K = THREADS / LANES_M;
 constexpr int PIXELS = TILE_M / LANES_M;  // that a thread loads
-constexpr int STEPS = TILE_K / LANES_K;   // taps that it loads of each
+constexpr int STEPS = TILE_K / LANES_K;   // words that it loads of each
 constexpr int X_ROW = TILE_M + 4;         // off the banks of the row before
 constexpr int W_PACK = most(1, TILE_K * TILE_N / THREADS);
 
@@ -35,7 +57,7 @@ static_assert(TILE_M % LANES_M == 0 && TILE_K % LANES_K == 0, "every thread load
 struct Params {
     Divisor filter_tiles, groups;  // tiles of a group
     Divisor columns, rows, depth;  // outputs
-    small_t taps;                  // of a group, a multiple of TILE_K
+    small_t taps;                  // of a group, whole steps
     small_t filters_padded;        // of a group, filter_tiles * TILE_N
 };
 
@@ -53,10 +75,10 @@ __device__ inline Block block_of(unsigned index, const Params& params) {
     return {filter_tile, group, small_t(index) * TILE_M};
 }
 
-// x as the problem says; w (groups, taps, filters_padded); bias (K,) or null; taps (taps,).
+// x as the problem says; w (groups, words of taps, filters_padded); bias (K,) or null; taps (taps,).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
-       element_t* __restrict__ y, const Tap* __restrict__ taps, const Conv p, const Params params) {
+direct(const element_t* __restrict__ x, const w_word_t* __restrict__ w, const bias_t* __restrict__ bias,
+       output_t* __restrict__ y, const Tap* __restrict__ taps, const conv_t p, const Params params) {
     __shared__ __align__(16) sum_t x_tile[2][TILE_K][X_ROW];
     __shared__ __align__(16) sum_t w_tile[2][TILE_K][TILE_N];
 
@@ -83,21 +105,29 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     }
     const bool loads_w = tid * W_PACK < TILE_K * TILE_N;
     const small_t w_row = tid * W_PACK / TILE_N, w_column = tid * W_PACK % TILE_N;
-    const element_t* w_from =
-        w + (index_t(block.group) * params.taps + w_row) * params.filters_padded + block.filter_tile * TILE_N + w_column;
+    const w_word_t* w_from =
+        w + (index_t(block.group) * (params.taps / EACH) + w_row) * params.filters_padded + block.filter_tile * TILE_N + w_column;
 
-    element_t x_next[PIXELS][STEPS];
-    Pack<element_t, W_PACK> w_next;
+    x_word_t x_next[PIXELS][STEPS];
+    Pack<w_word_t, W_PACK> w_next;
     auto fetch = [&](small_t k) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            const Tap tap = taps[k + lane_k + s * LANES_K];
 #pragma unroll
-            for (int i = 0; i < PIXELS; i++) {
-                const Pixel& at = pixels[i];
-                const bool there = inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) &&
-                                   inside(at.w + tap.w, p.size[2]);
-                x_next[i][s] = there ? at.first[tap.offset] : element_t();
+            for (int e = 0; e < EACH; e += TOGETHER) {
+                const Tap tap = taps[(k + lane_k + s * LANES_K) * EACH + e];
+#pragma unroll
+                for (int i = 0; i < PIXELS; i++) {
+                    const Pixel& at = pixels[i];
+                    const bool there = inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) &&
+                                       inside(at.w + tap.w, p.size[2]);
+                    Pack<element_t, TOGETHER> loaded;
+#pragma unroll
+                    for (int j = 0; j < TOGETHER; j++) loaded.v[j] = padding_of(p);
+                    if (there) loaded = load_pack<TOGETHER>(at.first + tap.offset);
+#pragma unroll
+                    for (int j = 0; j < TOGETHER; j++) x_next[i][s].v[e + j] = loaded.v[j];
+                }
             }
         }
         if (loads_w) w_next = load_pack<W_PACK>(w_from + index_t(k) * params.filters_padded);
@@ -107,7 +137,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
         for (int s = 0; s < STEPS; s++)
 #pragma unroll
             for (int i = 0; i < PIXELS; i++)
-                x_tile[buffer][lane_k + s * LANES_K][lane_m + i * LANES_M] = widen(x_next[i][s]);
+                x_tile[buffer][lane_k + s * LANES_K][lane_m + i * LANES_M] = word_of(x_next[i][s], p);
         if (loads_w)
 #pragma unroll
             for (int j = 0; j < W_PACK; j++) w_tile[buffer][w_row][w_column + j] = widen(w_next.v[j]);
@@ -120,7 +150,7 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     keep(0);
     __syncthreads();
     int buffer = 0;
-    for (small_t k = TILE_K; k < params.taps; k += TILE_K) {
+    for (small_t k = TILE_K; k < params.taps / EACH; k += TILE_K) {
         fetch(k);
         Tile::add(sums, x_tile[buffer], w_tile[buffer], place);
         buffer ^= 1;
@@ -132,13 +162,8 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
     // Worked out again: kept until now, it would have taken registers from the sums.
     const Block to_block = block_of(forget(blockIdx.x), params);
     const Tile::Place to_place = Tile::place_of(forget(tid));
-    element_t* y_group = y + index_t(to_block.group) * filters * p.y_channel;
-    const element_t* b_group = bias ? bias + index_t(to_block.group) * filters : nullptr;
     const small_t first_filter = to_block.filter_tile * TILE_N + to_place.row;
-    auto result = [&](int i, int j, small_t filter) {
-        const sum_t b = b_group ? widen(b_group[filter]) : sum_t(0);
-        return narrow<element_t>(finished(sums[i][j], b, p.relu));
-    };
+    const small_t before = to_block.group * filters;
 #pragma unroll
     for (int i0 = 0; i0 < THREAD_M; i0 += VM) {
         const small_t m0 = to_block.first_pixel + to_place.column + i0 * COLUMNS;
@@ -147,25 +172,24 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
 #pragma unroll
         for (int i = 0; i < VM; i++) {
             if (m0 + i >= all_pixels) break;
-            element_t* to = y_group + index_t(m0 + i) * p.filters;
+            const index_t pixel = index_t(m0 + i) * p.filters;
 #pragma unroll
             for (int j0 = 0; j0 < THREAD_N; j0 += VN) {
                 const small_t filter = first_filter + j0 * ROWS;
-                if (whole && filter < filters) {
-                    Pack<element_t, VN> pack;
+                sum_t of_pixel[VN];
 #pragma unroll
-                    for (int j = 0; j < VN; j++) pack.v[j] = result(i0 + i, j0 + j, filter + j);
-                    store_pack<VN>(to + filter, pack);
-                } else {
+                for (int j = 0; j < VN; j++) of_pixel[j] = sums[i0 + i][j0 + j];
+                if (whole && filter < filters)
+                    store_outputs<VN, 1>(y, pixel + before + filter, of_pixel, bias, before + filter, p);
+                else
 #pragma unroll
                     for (int j = 0; j < VN; j++)
-                        if (filter + j < filters) to[filter + j] = result(i0 + i, j0 + j, filter + j);
-                }
+                        if (filter + j < filters) store_output(y, pixel + before + filter + j, of_pixel[j], bias, before + filter + j, p);
             }
         }
 #else
         const bool whole = out_pixels % VM == 0;  // then a thread's neighbours are of one image
-        index_t places[VM];                       // of neighbours, in the plane of the group's first filter
+        index_t places[VM];                       // of neighbours, in the plane of the first filter
 #pragma unroll
         for (int i = 0; i < VM; i++) {
             unsigned image = m0 + i;
@@ -176,17 +200,16 @@ direct(const element_t* __restrict__ x, const element_t* __restrict__ w, const e
         for (int j = 0; j < THREAD_N; j++) {
             const small_t filter = first_filter + j / VN * ROWS * VN + j % VN;
             if (filter >= filters) continue;
-            if (whole && m0 < all_pixels) {
-                Pack<element_t, VM> pack;
+            const index_t plane = index_t(before + filter) * out_pixels;
+            sum_t of_filter[VM];
 #pragma unroll
-                for (int i = 0; i < VM; i++) pack.v[i] = result(i0 + i, j, filter);
-                store_pack<VM>(y_group + places[0] + index_t(filter) * out_pixels, pack);
-            } else {
+            for (int i = 0; i < VM; i++) of_filter[i] = sums[i0 + i][j];
+            if (whole && m0 < all_pixels)
+                store_outputs<VM, 0>(y, places[0] + plane, of_filter, bias, before + filter, p);
+            else
 #pragma unroll
                 for (int i = 0; i < VM; i++)
-                    if (m0 + i < all_pixels)
-                        y_group[places[i] + index_t(filter) * out_pixels] = result(i0 + i, j, filter);
-            }
+                    if (m0 + i < all_pixels) store_output(y, places[i] + plane, of_filter[i], bias, before + filter, p);
         }
 #endif
     }

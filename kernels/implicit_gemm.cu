@@ -1,13 +1,14 @@
-// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, TF32 in three products, and float64.
+// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, TF32 in three products, float64, and
+// 8-bit integers.
 //
 // A block computes TILE_P pixels x TILE_F filters of one group. Both operands lie in shared memory as rows of
-// 128 bytes of taps, in words of 4 bytes (16-bit elements two to a word) or of 8 (float64), so that all types
+// 128 bytes of taps, in words of 4 bytes (8-bit elements four, 16-bit ones two to a word) or of 8 (float64), so that all types
 // share the same indexing; four words more keep the eight rows of a fragment on banks of their own (of float64
 // the four that are read at once). The sums' pairs of neighbouring columns are
 // filters channels last, and pixels channels first, where the operands change places: y is written in its own
 // layout either way.
 //
-// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
+// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64, 4 integers, with QUANTIZED), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
 #include "mma_fragments.cuh"
 #include "split_k.cuh"
@@ -42,33 +43,26 @@ struct Pixel {
 // COUNT sums of neighbouring outputs from a pixel and a filter of the group on: to y, or to a part of the sum.
 template <int COUNT>
 __device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filter, small_t group,
-                                  const element_t* bias, element_t* y, sum_t* part, const Conv& p) {
+                                  const bias_t* bias, output_t* y, sum_t* part, const conv_t& p) {
     const small_t filters = p.filters / p.groups, out_pixels = p.out[0] * p.out[1] * p.out[2];
     if (pixel >= p.images * out_pixels || filter >= filters) return;
     const small_t all = group * filters + filter;
     const index_t at = pixel / out_pixels * p.y_image + index_t(all) * p.y_channel +
                        index_t(pixel % out_pixels) * p.y_pixel;
-    if (part) {
-        Pack<sum_t, COUNT> values;
+    Pack<sum_t, COUNT> values;
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) values.v[i] = sums[i];
+    for (int i = 0; i < COUNT; i++) values.v[i] = sums[i];
+    if (part)
         store_pack<COUNT>(part + at, values);
-        return;
-    }
-    Pack<element_t, COUNT> pack;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        const sum_t shift = bias ? widen(bias[CHANNELS_LAST ? all + i : all]) : sum_t(0);
-        pack.v[i] = narrow<element_t>(finished(sums[i], with_residual<element_t>(shift, p, at + i), p.relu));
-    }
-    store_pack<COUNT>(y + at, pack);
+    else
+        store_outputs<COUNT, CHANNELS_LAST>(y, at, values.v, bias, all, p);
 }
 
 // x as the problem says; w (groups, filters_padded, taps); taps (taps,). y, or where the sum is split
 // parts (splits, ...) in y's layout, which take neither bias nor ReLU. Shared: 2 stages.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const element_t* __restrict__ bias,
-              element_t* __restrict__ y, sum_t* __restrict__ parts, const Tap* __restrict__ taps, const Conv p,
+implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const bias_t* __restrict__ bias,
+              output_t* __restrict__ y, sum_t* __restrict__ parts, const Tap* __restrict__ taps, const conv_t p,
               const Params params) {
     word_t* const shared = static_cast<word_t*>(dynamic_shared());
     const small_t tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
@@ -129,12 +123,12 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
                 const Tap tap = *from;
                 const bool in = there(pixels[i], tap);
                 word_t* to = x_to + (chunk_row + i * (THREADS / LANES_K)) * ROW + k * CHUNK_WORDS;
-                copy_async_16_or_zeros(to, in ? pixels[i].first + tap.offset : x, in);
+                copy_x(to, pixels[i].first + tap.offset, in, x, p);
 #else
 #pragma unroll
                 for (int e = 0; e < CHUNK; e++) {
                     const Tap tap = from[e];
-                    held[i][j].v[e] = there(pixels[i], tap) ? pixels[i].first[tap.offset] : element_t();
+                    held[i][j].v[e] = there(pixels[i], tap) ? pixels[i].first[tap.offset] : padding_of(p);
                 }
 #endif
             }
@@ -157,6 +151,8 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     const small_t warp_a = warp % WARPS_A * WARP_A, warp_b = warp / WARPS_A * WARP_B;
     const small_t quad = lane / 4, within = lane % 4;  // row of a fragment, and word of its row
     sum_t sums[ROWS_A][COLUMNS_B][4] = {};
+    auto of_a = [&](word_t word) { return CHANNELS_LAST ? as_signed(word, p) : word; };  // x is one of the two
+    auto of_b = [&](word_t word) { return CHANNELS_LAST ? word : as_signed(word, p); };
     auto accumulate = [&](int buffer) {
         const word_t* x_from = shared + buffer * STAGE;
         const word_t* w_from = x_from + TILE_P * ROW;
@@ -168,11 +164,11 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
-                for (int e = 0; e < OF_A; e++) a[i][e] = a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4];
+                for (int e = 0; e < OF_A; e++) a[i][e] = of_a(a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4]);
 #pragma unroll
             for (int j = 0; j < COLUMNS_B; j++)
 #pragma unroll
-                for (int e = 0; e < OF_B; e++) b[j][e] = b_from[j * 8 * ROW + k + e * 4];
+                for (int e = 0; e < OF_B; e++) b[j][e] = of_b(b_from[j * 8 * ROW + k + e * 4]);
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
@@ -213,7 +209,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-reduce(const sum_t* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ y, const Conv p,
+reduce(const sum_t* __restrict__ parts, const bias_t* __restrict__ bias, output_t* __restrict__ y, const conv_t p,
        const small_t count) {
     reduce_parts(parts, bias, y, p, count);
 }

@@ -1,6 +1,15 @@
 // A tile of a product in the registers of a block: M x N sums, OF_M x OF_N of them of a thread.
 #pragma once
 #include "common.cuh"
+#include "eight_bits.cuh"
+
+template <typename T>
+__device__ inline void add_product(T& sum, T a, T b) {
+    sum += a * b;
+}
+
+// Sums of integers take four taps at once, which lie in a word.
+__device__ inline void add_product(int& sum, int a, int b) { sum = add_four(sum, a, b); }
 
 template <typename sum_t, int M, int N, int OF_M, int OF_N>
 struct RegisterTile {
@@ -34,7 +43,7 @@ struct RegisterTile {
 #pragma unroll
             for (int i = 0; i < OF_M; i++)
 #pragma unroll
-                for (int j = 0; j < OF_N; j++) sums[i][j] += a[i / VM].v[i % VM] * b[j / VN].v[j % VN];
+                for (int j = 0; j < OF_N; j++) add_product(sums[i][j], a[i / VM].v[i % VM], b[j / VN].v[j % VN]);
         }
     }
 };

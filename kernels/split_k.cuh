@@ -1,7 +1,7 @@
 // Split-K: several blocks share a sum. Each writes a part of it, and one more kernel adds the parts up in a fixed
 // order, so that the bits are the same in every run.
 #pragma once
-#include "common.cuh"
+#include "integers.cuh"
 
 using sum_t = decltype(widen(element_t()));
 
@@ -25,14 +25,12 @@ __device__ inline bool added_up(const T* parts, index_t size, small_t count, sma
 
 // The body of a kernel `reduce`: y = sum of the parts, in their order, then the epilogue. parts (count, ...) in y's
 // layout. Blocks of 256.
-__device__ inline void reduce_parts(const sum_t* __restrict__ parts, const element_t* __restrict__ bias,
-                                    element_t* __restrict__ y, const Conv& p, small_t count) {
+__device__ inline void reduce_parts(const sum_t* __restrict__ parts, const bias_t* __restrict__ bias,
+                                    output_t* __restrict__ y, const conv_t& p, small_t count) {
     const index_t size = index_t(p.images) * p.y_image;
     const index_t i = index_t(blockIdx.x) * 256 + threadIdx.x;
     if (i >= size) return;
     sum_t sum = 0;
     for (small_t part = 0; part < count; part++) sum += parts[part * size + i];
-    const small_t filter = i / p.y_channel % p.filters;
-    const sum_t added = with_residual<element_t>(bias ? widen(bias[filter]) : sum_t(0), p, i);
-    y[i] = narrow<element_t>(finished(sum, added, p.relu));
+    store_output(y, i, sum, bias, i / p.y_channel % p.filters, p);
 }

@@ -63,7 +63,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(cases, "USED", FEW[:1])
     monkeypatch.setattr(cases, "USED_BACKWARD", FEW[:1])
     monkeypatch.setattr(cases, "CAUSAL", ("n1 c2 w64 k2 s64 p63:0 groups2",))
-    for module in (cases, compiling, quick):
+    for module in (cases, compiling):
         monkeypatch.setattr(module, "types", lambda names: [n for n in names if n in ("float32", "float16")])
     monkeypatch.setattr(timing, "CALLS", timing.CALLS[1:2])
     monkeypatch.setattr(timing, "HOST_TRIES", 1)
@@ -517,7 +517,7 @@ from convalgos.tools.gpu_check.worker import Here
 
 cases.AWKWARD = cases.USED = cases.USED_BACKWARD = ("n2 c3 h7 w5 k4 r3 s3 p1",)
 quick.ids = lambda: ["gpu.direct", "gpu.im2col"]
-cases.types = compiling.types = quick.types = lambda names: ["float32"]
+cases.types = compiling.types = lambda names: ["float32"]
 quick.REGULAR = quick.ODD = quick.USED = quick.AWKWARD = cases.USED
 cases.CAUSAL = times.CALLS = sweep.GROUPS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16

@@ -36,7 +36,7 @@ def large(monkeypatch):
     """A small problem counts as a large one."""
     monkeypatch.setattr(reference_answers, "EXTENT", replace(reference_answers.EXTENT, flops=0, places=4))
     monkeypatch.setattr(quick, "REGULAR", (str(SMALL),))
-    monkeypatch.setattr(quick, "types", lambda names: ["float32"])
+    monkeypatch.setattr(quick, "types_facing", lambda direction: ["float32"])
 
 
 def judged(device, answers, **skip):

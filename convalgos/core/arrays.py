@@ -220,9 +220,15 @@ def like(array: Any, example: Any) -> Any:
     return torch.from_numpy(array)
 
 
-def empty_like(example: Any, shape: tuple[int, ...]) -> Any:
-    """An uninitialised tensor of the dtype and the device of an example, or None where that is no tensor."""
-    return example.new_empty(shape) if is_tensor(example) else None
+def empty_like(example: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+    """An uninitialised tensor of the dtype and the device of an example, or None where that is no tensor.
+
+    dtype: another one, by its name.
+    """
+    if not is_tensor(example):
+        return None
+    other = {} if dtype is None else {"dtype": getattr(sys.modules["torch"], dtype)}
+    return example.new_empty(shape, **other)
 
 
 def is_tensor(array: Any) -> bool:

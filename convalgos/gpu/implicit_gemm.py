@@ -1,4 +1,4 @@
-"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, and float64.
+"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, float64, and int8.
 
 The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one mma instruction, in the
 arithmetic that `gemm.mma` tells of. Reads and writes both layouts without a transpose. Wins on dense layers
@@ -14,7 +14,7 @@ Source: NVIDIA's PTX ISA, mma.sync.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
@@ -23,12 +23,14 @@ import numpy as np
 
 from convalgos.core.algorithm import error_of_sums
 from convalgos.core.problem import ConvProblem
-from convalgos.gpu.compile.module import ELEMENTS, Build
+from convalgos.gpu.compile.module import ELEMENTS, INTEGER_ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, STEP_BYTES, TensorCores, is_copied
 from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
 from convalgos.gpu.gemm.tiles import tile_count
+from convalgos.gpu.launch.algorithm import exact_sums
 from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.integer_plan import IntegerGpuPlan
 from convalgos.gpu.launch.kernel_records import record_of
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.launch.split_k import parts_bytes, splits_of
@@ -69,7 +71,7 @@ def tap_steps(problem: ConvProblem) -> int:
 def implicit_gemm_build(math_: str, dtype: str, tile: ImplicitGemmTile, layout: str, copied: bool) -> Build:
     return Build.of(
         "implicit_gemm.cu",
-        element_t=ELEMENTS[dtype],
+        **(INTEGER_ELEMENTS if math_ == "int8" else {"element_t": ELEMENTS[dtype]}),
         MATH=MATHS[math_],
         TILE_P=tile.pixels,
         TILE_F=tile.filters,
@@ -90,7 +92,7 @@ class ImplicitGemm(TensorCores):
         return self.math
 
     def builds(self) -> Iterable[Build]:
-        for dtype in self.dtypes:
+        for dtype in self.dtypes[:1] if self.math == "int8" else self.dtypes:  # unsigned ones by the same
             for layout, copied in LOADS:
                 for tile in self.tiles(layout, copied):
                     yield implicit_gemm_build(self.math, dtype, tile, layout, copied)
@@ -99,6 +101,8 @@ class ImplicitGemm(TensorCores):
         """Few channels that do not lie in whole 16 bytes are rare channels last: one tile serves them."""
         if layout == "channels_last" and not copied:
             return (IMPLICIT_GEMM_TILES[1],)
+        if self.math == "int8":  # gathered singly, loads take the time, not the products
+            return IMPLICIT_GEMM_TILES[::2] if copied else (IMPLICIT_GEMM_TILES[1],)
         return IMPLICIT_GEMM_TILES[1:] if self.math in ("3xtf32", "double") else IMPLICIT_GEMM_TILES
 
     def why_not(self, problem: ConvProblem) -> str | None:
@@ -151,12 +155,15 @@ class ImplicitGemm(TensorCores):
     def error_bound(self, problem: ConvProblem) -> float:
         if self.math == "double":
             return error_of_sums(problem)
+        if self.math == "int8":
+            return exact_sums(problem)
         # Sums of gemm_k products: a random walk, at twice the error of rounding: tensor cores cut sums off.
         sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
         return sums + self.rounding(problem)
 
     def plan(self, problem: ConvProblem) -> GpuPlan:
-        return ImplicitGemmPlan(problem, self, *self.geometry(problem, current().figures))
+        made = ImplicitGemmIntegers if self.math == "int8" else ImplicitGemmPlan
+        return made(problem, self, *self.geometry(problem, current().figures))
 
 
 # --- the plan ----------------------------------------------------------------------------------
@@ -168,12 +175,9 @@ class ImplicitGemmPlan(GpuPlan):
     def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: ImplicitGemmTile, splits: int):
         outputs = math.prod(problem.y_shape)
         super().__init__(problem, algorithm, parts_bytes(problem, splits))
-        table = tap_table(problem, step_taps(problem))  # (taps, 4)
         self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
-        self._taps = self.device.table(table)
-        sizes = {"filter_tiles": self._padded // tile.filters, "filters_padded": self._padded}
-        params = {**sizes, "taps": len(table), "splits": splits}
-        self._params = self.by_value(record_of(IMPLICIT_GEMM_PARAMS, params))
+        self._filter_tiles = self._padded // tile.filters
+        self._taps, self._params = self.summed(tap_table(problem, step_taps(problem)), splits)
         self._splits = np.int32(splits)
         copied = is_copied(problem, problem.w_shape[1])
         module = implicit_gemm_build(algorithm.math, problem.dtype, tile, problem.layout, copied)
@@ -181,8 +185,18 @@ class ImplicitGemmPlan(GpuPlan):
         self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, shared)
         self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
 
+    def summed(self, table: np.ndarray, splits: int) -> tuple[Any, Any]:
+        """What kernels are told of a sum over taps (taps, 4) in so many parts: the taps, the parameters."""
+        sizes = {"filter_tiles": self._filter_tiles, "filters_padded": self._padded}
+        params = {**sizes, "taps": len(table), "splits": splits}
+        return self.device.table(table), self.by_value(record_of(IMPLICIT_GEMM_PARAMS, params))
+
     def prepare_filter(self, w: Any) -> Any:
         """(groups, filters_padded, taps), zeros beyond the filters and the taps."""
+        return self.rows(w)
+
+    def rows(self, w: Any) -> Any:
+        """A filter as `prepare_filter` says."""
         p = self.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
         w = w.transpose(0, 1, 3, 2) if p.layout == "channels_last" else w
@@ -191,12 +205,42 @@ class ImplicitGemmPlan(GpuPlan):
         return packed
 
     def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
-        bias, conv = NO_BIAS if bias is None else bias, self.conv[activation is not None]
+        conv = self.conv[activation is not None]
+        self.multiply(x, w, bias, y, workspace, conv, self._taps, self._params)
+
+    def multiply(
+        self, x: Any, w: Any, bias: Any, y: Any, workspace: Any, conv: Any, taps: Any, params: Any
+    ) -> None:
+        """Launch the kernels."""
+        bias = NO_BIAS if bias is None else bias
         if self._reduce is None:
-            self._kernel(x, w, bias, y, NO_BIAS, self._taps, conv, self._params)
+            self._kernel(x, w, bias, y, NO_BIAS, taps, conv, params)
         else:
-            self._kernel(x, w, NO_BIAS, y, workspace, self._taps, conv, self._params)
+            self._kernel(x, w, NO_BIAS, y, workspace, taps, conv, params)
             self._reduce(workspace, bias, y, conv, self._splits)
+
+
+class ImplicitGemmIntegers(ImplicitGemmPlan, IntegerGpuPlan):
+    adds_residual = False
+
+    def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: ImplicitGemmTile, splits: int):
+        super().__init__(problem, algorithm, tile, splits)
+        self._sums = {1: (self._taps, self._params)}  # by terms of the filter
+
+    def prepare_filter(self, w: Any) -> Any:
+        return IntegerGpuPlan.prepare_filter(self, w)
+
+    def pack(self, terms: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """The filter (groups, filters_padded, taps), taps and parameters of all terms."""
+        count = len(terms)
+        if count not in self._sums:
+            table = np.tile(tap_table(self.problem, step_taps(self.problem)), (count, 1))
+            self._sums[count] = self.summed(table, int(self._splits))
+        return self.device.xp.concatenate([self.rows(w) for w in terms], 2), *self._sums[count]
+
+    def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
+        packed, *of_sums = w.packed
+        self.multiply(x, packed, bias, y, workspace, self.record(w, activation), *of_sums)
 
 
 ALGORITHMS = tuple(ImplicitGemm(name) for name in MATHS)

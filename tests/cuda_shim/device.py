@@ -22,7 +22,12 @@ from convalgos.gpu.device import Device, GpuMachine
 from convalgos.gpu.device.tma import encode
 
 HERE = Path(__file__).parent
-STAND_INS = ("ptx.cuh", "cluster.cuh", "hopper.cuh")  # for headers of kernels/ that are made of PTX
+STAND_INS = (
+    "ptx.cuh",
+    "eight_bits.cuh",
+    "cluster.cuh",
+    "hopper.cuh",
+)  # for headers of kernels/ that are made of PTX
 # Contraction is off so that sums round as they are written. The flags are a part of the key of the cache.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
 ONE_AT_A_TIME = threading.Lock()  # blocks share the memory of the library that they are in

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convalgos.core.algorithm import Algorithm, Figures
+from convalgos.core.element_types import DTYPES
 from convalgos.core.problem import ConvProblem
 
 
@@ -45,7 +46,7 @@ class ByForward(Algorithm):
 
     @property
     def dtypes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.inner.dtypes
+        return tuple(dtype for dtype in self.inner.dtypes if dtype in DTYPES)  # gradients are of floats
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -19,6 +19,10 @@ INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 # What a problem's element types are called in the sources (`ptx.cuh`).
 ELEMENTS = {"float32": "float", "float64": "double", "float16": "float16_t", "bfloat16": "bfloat16_t"}
+INTEGER_ELEMENTS: dict[str, str | int] = {
+    "element_t": "s8_t",
+    "QUANTIZED": 1,
+}  # macros of builds of 8-bit integers (`integers.cuh`)
 
 
 LONG = 20  # characters of a macro that is code, not tuning

@@ -27,6 +27,8 @@ class GpuAlgorithm(Algorithm):
         "float64": ("float64",),
         "float16": ("float32",),
         "bfloat16": ("float32",),
+        "int8": ("int32",),
+        "uint8": ("int32",),
     }
     capability: ClassVar[tuple[int, int]] = (7, 0)  # the least that the kernels compile for,
     until: ClassVar[tuple[int, int] | None] = None  # and the first beyond it that they do not
@@ -63,6 +65,8 @@ class GpuAlgorithm(Algorithm):
             reason = f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
             beyond = "; gpu.cudnn and kernels through mma.sync, as of gpu.implicit_gemm.half, serve that"
             return reason + (beyond if found >= least else "")
+        if problem.is_empty and problem.sums_integers:
+            return "multiplies integers that there are, but the problem is empty"
         image = max(math.prod(problem.x_shape[1:]), math.prod(problem.y_shape[1:]))
         if image >= COUNTED or problem.gemm_m >= COUNTED:
             return f"counts in 32 bits, but an image or all pixels together are {COUNTED} or more"
@@ -101,3 +105,8 @@ class EmptyGpuPlan(GpuPlan):
     def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:
         y.fill(0)
         finish(y, bias, activation, self.problem)
+
+
+def exact_sums(problem: ConvProblem) -> float:
+    """The error bound of integers: 0, or of float32 y for rounding the sum and its product by the scale."""
+    return 2 * problem.eps

@@ -36,6 +36,18 @@ CONV = np.dtype(
     ]
 )
 
+# `QuantizedConv` of integers.cuh: a `Conv` without a residual, then what is known with the filter.
+QUANTIZED_CONV = np.dtype(
+    [
+        *((name, CONV[name]) for name in CONV.names or () if name != "residual"),
+        *((name, np.int64) for name in ("offset", "multiplier", "pads")),  # addresses
+        *((name, np.float32) for name in ("before", "low", "high")),
+        ("after", np.int32),
+        *((name, np.uint32) for name in ("filler", "flip")),
+        *((name, np.int32) for name in ("output", "unused")),
+    ]
+)
+
 # The `Divisor` of common.cuh.
 DIVISOR = np.dtype([(name, np.uint32) for name in ("by", "factor", "shift")])
 
@@ -64,10 +76,18 @@ def record_of(dtype: np.dtype[Any], values: Mapping[str, Any]) -> np.ndarray:
 
 def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarray:
     """(1,) The sizes of a problem as kernels read them, by value; with the address of a residual."""
+    return _filled(np.zeros(1, CONV), problem, relu=relu, residual=residual)
+
+
+def quantized_record(problem: ConvProblem, **values: Any) -> np.ndarray:
+    """(1,) The sizes of a problem of integers with the fields that `QUANTIZED_CONV` has besides."""
+    return _filled(np.zeros(1, QUANTIZED_CONV), problem, **values)
+
+
+def _filled(record: np.ndarray, problem: ConvProblem, **more: Any) -> np.ndarray:
     p = problem.as_3d
     last = p.layout == "channels_last"
     pixels, outputs = math.prod(p.spatial), math.prod(p.spatial_out)
-    record = np.zeros(1, CONV)
     values = {
         "x_image": p.C * pixels,
         "y_image": p.K * outputs,
@@ -85,8 +105,7 @@ def conv_record(problem: ConvProblem, relu: bool, residual: int = 0) -> np.ndarr
         "stride": p.stride,
         "dilation": p.dilation,
         "pad": [low for low, _ in p.padding],
-        "relu": relu,
-        "residual": residual,
+        **more,
     }
     for name, value in values.items():  # not by `record_of`: a call that adds a residual waits for it
         record[name] = value

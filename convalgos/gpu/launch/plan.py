@@ -68,7 +68,7 @@ class GpuPlan(Plan):
         self._rebuilt: dict[FusedEpilogue, GpuPlan] = {}  # the same plan with other kernels
         self._epilogues: dict[Activation | None, EpilogueKernel] = {}
         self._array = self.device.xp.ndarray
-        self._y_bytes = math.prod(self._y_shape) * problem.itemsize
+        self._y_bytes = math.prod(self._y_shape) * self._y_dtype.itemsize
 
     # --- for the caller ----------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class GpuPlan(Plan):
         if residual is not None:
             residual = self._vectors(self._checked("residual", residual, self._y_shape))
         if out is None:
-            y = self.device.xp.empty(self._y_shape, self._dtype)
+            y = self.device.xp.empty(self._y_shape, self._y_dtype)
             self._run(x, w, bias, activation, residual, y)
             return self.device.xp.ascontiguousarray(flipped(y)) if self._flips_result else y
         given = self._checked("out", out, self._y_shape)
@@ -215,16 +215,19 @@ class GpuPlan(Plan):
 
         original: the filter, or None where no other plan will need it.
         """
+        return GpuFilter(self._key, self.prepare_filter(self._turned(w)), original)
+
+    def _turned(self, w: Any) -> Any:
+        """A filter as it is multiplied."""
         turned = flipped(w) if self._flips and not self._flips_result else w
-        data = self.prepare_filter(self.device.xp.ascontiguousarray(turned))
-        return GpuFilter(self._key, data, original)
+        return self.device.xp.ascontiguousarray(turned)
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
         array = self.device.as_array(name, array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
-        if array.dtype != self._dtype:
-            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {self.problem.dtype}")
+        if array.dtype != (dtype := self._dtypes[name]):
+            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {dtype}")
         return array
 
     def _vectors(self, array: Any) -> Any:
@@ -240,12 +243,13 @@ class GpuPlan(Plan):
         safe = self._is_fixed(out) and not self._flips_result
         if safe and not any(a is not None and self._overlaps(out, a) for a in read):
             return out
-        return self.device.xp.empty(self._y_shape, self._dtype)
+        return self.device.xp.empty(self._y_shape, self._y_dtype)
 
     def _target_of(self, x: Any) -> Any:
         """A new y of x's kind, on the memory of its library."""
-        y = empty_like(x, self._y_shape)
-        return self.device.xp.empty(self._y_shape, self._dtype) if y is None else y
+        other = None if self._y_dtype == self._dtype else self._y_dtype.name
+        y = empty_like(x, self._y_shape, other)
+        return self.device.xp.empty(self._y_shape, self._y_dtype) if y is None else y
 
     def _is_fixed(self, array: Any) -> bool:
         """Whether kernels work on this array where it lies."""

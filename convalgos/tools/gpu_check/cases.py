@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import TypeVar
 
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.tools.bench.suites import Layer
@@ -19,6 +20,8 @@ TYPES = {  # what each is called in the report
     "float16": {"dtype": "float16"},
     "bfloat16": {"dtype": "bfloat16"},
     "float64": {"dtype": "float64"},
+    "int8": {"dtype": "int8"},
+    "uint8": {"dtype": "uint8", "w_dtype": "int8", "y_dtype": "uint8"},
 }
 AWKWARD = (
     "n1 c1 h1 w1 k1 r1 s1",
@@ -102,11 +105,17 @@ def types(names: Iterable[str]) -> list[str]:
     return [name for name in names if name != "bfloat16" or not missing("ml_dtypes")]
 
 
+def types_facing(direction: str) -> list[str]:
+    """Those of a direction: integers have no gradients."""
+    return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in INTEGERS]
+
+
 def of_texts(suite: str, texts: Iterable[str], directions: Iterable[str] = DIRECTIONS[:1]) -> list[Case]:
     """Every type and layout of some problems, forward or in other directions."""
     return [
         Case(suite, text, ConvProblem.parse(text).replace(layout=layout, direction=direction, **TYPES[name]))
-        for direction, text, layout, name in product(directions, texts, LAYOUTS, types(TYPES))
+        for direction in directions
+        for text, layout, name in product(texts, LAYOUTS, types_facing(direction))
     ]
 
 
@@ -124,7 +133,10 @@ def by_importance(layers: Iterable[Layer]) -> list[Case]:
         (first, ("float16",)), (first, ("tf32",)),
     ))  # fmt: skip
     thin = _some(every, is_depthwise, first, ("bfloat16",)), _some(every, is_depthwise, last, ("float16",))
-    ordered = in_turn(named.values()) + in_turn(gradients.values()) + in_turn((*thin, *rest))
+    whole = tuple(
+        _some(every, kind, layout, ("int8",)) for kind in (is_dense, is_depthwise) for layout in LAYOUTS
+    )
+    ordered = in_turn(named.values()) + in_turn(gradients.values()) + in_turn((*whole, *thin, *rest))
     return list(dict.fromkeys(ordered))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
+from convalgos.core.plan import result_dtype
 from convalgos.gpu.device import Device
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.select import choose
@@ -118,7 +119,7 @@ class _Checker:
         try:
             yield Begun(case, candidate.id, PLANNING)
             plan = candidate.algorithm.serve(case.problem)
-            w = plan.prepare(self._w)
+            w = plan.prepare(self._w, self._truth.quantization)
             self._backend.wait()
             yield Begun(case, candidate.id, RUNNING)
             y = self._run(plan, w)
@@ -138,7 +139,7 @@ class _Checker:
 
     def _run(self, plan: Any, w: Any, **more: Any) -> Any:
         """The result, logical."""
-        y = self._backend.unwritten(self._case.problem.array_shapes[2], self._truth.first.dtype)
+        y = self._backend.unwritten(self._case.problem.array_shapes[2], result_dtype(self._case.problem))
         plan(self._x, w, out=y, **more)
         self._backend.wait()  # errors of the kernels come to light here
         return self._case.problem.logical(2, y)
@@ -203,6 +204,8 @@ def _place(at: int, y: Any) -> tuple[int, ...]:
 
 def _wide(y: Any) -> Any:
     """In a type that every library compares."""
+    if y.dtype.kind in "iu":  # whose differences may not fit
+        return y.astype(np.float64)
     return y.astype(np.float32) if y.dtype.itemsize == 2 else y
 
 

@@ -14,12 +14,13 @@ from itertools import product
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu.device import Device
 from convalgos.select import registry
 from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.baselines import torch_call
-from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types
+from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types_facing
 from convalgos.tools.gpu_check.checks import check_algorithms
 from convalgos.tools.gpu_check.reference_answers import Answer, Answers, Truth
 from convalgos.tools.gpu_check.results import OutOfTime, Result, told
@@ -53,7 +54,7 @@ def gpu_algorithms() -> dict[str, Algorithm]:
 def quick_cases(algorithm: Algorithm) -> list[Case]:
     """Of its own directions and each type a regular and an odd problem, in different layouts if it can."""
     found: list[Case] = []
-    for direction, name in product(algorithm.directions, types(TYPES)):
+    for direction, name in ((d, name) for d in algorithm.directions for name in types_facing(d)):
         for kind, texts, layouts in (
             ("regular", (*REGULAR, *USED), LAYOUTS),
             ("odd", (*ODD, *AWKWARD), LAYOUTS[::-1]),
@@ -86,7 +87,9 @@ def answer_large_problems(
     """Compute the regular problems that are too large for the host, for `check_each` to compare with."""
     every = [
         _case("regular", text, LAYOUTS[0], direction, name)
-        for text, direction, name in product(REGULAR, DIRECTIONS, types(TYPES))
+        for text, direction in product(REGULAR, DIRECTIONS)
+        for name in types_facing(direction)
+        if name not in INTEGERS  # of which algorithms are compared with the host, and with one another
     ]
     for done, case in enumerate(every):
         if time.monotonic() > until:

@@ -19,8 +19,11 @@ from zlib import crc32
 
 import numpy as np
 
+from convalgos.core.element_types import INTEGERS
+from convalgos.core.epilogue import RELU, Activation
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.core.random_numbers import repeating_normal
 from convalgos.select.measure.accuracy import ExactAnswer, Extent
 
@@ -30,21 +33,60 @@ LONG_PERIOD = 1_000_003  # of the random numbers in large arrays: a prime, so th
 
 
 class Truth:
-    """The arrays that a run reads, a bias, and what the result must be; its elements are of order 1."""
+    """The arrays that a run reads, a bias, and what the result must be.
+
+    Elements of floats are of order 1, those of integers all that their types hold, with zero points.
+    """
 
     def __init__(self, problem: ConvProblem):
         self.problem = problem
         rng = np.random.default_rng(crc32(str(problem).encode()))
-        dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
-        first, second, _ = problem.array_shapes
-        self.first = repeating_normal(first, rng, dtype, period=LONG_PERIOD)
-        self.second = repeating_normal(second, rng, dtype, scale, LONG_PERIOD)
-        self.bias = repeating_normal((problem.bias_size,), rng, dtype, period=LONG_PERIOD)
-        read = problem.logical(0, self.first), problem.logical(1, self.second)
-        self._exact = ExactAnswer(problem, *read, EXTENT, rng, BORDER)
-        self.y, self.places = self._exact.y, self._exact.places
+        self.quantization: Quantization | None = None
+        summed = problem
+        if problem.sums_integers:
+            summed = problem.replace(dtype="float64", compute_dtype=None, w_dtype=None, y_dtype=None)
+            read = self._draw_integers(rng)
+        else:
+            read = self._draw(rng)
+        self._exact = ExactAnswer(summed, *read, EXTENT, rng, BORDER)
+        self.y, self.places = self._of_sums(self._exact.y, None), self._exact.places
         # Never less than what elements are like: a few may all be small by chance.
         self.scale = max(1.0, float(np.abs(self.y).max(initial=0)))
+
+    def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The arrays of floats; those that are multiplied, logical."""
+        p = self.problem
+        dtype, scale = numpy_dtype(p.dtype), 1 / math.sqrt(max(1, p.reduction))
+        first, second, _ = p.array_shapes
+        self.first = repeating_normal(first, rng, dtype, period=LONG_PERIOD)
+        self.second = repeating_normal(second, rng, dtype, scale, LONG_PERIOD)
+        self.bias = repeating_normal((p.bias_size,), rng, dtype, period=LONG_PERIOD)
+        return p.logical(0, self.first), p.logical(1, self.second)
+
+    def _draw_integers(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The same of integers, less their zero points."""
+        p = self.problem
+        first, second, _ = p.array_shapes
+        self.first = _integers(first, p.dtype, rng)
+        self.second = _integers(second, p.w_dtype, rng)
+        self.bias = rng.integers(-(2**15), 2**15, p.bias_size, np.int32)
+        of_y = 80.0 * math.sqrt(max(1, p.reduction))  # so that y fills 8 bits
+        y_zero_point = 5 if p.y_dtype in INTEGERS else 0
+        zero = int(np.iinfo(p.dtype).max) - 100
+        self.quantization = Quantization(0.5, zero, 0.25, y_scale=of_y, y_zero_point=y_zero_point)
+        x, w = p.logical(0, self.first), p.logical(1, self.second)
+        return x.astype(np.float64) - zero, w.astype(np.float64)
+
+    def _of_sums(self, sums: np.ndarray, activation: Activation | None) -> np.ndarray:
+        """The result that float64 sums make."""
+        if self.quantization is None:
+            return sums if activation is None else np.maximum(sums, 0)
+        wrapped = sums.astype(np.int64).astype(np.int32)
+        output = self.quantization.output(self.problem, activation)
+        if output is None:
+            return (wrapped if activation is None else np.maximum(wrapped, 0)).astype(np.float64)
+        one = output._replace(multiplier=output.multiplier[:1])  # they are all the same
+        return one.apply(wrapped, numpy_dtype(self.problem.y_dtype), 0).astype(np.float64)
 
     def finished(self) -> np.ndarray:
         """The result with the bias added, and ReLU, in the form of `y`."""
@@ -53,11 +95,18 @@ class Truth:
             bias = bias.reshape(-1, *(1,) * self.problem.ndim)
         else:
             bias = bias[self.places[:, 1]]
-        return np.maximum(self.y + bias, 0)
+        return self._of_sums(self._exact.y + bias, RELU)
 
     def at(self, place: tuple[int, ...]) -> float:
         """A single element of the result, logical."""
-        return self._exact.at(place)
+        return float(self._of_sums(np.array([self._exact.at(place)]), None)[0])
+
+
+def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Any that the type holds, again after a while in large arrays."""
+    limits = np.iinfo(dtype)
+    count = min(math.prod(shape), LONG_PERIOD)
+    return np.resize(rng.integers(limits.min, limits.max, count, dtype, endpoint=True), shape)
 
 
 def ahead(problems: Iterable[ConvProblem]) -> Generator[Truth, None, None]:
