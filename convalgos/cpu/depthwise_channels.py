@@ -45,6 +45,7 @@ from convalgos.cpu.vectors import simd
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 MOST_SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
+ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon (Granite Rapids)
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class Channels(SingleThreaded, Algorithm):
         c = channel_blocking(problem)
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
-        compute = p.N * c.blocks * block_cycles(problem) / cycles
+        compute = p.N * c.blocks * block_cycles(problem) / cycles * (ONE_TAP if p.is_pointwise else 1.0)
         written = p.y_bytes * (2 if p.y_bytes > machine.l3_bytes / 2 else 1)  # a store reads its line first
         memory = machine.stream(p.x_bytes + written, p.bytes)
         memory /= 2 if c.fetch else 1  # half is hidden behind the sums
