@@ -185,7 +185,7 @@ class WordBlocking:
         return len(self.offsets) * self.words
 
 
-class Form(NamedTuple):
+class WordForm(NamedTuple):
     """A way to lay x out in words, and to run over it."""
 
     flat: bool
@@ -214,7 +214,7 @@ def word_blocking(problem: ConvProblem, engine: Engine) -> WordBlocking:
     return WordBlocking(p, engine, blocks, parts, in_place, flat, joined, words, pixel_words, tile, vectors)
 
 
-def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> Form:
+def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> WordForm:
     each, taps = 4 // engine.item_bytes, p.kernel[2]
     least = -(-p.w_shape[1] // each)  # words of a pixel
     plain = engine.item_bytes == p.itemsize and p.dtype != engine.flips
@@ -234,7 +234,7 @@ def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> Form:
         cycles += read * columns * (p.stride[2] * (CONVERTED if last else SQUARED) + flat * taps * COPIED)
     if flat and p.kernel[0] * rows * columns * taps * pixel_words * 4 > _room() * plan_threads():
         cycles *= CROWDED
-    return Form(flat, in_place, joined, words, pixel_words, tile, cycles)
+    return WordForm(flat, in_place, joined, words, pixel_words, tile, cycles)
 
 
 def _room() -> int:
