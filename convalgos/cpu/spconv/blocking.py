@@ -157,29 +157,44 @@ class SparseBlocking:
         return (channels[:, None] + taps.ravel()).astype(np.int32)
 
 
-@cached_by_threads(256)
-def sparse_blocking(problem: ConvProblem, sharing: int, shifted: bool) -> SparseBlocking:
-    """The cut of a problem.
+@cached_by_threads(1024)
+def sparse_blocking(problem: ConvProblem, sharing: int, shifted: bool, parts: int) -> SparseBlocking:
+    """The cut of a problem whose rows are taken in so many parts.
 
     Args:
         sharing: filters that share the positions of their non-zero weights: 1, 2, 4 or 8.
+        shifted: whether each column of the kernel has a copy of its own.
     """
-    flat = problem.is_plain_product
-    p = in_a_row(problem, (1, 1, math.prod(problem.spatial))) if flat else problem.as_3d
+    p = flat_rows(problem)
     lanes, threads = simd.lanes(p.itemsize), plan_threads()
     most = max(MOST_VECTORS[vector_bytes()].values()) * lanes
     _, height, width = p.spatial_out
-    columns = -(-width // -(-width // most))
-    columns = width if columns == width else -(-columns // lanes) * lanes
+    columns = width if parts == 1 else -(-width // parts // lanes) * lanes
     pitch = _pitch(p, columns, lanes) if shifted else columns + p.kernel_extent[2] - 1
     rows = max(1, min(height, most // pitch))
     rows = -(-height // -(-height // rows))
     cut = SparseBlocking(p, sharing, (rows, columns), pitch, shifted, 1)
     blocks = p.N * p.groups * math.prod(cut.blocks)
-    parts = -(-cut.tiles * sharing * cut.sums_row * p.itemsize // int(SUMS * cache_sizes()[1]))
-    if blocks % threads and blocks < THREAD_UNITS * threads:
-        parts = max(parts, threads)
-    return SparseBlocking(p, sharing, (rows, columns), pitch, shifted, min(parts, cut.tiles))
+    of_filters = -(-cut.tiles * sharing * cut.sums_row * p.itemsize // int(SUMS * cache_sizes()[1]))
+    listed = p.density * math.prod(p.w_shape) * (p.itemsize + 4)
+    if (blocks % threads and blocks < THREAD_UNITS * threads) or listed > SUMS * cache_sizes()[1]:
+        of_filters = max(of_filters, threads)
+    return SparseBlocking(p, sharing, (rows, columns), pitch, shifted, min(of_filters, cut.tiles))
+
+
+def flat_rows(problem: ConvProblem) -> ConvProblem:
+    """The 3-D view; the pixels of a plain product are one long row."""
+    flat = (1, 1, math.prod(problem.spatial))
+    view: ConvProblem = in_a_row(problem, flat) if problem.is_plain_product else problem.as_3d
+    return view
+
+
+def row_parts(problem: ConvProblem) -> list[int]:
+    """Into how many parts rows may be cut: long ones so that a block holds several rows, too."""
+    lanes = simd.lanes(problem.itemsize)
+    most = max(MOST_VECTORS[vector_bytes()].values()) * lanes
+    width = flat_rows(problem).spatial_out[2]
+    return sorted({-(-width // most), *(-(-width // n) for n in (8 * lanes, 4 * lanes, 2 * lanes))})
 
 
 def _pitch(p: ConvProblem, columns: int, lanes: int) -> int:

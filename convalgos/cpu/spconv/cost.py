@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from convalgos.core.machine import vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.sparsity import pattern_of
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads
-from convalgos.cpu.spconv.blocking import MOST_VECTORS, SparseBlocking, sparse_blocking
+from convalgos.cpu.spconv.blocking import MOST_VECTORS, SparseBlocking, row_parts, sparse_blocking
 from convalgos.cpu.vectors import simd
 
 DENSE = 0.82  # of the peak, reached by dense sums in registers; as below
@@ -23,12 +25,15 @@ COPY = 4.0  # to copy a vector of the input
 
 @cached_by_threads(256)
 def best_blocking(problem: ConvProblem) -> SparseBlocking:
-    """The cut that takes the fewest cycles: with or without a copy of the input for each column."""
+    """The cut that takes the fewest cycles: with or without a copy of the input for each column, and with
+    whole or shorter rows."""
     sharing = sharing_filters(problem)
-    shifted = sparse_blocking(problem, sharing, True)
-    if problem.kernel[-1] == 1 or problem.stride[-1] > 1:
-        return shifted
-    return min(shifted, sparse_blocking(problem, sharing, False), key=sparse_cycles)
+    forms = (True,) if problem.kernel[-1] == 1 or problem.stride[-1] > 1 else (True, False)
+    cuts = (
+        sparse_blocking(problem, sharing, shifted, parts)
+        for shifted, parts in product(forms, row_parts(problem))
+    )
+    return min(cuts, key=sparse_cycles)
 
 
 def sharing_filters(problem: ConvProblem) -> int:

@@ -16,12 +16,12 @@ from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.layout.strides import first_output
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, ir, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_bytes, ir, pointer
 
 ARGUMENTS = arguments(
     "size block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups parts "
     "tiles sharing chunk chunks tasks x_n x_c depth height width "
-    "stride_d stride_h stride_w pad_d pad_h pad_w dilation_d dilation_w taps_d copies beside "
+    "stride_d stride_h stride_w pad_d pad_h pad_w dilation_d dilation_w taps_d copies beside reach_h reach_w "
     "phases phase_count pitch copied plane channel runs run sums_row input_bytes scratch_stride stream y_n "
     "y_k copy_rows store_rows sum_sparse_tiles"
 )
@@ -147,6 +147,22 @@ def read_chunk(
 
 
 @jit.helper
+def fetch_chunk(a: Any, x: int, channels: int, o: int, p: int, q: int, rows: int, columns: int) -> None:
+    """Ask for the input that `read_chunk` will read, into the second cache."""
+    first = max(0, p * a.stride_h - a.pad_h)
+    end = min(a.height, (p + rows - 1) * a.stride_h - a.pad_h + a.reach_h)
+    left = max(0, q * a.stride_w - a.pad_w)
+    width = min(a.width, (q + columns) * a.stride_w + a.reach_w - a.pad_w) - left
+    for c in range(channels):
+        for t in range(a.taps_d):
+            d = o * a.stride_d - a.pad_d + t * a.dilation_d
+            if 0 <= d < a.depth:
+                plane = x + (c * a.x_c + d * a.height * a.width + left) * a.size
+                for h in range(first, end):
+                    fetch_bytes(8, 8, 0, plane + h * a.width * a.size, width * a.size)
+
+
+@jit.helper
 def find_lists(a: Any) -> tuple[int, int]:
     """Addresses of the offsets and of the weights of all lists, in what `filters.pack_lists` made."""
     lists = a.groups * a.tiles * a.chunks
@@ -157,7 +173,8 @@ def find_lists(a: Any) -> tuple[int, int]:
 
 @jit.specialise
 def sum_sparse() -> Callable[..., None]:
-    """Groups x images x blocks x parts of the filters, in this order, dealt to the tasks. For each:
+    """Groups x parts of the filters x images x blocks, in this order, dealt to the tasks: so the lists of a
+    part are found in the second cache again. For each:
 
     1. find the block of pixels and the part of the filters;
     2. for each chunk of the channels, copy its input;
@@ -173,14 +190,18 @@ def sum_sparse() -> Callable[..., None]:
         total = a.groups * blocks * a.parts
         offsets, weights = find_lists(a)
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            group, part = item // (blocks * a.parts), item % a.parts
-            n, o, p, q = first_output(a, item // a.parts % blocks)
+            group, part = item // (blocks * a.parts), item // blocks % a.parts
+            n, o, p, q = first_output(a, item % blocks)
             rows, columns = min(a.block_p, a.p - p), min(a.block_q, a.q - q)
             first, end = a.tiles * part // a.parts, a.tiles * (part + 1) // a.parts
             for chunk in range(a.chunks):
                 c = chunk * a.chunk
                 x = a.x + (n * a.x_n + (group * a.channels + c) * a.x_c) * a.size
                 read_chunk(a, x, min(a.chunk, a.channels - c), o, p, q, rows, columns, scratch)
+                if chunk + 1 < a.chunks:
+                    further = x + a.chunk * a.x_c * a.size
+                    more = min(a.chunk, a.channels - c - a.chunk)
+                    fetch_chunk(a, further, more, o, p, q, rows, columns)
                 lists = a.w + ((group * a.tiles + first) * a.chunks + chunk) * 8
                 call(
                     a.sum_sparse_tiles,
