@@ -22,7 +22,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.dwconv.byte_plan import WORD_BYTES, BytePlan, ByteWeights, way
+from convalgos.cpu.dwconv.byte_plan import WORD_BYTES, BytePlan, ByteWeights, not_here, way
 from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.row_words import PIXELS, USUAL, sums_of_channel_words
 from convalgos.cpu.dwconv.row_words_driver import ROW_WORD_FIELDS, WORD_BAND, sum_row_words
@@ -191,7 +191,7 @@ class RowWords(Algorithm):
         return "words"
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        return super().why_not(problem) or _unsuited(problem)
+        return super().why_not(problem) or not_here() or _unsuited(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = word_bands(problem)

@@ -22,7 +22,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.compile import code_generation
-from convalgos.cpu.dwconv.byte_plan import MOST_PARTS, WORD_BYTES, BytePlan, ByteWeights, way
+from convalgos.cpu.dwconv.byte_plan import MOST_PARTS, WORD_BYTES, BytePlan, ByteWeights, not_here, way
 from convalgos.cpu.dwconv.byte_rows import COPIED, LOADED, TURNED, place_rows_of_band
 from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.window_driver import WINDOW_FIELDS, sum_window_bands
@@ -35,9 +35,9 @@ MOST_CHANNELS = 32  # of a group
 # Cycles of a thread; Xeon (Granite Rapids) with AVX-512
 ROW, ROW_VECTOR = 3, 2  # to place a row, and each vector of it
 GROUP, FILTERS = 80, 20  # to begin with the groups that are placed at once, and with some filters of each
-TURN = 0.25  # of a byte of channels_last
+TURN = 0.3  # of a byte of channels_last
 LOAD = 0.85  # of a vector for a tap: most cross cache lines
-STORE, STORE_WORDS = 3.2, 3  # to finish and to store a vector
+STORE, STORE_WORDS = 2.6, 3  # to finish and to store a vector
 TILE = 5  # to begin a tile
 
 # --- plan ------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def window_cycles(cut: WindowTiling, way: int) -> float:
         cycles += bands * squares * TURN
     products = 0.5 if way == VNNI else 2.5
     for filters in filter_counts(p.gemm_n, cut.filters):
-        of_tap = max(LOAD * vectors, filters * vectors * products) + filters / 2
+        of_tap = max(LOAD * vectors, filters * vectors * products)
         stored = filters * vectors * (STORE if p.y_dtype in ("int8", "uint8") else STORE_WORDS)
         cycles += tiles * (len(cut.offsets) * of_tap + stored + TILE) + bands * len(rows) * FILTERS
     return cycles
@@ -131,7 +131,7 @@ class Windows(Algorithm):
     dtypes: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        return super().why_not(problem) or _unsuited(problem)
+        return super().why_not(problem) or not_here() or _unsuited(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = window_tiling(problem)

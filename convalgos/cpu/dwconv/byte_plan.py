@@ -119,3 +119,10 @@ def way() -> int:
     wide = simd.lanes(4) >= 16
     vnni = code_generation.has("avx512vnni") if wide else code_generation.has("avxvnni")
     return VNNI if vnni else PAIRS
+
+
+def not_here() -> str | None:
+    """Why this processor does not run such kernels, or None."""
+    if code_generation.processor()[0].startswith(("x86", "i386", "i686")):
+        return None
+    return "packs sums to bytes by instructions of x86 processors"
