@@ -121,6 +121,8 @@ class Quantization:
             ValueError: an activation that is no limit of integers; a multiplier beyond float32.
         """
         if problem.y_dtype == "int32":
+            if activation is not None and activation.name != "relu":
+                raise ValueError(f"activation={activation.name!r} must be None or 'relu' where y is of int32")
             return None
         with np.errstate(over="ignore"):
             product = np.float32(self.x_scale) * np.asarray(self.w_scale, np.float32)

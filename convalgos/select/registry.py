@@ -132,7 +132,7 @@ def converted(precision: str) -> tuple[Algorithm, ...]:
 
 
 def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, ...], ...]:
-    """Those of `ways` that compute the direction of a problem, together those of one class."""
+    """Those of `ways` that compute the direction of a problem, together those of one class and types."""
     key, listed = (device, problem.direction, _may_reorder(problem, device)), algorithms()
     known, found = _families.get(key, ((), ()))
     if known is not listed:
@@ -142,9 +142,10 @@ def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, 
 
 
 def _by_class(algorithms: Iterable[Algorithm]) -> tuple[tuple[Algorithm, ...], ...]:
-    found: dict[type, list[Algorithm]] = {}
+    """Of one class and of the same types: what computes a gradient by others is of the types of these."""
+    found: dict[tuple[type, tuple[str, ...]], list[Algorithm]] = {}
     for algorithm in algorithms:
-        found.setdefault(type(algorithm), []).append(algorithm)
+        found.setdefault((type(algorithm), algorithm.dtypes), []).append(algorithm)
     return tuple(map(tuple, found.values()))
 
 

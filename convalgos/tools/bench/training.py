@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 from convalgos.core.errors import Unsupported
@@ -226,7 +225,11 @@ def _try_pass(check: AccuracyCheck) -> tuple[PassResult, Call | None]:
         plan = choose.explained(ranking, here.name)
         first, second = here.put(check.x), here.put(check.w)
         result = here.unwritten(problem.array_shapes[2], check.x.dtype)
-        call = partial(plan, first, second, out=result)
+
+        def call() -> Any:
+            """A step: small filters that did not change since would be found prepared."""
+            return plan(first, plan.prepare(second), out=result)
+
         call()
         error = check.error(result)
     except Unsupported as reason:
