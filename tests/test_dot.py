@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from narrow_vectors import run_on_haswell
 
+import convalgos as ca
 from convalgos import ConvProblem
+from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dot import ALGORITHMS, Dot
 from convalgos.cpu.gemm.word_blocking import word_blocking
-from convalgos.cpu.reference import Reference, reference
+from convalgos.cpu.reference import Reference, reference, reference_backward_data
 from convalgos.testing import check
 
 BY_NAME = {a.instructions: a for a in ALGORITHMS}
@@ -118,6 +120,21 @@ def test_bfloat16(name):
         assert wide < bound / 50
         for kind in ("integers", "reals"):
             assert check(algorithm, algorithm.computed(problem), kind) * bound < wide
+
+
+def test_gradient_of_bfloat16():
+    """dx without a stride by the forward pass, exactly on small integers; with one it says no."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dot("amx", "bfloat16")
+    rng = np.random.default_rng(0)
+    problem = ConvProblem.parse("n2 c24 h9 w14 k40 r3 s3 p1 bfloat16 backward_data")
+    assert ca.plan(problem).algorithm == "cpu.dot.amx"
+    dy, w = (rng.integers(-4, 5, s).astype(ml_dtypes.bfloat16) for s in (problem.y_shape, problem.w_shape))
+    plan = ca.plan(problem, algorithm="cpu.dot.amx")
+    expected = reference_backward_data(problem, dy, w).astype(ml_dtypes.bfloat16)
+    assert np.array_equal(plan(dy, plan.prepare(w)), expected)
+    with pytest.raises(Unsupported, match="phases of a stride in float32"):
+        ca.plan(problem.replace(stride=2, x_shape=(2, 24, 18, 28)), algorithm="cpu.dot.amx")
 
 
 def test_bfloat16_to_float32():

@@ -35,7 +35,7 @@ from convalgos.cpu.gemm.word_product import WordProduct
 from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, by_name
-from convalgos.cpu.runtime.threads import SingleThreaded, worth_sharing
+from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors.requantise import STEP_FIELDS
 
 SHOWN = 0.5  # of the time in which x, w and y are moved, which the sums do not hide
@@ -155,7 +155,7 @@ class BrainDotPlan(Plan):
 
 
 @dataclass(frozen=True)
-class Dot(SingleThreaded, Algorithm):
+class Dot(Algorithm):
     instructions: str  # amx, vnni, brain, pairs
 
     family: ClassVar[str] = "cpu.dot"

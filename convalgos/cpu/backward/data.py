@@ -63,6 +63,11 @@ class BackwardData(ByForward):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys((*self.inner.needs, "llvmlite")))
 
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if problem.dtype in HALF_DTYPES and not problem.is_empty and not is_whole(problem):
+            return "interleaves phases of a stride in float32 and float64 only"
+        return super().why_not(problem)
+
     def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [p.forward for p in self.subproblems(problem) if p.forward]
 

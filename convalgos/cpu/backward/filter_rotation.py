@@ -29,6 +29,8 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
     """
     if not phases:  # all of dx is zero: what taps reach is padding
         return []
+    if w.itemsize < 4:  # the kernel moves elements of 4 and 8 bytes
+        return [phase.filter(w, groups).copy() for phase in phases]
     filters, channels, *kernel = w.shape
     elements = np.arange(math.prod(kernel)).reshape(kernel)
     found, tables = [], []
