@@ -24,7 +24,14 @@ from convalgos.cpu.vectors import simd
 NAME = "reordered"  # the last word of the ids
 BYTES = {"float32": 4, "float64": 8}  # of an element, of the maps that reorders move
 # Families that bring either layout into vectors of channels: they take as long in both, and gain nothing.
-EITHER = ("cpu.winograd", "cpu.fft_tiles", "cpu.reference", "cpu.sparse")
+EITHER = (
+    "cpu.winograd",
+    "cpu.winograd.half",
+    "cpu.winograd.int16",
+    "cpu.fft_tiles",
+    "cpu.reference",
+    "cpu.sparse",
+)
 
 
 def is_promising(problem: ConvProblem) -> bool:
