@@ -164,7 +164,7 @@ class DirectPlan(KernelPlan):
 # --- forms -----------------------------------------------------------------------------------
 
 
-class Form(Protocol):
+class DirectForm(Protocol):
     """One of the ways in which the sums are made."""
 
     def seconds(self, problem: ConvProblem, machine: Machine) -> float:
@@ -250,7 +250,7 @@ class TabledBlocks:
 FEW_OUTPUTS, NEIGHBOURS, BLOCKS = FewOutputs(), Neighbours(), TabledBlocks()
 
 
-def direct_form(problem: ConvProblem) -> Form:
+def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS

@@ -71,6 +71,7 @@ class SpectralBoxSchedule(BoxSchedule):
     team_targets: ClassVar = (4, 8, 16, 24, 32)
     transform_speed: ClassVar = TRANSFORM
     shown: ClassVar = SHOWN
+    filters_apart: ClassVar = False
     least_flops: ClassVar = 3 / PRODUCT  # half of the points of a tile, with three products each
 
     @property

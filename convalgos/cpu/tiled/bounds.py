@@ -68,9 +68,10 @@ class Bounds:
         moved = (points * self._point + h * w * self._output) * byte
         computed = self._blocks * whole.transforming(points, self._machine)
         products = (tiles + self._waiting) * whole.products_of(h, w) * self._product
-        filters = points * self._filter  # bytes
-        read = reading_seconds(filters, filters / whole.threads, filters, self._machine)
-        products = math.hypot(products, read)
+        if whole.filters_apart:
+            filters = points * self._filter  # bytes
+            read = reading_seconds(filters, filters / whole.threads, filters, self._machine)
+            products = math.hypot(products, read)
         calls = high * h * self._row + points * self._call
         return self._fixed + products + tiles * (moved + computed) + calls
 

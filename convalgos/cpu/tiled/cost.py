@@ -44,6 +44,7 @@ class BoxSchedule(BoxSizes):
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
     transform_speed: ClassVar[float] = TRANSFORM
     shown: ClassVar[float] = SHOWN
+    filters_apart: ClassVar[bool] = True  # counted by what they take to be read, not in efforts
     least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
 
     @cached_attribute
