@@ -48,8 +48,6 @@ def search(
 
     def wait(algorithms: tuple[Algorithm, ...], forms: tuple[ConvProblem, ...]) -> None:
         for algorithm in algorithms:
-            if problem.dtype in HALF_DTYPES:  # some of a family compute it as it is, others in float32
-                forms = algorithm.forms(problem)
             least = algorithm.least(forms[-1], machine)
             if len(forms) > 1:
                 least = min(least, algorithm.least(forms[0], machine))

@@ -7,7 +7,18 @@ from itertools import product
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import winograd_int16
+from convalgos.cpu.compile import code_generation
+from convalgos.cpu.dwconv import (
+    byte_plan,
+    byte_rows,
+    byte_turns,
+    row_words,
+    row_words_driver,
+    window_driver,
+    window_sums,
+)
 from convalgos.cpu.layout import byte_pixels
+from convalgos.cpu.runtime import quantise
 from convalgos.cpu.tiled import integer_transforms, row_products
 from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.cpu.vectors import microkernel, simd
@@ -18,6 +29,10 @@ Listed = tuple[Callable[..., int], tuple[int, ...]]  # a factory and what it is 
 def integer_kernels() -> Iterator[Listed]:
     """Those of all algorithms of integers."""
     yield from _of_tiles()
+    yield from _of_windows()
+    yield from _of_channel_words()
+    for factory in (quantise.range_of, quantise.bytes_of_floats):
+        yield factory, (simd.lanes(4),)
 
 
 def _of_tiles() -> Iterator[Listed]:
@@ -35,3 +50,27 @@ def _of_tiles() -> Iterator[Listed]:
     for vectors, most in microkernel.REGISTER_TILES[vector_bytes()].items():
         for rows in range(1, most + 1):
             yield row_products.sum_pairs, (words, rows, vectors, int(sums_words()))
+
+
+def _of_windows() -> Iterator[Listed]:
+    """Of `cpu.windows`: kernel columns in words."""
+    lanes, way = simd.lanes(4), byte_plan.way()
+    yield window_driver.sum_window_bands, ()
+    for placing in (byte_rows.LOADED if lanes >= 16 else byte_rows.COPIED, byte_rows.TURNED):
+        yield byte_rows.place_rows_of_band, (lanes, placing)
+    for factory in (byte_turns.turn_bytes, byte_turns.turn_words):
+        yield factory, (lanes,)
+    tiles = ((1, 4), (1, 8), (2, 4), (4, 4))  # filters, vectors
+    for (filters, vectors), step, kind in product(tiles, (1, 2, 4), byte_plan.KINDS.values()):
+        of_bytes = kind in (window_sums.SIGNED, window_sums.UNSIGNED)
+        compress = lanes >= 16 and (not of_bytes or code_generation.has("avx512vbmi2"))
+        yield window_sums.sums_of_windows, (lanes, filters, vectors, step, way, kind, int(compress))
+
+
+def _of_channel_words() -> Iterator[Listed]:
+    """Of `cpu.depthwise.words`: kernel rows in words, channels in lanes."""
+    lanes, way = simd.lanes(4), byte_plan.way()
+    yield row_words_driver.sum_row_words, (lanes,)
+    rows = (*row_words.USUAL, (0, 0, 0))
+    for pixels, row, kind in product(row_words.PIXELS, rows, byte_plan.KINDS.values()):
+        yield row_words.sums_of_channel_words, (lanes, pixels, *row, way, kind)
