@@ -21,8 +21,9 @@ OF_FLOATS = ("answers", "figures", "not_a_number", "arrays_as_they_come", "repea
 
 def promised(algorithm, promise):
     """Whether a check is of types that an algorithm computes."""
-    if promise == "integers":
-        return bool({"int8", "uint8"} & set(algorithm.dtypes))
+    for name, dtypes in (("integers", {"int8", "uint8"}), ("binary", {"binary"})):
+        if promise == name:
+            return bool(dtypes & set(algorithm.dtypes))
     return promise not in OF_FLOATS or "float32" in algorithm.dtypes
 
 

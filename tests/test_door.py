@@ -179,7 +179,7 @@ def test_arrays_without_a_batch():
     ("dtype", "told"),
     [
         ("int64", r"give x\.astype\('float32'\), or 'float64'.*; ca.signal.convolve computes integers"),
-        ("uint8", r"x\.astype\('float32'\).*ca.signal.convolve"),
+        ("uint16", r"x\.astype\('float32'\).*ca.signal.convolve"),
         ("bool", r"x\.astype\('float32'\)"),
         ("complex64", "real and the imaginary parts.*ca.signal.convolve, which takes complex"),
         ("longdouble", "must be one of float32, float64"),

@@ -6,7 +6,6 @@ from narrow_vectors import run_on_haswell
 
 import convalgos as ca
 from convalgos import ConvProblem
-from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dot import ALGORITHMS, Dot

@@ -201,7 +201,8 @@ def test_the_shell_completes_suites_ids_peers_and_devices():
     ]
     assert "cpu.winograd" in completed(["explain", "--deny"], "cpu.w")
     assert completed(["bench", "--peers"], "scipy,tor") == [
-        "scipy,torch", "scipy,torch.channels_first", "scipy,torch.channels_last",
+        "scipy,torch", "scipy,torch.channels_first", "scipy,torch.channels_last", "scipy,torch.x86",
+        "scipy,torch.onednn",
     ]  # fmt: skip
     assert completed(["bench", "--device"], "cu") == ["cuda", "cuda:0"]
     (item,) = BashComplete(main, {}, "convalgos", "_CONVALGOS_COMPLETE").get_completions(["bench"], "./mod")

@@ -183,6 +183,6 @@ def test_lines_of_headers_and_sources_keep_their_numbers():
     mark = max(i for i in range(at) if lines[i].startswith("#line"))
     number = int(lines[mark].split()[1]) + at - mark - 1
     assert (
-        source_text(Build.of("direct.cu")).count("#pragma once") == 3
-    )  # ptx, common and register_tile, once each
+        source_text(Build.of("direct.cu")).count("#pragma once") == 5
+    )  # ptx, common, register_tile, eight_bits and integers, once each
     assert source("direct.cu").splitlines()[number - 1] == lines[at]

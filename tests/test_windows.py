@@ -31,7 +31,7 @@ OF_CHANNELS = (
 OLD = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2"}
 
 
-def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.windows"):
+def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.depthwise.windows"):
     """How many outputs differ from the definition."""
     p = ca.ConvProblem.parse(f"{text} int8 w_{w_dtype} y_{y_dtype}")
     rng = np.random.default_rng(0)

@@ -143,7 +143,7 @@ class Plan(Tabular, ABC):
             tell(self.problem)
         if (
             self._quick is not None and type(x) is np.ndarray and residual is None
-            and (activation is None or activation == "relu")
+            and (activation is None or (type(activation) is str and activation == "relu"))
         ):  # fmt: skip
             known: Any = w
             if type(w) is np.ndarray and self._where is not None:

@@ -3,7 +3,7 @@
 Pixels of a block of channels are copied once, with their border, to whole vectors; those of four rows are
 interleaved to words, of which one instruction sums four products. Outputs of a row stay in registers over the
 whole kernel. Reads and writes channels_last as it is; channels_first is turned by squares of bytes. Wins on
-channels_last and on small maps; `cpu.windows` wins on wide channels_first maps.
+channels_last and on small maps; `cpu.depthwise.windows` wins on wide channels_first maps.
 
 Source: the depthwise scheme of Zhang, Lo and Lu (AAAI 2020), with words in the place of floats.
 """

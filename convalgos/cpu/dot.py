@@ -200,7 +200,7 @@ class Dot(Algorithm):
 
     def error_bound(self, problem: ConvProblem) -> float:
         if problem.dtype != "bfloat16":
-            return error_of_sums(problem)
+            return 2 * problem.eps  # of the output step, in float32
         rounded = problem.eps if problem.y_dtype == "bfloat16" else 0.0
         return rounded + error_of_sums(problem.replace(dtype="float32", y_dtype="float32"))
 

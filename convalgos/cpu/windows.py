@@ -127,7 +127,7 @@ def filter_counts(filters: int, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Windows(Algorithm):
-    family: ClassVar[str] = "cpu.windows"
+    family: ClassVar[str] = "cpu.depthwise.windows"
     dtypes: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
     def why_not(self, problem: ConvProblem) -> str | None:

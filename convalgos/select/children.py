@@ -95,6 +95,7 @@ def _least(planner: ChildPlanner, problem: ConvProblem) -> float:
         (family[0].least_of_all(form, machine) if len(family) > 1 else 0.0, family, form)
         for family in registry.ways_by_family(problem, device)
         for form in family[0].forms(problem)
+        if family[0].takes(form)
     ]
     least = math.inf
     for of_all, family, form in sorted(bounds, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""The driver of `cpu.windows`: bands of maps, their rows with padding, and the sums of all filters."""
+"""The driver of `cpu.depthwise.windows`: bands of maps, their padded rows, and sums of all filters."""
 
 from __future__ import annotations
 

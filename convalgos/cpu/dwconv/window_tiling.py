@@ -1,4 +1,4 @@
-"""How maps of bytes are cut into bands for `cpu.windows`, and where the rows of a band lie."""
+"""How maps of bytes are cut into bands for `cpu.depthwise.windows`, and where the rows of a band lie."""
 
 from __future__ import annotations
 

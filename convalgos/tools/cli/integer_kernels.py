@@ -53,7 +53,7 @@ def _of_tiles() -> Iterator[Listed]:
 
 
 def _of_windows() -> Iterator[Listed]:
-    """Of `cpu.windows`: kernel columns in words."""
+    """Of `cpu.depthwise.windows`: kernel columns in words."""
     lanes, way = simd.lanes(4), byte_plan.way()
     yield window_driver.sum_window_bands, ()
     for placing in (byte_rows.LOADED if lanes >= 16 else byte_rows.COPIED, byte_rows.TURNED):
