@@ -132,7 +132,7 @@ def test_gradient_of_bfloat16():
     plan = ca.plan(problem, algorithm="cpu.dot.amx")
     expected = reference_backward_data(problem, dy, w).astype(ml_dtypes.bfloat16)
     assert np.array_equal(plan(dy, plan.prepare(w)), expected)
-    with pytest.raises(Unsupported, match="phases of a stride in float32"):
+    with pytest.raises(ca.Unsupported, match="phases of a stride in float32"):
         ca.plan(problem.replace(stride=2, x_shape=(2, 24, 18, 28)), algorithm="cpu.dot.amx")
 
 
