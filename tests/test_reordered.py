@@ -128,7 +128,7 @@ def test_elements_of_other_sizes_are_left_alone():
     layer = ca.ConvProblem.parse("n1 c3 h9 w9 k8 r3 s3 channels_last int8")
     assert not is_promising(layer)
     assert [a.why_not(layer) for a in between_reorders("forward") if a.inner.why_not(layer.relaid) is None]
-    with pytest.raises(ca.Unsupported, match="changes the layout of float32 and float64 only"):
+    with pytest.raises(ca.Unsupported, match="moves maps of float32 and float64 only"):
         Reordered(find_algorithm("cpu.winograd.int16.f2x3")).serve(layer)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ LARGEST = 2.0**30  # of a bias in units of the sums
 W_LEVELS = 127  # of a filter, on either side of 0
 
 
+@lru_cache(256)
 def converted_problem(problem: ConvProblem, precision: str) -> ConvProblem:
     """The problem of what is computed in the place of a float32 one."""
     if precision == "int8":

@@ -68,8 +68,6 @@ class Reordered(ByForward):
         return [problem.relaid]
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        if problem.itemsize < 4 or problem.sums_integers:
-            return "changes the layout of float32 and float64 only"
         if reason := self.inner.why_not(problem if problem.is_empty else problem.relaid):
             return reason
         if problem.dtype not in BYTES or problem.y_dtype not in BYTES:

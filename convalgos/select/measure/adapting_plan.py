@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import plan_cache
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import Unsupported
 from convalgos.core.interference import Meter
@@ -150,9 +151,9 @@ class AdaptingPlan(Plan):
         return self._forms(w, None)
 
     def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
-        if quantization is None:
-            return super()._in_own_form(w)
-        self._shared.first.plan.prepare(w, quantization)  # refuses what is wrong here and now
+        if quantization is None or self.problem.dtype not in INTEGERS:
+            return super()._in_own_form(w, quantization)
+        quantization.checked(self.problem).output(self.problem, None)  # refuses what is wrong here and now
         return PreparedFilter(self._key, self._forms(w, quantization))
 
     def _forms(self, w: np.ndarray, quantization: Quantization | None) -> FilterForms:

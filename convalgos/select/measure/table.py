@@ -242,9 +242,8 @@ class _FirstRuns:
 
     def run(self, progress: Progress) -> None:
         check, backend, candidates = self._check, self._check.backend, self._ranking.candidates
-        y = backend.empty(
-            check.problem.array_shapes[2], result_dtype(check.problem)
-        )  # of all, one after the other
+        problem = check.problem
+        y = backend.empty(problem.array_shapes[2], result_dtype(problem))  # of all, one after the other
         arrays = backend.put(check.x), backend.put(check.w), y
         time.sleep(backend.idle)
         for turn, candidate in enumerate(candidates):
