@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import convalgos as ca
+from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime import array_calls
 
 PROBLEM = ca.ConvProblem.parse("n2 c3 h5 w4 k7 r2 s3")
@@ -119,15 +120,58 @@ def test_fields_of_arrays_are_tried_before_they_are_read(monkeypatch):
     assert np.array_equal(plan(X, PREPARED), EXPECTED)
 
 
-def test_threads_share_a_plan():
-    images = [X * (i + 1) for i in range(4)]
-    wrong = []
+OF_INTEGERS = {  # in place, and reread as another problem
+    "cpu.depthwise.words": "n2 c5 h5 w4 k5 r3 s3 p1 groups5 channels_last",
+    "cpu.depthwise.windows": "n1 c4 h5 w4 k6 r3 s3 groups2",
+    "cpu.dot.pairs": "n2 c3 h5 w4 k7 r2 s3",
+    "cpu.dot.vnni": "n3 c4 h2 w2 k7 r2 s2",
+}
+
+
+@pytest.mark.parametrize("algorithm", OF_INTEGERS)
+@pytest.mark.parametrize("y_dtype", ["uint8", "float32", "int32"])
+def test_integers_take_it(algorithm, y_dtype):
+    problem = ca.ConvProblem.parse(f"{OF_INTEGERS[algorithm]} int8 w_int8 y_{y_dtype} per_channel")
+    scale = RNG.uniform(0.5, 1.5, problem.K).astype("f4")
+    zero = 7 if y_dtype == "uint8" else 0
+    step = Quantization(0.5, -3, scale, [i % 3 for i in range(problem.K)], 99.0, zero)
+    x, w = (RNG.integers(-128, 128, s).astype("i1") for s in problem.array_shapes[:2])
+    bias = RNG.integers(-5000, 5000, problem.K).astype("i4")
+    plan, judge = ca.plan(problem, algorithm=algorithm), ca.plan(problem, algorithm="cpu.reference")
+    prepared, known = plan.prepare(w, step), judge.prepare(w, step)
+    y = np.zeros(problem.array_shapes[2], y_dtype)
+    for added, relu in ((None, False), (bias, True), (bias, False), (None, True), (None, False)):
+        left = relu and y_dtype == "int32"
+        assert plan._quick(x, prepared.data, y, added, relu) is (None if left else y)
+        activation = "relu" if relu else None
+        expected = judge(x, known, bias=added, activation=activation)
+        assert left or np.array_equal(y, expected)
+        assert np.array_equal(plan(x, prepared, bias=added, activation=activation), expected)
+        strided = np.repeat(x, 2, axis=-1)[..., ::2]  # by the way that Python takes
+        assert np.array_equal(plan(strided, prepared, bias=added, activation=activation), expected)
+    for wrong in (x.view("u1"), x.astype("f4"), x[:, :1].copy()):
+        assert plan._quick(wrong, prepared.data, y, None, False) is None
+    for wrong in (bias.astype("i8"), bias.astype("f4"), bias[:1]):
+        assert plan._quick(x, prepared.data, y, wrong, False) is None
+    with pytest.raises(TypeError, match="bias has dtype float32"):
+        plan(x, prepared, bias=bias.astype("f4"))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i1"])
+def test_threads_share_a_plan(dtype):
+    images = [(X * (i + 1)).astype(dtype) for i in range(4)]
+    plan, prepared, bias, wrong = PLAN, PREPARED, BIAS, []
+    if dtype == "i1":
+        plan = ca.plan(
+            PROBLEM.replace(dtype="int8", w_dtype="int8", y_dtype="int32"), algorithm="cpu.dot.pairs"
+        )
+        prepared, bias = plan.prepare(W.astype("i1")), BIAS.astype("i4")
 
     def run(i):
-        y = np.empty(PROBLEM.y_shape, "f4")
+        y = np.empty(PROBLEM.y_shape, bias.dtype)
         for _ in range(300):
-            y.fill(np.nan)
-            if not np.array_equal(PLAN(images[i], PREPARED, out=y, bias=BIAS), EXPECTED * (i + 1) + added):
+            y.fill(99)
+            if not np.array_equal(plan(images[i], prepared, out=y, bias=bias), EXPECTED * (i + 1) + added):
                 wrong.append(i)
 
     added = BIAS[:, None, None]

@@ -28,6 +28,13 @@ class IntegerFilter(NamedTuple):
     output: OutputStep | None  # of this call; None where y is the sums
     steps: dict[Activation | None, OutputStep | None]  # those that were asked for
     quantization: Quantization
+    ready: dict[Activation | None, Any]  # what a plan's calls keep of them
+
+    def activated(self, problem: ConvProblem, activation: Activation | None) -> IntegerFilter:
+        """With the output step of an activation."""
+        if activation not in self.steps:
+            self.steps[activation] = self.quantization.output(problem, activation)
+        return self._replace(output=self.steps[activation])
 
 
 class IntegerPlan(Plan):
@@ -61,10 +68,8 @@ class IntegerPlan(Plan):
     ) -> None:  # fmt: skip
         """activation: None, or an `Activation`, as `_output_step` hands it on."""
         if bias is not None or activation is not None:
-            if activation not in w.steps:
-                w.steps[activation] = w.quantization.output(self.problem, activation)
-            offset = w.offset if bias is None else w.offset + bias
-            w = w._replace(offset=offset, output=w.steps[activation])
+            w = w.activated(self.problem, activation)
+            w = w if bias is None else w._replace(offset=w.offset + bias)
         self.run_integers(x, w, y, workspace)
         if activation is not None and w.output is None:
             np.maximum(y, 0, out=y)
@@ -89,7 +94,7 @@ class IntegerPlan(Plan):
         p, zero_point = self.problem, quantization.w_zero_points(self.problem)
         offset, output = quantization.offset(p, w), quantization.output(p, None)
         pad, packed = int(quantization.x_zero_point), self.pack(w, zero_point)
-        return IntegerFilter(packed, pad, offset, zero_point, output, {None: output}, quantization)
+        return IntegerFilter(packed, pad, offset, zero_point, output, {None: output}, quantization, {})
 
 
 class RereadIntegerPlan(IntegerPlan):
@@ -99,12 +104,20 @@ class RereadIntegerPlan(IntegerPlan):
         super().__init__(problem, algorithm, inner.workspace_bytes)
         self._inner = inner
         self._shapes = inner.problem.array_shapes
+        self._quick, self._where = inner.quick_call(problem), inner._where
 
     def new_workspace(self) -> Any:
         return self._inner.new_workspace()
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> Any:
         return self._inner.pack(w.reshape(self._shapes[1]), w_zero_point)
+
+    def run(
+        self, x: np.ndarray, w: IntegerFilter, bias: np.ndarray | None, activation: Any, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        first, _, result = self._shapes
+        self._inner.run(x.reshape(first), w, bias, activation, y.reshape(result), workspace)
 
     def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
         first, _, result = self._shapes

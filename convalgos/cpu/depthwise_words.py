@@ -158,8 +158,7 @@ class RowWordsPlan(BytePlan):
             "w_block": p.kernel[0] * cut.words * p.kernel[2] * cut.block * WORD_BYTES[self._way],
             "sum": sums_of_channel_words(lanes, cut.pixels, *code, self._way, self._kind),
         }  # fmt: skip
-        self.set_record(ROW_WORD_FIELDS, values)
-        self._driver = sum_row_words(lanes)
+        self.use_driver(sum_row_words(lanes), ROW_WORD_FIELDS, values)
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> ByteWeights:
         """(blocks, parts, T, words, S, 4, halves, lanes): channels in the order of `interleaved_bytes`."""

@@ -23,10 +23,10 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.element_types import INTEGERS
-from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import OutputStep
 from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.gemm import word_outputs
 from convalgos.cpu.gemm.word_blocking import WordBlocking, word_blocking
@@ -34,12 +34,11 @@ from convalgos.cpu.gemm.word_cost import word_seconds
 from convalgos.cpu.gemm.word_product import WordProduct
 from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import CALL, by_name
+from convalgos.cpu.runtime.integer_record_plan import BEHIND, IntegerRecordPlan, RecordWorkspace
+from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import worth_sharing
-from convalgos.cpu.vectors.requantise import STEP_FIELDS
 
 SHOWN = 0.5  # of the time in which x, w and y are moved, which the sums do not hide
-BEHIND = 64  # elements behind those of the filters, which whole vectors may read
 
 # --- plans -----------------------------------------------------------------------------------
 
@@ -53,35 +52,16 @@ class WordFilter(NamedTuple):
     ones: np.ndarray | None  # the filter that sums windows
 
 
-class WordWorkspace:
-    """What a running call has for itself: the driver's record, scratch, and padded vectors of filters."""
+class IntegerDotPlan(IntegerRecordPlan):
+    new_scratch = staticmethod(aligned_zeros)  # what lies behind channels must be finite
 
-    def __init__(self, product: WordProduct, filters: int, scratch_bytes: int):
-        self.record = product.record.copy()
-        self.address = self.record.ctypes.data
-        self.arguments = by_name(self.record)
-        self.scratch = aligned_zeros(scratch_bytes, np.uint8)  # what lies behind channels must be finite
-        self.offset = aligned_zeros(filters + BEHIND, np.int32)
-        self.multiplier = aligned_zeros(filters + BEHIND, np.float32)
-        self.step = np.zeros(1, STEP_FIELDS)
-        self.arguments.scratch = self.scratch.ctypes.data
-        self.arguments.bias = self.offset.ctypes.data
-        self.arguments.multiplier = self.multiplier.ctypes.data
-        self.arguments.step = self.step.ctypes.data
-        self.output: Any = None  # whose multipliers these are
-
-
-class IntegerDotPlan(IntegerPlan):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: WordBlocking):
         form = word_outputs.output_form(True, problem.y_dtype, False)
         self._product = WordProduct(cut, form)
-        super().__init__(problem, algorithm, cut.scratch_bytes)
-        self._cut, self._parallel = cut, worth_sharing(problem)
-        self._shifts = problem.dtype == cut.engine.flips
-        self._address = jit.data_address()
-
-    def new_workspace(self) -> WordWorkspace:
-        return WordWorkspace(self._product, self.problem.K, self.workspace_bytes)
+        super().__init__(problem, algorithm, cut.scratch_bytes, self._product.tasks)
+        self._cut, self._shifts = cut, problem.dtype == cut.engine.flips
+        self._record, self._driver = self._product.record, self._product.driver
+        self._quick = self.quick_call(problem)
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> WordFilter:
         p, product = self.problem, self._product
@@ -103,25 +83,17 @@ class IntegerDotPlan(IntegerPlan):
         padded[: p.K] = zero
         return WordFilter(product.pack(w), padded, correction, product.ones(w.dtype))
 
-    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: WordWorkspace) -> None:
-        product, packed, filters = self._product, w.packed, self.problem.K
-        a = workspace.arguments
-        a.x, a.y, a.w = self._address(x), self._address(y), self._address(packed.w)
-        np.add(w.offset, packed.correction, out=workspace.offset[:filters])
-        if w.output is not None and workspace.output is not w.output:
-            workspace.multiplier[:filters] = w.output.multiplier
-            workspace.step[0] = w.output[1:]
-            workspace.output = w.output
-        a.pad = product.padding(w.pad)
-        a.one_tiles = 0
-        zero, shifted = packed.zero_points is not None, w.output is not None and w.output.before != 0
-        a.store_panel, a.store_last = product.stores(zero, shifted)
-        if zero:
-            a.zero_points, a.ones = self._address(packed.zero_points), self._address(packed.ones)
-            a.one_tiles, a.one_tile = product.sums(1, product.cut.together), product.sums(1, 1)
-        else:
-            a.one_tile = 0
-        jit.launch(product.driver, workspace.address, product.tasks, self._parallel)
+    def settings(self, packed: WordFilter, pad: int, output: OutputStep | None) -> dict[str, Any]:
+        product, zero = self._product, packed.zero_points is not None
+        panel, last = product.stores(zero, output is not None and output.before != 0)
+        found = {"w": packed.w, "pad": product.padding(pad), "store_panel": panel, "store_last": last}
+        if not zero:
+            return found | {"one_tiles": 0, "one_tile": 0}
+        sums = {"one_tiles": product.sums(1, product.cut.together), "one_tile": product.sums(1, 1)}
+        return found | {"zero_points": packed.zero_points, "ones": packed.ones} | sums
+
+    def correction(self, packed: WordFilter) -> np.ndarray:
+        return packed.correction
 
 
 class BrainDotPlan(Plan):
@@ -134,19 +106,21 @@ class BrainDotPlan(Plan):
         self._parallel = worth_sharing(problem)
         self._address = jit.data_address()
 
-    def new_workspace(self) -> WordWorkspace:
-        return WordWorkspace(self._product, self.problem.K, self.workspace_bytes)
+    def new_workspace(self) -> RecordWorkspace:
+        return RecordWorkspace(
+            self._product.record, aligned_zeros(self.workspace_bytes, np.uint8), self.problem.K
+        )
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:
         return self._product.pack(w.view(np.int16))
 
     def run(
         self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
-        workspace: WordWorkspace,
+        workspace: RecordWorkspace,
     ) -> None:  # fmt: skip
         a = workspace.arguments
         a.x, a.y, a.w = self._address(x), self._address(y), self._address(w)
-        workspace.offset.view(np.float32)[: self.problem.K] = 0 if bias is None else bias
+        workspace.starts.view(np.float32)[: self.problem.K] = 0 if bias is None else bias
         a.relu = activation is not None
         jit.launch(self._product.driver, workspace.address, self._product.tasks, self._parallel)
 

@@ -78,8 +78,7 @@ class WindowsPlan(BytePlan):
             "turn_out": (turn_bytes if self._of_bytes else turn_words)(lanes) if cut.last else 0,
             "sum_four": sum_four, "sum_two": sum_two, "sum_one": sum_one,
         }  # fmt: skip
-        self.set_record(WINDOW_FIELDS, values)
-        self._driver = sum_window_bands()
+        self.use_driver(sum_window_bands(), WINDOW_FIELDS, values)
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> ByteWeights:
         """(groups, some filters, parts of weights, taps, filters, 4); taps as in the table of offsets."""

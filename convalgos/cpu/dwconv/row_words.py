@@ -117,8 +117,9 @@ class _Finish:
                     bytes_.store_masked(value, v.pointer(a.y), to, bytes_.mask(a.channels))
             return
         if kind == SCALED:
+            low = v.broadcast(v.pointer(a.step), 1)
             sums = [
-                v.b.bitcast(requantise.scaled(v, s, by.multiplier), words.type)
+                requantise.scaled_words(v, s, by.multiplier, low)
                 for s, by in zip(sums, self.scaling, strict=True)
             ]
         for i, value in enumerate(quads(words, sums)):

@@ -130,7 +130,8 @@ class _Store:
             numbers = [requantise.requantised(v, s, by) for s in sums]
             return [woven_bytes(v, numbers, self.kind == SIGNED, self.step)]
         if self.kind == SCALED:
-            sums = [v.b.bitcast(requantise.scaled(v, s, multiplier), words.type) for s in sums]
+            low = v.broadcast(v.pointer(self.a.step), 1)
+            sums = [requantise.scaled_words(v, s, multiplier, low) for s in sums]
         return in_order(words, sums, self.step)
 
     def _store_run(self, kind: Integers, value: Any, to: Any, run: Any) -> None:

@@ -53,7 +53,7 @@ class _Filters:
         if self.form == SUMS:
             return sums
         if self.form == SCALED:
-            return v.b.bitcast(v.fmax(requantise.scaled(v, sums, self.by.multiplier), self.low), word.type)
+            return requantise.scaled_words(v, sums, self.by.multiplier, self.low)
         return requantise.requantised(v, sums, self.by)
 
 

@@ -28,11 +28,14 @@ LAID, WRITEABLE = 0x101, 0x400  # flags: C-contiguous and aligned; may be writte
 
 # What a plan takes and runs: addresses of (ndim,) sizes and of (count, 2) steps, which are (kernel, tasks).
 NAMES = (
-    "type dtype x_ndim x_sizes x_bytes y_ndim y_sizes y_bytes bias_sizes bias_bytes no_bias launch steps "
-    "count"
+    "type x_dtype x_ndim x_sizes x_bytes y_dtype y_ndim y_sizes y_bytes bias_dtype bias_sizes bias_bytes "
+    "no_bias launch steps count"
 )
 CALL = np.dtype([(name, np.int64) for name in NAMES.split()])
 X, W, Y, BIAS, RELU = range(5)  # words of the record of a run
+# What the filter and the output step of integers set: how many fields there are, where int32 are that sums
+# start from, and where (count, 2) words are: which of the record, and its value.
+COUNT, STARTS, FIELDS = range(3)
 
 _integer = external("PyNumber_AsSsize_t", 2)
 _release = external("PyEval_SaveThread", 0)
@@ -67,6 +70,27 @@ def overlap(one: int, one_bytes: int, other: int, other_bytes: int) -> bool:
     return one < other + other_bytes and other < one + one_bytes
 
 
+@jit.helper
+def taken_as_laid(c: Any, x: int, y: int, bias: int, none: int) -> bool:
+    """Whether x, y and a bias, which may be `none`, are laid as kernels read and write them, and apart."""
+    if not lies(x, c.type, c.x_dtype, c.x_ndim, c.x_sizes, LAID):
+        return False
+    if not lies(y, c.type, c.y_dtype, c.y_ndim, c.y_sizes, LAID | WRITEABLE):
+        return False
+    if bias != none and not lies(bias, c.type, c.bias_dtype, 1, c.bias_sizes, LAID):
+        return False
+    return not overlap(word_at(x + DATA), c.x_bytes, word_at(y + DATA), c.y_bytes)
+
+
+@jit.helper
+def run_steps(c: Any, record: int, pool: int, threads: int) -> None:
+    """All steps on a record, while other threads of Python go on."""
+    state = _release()
+    for step in range(c.steps, c.steps + c.count * 16, 16):
+        call(c.launch, (pool, word_at(step), record, word_at(step + 8), threads))
+    _resume(state)
+
+
 def _call_arrays(this: int, given: int, count: int) -> int:
     """What Python calls as f(call, x, w, y, bias, relu, record, padded bias, pool, threads): y, or None.
 
@@ -75,26 +99,45 @@ def _call_arrays(this: int, given: int, count: int) -> int:
     c = carray(pointer(_integer(word_at(given), 0)), 1, CALL)[0]
     x, y, bias = word_at(given + 8), word_at(given + 24), word_at(given + 32)
     result = this  # it is None
-    if (
-        lies(x, c.type, c.dtype, c.x_ndim, c.x_sizes, LAID)
-        and lies(y, c.type, c.dtype, c.y_ndim, c.y_sizes, LAID | WRITEABLE)
-        and (bias == this or lies(bias, c.type, c.dtype, 1, c.bias_sizes, LAID))
-    ):
-        from_, to = word_at(x + DATA), word_at(y + DATA)
-        if not overlap(from_, c.x_bytes, to, c.y_bytes):
-            result = y
-            address = _integer(word_at(given + 48), 0)
-            record = carray(pointer(address), 5, np.int64)
-            record[X], record[Y], record[BIAS] = from_, to, c.no_bias
-            record[W], record[RELU] = _integer(word_at(given + 16), 0), _integer(word_at(given + 40), 0)
-            if bias != this:  # a copy, as kernels read whole vectors of it
-                record[BIAS] = _integer(word_at(given + 56), 0)
-                copy_bytes(record[BIAS], word_at(bias + DATA), c.bias_bytes)
-            pool, threads = _integer(word_at(given + 64), 0), _integer(word_at(given + 72), 0)
-            state = _release()
-            for step in range(c.steps, c.steps + c.count * 16, 16):
-                call(c.launch, (pool, word_at(step), address, word_at(step + 8), threads))
-            _resume(state)
+    if taken_as_laid(c, x, y, bias, this):
+        result = y
+        address = _integer(word_at(given + 48), 0)
+        record = carray(pointer(address), 5, np.int64)
+        record[X], record[Y], record[BIAS] = word_at(x + DATA), word_at(y + DATA), c.no_bias
+        record[W], record[RELU] = _integer(word_at(given + 16), 0), _integer(word_at(given + 40), 0)
+        if bias != this:  # a copy, as kernels read whole vectors of it
+            record[BIAS] = _integer(word_at(given + 56), 0)
+            copy_bytes(record[BIAS], word_at(bias + DATA), c.bias_bytes)
+        run_steps(c, address, _integer(word_at(given + 64), 0), _integer(word_at(given + 72), 0))
+    _count(result)
+    return result
+
+
+def _call_integers(this: int, given: int, count: int) -> int:
+    """What Python calls as f(call, x, settings, y, bias, record, starts, pool, threads): y, or None.
+
+    call, settings, record, starts and pool are addresses; x, y and bias are arrays, or bias is None.
+    """
+    c = carray(pointer(_integer(word_at(given), 0)), 1, CALL)[0]
+    x, y, bias = word_at(given + 8), word_at(given + 24), word_at(given + 32)
+    result = this  # it is None
+    if taken_as_laid(c, x, y, bias, this):
+        result = y
+        settings, address = _integer(word_at(given + 16), 0), _integer(word_at(given + 40), 0)
+        starts, fields = word_at(settings + 8 * STARTS), word_at(settings + 8 * FIELDS)
+        for at in range(fields, fields + word_at(settings + 8 * COUNT) * 16, 16):
+            carray(pointer(address + 8 * word_at(at)), 1, np.int64)[0] = word_at(at + 8)
+        record = carray(pointer(address), 5, np.int64)
+        record[X], record[Y], record[BIAS] = word_at(x + DATA), word_at(y + DATA), starts
+        if bias != this:
+            filters = c.bias_bytes // 4
+            record[BIAS] = _integer(word_at(given + 48), 0)
+            sums = carray(pointer(record[BIAS]), filters, np.int32)
+            offsets = carray(pointer(starts), filters, np.int32)
+            added = carray(pointer(word_at(bias + DATA)), filters, np.int32)
+            for k in range(filters):
+                sums[k] = offsets[k] + added[k]
+        run_steps(c, address, _integer(word_at(given + 56), 0), _integer(word_at(given + 64), 0))
     _count(result)
     return result
 
@@ -104,13 +147,17 @@ class Taken:
 
     def __init__(self, problem: ConvProblem, no_bias: int, steps: Sequence[tuple[int, int]]):
         x_shape, _, y_shape = problem.array_shapes
-        self.dtype = np.dtype(problem.dtype)
+        first, _, result = problem.arrays
+        types = [problem.dtype_of(first), problem.dtype_of(result)]
+        types.append("int32" if problem.sums_integers else types[1])  # of a bias
+        self.dtypes = x_dtype, y_dtype, bias_dtype = [np.dtype(name) for name in types]
         self._parts = [np.array(part, np.int64) for part in (x_shape, y_shape, (problem.bias_size,), steps)]
         x_sizes, y_sizes, bias_sizes, pairs = (part.ctypes.data for part in self._parts)
-        x_bytes, y_bytes, bias_bytes = (int(part.prod()) * problem.itemsize for part in self._parts[:3])
+        counts = (int(part.prod()) for part in self._parts[:3])
+        x_bytes, y_bytes, bias_bytes = (n * t.itemsize for n, t in zip(counts, self.dtypes, strict=True))
         values = (
-            id(np.ndarray), id(self.dtype), len(x_shape), x_sizes, x_bytes, len(y_shape), y_sizes, y_bytes,
-            bias_sizes, bias_bytes, no_bias, jit.launch_address(), pairs, len(steps),
+            id(np.ndarray), id(x_dtype), len(x_shape), x_sizes, x_bytes, id(y_dtype), len(y_shape), y_sizes,
+            y_bytes, id(bias_dtype), bias_sizes, bias_bytes, no_bias, jit.launch_address(), pairs, len(steps),
         )  # fmt: skip
         self.record = np.array([values], CALL)
         self.address = self.record.ctypes.data
@@ -124,6 +171,14 @@ def array_call() -> Callable[..., Any] | None:
     if all(_is_known(a) for a in (frozen, np.zeros((3, 4))[:, ::2], np.zeros(7), np.zeros((2, 0)))):
         return jit.from_python(b"array_call", _call_arrays, jit.FASTCALL)
     return None
+
+
+@functools.cache
+def integer_call() -> Callable[..., Any] | None:
+    """The one of problems of integers; None where `array_call` is."""
+    if array_call() is None:
+        return None
+    return jit.from_python(b"integer_call", _call_integers, jit.FASTCALL)
 
 
 def _is_known(array: np.ndarray) -> bool:

@@ -44,6 +44,11 @@ def scaled(v: Vec, sums: Any, multiplier: Any) -> Any:
     return v.fmul(words_of(v).floats(sums), multiplier)
 
 
+def scaled_words(v: Vec, sums: Any, multiplier: Any, low: Any) -> Any:
+    """`scaled`, at least `low`, as the words to be stored."""
+    return v.b.bitcast(v.fmax(scaled(v, sums, multiplier), low), words_of(v).type)
+
+
 def requantised(v: Vec, sums: Any, by: Scaling) -> Any:
     """int32 sums as what is left of them in 8 bits, still in words. v: of float32.
 

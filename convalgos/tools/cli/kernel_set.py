@@ -126,7 +126,8 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
-    jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
+    jit.of_threads, array_calls.array_call,
+    array_calls.integer_call, mkl.multiply_by_mkl, per_thread.run_slices,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
