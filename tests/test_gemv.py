@@ -48,6 +48,8 @@ def test_others_are_cut_into_blocks(text):
         ("n1 c1 w12 k3 s4 stride4", False),
         ("n1 c9 h3 w4 k3 r3 s3", True),
         ("n1 c9 h1 w1 k3 r3 s3 p1", True),
+        ("n1 c1 h1 w2 k1 r1 s1 p0:1,0", True),  # outputs of nothing but the border,
+        ("n1 c1 w1 k3 s2 p1:0", True),  # and a tap of the border before the first element
     ],
 )
 def test_inputs_that_lie_in_a_row_are_read_there(text, copied):

@@ -209,17 +209,17 @@ class GemvPlan(KernelPlan):
         p = cut.problem
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         table, scratch = inputs_of_outputs(p), gemv_scratch_bytes(problem)
-        copied = bool((np.diff(table) != 1).any())  # or the rows lie in x
+        in_place = bool((table != OUTSIDE).all() and (np.diff(table) == 1).all())  # or rows are copied
         rows = np.full(cut.rows, 0, np.int64)  # of the micro-kernel; spare ones are the last one again
-        first = np.arange(p.gemm_m) * p.gemm_k if copied else table[:, 0]
+        first = table[:, 0] if in_place else np.arange(p.gemm_m) * p.gemm_k
         rows[: p.gemm_m], rows[p.gemm_m :] = first, first[-1]
         pixels = math.prod(p.spatial_out)
         by_pixel = p.layout == "channels_last" or pixels == 1  # y is (outputs, K)
         values: dict[str, int | np.ndarray] = {
             "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels,
             "wide": cut.wide, "widest": cut.vectors, "apart": sums_apart(cut.rows, cut.vectors_of),
-            "filters": p.K, "tasks": cut.tasks, "copied": int(copied), "table": table, "rows": rows,
-            "input_bytes": self._input_bytes(p) if copied else 0, "scratch_stride": scratch,
+            "filters": p.K, "tasks": cut.tasks, "copied": int(not in_place), "table": table, "rows": rows,
+            "input_bytes": 0 if in_place else self._input_bytes(p), "scratch_stride": scratch,
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
             "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
             "store_run": panels.store_run(size, lanes),
