@@ -137,7 +137,7 @@ class WordBlocking:
         """Of a panel of filters, which tiles meet one after the other: they stay in the first cache."""
         chunk = 4 * self.words * self.panel
         most = max(1, cache_sizes()[0] // L1_SHARE // chunk)  # chunks
-        return -(-len(self.offsets) // most) if self.engine.matrix and len(self.offsets) > 1.5 * most else 1
+        return -(-len(self.offsets) // most) if self.engine.matrix else 1
 
     @property
     def batch(self) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import requantise
 from convalgos.cpu.vectors.integers import Integers, shorts_of, words_of
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
-from convalgos.cpu.vectors.transpose import transpose
+from convalgos.cpu.vectors.transpose import transpose, transpose_few
 
 SUMS, SCALED, REQUANTISED, SHIFTED, FLOATS, BRAIN, NATIVE_BRAIN = range(7)  # what becomes of sums
 WRITTEN = (4, 4, 1, 1, 4, 2, 2)  # bytes of a number of y
@@ -41,7 +42,7 @@ class _Filters:
         """Sums of a pixel as numbers of y, in words of integers. sums: words, whatever is in them."""
         v, word = self.v, words_of(self.v)
         if self.form >= FLOATS:
-            value = v.fmax(v.b.bitcast(sums, v.type), self.low)
+            value = self._activated(sums)
             if self.form == FLOATS:
                 return v.b.bitcast(value, word.type)
             short = shorts_of(v)
@@ -55,6 +56,23 @@ class _Filters:
         if self.form == SCALED:
             return requantise.scaled_words(v, sums, self.by.multiplier, self.low)
         return requantise.requantised(v, sums, self.by)
+
+    def packed(self, sums: Sequence[Any], pixels: Sequence[Any]) -> Any:
+        """Sums of as many pixels as fill a word, as words of their numbers of y, the first lowest."""
+        word = words_of(self.v)
+        if self.form == NATIVE_BRAIN:
+            return word.native_brain_pairs(*map(self._activated, sums))
+        size = WRITTEN[self.form]
+        total = word.zero()
+        for i, (value, pixel) in enumerate(zip(sums, pixels, strict=True)):
+            part = self.finished(value, pixel)
+            if size < 4 and i < 4 // size - 1:  # the last one's bits beyond its size are shifted out
+                part = word.bit_and(part, word.const((1 << 8 * size) - 1))
+            total = word.bit_or(total, word.left(part, 8 * size * i))
+        return total
+
+    def _activated(self, sums: Any) -> Any:
+        return self.v.fmax(self.v.b.bitcast(sums, self.v.type), self.low)
 
 
 @emitter
@@ -98,26 +116,56 @@ def store_planes(
     count: Value, filters: Value, zero_point: Value, window: Value, multiplier: Value, step: Value,
     relu: Value, y: Value, y_k: Value,
 ) -> None:  # fmt: skip
-    """Channels first: y[k][t:t+count] for k < filters, y_k bytes apart; count is at most `lanes`."""
+    """Channels first: y[k][t:t+count] for k < filters, y_k bytes apart; count is at most `lanes`.
+
+    Pixels that fill a word are packed into words, and these are transposed in registers. Tiles that follow
+    each other in y are, as many as fill a vector: planes a power of 2 apart share few sets of the first
+    cache, from which half a line would be gone before the other half is written.
+    """
     word, out = words_of(v), Integers(v.b, v.lanes, WRITTEN[FORM])
+    each = 4 // out.size  # pixels of a word, and tiles of a vector
+    line = Integers(v.b, each * v.lanes, out.size)
     given = {"zero_point": zero_point, "window": window, "multiplier": multiplier, "step": step, "relu": relu}
     source, room = v.pointer(sums), out.mask(count)
+
+    def words_of_tile(column: _Filters, first: Any, t: Any) -> list[Any]:
+        """(words of a row of pixels, filters)."""
+        rows = []
+        for i in range(0, v.lanes, each):
+            pixels = [v.iadd(v.imul(t, tile), i + e) for e in range(each)]
+            values = [word.load(source, v.iadd(v.imul(p, VECTORS * v.lanes), first)) for p in pixels]
+            rows.append(column.packed(values, pixels))
+        return rows
+
+    def place(t: Any) -> Any:
+        return v.table64(table, v.iadd(v.imul(t, 2), 1))
+
     with v.loop(VECTORS) as j:
         first = v.imul(j, v.lanes)
         left = v.isub(filters, first)
         with v.unless_negative(v.isub(left, 1)):
             column, last = _Filters(v, FORM, ZERO, first, given), v.isub(left, 1)
-            with v.loop(tiles) as t:
-                begin = v.iadd(y, v.table64(table, v.iadd(v.imul(t, 2), 1)))
-                rows = []
-                for i in range(v.lanes):
-                    pixel = v.iadd(v.imul(t, tile), i)
-                    value = word.load(source, v.iadd(v.imul(pixel, VECTORS * v.lanes), first))
-                    rows.append(column.finished(value, pixel))
-                turned = transpose(v, rows)
-                for i in reversed(range(v.lanes)):  # rows beyond the last write to it first
-                    at = v.pointer(v.iadd(begin, v.imul(v.iadd(first, v.imin(i, last)), y_k)))
-                    out.store_masked(word.resized(turned[i], out.size), at, 0, room)
+            planes = v.iadd(y, v.imul(first, y_k))
+            full = v.imin(v.isub(left, v.lanes), v.isub(count, v.lanes))
+            with v.loop(v.idiv(v.iadd(tiles, each - 1), each)) as group:
+                t = v.imul(group, each)
+                behind = v.isub(tiles, v.iadd(t, each))
+                begin, end = place(t), place(v.iadd(t, v.imin(each - 1, v.iadd(behind, each - 1))))
+                apart = v.isub(v.iadd(begin, (each - 1) * v.lanes * out.size), end)
+                joined = v.imin(v.imin(full, behind), v.isub(0, v.b.mul(apart, apart)))
+                with v.choose(joined) as (whole, part):
+                    with whole:
+                        at = v.iadd(planes, begin)
+                        rows = [r for e in range(each) for r in words_of_tile(column, first, v.iadd(t, e))]
+                        for row in transpose(word, rows):
+                            line.store(v.b.bitcast(row, line.type), v.pointer(at))
+                            at = v.after(v.iadd(at, y_k))
+                    with part, v.loop(v.imin(each, v.isub(tiles, t))) as e:
+                        at = v.iadd(planes, place(v.iadd(t, e)))
+                        rows = transpose_few(word, words_of_tile(column, first, v.iadd(t, e)))
+                        for i in reversed(range(v.lanes)):  # rows beyond the last write to it first
+                            row = v.pointer(v.iadd(at, v.imul(v.imin(i, last), y_k)))
+                            out.store_masked(v.b.bitcast(rows[i], out.type), row, 0, room)
 
 
 @jit.specialise

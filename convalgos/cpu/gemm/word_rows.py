@@ -11,7 +11,7 @@ from typing import Any
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.integers import Integers, words_of
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, emitter
-from convalgos.cpu.vectors.transpose import transpose
+from convalgos.cpu.vectors.transpose import interleaved, transpose
 
 BYTES, FLIPPED, SIGNED, UNSIGNED, SHORTS = range(5)  # what is done to the elements
 READ = (1, 1, 1, 1, 2)  # bytes of an element of x
@@ -92,30 +92,44 @@ def convert_square(
 def _square(
     v: Vec, form: int, x: Any, x_c: Any, channels: Any, pixels: Any, y: Any, words: Any, pixel: Any
 ) -> None:
-    word, short = words_of(v), Integers(v.b, v.lanes, READ[form])
-    each = 4 // MADE[form]  # elements of a word
-    read = []
-    for k in range(v.lanes):
-        total = word.zero()
-        for e in range(each):
-            if channels is None:
-                value = short.load(v.pointer(v.iadd(x, v.imul(x_c, k * each + e))))
-            else:
-                channel = v.imax(v.imin(v.isub(channels, 1), k * each + e), 0)
-                at = v.pointer(v.iadd(x, v.imul(x_c, channel)))
-                there = v.b.icmp_signed("<", v.integer(k * each + e), channels)
-                value = v.b.select(there, short.load_masked(at, 0, short.mask(pixels)), short.zero())
-            wide = short.resized(value, 4, form == SIGNED)
-            if form == SIGNED and e == 0:
-                wide = word.bit_and(wide, word.const(0xFFFF))
-            total = word.bit_or(total, word.left(wide, 32 // each * e))
-        read.append(word.bit_xor(total, word.const(FLIP)) if form == FLIPPED else total)
+    word = words_of(v)
+    read = [_word_of_pixels(v, form, x, x_c, k, channels, pixels) for k in range(v.lanes)]
     for i, row in enumerate(transpose(v, read)):
         at = word.at(v.pointer(y), v.imul(pixel, i))
         if words is None:
             word.store(row, at)
         else:
             word.store_masked(row, at, 0, word.mask(words))
+
+
+def _word_of_pixels(v: Vec, form: int, x: Any, x_c: Any, k: int, channels: Any, pixels: Any) -> Any:
+    """The k-th word of `lanes` pixels; 0 for channels that are not there, and for pixels where given."""
+    word, short = words_of(v), Integers(v.b, v.lanes, READ[form])
+    each = 4 // MADE[form]  # elements of a word
+    total = word.zero()
+    for e in range(each):
+        if channels is None:
+            value = short.load(v.pointer(v.iadd(x, v.imul(x_c, k * each + e))))
+        else:
+            channel = v.imax(v.imin(v.isub(channels, 1), k * each + e), 0)
+            at = v.pointer(v.iadd(x, v.imul(x_c, channel)))
+            there = v.b.icmp_signed("<", v.integer(k * each + e), channels)
+            value = short.load(at) if pixels is None else short.load_masked(at, 0, short.mask(pixels))
+            value = v.b.select(there, value, short.zero())
+        wide = short.resized(value, 4, form == SIGNED)
+        if form == SIGNED and e == 0:
+            wide = word.bit_and(wide, word.const(0xFFFF))
+        total = word.bit_or(total, word.left(wide, 32 // each * e))
+    return word.bit_xor(total, word.const(FLIP)) if form == FLIPPED else total
+
+
+@emitter
+def convert_few(v: Vec, FORM: int, WORDS: int, x: Value, x_c: Value, channels: Value, y: Value) -> None:
+    """`lanes` pixels of planes x_c bytes apart to WORDS words of each: 1, 2 or 4."""
+    word, to = words_of(v), v.pointer(y)
+    rows = [_word_of_pixels(v, FORM, x, x_c, k, channels, None) for k in range(WORDS)]
+    for i, vector in enumerate(interleaved(word, rows)):
+        word.store(vector, to, i * v.lanes)
 
 
 @emitter
@@ -159,6 +173,17 @@ def row_converter(FORM: int, LANES: int, LAST: int) -> jit.Kernel:
         x: int, x_c: int, x_pixel: int, channels: int, count: int, y: int, words: int, plain: int
     ) -> None:
         each = 4 // MADE[FORM]
+        if count >= LANES and (words == 1 or words == 2 or words == 4):
+            for i in range(0, count, LANES):
+                first = min(i, count - LANES)
+                from_, to = x + first * x_pixel, y + first * words * 4
+                if words == 1:
+                    convert_few(4, LANES, FORM, 1, from_, x_c, channels, to)
+                elif words == 2:
+                    convert_few(4, LANES, FORM, 2, from_, x_c, channels, to)
+                else:
+                    convert_few(4, LANES, FORM, 4, from_, x_c, channels, to)
+            return
         for k in range(0, words, LANES):
             at = x + min(k * each, channels - 1) * x_c
             for i in range(0, count, LANES):

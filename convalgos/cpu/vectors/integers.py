@@ -177,6 +177,19 @@ class Integers(Vec):
         name = BRAIN[4 * self.lanes].format("cvtneps2bf16")
         return self.b.call(function_of(self.b, kind, f"llvm.x86.{name}"), [floats])
 
+    def native_brain_pairs(self, low: Any, high: Any) -> Any:
+        """Words of two bfloat16: `native_brain_of` of `low` in the low bits, of `high` in the high ones.
+
+        self: of the words.
+        """
+        n = self.lanes
+        half = ir.VectorType(ir.IntType(16), 2 * n)
+        kind = ir.FunctionType(half, [low.type, low.type])
+        name = BRAIN[4 * n].format("cvtne2ps2bf16")
+        both = self.b.call(function_of(self.b, kind, f"llvm.x86.{name}"), [high, low])  # low before high
+        order = [i + source for i in range(n) for source in (0, n)]
+        return self.b.bitcast(self.shuffle(both, both, order), self.type)
+
 
 def words_of(v: Vec) -> Integers:
     """Integers of 32 bits, as many as a vector has lanes."""

@@ -26,6 +26,40 @@ def transpose(v: Vec, rows: Sequence[Any]) -> list[Any]:
     return columns
 
 
+def transpose_few(v: Vec, rows: Sequence[Any]) -> list[Any]:
+    """Columns of 2, 4, ... up to `lanes` rows, as vectors of so many elements: (rows, lanes) transposed."""
+    if len(rows) == v.lanes:
+        return transpose(v, rows)
+    block = min(len(rows), 16 // v.size)  # elements of a block
+    turned = [
+        _transpose_blocks(v, list(rows[first : first + block])) for first in range(0, len(rows), block)
+    ]
+    columns = []
+    for column in range(v.lanes):
+        begin, j = column // block * block, column % block
+        parts = [v.shuffle(r[j], r[j], range(begin, begin + block)) for r in turned]
+        while len(parts) > 1:  # neighbours side by side
+            size = parts[0].type.count
+            parts = [
+                v.shuffle(a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        columns.append(parts[0])
+    return columns
+
+
+def interleaved(v: Vec, rows: Sequence[Any]) -> list[Any]:
+    """The elements 0 of 1, 2, 4, ... vectors beside each other, then the elements 1, and so on."""
+    if len(rows) == 1:
+        return list(rows)
+    pairs = zip(interleaved(v, rows[0::2]), interleaved(v, rows[1::2]), strict=True)
+    halves = (range(v.lanes // 2), range(v.lanes // 2, v.lanes))
+    return [
+        v.shuffle(even, odd, [i + source for i in half for source in (0, v.lanes)])
+        for even, odd in pairs
+        for half in halves
+    ]
+
+
 def _transpose_blocks(v: Vec, r: list[Any]) -> list[Any]:
     """Transposes each 16-byte block of a power of 2 rows in place."""
     n, rows = v.lanes, len(r)
