@@ -125,8 +125,8 @@ class WordProduct:
     def pack(self, w: np.ndarray) -> np.ndarray:
         """(groups, vectors or panels, words, filters of a panel, elements of a word) of (K, C/g, *kernel)."""
         cut, p = self.cut, self.cut.problem
-        pixel = cut.pixel_words * (4 // cut.engine.item_bytes)
-        return packed_word_filters(w, p.groups, cut.panel, self._vectors_of_group * self.lanes, pixel)
+        filled = self._vectors_of_group * self.lanes
+        return packed_word_filters(w, p.groups, cut.panel, filled, cut.pixel_words)
 
     def ones(self, dtype: np.dtype) -> np.ndarray:
         """A vector of filters that sum up windows, as `pack` packs them."""

@@ -31,18 +31,14 @@ def transpose_few(v: Vec, rows: Sequence[Any]) -> list[Any]:
     if len(rows) == v.lanes:
         return transpose(v, rows)
     block = min(len(rows), 16 // v.size)  # elements of a block
-    turned = [
-        _transpose_blocks(v, list(rows[first : first + block])) for first in range(0, len(rows), block)
-    ]
+    turned = [_transpose_blocks(v, list(rows[first : first + block])) for first in range(0, len(rows), block)]
     columns = []
     for column in range(v.lanes):
         begin, j = column // block * block, column % block
         parts = [v.shuffle(r[j], r[j], range(begin, begin + block)) for r in turned]
         while len(parts) > 1:  # neighbours side by side
             size = parts[0].type.count
-            parts = [
-                v.shuffle(a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)
-            ]
+            parts = [v.shuffle(a, b, range(2 * size)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         columns.append(parts[0])
     return columns
 

@@ -201,7 +201,7 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
     lanes, tiles = simd.lanes(4), microkernel.REGISTER_TILES[vector_bytes()]
     for factory in (word_rows.word_filler, word_rows.pixel_picker):
         yield _kernel(factory, lanes)
-    yield from (_kernel(word_packing.pack_words, size) for size in (1, 2))
+    yield from (_kernel(word_packing.pack_words, size, lanes) for size in (1, 2))
     for engine in (e for (_, x), e in word_tiles.ENGINES.items() if x == dtype and not e.missing()):
         yield _kernel(word_driver.sum_word_blocks, engine.matrix, lanes)
         across = range(1, matrix_tiles.ACROSS + 1)
