@@ -9,12 +9,14 @@ import numpy as np
 
 from convalgos.api import planning
 from convalgos.core import arguments
-from convalgos.core.element_types import DTYPES, INTEGERS
+from convalgos.core.element_types import DTYPES, FLOAT8_DTYPES, INTEGERS
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.setting import setting
 from convalgos.select.ranker import Ranker, find_ranker
+
+COMPUTED = (*DTYPES, *FLOAT8_DTYPES, *INTEGERS)  # types of x
 
 
 def plan_for(
@@ -99,7 +101,7 @@ def limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     """TypeError for what is not computed, with what computes it."""
-    if dtype.name in DTYPES or dtype.name in INTEGERS:
+    if dtype.name in COMPUTED:
         return
     told = {
         "b": f"; give {name}.astype('float32')",
@@ -109,7 +111,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     }.get(dtype.kind.replace("u", "i"), "")
     if dtype.kind in "iu":
         told += "; ca.signal.convolve computes integers of one channel exactly"
-    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join((*DTYPES, *INTEGERS))}{told}")
+    raise TypeError(f"{name} has dtype {dtype}, which must be one of {', '.join(COMPUTED)}{told}")
 
 
 def instead(name: str, shape: tuple[int, ...], w_shape: tuple[int, ...]) -> str:

@@ -21,8 +21,8 @@ from convalgos.core.arrays import (
     same_dtype,
     writable_view,
 )
-from convalgos.core.element_types import INTEGERS
-from convalgos.core.plan import Plan
+from convalgos.core.element_types import FLOAT8_DTYPES, INTEGERS
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import PreparedFilter
 
 
@@ -159,16 +159,18 @@ def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, 
     """(w, its shape, dtype or those of x and w, algorithm, which a prepared filter was chosen for)."""
     if isinstance(w, PreparedFilter):
         p = w.key.problem
-        dtypes = dtype if p.w_dtype == p.dtype else (dtype, np.dtype(p.w_dtype))
+        dtypes = dtype if p.w_dtype == p.dtype else (dtype, numpy_dtype(p.w_dtype))
         return w, p.w_shape, dtypes, w.key.algorithm if algorithm == "auto" else algorithm
     w = _array("w", w, device)
     w_shape, _, w_dtype = facts("w", w)
     if same_dtype(w_dtype, dtype):
         return w, w_shape, dtype, algorithm
-    if w_dtype.name in INTEGERS and dtype.name in INTEGERS:
+    if any({w_dtype.name, dtype.name} <= {*mixed} for mixed in (INTEGERS, FLOAT8_DTYPES)):
         return w, w_shape, (dtype, w_dtype), algorithm
     call_plans.check_dtype("x", dtype)
-    raise TypeError(f"w has dtype {w_dtype}, but x has {dtype}; they must be the same, or both of 8 bits")
+    raise TypeError(
+        f"w has dtype {w_dtype}, but x has {dtype}; they must be the same, or integers or floats of 8 bits"
+    )
 
 
 def _array(name: str, array: Any, device: str) -> Any:

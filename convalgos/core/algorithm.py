@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from convalgos.core.element_types import DTYPES, HALF_DTYPES, INTEGERS, defaults
+from convalgos.core.element_types import DTYPES, INTEGERS, SHORT_FLOATS, default_compute
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
@@ -78,9 +78,7 @@ class Algorithm(ABC):
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
         if problem.dtype in DTYPES and problem.y_dtype != problem.dtype and not self.widens:
             return f"computes y of x's type, {problem.dtype}, not {problem.y_dtype}"
-        wide = problem.dtype not in HALF_DTYPES and not problem.sums_integers
-        sums = problem.dtype if wide else defaults(problem.dtype)["compute_dtype"]
-        if problem.compute_dtype != sums:
+        if problem.compute_dtype != (sums := default_compute(problem.dtype)):
             return f"computes {problem.dtype} in {sums}, not in {problem.compute_dtype}"
         return None
 
@@ -166,7 +164,7 @@ class Algorithm(ABC):
     def computed(self, problem: ConvProblem) -> ConvProblem:
         """The problem itself, or what is computed in its place.
 
-        That is its float32 twin where the data are 16-bit and this computes float32, and on the CPU another
+        That is its float32 twin where the data are shorter and this computes float32, and on the CPU another
         problem of the same memory where that is faster (`ConvProblem.reread`) and this serves it.
         """
         given, *faster = self.forms(problem)
@@ -177,14 +175,14 @@ class Algorithm(ABC):
     def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
         """What may be computed in the place of a problem: the problem in a type that this computes, and
         after it one that is faster."""
-        if problem.dtype in HALF_DTYPES and problem.dtype not in self.dtypes:
+        if problem.dtype in SHORT_FLOATS and problem.dtype not in self.dtypes:
             problem = _widened(problem) if problem.compute_dtype == "float32" else problem
         if self.device != "cpu" or (reread := problem.reread) is problem:
             return (problem,)
         return problem, reread
 
     def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
-        """`plan`, or `Unsupported` with the reason; 16-bit data are converted where that is needed.
+        """`plan`, or `Unsupported` with the reason; data of 16 and 8 bits are converted where that is needed.
 
         Args:
             choice: what the planner has to tell of it.
@@ -200,7 +198,7 @@ class Algorithm(ABC):
             empty = EmptyIntegerPlan if problem.dtype in INTEGERS else EmptyPlan
             return empty(problem, self).chosen(choice)
         plan = self.plan(computed)
-        given = problem if computed.dtype == problem.dtype else problem.replace(dtype=computed.dtype)
+        given = problem if computed.dtype == problem.dtype else _widened(problem)
         if computed != given and isinstance(plan, IntegerPlan):
             plan = RereadIntegerPlan(given, self, plan)
         elif computed != given:
@@ -212,8 +210,8 @@ class Algorithm(ABC):
 
 @lru_cache(256)
 def _widened(problem: ConvProblem) -> ConvProblem:
-    """The float32 twin of a problem of 16-bit data."""
-    return problem.replace(dtype="float32")
+    """The float32 twin of a problem of shorter data."""
+    return problem.replace(dtype="float32", w_dtype=None, y_dtype=None, compute_dtype=None)
 
 
 def error_of_sums(problem: ConvProblem) -> float:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
+
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
 NO_DLPACK = (TypeError, ValueError, RuntimeError, BufferError)  # of dtypes that it has not, as bfloat16
 REFUSED = {  # library -> what NumPy's view of its arrays would lose, and what to give instead
@@ -64,12 +66,7 @@ def facts(name: str, array: Any) -> Facts:
 def _dtype_of(of_torch: Any) -> np.dtype:
     """A dtype of torch as NumPy has it."""
     name: Any = str(of_torch).removeprefix("torch.")
-    if name == "bfloat16":
-        import ml_dtypes
-
-        name = ml_dtypes.bfloat16
-    found: np.dtype = np.dtype(name)
-    return found
+    return ml_dtype(name) if name in OF_ML_DTYPES else np.dtype(name)
 
 
 def moveaxis(array: Any, source: int, destination: int) -> Any:
@@ -184,9 +181,7 @@ def as_cupy(name: str, array: Any) -> Any:
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
     tensor = array.detach()
     if tensor.dtype == sys.modules["torch"].bfloat16:  # which CuPy does not take through DLPack
-        import ml_dtypes
-
-        return cupy.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(ml_dtypes.bfloat16)
+        return cupy.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(ml_dtype("bfloat16"))
     return cupy.from_dlpack(tensor)
 
 
@@ -292,10 +287,9 @@ def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
     _refuse_gradient(name, tensor)
     torch = sys.modules["torch"]
     tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        bits: np.ndarray = tensor.view(torch.int16).numpy()
-        return bits.view(ml_dtypes.bfloat16)
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in OF_ML_DTYPES:
+        bits: np.ndarray = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8).numpy()
+        return bits.view(ml_dtype(name))
     values: np.ndarray = tensor.numpy()
     return values

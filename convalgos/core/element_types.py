@@ -1,23 +1,31 @@
 """Number formats: which types x, w and y may have together, and what the products are summed in.
 
-Floating-point problems have one type; of 16 bits y may be wider. Integers are multiplied exactly and summed
-in int32, which wraps as ONNX's ConvInteger does; y is that sum, or is requantised, or dequantised. Binary
-values are +1 and -1, held as int8.
+Floating-point problems have one type; of 16 bits y may be wider. Floats of 8 bits are multiplied exactly and
+summed in float32: x and w are of either of their two types, y is wider. Integers are multiplied exactly and
+summed in int32, which wraps as ONNX's ConvInteger does; y is that sum, or is requantised, or dequantised.
+Binary values are +1 and -1, held as int8.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from convalgos.core import arguments
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}  # bytes of an element; floating-point
 HALF_DTYPES = ("float16", "bfloat16")
+# Up to 448 and without infinity, and up to 57344; all of their numbers are float16, too. Micikevicius et al.
+# 2022, arXiv:2209.05433.
+FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e5m2")
+SHORT_FLOATS = (*HALF_DTYPES, *FLOAT8_DTYPES)  # summed in float32
+OF_ML_DTYPES = ("bfloat16", *FLOAT8_DTYPES)  # that NumPy has by this package
 INTEGERS = ("int8", "uint8")
 BINARY = "binary"
-X_DTYPES = (*DTYPES, *INTEGERS, BINARY)
+X_DTYPES = (*DTYPES, *FLOAT8_DTYPES, *INTEGERS, BINARY)
 Y_DTYPES = (*DTYPES, *INTEGERS, "int32")
-ITEM_BYTES = DTYPES | {"int8": 1, "uint8": 1, "int32": 4, BINARY: 1}
+ITEM_BYTES = DTYPES | dict.fromkeys(FLOAT8_DTYPES, 1) | {"int8": 1, "uint8": 1, "int32": 4, BINARY: 1}
 EXPLICIT_BITS = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}  # of the significand
 COMPUTE_DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int32")
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")  # that a float32 problem may be computed in
@@ -34,7 +42,8 @@ def default_compute(dtype: str) -> str:
 def defaults(dtype: str) -> dict[str, str]:
     """The types of a problem that only x's is given of."""
     compute = default_compute(dtype)
-    return {"w_dtype": dtype, "y_dtype": "int32" if compute == "int32" else dtype, "compute_dtype": compute}
+    of_sums = compute == "int32" or dtype in FLOAT8_DTYPES
+    return {"w_dtype": dtype, "y_dtype": compute if of_sums else dtype, "compute_dtype": compute}
 
 
 def dtype_name(dtype: Any) -> Any:
@@ -42,6 +51,20 @@ def dtype_name(dtype: Any) -> Any:
     if isinstance(dtype, str):
         return dtype
     return getattr(dtype, "name", None) or getattr(dtype, "__name__", dtype)
+
+
+def ml_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of one of `OF_ML_DTYPES`."""
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+def needed_modules(problem: Any) -> tuple[str, ...]:
+    """Optional modules that arrays of a problem's types ask for."""
+    of_arrays = {problem.dtype, problem.w_dtype, problem.y_dtype}
+    return ("ml_dtypes",) if of_arrays & {*OF_ML_DTYPES} else ()
 
 
 def checked_types(
@@ -79,6 +102,12 @@ def _beside(dtype: str) -> dict[str, tuple[str, ...]]:
         }
     if dtype == BINARY:
         return {"w_dtype": (BINARY,), "y_dtype": ("int32", "float32"), "compute_dtype": ("int32",)}
+    if dtype in FLOAT8_DTYPES:
+        return {
+            "w_dtype": FLOAT8_DTYPES,
+            "y_dtype": ("float32", *HALF_DTYPES),
+            "compute_dtype": ("float32",),
+        }
     sums = tuple(d for d in COMPUTE_DTYPES if d != "int32")
     y = (dtype, "float32") if dtype in HALF_DTYPES else (dtype,)
     return {"w_dtype": (dtype,), "y_dtype": y, "compute_dtype": sums}

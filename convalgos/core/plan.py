@@ -14,6 +14,7 @@ from convalgos.core import epilogue, recent_filters, workspaces
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
+from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -196,7 +197,7 @@ class Plan(Tabular, ABC):
         return None
 
     def convert(self, source: np.ndarray, target: np.ndarray) -> None:
-        """target[...] = source, which are `as_laid`, one of them float32 and the other of 16 bits."""
+        """target[...] = source, which are `as_laid`, one of them float32 and the other shorter."""
         with np.errstate(over="ignore"):  # what is too large becomes infinity without a word, as in kernels
             target[...] = source
 
@@ -341,10 +342,7 @@ def result_dtype(problem: ConvProblem) -> np.dtype:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a problem's dtype; bfloat16 comes from ml_dtypes, and binary values are int8."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        found: np.dtype = np.dtype(ml_dtypes.bfloat16)
-        return found
+    """The NumPy dtype of a problem's dtype; NumPy has not all, and binary values are int8."""
+    if name in OF_ML_DTYPES:
+        return ml_dtype(name)
     return np.dtype("int8" if name == "binary" else name)

@@ -41,12 +41,13 @@ class ConvProblem:
         mode: "cross_correlation" (no flip) or "convolution" (the filter is flipped).
         layout: "channels_first" or "channels_last", the memory order of x and y.
         dtype: element type of x, and of w and y where they are not given: a floating-point one, "int8",
-            "uint8", or "binary" (+1 and -1). `w_dtype` may be the other of the two integers.
+            "uint8", or "binary" (+1 and -1). `w_dtype` may be the other of two integers or 8-bit floats.
         direction: "forward", "backward_data" or "backward_weights".
         compute_dtype: what the products are summed in; by default float64 for float64, int32 for integers and
             binary values, else float32.
         y_dtype: of integers "int32" (the default), "int8" or "uint8" (requantised), or "float32"; of 16-bit
-            floats themselves or "float32"; of binary values "int32" or "float32".
+            floats themselves or "float32"; of 8-bit floats these or "float32" (the default); of binary values
+            "int32" or "float32".
         scales: whether the filter has one scale and zero point, "per_tensor", or "per_channel".
         density, pattern: share of the filter's elements that are not zero, and how they lie: "unstructured",
             "N:M" such as "2:4" along input channels, or "blockRxC". See `convalgos.core.sparsity`.
@@ -238,8 +239,8 @@ class ConvProblem:
     @property
     def eps(self) -> float:
         """Spacing at 1 of the numbers that products and y are rounded to; 0 where both are integers."""
-        bits = element_types.EXPLICIT_BITS
-        return 2.0 ** -bits[self.dtype] if self.dtype in bits else (self.y_dtype == "float32") * 2.0**-23
+        bits = element_types.EXPLICIT_BITS.get(self.dtype) or element_types.EXPLICIT_BITS.get(self.y_dtype)
+        return 2.0**-bits if bits else 0.0  # products of 8 bits are exact
 
     # --- work --------------------------------------------------------------------------------
 

@@ -9,7 +9,15 @@ import re
 from typing import Any
 
 from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, NAMED_PADDING, Pads, Shape, shown
-from convalgos.core.element_types import COMPUTE_DTYPES, INTEGERS, SCALES, X_DTYPES, Y_DTYPES, defaults
+from convalgos.core.element_types import (
+    COMPUTE_DTYPES,
+    FLOAT8_DTYPES,
+    INTEGERS,
+    SCALES,
+    X_DTYPES,
+    Y_DTYPES,
+    defaults,
+)
 from convalgos.core.sparsity import checked_zeros
 
 INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
@@ -20,7 +28,7 @@ WORDS = {
     "layout": LAYOUTS,
     "direction": DIRECTIONS,
     "dtype": X_DTYPES,
-    "w_dtype": tuple(f"w_{d}" for d in INTEGERS),
+    "w_dtype": tuple(f"w_{d}" for d in (*INTEGERS, *FLOAT8_DTYPES)),
     "y_dtype": tuple(f"y_{d}" for d in Y_DTYPES),
     "compute_dtype": tuple(f"compute_{d}" for d in COMPUTE_DTYPES),
     "scales": SCALES,

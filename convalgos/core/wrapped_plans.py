@@ -1,7 +1,7 @@
 """Plans that `Algorithm.serve` makes around, or in the place of, those of an algorithm itself.
 
-They convert 16-bit data, read arrays in other shapes where that is the same memory, and answer problems that
-have nothing to sum.
+They convert data of 16 and 8 bits, read arrays in other shapes where that is the same memory, and answer
+problems that have nothing to sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EmptyPlan(Plan):
 
 
 class CastPlan(Plan):
-    """16-bit data around a plan that computes float32: x and w are widened first, y is rounded last."""
+    """Data of 16 or 8 bits around a plan of float32: x and w are widened first, y is rounded last."""
 
     def __init__(self, problem: ConvProblem, algorithm: Named, inner: Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes + self.converted_bytes(problem))
@@ -39,7 +39,7 @@ class CastPlan(Plan):
 
     @staticmethod
     def converted_bytes(problem: ConvProblem) -> int:
-        """Bytes of the float32 copies of what is read first and of what is written in 16 bits."""
+        """Bytes of the float32 copies of what is read first, and of what is written in 16 bits."""
         first, _, result = problem.array_shapes
         return 4 * (math.prod(first) + math.prod(result) * (problem.y_dtype != "float32"))
 

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.element_types import HALF_DTYPES
+from convalgos.core.element_types import SHORT_FLOATS
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, estimate, registry
 from convalgos.select.constraints import Constraints, keeps, within
@@ -42,7 +42,7 @@ def search(
             candidates of one shape are those of the shapes around it, whose tiles may fit better or worse.
     """
     machine, share = devices.figures(device), constraints.prepare_share()
-    as_it_is = problem.dtype not in HALF_DTYPES and problem.reread is problem
+    as_it_is = problem.dtype not in SHORT_FLOATS and problem.reread is problem
     queue: list[tuple[float, int, int, Any]] = []  # (bound, turn, what it is, itself)
     turns = count()
 

@@ -1,4 +1,4 @@
-"""Elements of 16 bits to float32 and back, on all threads: what stands around a plan that computes float32.
+"""Floats of 16 bits to float32 and back, and of 8 bits to float32, on all threads: around plans of float32.
 
 By NumPy one thread of a Xeon with AMX converts 1.0 float16 per nanosecond and rounds 0.3, and by ml_dtypes it
 rounds 1.8 bfloat16, which took longer than the convolution between. Here it is a few integer operations for
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from convalgos.core.element_types import ml_dtype
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import carray, pointer
 
@@ -42,6 +43,31 @@ def widen(BRAIN: int) -> jit.Kernel:
                 target[i] = wide | special | np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
 
     return widen
+
+
+@jit.specialise
+def widen_bytes(FOUR: int) -> jit.Kernel:
+    """float32 of float8_e4m3fn, which has four bits of exponent, or of float8_e5m2."""
+
+    def widen_bytes(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, HALF_FIELDS)[0]
+        first = a.count * task // a.tasks
+        count = a.count * (task + 1) // a.tasks - first
+        source = carray(pointer(a.source + first), count, np.uint8)
+        target = carray(pointer(a.target + 4 * first), count, np.uint32)
+        for i in range(count):
+            bits = np.uint32(source[i])
+            size = np.uint32(bits & np.uint32(0x7F))
+            # the exponent is too small by 120 or 112; of four bits, the largest number alone is NaN
+            if FOUR:
+                wide = np.float32(np.uint32(size << np.uint32(20)).view(np.float32) * np.float32(2.0**120))
+                special = np.uint32(0x7FC00000) if size == np.uint32(0x7F) else np.uint32(0)
+            else:
+                wide = np.float32(np.uint32(size << np.uint32(21)).view(np.float32) * np.float32(2.0**112))
+                special = np.uint32(0x7F800000) if size >= np.uint32(0x7C) else np.uint32(0)
+            target[i] = wide.view(np.uint32) | special | np.uint32((bits & np.uint32(0x80)) << np.uint32(24))
+
+    return widen_bytes
 
 
 @jit.specialise
@@ -78,14 +104,17 @@ def narrow(BRAIN: int) -> jit.Kernel:
 
 
 def convert(source: np.ndarray, target: np.ndarray) -> None:
-    """target[...] = source, one of them float32 and the other float16 or bfloat16; both `as_laid`."""
+    """target[...] = source, one of them float32 and the other of 16 bits, or source of 8; both `as_laid`."""
     if source.size < SMALL:
         with np.errstate(over="ignore"):  # infinity without a word, as in the kernels
             target[...] = source
         return
-    widening = target.dtype == np.float32
-    half = source if widening else target
-    kernel = (widen if widening else narrow)(int(half.dtype != np.float16))
+    if source.itemsize == 1:
+        kernel = widen_bytes(int(source.dtype == ml_dtype("float8_e4m3fn")))
+    elif target.dtype == np.float32:
+        kernel = widen(int(source.dtype != np.float16))
+    else:
+        kernel = narrow(int(target.dtype != np.float16))
     tasks = min(jit.thread_count(), -(-source.size // PIECE))
     record = np.array([(source.ctypes.data, target.ctypes.data, source.size, tasks)], HALF_FIELDS)
     jit.launch(kernel, record.ctypes.data, tasks)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import FLOAT8_DTYPES, INTEGERS, SHORT_FLOATS
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
@@ -106,19 +106,21 @@ class GpuMachine:
         return max(self.peak(dtype), self.tensor_peak("float64") if dtype == "float64" else 0)
 
     def tensor_peak(self, compute_dtype: str) -> float:
-        """flop/s of the tensor cores in "float16", "bfloat16", "tf32", "float64" or "int8".
+        """flop/s of the tensor cores in "float16", "bfloat16", "tf32", "float64", "int8" or floats of 8 bits.
 
-        Dense int8 runs at twice the rate of float16: 624 Top/s in an A100, 1,979 in an H200 (data sheets).
+        Dense int8 runs at twice the rate of float16: 624 Top/s in an A100, 1,979 in an H200 (data sheets). So
+        do floats of 8 bits, of which GPUs before 8.9 have no products.
         """
         *_, half, double = self._rates
-        rate = {"tf32": half / 2, "float64": double, "int8": 2 * half}.get(compute_dtype, half)
+        bytes_ = dict.fromkeys(("int8", *FLOAT8_DTYPES), 2 * half)
+        rate = ({"tf32": half / 2, "float64": double} | bytes_).get(compute_dtype, half)
         return 2 * self.efficiency * rate * self.multiprocessors * self.clock
 
     def peak_of(self, problem: ConvProblem) -> float:
         """flop/s of the units that the precision admits: tensor cores for all but strict float32."""
         if problem.sums_integers:
             return self.tensor_peak("int8")
-        if problem.itemsize == 2:
+        if problem.dtype in SHORT_FLOATS:
             return self.tensor_peak(problem.dtype)
         return self.tensor_peak("tf32") if problem.compute_dtype == "tf32" else self.exact_peak(problem.dtype)
 

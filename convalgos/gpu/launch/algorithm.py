@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import FLOAT8_DTYPES, needed_modules
 from convalgos.core.errors import missing
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan, finish
 from convalgos.core.problem import DTYPES, ConvProblem
@@ -29,6 +30,7 @@ class GpuAlgorithm(Algorithm):
         "bfloat16": ("float32",),
         "int8": ("int32",),
         "uint8": ("int32",),
+        **dict.fromkeys(FLOAT8_DTYPES, ("float32",)),
     }
     capability: ClassVar[tuple[int, int]] = (7, 0)  # the least that the kernels compile for,
     until: ClassVar[tuple[int, int] | None] = None  # and the first beyond it that they do not
@@ -45,7 +47,7 @@ class GpuAlgorithm(Algorithm):
         return ()
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        needed = (*self.needs, "ml_dtypes") if problem.dtype == "bfloat16" else self.needs
+        needed = (*self.needs, *needed_modules(problem))
         if reason := why_none() or next(filter(None, map(missing, needed)), None):
             return reason
         if reason := self.why_not_facing(problem.direction):

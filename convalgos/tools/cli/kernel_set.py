@@ -83,7 +83,7 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool
     """
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
-    found += [_kernel(factory, brain) for factory in (half.widen, half.narrow) for brain in (0, 1)]
+    found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
     of_half = (half_pixels.gather_halves, half_pixels.scatter_halves)
     found += [_kernel(factory, brain, simd.lanes(4)) for factory in of_half for brain in (0, 1)]
     if "int8" in dtypes:
@@ -120,6 +120,7 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
     return Kernel(factory.__module__, factory.__name__, parameters)
 
 
+_CONVERSIONS = half.widen, half.widen_bytes, half.narrow
 _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, driver.read_box,
     driver.multiply_box, driver.write_box, driver.run_each_box, driver.share_box,

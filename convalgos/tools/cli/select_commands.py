@@ -13,7 +13,7 @@ import click
 
 from convalgos.api import wisdom
 from convalgos.core.cache_files import write_atomic
-from convalgos.core.element_types import DTYPES, INTEGERS
+from convalgos.core.element_types import DTYPES, FLOAT8_DTYPES, INTEGERS
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.select import devices, ranker
 from convalgos.select.measure import capture
@@ -35,7 +35,7 @@ DEVICE = click.option(
     shell_complete=completion.devices,
     help="Where plans run.",
 )
-ELEMENTS = click.Choice((*DTYPES, *INTEGERS))
+ELEMENTS = click.Choice((*DTYPES, *FLOAT8_DTYPES, *INTEGERS))
 BATCH = click.option(
     "--batch",
     type=click.IntRange(1),
