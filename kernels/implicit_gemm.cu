@@ -1,5 +1,5 @@
-// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, TF32 in three products, float64, and
-// 8-bit integers.
+// Implicit GEMM on tensor cores, through mma.sync: float16 and bfloat16, TF32, TF32 in three products, float64,
+// 8-bit integers, and signs.
 //
 // A block computes TILE_P pixels x TILE_F filters of one group. Both operands lie in shared memory as rows of
 // 128 bytes of taps, in words of 4 bytes (8-bit elements four, 16-bit ones two to a word) or of 8 (float64), so that all types
@@ -8,10 +8,18 @@
 // filters channels last, and pixels channels first, where the operands change places: y is written in its own
 // layout either way.
 //
-// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64, 4 integers, with QUANTIZED), TILE_P, TILE_F, CHANNELS_LAST, and VECTOR:
+// Signs are bytes of eight of them, which lie channels last whatever the layout of y. Of -1 as set bits, products of
+// w's sum and what is added here, 4 (in how many places both are set) - 2 (in how many x is), are the sum of a window.
+//
+// Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64, 4 integers, 5 signs, both with QUANTIZED),
+// TILE_P, TILE_F, CHANNELS_LAST (of y), X_LAST where x lies otherwise, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
 #include "mma_fragments.cuh"
 #include "split_k.cuh"
+
+#ifndef X_LAST
+#define X_LAST CHANNELS_LAST
+#endif
 
 constexpr int CHUNKS = 8;                               // of 16 bytes, the unit of copies, in a row
 constexpr int CHUNK_WORDS = 16 / sizeof(word_t);        // words of one
@@ -52,6 +60,14 @@ __device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filt
     Pack<sum_t, COUNT> values;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) values.v[i] = sums[i];
+#if MATH == 5
+    if (p.patterns && blockIdx.y == 0)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const small_t row = p.patterns[pixel % out_pixels + i * !CHANNELS_LAST];
+            if (row) values.v[i] += p.borders[index_t(row) * p.filters + all + i * CHANNELS_LAST];
+        }
+#endif
     if (part)
         store_pack<COUNT>(part + at, values);
     else
@@ -77,12 +93,12 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     const small_t end = index_t(steps) * (blockIdx.y + 1) / params.splits;
 
     // Neighbouring threads copy neighbours in memory: channels last along taps, channels first along pixels.
-    constexpr int LANES_K = CHANNELS_LAST ? CHUNKS : most(1, THREADS / TILE_P);
-    constexpr int PIXELS = CHANNELS_LAST ? X_CHUNKS : 1;  // of a thread
+    constexpr int LANES_K = X_LAST ? CHUNKS : most(1, THREADS / TILE_P);
+    constexpr int PIXELS = X_LAST ? X_CHUNKS : 1;  // of a thread
     constexpr int PER_PIXEL = X_CHUNKS / PIXELS;
-    static_assert(CHANNELS_LAST || THREADS >= TILE_P, "a thread copies taps of one pixel");
-    const small_t chunk_k = CHANNELS_LAST ? tid % LANES_K : tid / TILE_P;
-    const small_t chunk_row = CHANNELS_LAST ? tid / LANES_K : tid % TILE_P;
+    static_assert(X_LAST || THREADS >= TILE_P, "a thread copies taps of one pixel");
+    const small_t chunk_k = X_LAST ? tid % LANES_K : tid / TILE_P;
+    const small_t chunk_row = X_LAST ? tid / LANES_K : tid % TILE_P;
     const element_t* x_group = x + index_t(group) * (p.channels / p.groups) * p.x_channel;
     Pixel pixels[PIXELS];
 #pragma unroll
@@ -151,6 +167,10 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     const small_t warp_a = warp % WARPS_A * WARP_A, warp_b = warp / WARPS_A * WARP_B;
     const small_t quad = lane / 4, within = lane % 4;  // row of a fragment, and word of its row
     sum_t sums[ROWS_A][COLUMNS_B][4] = {};
+#if MATH == 5
+    sum_t set[CHANNELS_LAST ? ROWS_A : COLUMNS_B][4] = {};  // bits of x
+    const word_t all_a[OF_A] = {~0u, ~0u, ~0u, ~0u}, all_b[OF_B] = {~0u, ~0u};
+#endif
     auto of_a = [&](word_t word) { return CHANNELS_LAST ? as_signed(word, p) : word; };  // x is one of the two
     auto of_b = [&](word_t word) { return CHANNELS_LAST ? word : as_signed(word, p); };
     auto accumulate = [&](int buffer) {
@@ -173,6 +193,14 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
                 for (int j = 0; j < COLUMNS_B; j++) multiply(sums[i][j], a[i], b[j]);
+#if MATH == 5
+#pragma unroll
+            for (int i = 0; i < (CHANNELS_LAST ? ROWS_A : COLUMNS_B); i++)
+                if constexpr (CHANNELS_LAST)
+                    multiply(set[i], a[i], all_b);
+                else
+                    multiply(set[i], all_a, b[i]);
+#endif
         }
     };
 
@@ -186,6 +214,14 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
         keep(buffer);
     }
     accumulate(buffer);
+#if MATH == 5
+#pragma unroll
+    for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+        for (int j = 0; j < COLUMNS_B; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sums[i][j][e] = 4 * sums[i][j][e] - 2 * set[CHANNELS_LAST ? i : j][e];
+#endif
 
     sum_t* part = params.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
     const bool paired = CHANNELS_LAST ? p.filters % 2 == 0 && filters % 2 == 0 : out_pixels % 2 == 0;

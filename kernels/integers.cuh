@@ -1,4 +1,4 @@
-// How kernels that multiply floating-point elements or 8-bit integers pad x and write y, in either case.
+// How kernels that multiply floating-point elements, 8-bit integers or signs pad x and write y.
 //
 // Integers (builds with QUANTIZED) are signed in products: unsigned ones of x become so by their highest bit, which
 // takes 128 from them. Padding holds x's zero point. Sums are int32, and wrap; the output step makes of them int32,
@@ -13,6 +13,8 @@ struct QuantizedConv : Conv {
     const int* offset;        // (K,): added to sums
     const float* multiplier;  // (K,)
     const element_t* pads;    // (16,): padding, for copies of 16 bytes
+    const int* patterns;      // (pixels of an image,): of signs, which row of `borders` is added; or null
+    const int* borders;       // (rows, K)
     float before, low, high;  // 8 bits: added to the product of sum and multiplier, then its limits
     small_t after;            // added once it is rounded
     unsigned filler;          // four elements of padding

@@ -1,7 +1,8 @@
 // Products of fragments on tensor cores in the arithmetic that MATH names: 0 half, 1 TF32, 2 three times TF32, 3
-// float64, 4 8-bit integers.
+// float64, 4 8-bit integers, 5 signs.
 #pragma once
 #include "integers.cuh"
+#include "one_bit.cuh"
 
 #if MATH == 3
 using word_t = double;                // what lanes hold of fragments,
@@ -14,6 +15,8 @@ constexpr int OF_A = 4, OF_B = 2;
 
 #if MATH == 4
 __device__ inline void multiply(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { mma(sums, a, b); }
+#elif MATH == 5
+__device__ inline void multiply(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { mma_and(sums, a, b); }
 #else
 // sums (16, 8) += a * b over a warp, laid out as `mma` says; float32 elements are rounded here.
 __device__ inline void multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {

@@ -91,14 +91,16 @@ def test_every_configuration_compiles_into_registers(algorithm):
 def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
     """On every layer of the suites, each in half of the forms, and on every awkward problem."""
     layers = [layer.problem for layers in suites().values() for layer in layers]
-    forms = product(("channels_first", "channels_last"), ("float32", "tf32", "float16", "bfloat16", "int8"))
+    forms = product(
+        ("channels_first", "channels_last"), ("float32", "tf32", "float16", "bfloat16", "int8", "binary")
+    )
     problems = [
         layer.replace(
             layout=layout, dtype="float32" if how == "tf32" else how, direction=algorithm.directions[0],
             compute_dtype="tf32" if how == "tf32" else None,
         )
-        for i, (layout, how) in enumerate(forms) for layer in layers[(i + i // 5) % 2 :: 2]
-        if how != "int8" or algorithm.directions[0] == "forward"
+        for i, (layout, how) in enumerate(forms) for layer in layers[(i + i // 6) % 2 :: 2]
+        if how not in ("int8", "binary") or algorithm.directions[0] == "forward"
     ]  # fmt: skip
     problems += [p for dtype in ("float32", "float64") for p, _ in table_problems(algorithm, dtype)]
     declared, served = set(algorithm.builds()), 0

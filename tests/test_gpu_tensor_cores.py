@@ -18,7 +18,7 @@ from convalgos.select import algorithms, find_algorithm
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 3e6  # of a problem of the table: emulated tensor cores are slow
 LAYOUTS = ("channels_first", "channels_last")
-FLOATS = [a for a in implicit_gemm.ALGORITHMS if a.math != "int8"]  # test_gpu_integers.py has that
+FLOATS = [a for a in implicit_gemm.ALGORITHMS if a.math not in ("int8", "binary")]  # have tests of their own
 AWKWARD = [
     "n2 c16 h9 w7 k20 r3 s3 p1:0,2 stride2",  # 16 bytes of channels lie together
     "n1 c24 h7 w9 k69 r3 s3 p2 dilation2 groups3",

@@ -39,21 +39,22 @@ class OutputStep(NamedTuple):
     high: float
     after: int
 
-    def apply(self, sums: np.ndarray, dtype: np.dtype, channels: int) -> np.ndarray:
+    def apply(self, sums: Any, dtype: np.dtype, channels: int, xp: Any = np) -> Any:
         """y of int32 sums.
 
         Args:
             channels: which axis of the sums is K.
+            xp: the module of the sums.
         """
         over = [1] * sums.ndim
         over[channels] = -1
         with np.errstate(over="ignore"):  # what is beyond float32 is clipped, too
-            v = sums.astype(np.float32) * self.multiplier.reshape(over)
+            v = sums.astype(np.float32) * xp.asarray(self.multiplier).reshape(over)
         if dtype.kind == "f":
-            return np.asarray(np.maximum(v, np.float32(self.low)))
+            return xp.maximum(v, np.float32(self.low))
         v += np.float32(self.before)
-        np.clip(v, np.float32(self.low), np.float32(self.high), out=v)
-        return np.asarray((np.rint(v).astype(np.int32) + self.after).astype(dtype))
+        xp.clip(v, np.float32(self.low), np.float32(self.high), out=v)
+        return (xp.rint(v).astype(np.int32) + self.after).astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, float64, and int8.
+"""Implicit GEMM on tensor cores: float16 and bfloat16, TF32, TF32 in three products, float64, int8, signs.
 
 The product of `gpu.direct`, in fragments of 16 x 8 sums that a warp computes with one mma instruction, in the
 arithmetic that `gemm.mma` tells of. Reads and writes both layouts without a transpose. Wins on dense layers
@@ -22,14 +22,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from convalgos.core.algorithm import error_of_sums
-from convalgos.core.problem import ConvProblem
+from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, INTEGER_ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, STEP_BYTES, TensorCores, is_copied
+from convalgos.gpu.gemm.signs import PACK_SIGNS, SignsPlan, of_bytes, pack_threads
 from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
 from convalgos.gpu.gemm.tiles import tile_count
 from convalgos.gpu.launch.algorithm import exact_sums
-from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, ceil_div, waves
+from convalgos.gpu.launch.grid import COUNTED, GRID_X, NO_BIAS, ceil_div, waves
 from convalgos.gpu.launch.integer_plan import IntegerGpuPlan
 from convalgos.gpu.launch.kernel_records import record_of
 from convalgos.gpu.launch.plan import GpuPlan
@@ -71,12 +72,13 @@ def tap_steps(problem: ConvProblem) -> int:
 def implicit_gemm_build(math_: str, dtype: str, tile: ImplicitGemmTile, layout: str, copied: bool) -> Build:
     return Build.of(
         "implicit_gemm.cu",
-        **(INTEGER_ELEMENTS if math_ == "int8" else {"element_t": ELEMENTS[dtype]}),
+        **(INTEGER_ELEMENTS if math_ in ("int8", "binary") else {"element_t": ELEMENTS[dtype]}),
         MATH=MATHS[math_],
         TILE_P=tile.pixels,
         TILE_F=tile.filters,
         CHANNELS_LAST=int(layout == "channels_last"),
         VECTOR=int(copied),
+        **({"X_LAST": 1} if math_ == "binary" else {}),
     )
 
 
@@ -92,6 +94,11 @@ class ImplicitGemm(TensorCores):
         return self.math
 
     def builds(self) -> Iterable[Build]:
+        if self.math == "binary":
+            for layout, tile in product(LAYOUTS, self.tiles(*LOADS[-1])):
+                yield implicit_gemm_build(self.math, "int8", tile, layout, True)
+            yield PACK_SIGNS
+            return
         for dtype in self.dtypes[:1] if self.math == "int8" else self.dtypes:  # unsigned ones by the same
             for layout, copied in LOADS:
                 for tile in self.tiles(layout, copied):
@@ -100,6 +107,8 @@ class ImplicitGemm(TensorCores):
     def tiles(self, layout: str, copied: bool) -> tuple[ImplicitGemmTile, ...]:
         """Few channels that do not lie in whole 16 bytes are rare channels last: one tile serves them."""
         if layout == "channels_last" and not copied:
+            return (IMPLICIT_GEMM_TILES[1],)
+        if self.math == "binary":  # mostly bound by memory
             return (IMPLICIT_GEMM_TILES[1],)
         if self.math == "int8":  # gathered singly, loads take the time, not the products
             return IMPLICIT_GEMM_TILES[::2] if copied else (IMPLICIT_GEMM_TILES[1],)
@@ -111,6 +120,8 @@ class ImplicitGemm(TensorCores):
         if problem.is_empty:
             return None
         machine = current().figures
+        if self.math == "binary" and pack_threads(problem) >= COUNTED:
+            return f"numbers the 16 bytes of packed channels, but there are {COUNTED} or more"
         tile, _ = self.geometry(problem, machine)
         shared = tile.shared_bytes(problem.itemsize)
         if shared > machine.block_shared_bytes:
@@ -119,8 +130,17 @@ class ImplicitGemm(TensorCores):
             return "needs more blocks than a launch may have"
         return why_not_counted(problem)
 
+    def read(self, problem: ConvProblem) -> ConvProblem:
+        """The problem of the arrays that the product reads: of signs those of their bytes."""
+        return of_bytes(problem) if self.math == "binary" else problem
+
+    def bytes_of_x(self, problem: ConvProblem) -> int:
+        """Of x, where the kernel does not read it as it comes."""
+        return of_bytes(problem).x_bytes if self.math == "binary" else 0
+
     def geometry(self, problem: ConvProblem, machine: GpuMachine) -> tuple[ImplicitGemmTile, int]:
         """The tile, and the parts of the sum, that are the fastest by prediction."""
+        problem = self.read(problem)
         tiles = self.tiles(problem.layout, is_copied(problem, problem.w_shape[1]))
         most = machine.block_shared_bytes
         fitting = [t for t in tiles if t.shared_bytes(problem.itemsize) <= most] or tiles[-1:]
@@ -132,7 +152,7 @@ class ImplicitGemm(TensorCores):
     ) -> float:
         busy = max(waves(tile_count(problem, tile) * splits, machine), 1)
         taps = step_taps(problem) * (ceil_div(tap_steps(problem), splits) + 3)
-        flops = 2 * tile.pixels * tile.filters * taps
+        flops = 2 * tile.pixels * tile.filters * taps * (8 if self.math == "binary" else 1)
         # In float64, products take longer than gathering.
         hidden = is_copied(problem, problem.w_shape[1]) or self.math == "double"
         share = (COPIED if hidden else GATHERED) * (1 if tile.filters == 128 else 0.85)
@@ -143,26 +163,31 @@ class ImplicitGemm(TensorCores):
         return max(busy * flops / rate, moved) + parts + (splits > 1) * machine.launch
 
     def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
-        return self._seconds(problem, *self.geometry(problem, machine), machine) + machine.launch
+        read = self.read(problem)
+        seconds = self._seconds(read, *self.geometry(problem, machine), machine) + machine.launch
+        if self.math == "binary":
+            seconds += machine.launch + machine.stream(problem.x_bytes + read.x_bytes)
+        return seconds
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """The parts of a split sum, in the type of sums."""
         if problem.is_empty:
             return 0
         _, splits = self.geometry(problem, current().figures)
-        return parts_bytes(problem, splits)
+        return self.bytes_of_x(problem) + parts_bytes(problem, splits)
 
     def error_bound(self, problem: ConvProblem) -> float:
         if self.math == "double":
             return error_of_sums(problem)
-        if self.math == "int8":
+        if problem.sums_integers:
             return exact_sums(problem)
         # Sums of gemm_k products: a random walk, at twice the error of rounding: tensor cores cut sums off.
         sums = 2**-23 * (8 * math.sqrt(max(1, problem.gemm_k)) + 8)
         return sums + self.rounding(problem)
 
     def plan(self, problem: ConvProblem) -> GpuPlan:
-        made = ImplicitGemmIntegers if self.math == "int8" else ImplicitGemmPlan
+        plans = {"int8": ImplicitGemmIntegers, "binary": ImplicitGemmBinary}
+        made = plans.get(self.math, ImplicitGemmPlan)
         return made(problem, self, *self.geometry(problem, current().figures))
 
 
@@ -173,14 +198,15 @@ class ImplicitGemmPlan(GpuPlan):
     adds_residual = True
 
     def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: ImplicitGemmTile, splits: int):
-        outputs = math.prod(problem.y_shape)
-        super().__init__(problem, algorithm, parts_bytes(problem, splits))
+        outputs, read = math.prod(problem.y_shape), algorithm.read(problem)
+        super().__init__(problem, algorithm, algorithm.bytes_of_x(problem) + parts_bytes(problem, splits))
+        self._read = read
         self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
         self._filter_tiles = self._padded // tile.filters
-        self._taps, self._params = self.summed(tap_table(problem, step_taps(problem)), splits)
+        self._taps, self._params = self.summed(tap_table(read, step_taps(read)), splits)
         self._splits = np.int32(splits)
-        copied = is_copied(problem, problem.w_shape[1])
-        module = implicit_gemm_build(algorithm.math, problem.dtype, tile, problem.layout, copied)
+        copied = is_copied(read, read.w_shape[1])
+        module = implicit_gemm_build(algorithm.math, read.dtype, tile, problem.layout, copied)
         grid, shared = (tile_count(problem, tile), splits), tile.shared_bytes(problem.itemsize)
         self._kernel = self.launch(module, "implicit_gemm", grid, tile.threads, shared)
         self._reduce = self.launch(module, "reduce", (ceil_div(outputs, 256),), 256) if splits > 1 else None
@@ -197,7 +223,7 @@ class ImplicitGemmPlan(GpuPlan):
 
     def rows(self, w: Any) -> Any:
         """A filter as `prepare_filter` says."""
-        p = self.problem
+        p = self._read
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
         w = w.transpose(0, 1, 3, 2) if p.layout == "channels_last" else w
         packed = self.device.xp.zeros((p.groups, self._padded, len(self._taps)), w.dtype)
@@ -241,6 +267,24 @@ class ImplicitGemmIntegers(ImplicitGemmPlan, IntegerGpuPlan):
     def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
         packed, *of_sums = w.packed
         self.multiply(x, packed, bias, y, workspace, self.record(w, activation), *of_sums)
+
+
+class ImplicitGemmBinary(ImplicitGemmPlan, SignsPlan):
+    adds_residual = False
+
+    def __init__(self, problem: ConvProblem, algorithm: ImplicitGemm, tile: ImplicitGemmTile, splits: int):
+        super().__init__(problem, algorithm, tile, splits)
+        self._packers = {kind: self.packer(kind) for kind in ("int8", "float32", "uint64")}
+
+    def prepare_filter(self, w: Any) -> Any:
+        return SignsPlan.prepare_filter(self, w)
+
+    def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
+        pack, record = self._packers[str(x.dtype)]
+        pack(x, workspace, record)
+        parts = workspace[self._read.x_bytes :]
+        conv = self.record(w, activation)
+        self.multiply(workspace, w.packed, bias, y, parts, conv, self._taps, self._params)
 
 
 ALGORITHMS = tuple(ImplicitGemm(name) for name in MATHS)

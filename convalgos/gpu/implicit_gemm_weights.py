@@ -132,4 +132,4 @@ class ImplicitGemmWeights(TensorCores, SplitKWeights[ImplicitGemmWeightsTile]):
         return SplitKWeightsPlan(problem, self, module, "implicit_gemm_weights", tile, parts)
 
 
-ALGORITHMS = tuple(ImplicitGemmWeights(name) for name in MATHS if name not in ("double", "int8"))
+ALGORITHMS = tuple(ImplicitGemmWeights(name) for name in MATHS if name in ("half", "tf32", "3xtf32"))

@@ -125,5 +125,5 @@ def _defined(
     sums = exact.astype(np.int64).astype(np.int32)
     output = q.output(p, epilogue.activation_of(activation) if p.y_dtype != "int32" else None)
     if output is not None:
-        return output.apply(sums, result_dtype(p), 1)
+        return np.asarray(output.apply(sums, result_dtype(p), 1))
     return np.maximum(sums, 0) if activation else sums

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 STAND_INS = (
     "ptx.cuh",
     "eight_bits.cuh",
+    "one_bit.cuh",
     "cluster.cuh",
     "hopper.cuh",
 )  # for headers of kernels/ that are made of PTX

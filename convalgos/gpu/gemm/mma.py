@@ -4,7 +4,7 @@
 serves only where that is asked for; `3xtf32` splits each element into two such parts and comes close to
 float32 at a third of the speed, for those who ask for TF32 with a small `max_rel_error`. Sums are float32 in
 these. `double` multiplies and adds float64 as the other units do, with a rounding for each. `int8` multiplies
-8-bit integers, signed or not, and sums exactly in int32.
+8-bit integers, signed or not, and sums exactly in int32. `binary` multiplies +1 and -1 as bits.
 
 Source: Markidis et al. 2018, arXiv:1803.04014 (splitting); Ootomo and Yokota 2022, arXiv:2203.03341; NVIDIA's
 PTX ISA, mma.sync.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import BINARY, INTEGERS
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
@@ -28,13 +28,24 @@ LOADS = (  # layouts, and whether 16 bytes that lie together are copied whole
     ("channels_last", True),
 )
 STEP_BYTES = 128  # of a step of the sum, for each row of a tile in shared memory
-MATHS = {"half": 0, "tf32": 1, "3xtf32": 2, "double": 3, "int8": 4}  # as kernels know them
-MATH_DTYPES = {"half": ("float16", "bfloat16"), "double": ("float64",), "int8": INTEGERS}  # others: float32
-COMPUTES = {"half": "float32", "double": "float64", "int8": "int32"}  # what they must be asked for; else TF32
+MATHS = {"half": 0, "tf32": 1, "3xtf32": 2, "double": 3, "int8": 4, "binary": 5}  # as kernels know them
+MATH_DTYPES = {  # others: float32
+    "half": ("float16", "bfloat16"),
+    "double": ("float64",),
+    "int8": INTEGERS,
+    "binary": (BINARY,),
+}
+COMPUTES = {  # what they must be asked for; else TF32
+    "half": "float32",
+    "double": "float64",
+    "int8": "int32",
+    "binary": "int32",
+}
 PEAKS = {
     "half": "float16",
     "double": "float64",
     "int8": "int8",
+    "binary": "binary",
 }  # the peak that they work at; else that of TF32
 
 

@@ -15,6 +15,7 @@ from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current, why_none
 from convalgos.gpu.launch.grid import COUNTED
+from convalgos.gpu.launch.integer_plan import NO_KERNELS, EmptySumsPlan
 from convalgos.gpu.launch.plan import GpuPlan
 
 
@@ -30,6 +31,7 @@ class GpuAlgorithm(Algorithm):
         "bfloat16": ("float32",),
         "int8": ("int32",),
         "uint8": ("int32",),
+        "binary": ("int32",),
         **dict.fromkeys(FLOAT8_DTYPES, ("float32",)),
     }
     capability: ClassVar[tuple[int, int]] = (7, 0)  # the least that the kernels compile for,
@@ -67,8 +69,6 @@ class GpuAlgorithm(Algorithm):
             reason = f"needs compute capability {wanted}, but the device has {found[0]}.{found[1]}"
             beyond = "; gpu.cudnn and kernels through mma.sync, as of gpu.implicit_gemm.half, serve that"
             return reason + (beyond if found >= least else "")
-        if problem.is_empty and problem.sums_integers:
-            return "multiplies integers that there are, but the problem is empty"
         image = max(math.prod(problem.x_shape[1:]), math.prod(problem.y_shape[1:]))
         if image >= COUNTED or problem.gemm_m >= COUNTED:
             return f"counts in 32 bits, but an image or all pixels together are {COUNTED} or more"
@@ -91,14 +91,16 @@ class GpuAlgorithm(Algorithm):
         return plan
 
     def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
-        plan = EmptyGpuPlan(problem, self) if problem.is_empty else self.plan(problem)
-        return plan.chosen(choice)
+        if not problem.is_empty:
+            return self.plan(problem).chosen(choice)
+        empty = EmptySumsPlan if problem.sums_integers else EmptyGpuPlan
+        return empty(problem, self).chosen(choice)
 
 
 class EmptyGpuPlan(GpuPlan):
     """A problem with a zero-sized dimension: y is empty, or every element is an empty sum plus the bias."""
 
-    uncapturable = "an empty problem has no kernels to record"
+    uncapturable = NO_KERNELS
     fuses = False
 
     def prepare_filter(self, w: Any) -> None:

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.arguments import shown
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.core.integer_plan import PLAIN
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.gpu.launch.fallback import GpuFilter
-from convalgos.gpu.launch.kernel_records import quantized_record
+from convalgos.gpu.launch.kernel_records import POINTERS, quantized_record
 from convalgos.gpu.launch.plan import GpuPlan
 
+NO_KERNELS = "an empty problem has no kernels to record"
 OUTPUTS = {"int32": 0, "float32": 1, "int8": 2, "uint8": 2}  # as kernels know types of y
 
 
@@ -37,10 +37,60 @@ class QuantizedFilter:
     offset: Any  # int32 (K,)
     multiplier: Any  # float32 (K,)
     pads: Any  # (16,) padding
+    patterns: Any = None  # of signs: (pixels of an image,) int32, which row of `borders` is added to sums
+    borders: Any = None  # (rows, K) int32
     records: dict[Any, Any] = field(default_factory=dict)
 
 
-class IntegerGpuPlan(GpuPlan):
+class IntegerSumsPlan(GpuPlan):
+    """A plan whose kernels sum up in int32 and end with the output step. Filters are `QuantizedFilter`s."""
+
+    def record(self, w: QuantizedFilter, activation: Any, problem: ConvProblem | None = None) -> Any:
+        """What kernels take by value.
+
+        Args:
+            activation: None, an `Activation`, or "relu" for that which the kernels were built with.
+            problem: whose sizes it has, where these are not the plan's.
+        """
+        key = activation, problem
+        if key not in w.records:
+            w.records[key] = self.by_value(self._record(w, activation, problem or self.problem))
+        return w.records[key]
+
+    def _record(self, w: QuantizedFilter, activation: Any, problem: ConvProblem) -> np.ndarray:
+        given = w.quantization
+        step = given.output(self.problem, activation if isinstance(activation, Activation) else None)
+        limits = {} if step is None else {n: getattr(step, n) for n in ("before", "low", "high", "after")}
+        return quantized_record(
+            problem,
+            relu=activation is not None,
+            **{name: self._address(getattr(w, name)) for name in POINTERS},
+            filler=(int(given.x_zero_point) & 0xFF) * 0x01010101,
+            flip=0x80808080 if self.problem.dtype == "uint8" else 0,
+            output=OUTPUTS[self.problem.y_dtype],
+            **limits,
+        )
+
+    def _address(self, array: Any) -> int:
+        return 0 if array is None else self.device.address(array)
+
+    # --- the output step ---------------------------------------------------------------------
+
+    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
+        super()._check_output_step(bias, activation, residual)
+        if residual is not None:
+            raise ValueError(f"residual={type(residual).__name__} must be None in a problem of integers")
+        if self.problem.y_dtype != "float32":
+            PLAIN.output(self.problem, activation)  # which refuses what is no limit
+
+    def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
+        if self.problem.y_dtype == "float32" and activation not in (None, RELU):
+            super()._compute(x, w, bias, activation, residual, y)  # built into the kernels
+        else:
+            self.run(x, w, bias, activation, y, self.workspace())
+
+
+class IntegerGpuPlan(IntegerSumsPlan):
     """A plan of integers. Subclasses implement `pack` and `run`, whose w is a `QuantizedFilter`."""
 
     @abstractmethod
@@ -75,52 +125,31 @@ class IntegerGpuPlan(GpuPlan):
             table(np.full(16, quantization.x_zero_point, p.dtype)),
         )
 
-    def record(self, w: QuantizedFilter, activation: Any, problem: ConvProblem | None = None) -> Any:
-        """What kernels take by value.
 
-        Args:
-            activation: None, an `Activation`, or "relu" for that which the kernels were built with.
-            problem: whose sizes it has, where these are not the plan's.
-        """
-        key = activation, problem
-        if key not in w.records:
-            w.records[key] = self.by_value(self._record(w, activation, problem or self.problem))
-        return w.records[key]
+class EmptySumsPlan(IntegerGpuPlan):
+    """A problem with nothing to sum: every sum is the bias, whatever is beyond the border."""
 
-    def _record(self, w: QuantizedFilter, activation: Any, problem: ConvProblem) -> np.ndarray:
-        given, address = w.quantization, self.device.address
-        step = given.output(self.problem, activation if isinstance(activation, Activation) else None)
-        limits = {} if step is None else {n: getattr(step, n) for n in ("before", "low", "high", "after")}
-        return quantized_record(
-            problem,
-            relu=activation is not None,
-            offset=address(w.offset),
-            multiplier=address(w.multiplier),
-            pads=address(w.pads),
-            filler=(int(given.x_zero_point) & 0xFF) * 0x01010101,
-            flip=0x80808080 if self.problem.dtype == "uint8" else 0,
-            output=OUTPUTS[self.problem.y_dtype],
-            **limits,
-        )
+    uncapturable = NO_KERNELS
+    fuses = False
 
-    # --- the output step ---------------------------------------------------------------------
+    def pack(self, terms: Sequence[Any]) -> None:
+        return None
 
-    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
-        super()._check_output_step(bias, activation, residual)
-        if residual is not None:
-            raise ValueError(f"residual={type(residual).__name__} must be None in a problem of integers")
-        if self.problem.y_dtype == "int32" and activation not in (None, RELU):
-            raise ValueError(
-                f"activation={shown(activation)} must be None or 'relu' where y_dtype is 'int32'"
-            )
-        if self.problem.y_dtype in ("int8", "uint8"):
-            PLAIN.output(self.problem, activation)  # which refuses what is no limit
+    def _quantized(self, w: Any, quantization: Quantization) -> QuantizedFilter:
+        return QuantizedFilter(None, quantization, None, None, None)
 
-    def _compute(self, x: Any, w: Any, bias: Any, activation: Any, residual: Any, y: Any) -> None:
-        if self.problem.y_dtype == "float32" and activation not in (None, RELU):
-            super()._compute(x, w, bias, activation, residual, y)  # built into the kernels
+    def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
+        p, xp = self.problem, self.device.xp
+        channels = 1 if p.layout == "channels_first" else y.ndim - 1
+        over = [1] * y.ndim
+        over[channels] = p.K
+        sums = xp.zeros(p.K, np.int32) if bias is None else bias
+        wanted = RELU if activation == "relu" else activation
+        step = w.quantization.output(p, wanted)
+        if step is not None:
+            y[...] = step.apply(sums.reshape(over), self._y_dtype, channels, xp)
         else:
-            self.run(x, w, bias, activation, y, self.workspace())
+            y[...] = sums.reshape(over) if wanted is None else xp.maximum(sums, 0).reshape(over)
 
 
 def terms_needed(dtype: str, zero_point: np.ndarray) -> int:

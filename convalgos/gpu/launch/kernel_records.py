@@ -36,11 +36,13 @@ CONV = np.dtype(
     ]
 )
 
+POINTERS = ("offset", "multiplier", "pads", "patterns", "borders")  # addresses of arrays, or 0
+
 # `QuantizedConv` of integers.cuh: a `Conv` without a residual, then what is known with the filter.
 QUANTIZED_CONV = np.dtype(
     [
         *((name, CONV[name]) for name in CONV.names or () if name != "residual"),
-        *((name, np.int64) for name in ("offset", "multiplier", "pads")),  # addresses
+        *((name, np.int64) for name in POINTERS),
         *((name, np.float32) for name in ("before", "low", "high")),
         ("after", np.int32),
         *((name, np.uint32) for name in ("filler", "flip")),

@@ -291,7 +291,7 @@ class GpuPlan(Plan):
         else:
             self.run(x, w, bias, None, y, self.workspace())
             if activation not in self._epilogues:
-                self._epilogues[activation] = EpilogueKernel(self.device, self.problem.dtype, activation)
+                self._epilogues[activation] = EpilogueKernel(self.device, self._y_dtype.name, activation)
             self._epilogues[activation](y, residual)
 
     def _built_with(self, fused: FusedEpilogue) -> GpuPlan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import TypeVar
 
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import BINARY, INTEGERS
 from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.tools.bench.suites import Layer
@@ -22,7 +22,9 @@ TYPES = {  # what each is called in the report
     "float64": {"dtype": "float64"},
     "int8": {"dtype": "int8"},
     "uint8": {"dtype": "uint8", "w_dtype": "int8", "y_dtype": "uint8"},
+    "binary": {"dtype": BINARY},
 }
+EXACT = (*INTEGERS, BINARY)  # types that are multiplied exactly
 AWKWARD = (
     "n1 c1 h1 w1 k1 r1 s1",
     "n2 c3 h7 w5 k17 r3 s3 p1",
@@ -106,8 +108,8 @@ def types(names: Iterable[str]) -> list[str]:
 
 
 def types_facing(direction: str) -> list[str]:
-    """Those of a direction: integers have no gradients."""
-    return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in INTEGERS]
+    """Those of a direction: integers and signs have no gradients."""
+    return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in EXACT]
 
 
 def of_texts(suite: str, texts: Iterable[str], directions: Iterable[str] = DIRECTIONS[:1]) -> list[Case]:
@@ -136,7 +138,9 @@ def by_importance(layers: Iterable[Layer]) -> list[Case]:
     whole = tuple(
         _some(every, kind, layout, ("int8",)) for kind in (is_dense, is_depthwise) for layout in LAYOUTS
     )
-    ordered = in_turn(named.values()) + in_turn(gradients.values()) + in_turn((*whole, *thin, *rest))
+    signs = tuple(_some(every, is_dense, layout, (BINARY,)) for layout in LAYOUTS)
+    others = in_turn((*whole, *signs, *thin, *rest))
+    ordered = in_turn(named.values()) + in_turn(gradients.values()) + others
     return list(dict.fromkeys(ordered))
 
 

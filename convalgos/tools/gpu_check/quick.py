@@ -14,13 +14,12 @@ from itertools import product
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.element_types import INTEGERS
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.gpu.device import Device
 from convalgos.select import registry
 from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.baselines import torch_call
-from convalgos.tools.gpu_check.cases import AWKWARD, TYPES, USED, Case, types_facing
+from convalgos.tools.gpu_check.cases import AWKWARD, EXACT, TYPES, USED, Case, types_facing
 from convalgos.tools.gpu_check.checks import check_algorithms
 from convalgos.tools.gpu_check.reference_answers import Answer, Answers, Truth
 from convalgos.tools.gpu_check.results import OutOfTime, Result, told
@@ -89,7 +88,7 @@ def answer_large_problems(
         _case("regular", text, LAYOUTS[0], direction, name)
         for text, direction in product(REGULAR, DIRECTIONS)
         for name in types_facing(direction)
-        if name not in INTEGERS  # of which algorithms are compared with the host, and with one another
+        if name not in EXACT  # of which algorithms are compared with the host, and with one another
     ]
     for done, case in enumerate(every):
         if time.monotonic() > until:

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import numpy as np
 
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import BINARY, INTEGERS
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
@@ -35,7 +35,8 @@ LONG_PERIOD = 1_000_003  # of the random numbers in large arrays: a prime, so th
 class Truth:
     """The arrays that a run reads, a bias, and what the result must be.
 
-    Elements of floats are of order 1, those of integers all that their types hold, with zero points.
+    Elements of floats are of order 1, those of integers all that their types hold, with zero points; signs
+    are both.
     """
 
     def __init__(self, problem: ConvProblem):
@@ -45,7 +46,7 @@ class Truth:
         summed = problem
         if problem.sums_integers:
             summed = problem.replace(dtype="float64", compute_dtype=None, w_dtype=None, y_dtype=None)
-            read = self._draw_integers(rng)
+            read = self._draw_signs(rng) if problem.dtype == BINARY else self._draw_integers(rng)
         else:
             read = self._draw(rng)
         self._exact = ExactAnswer(summed, *read, EXTENT, rng, BORDER)
@@ -77,6 +78,15 @@ class Truth:
         x, w = p.logical(0, self.first), p.logical(1, self.second)
         return x.astype(np.float64) - zero, w.astype(np.float64)
 
+    def _draw_signs(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The same of +1 and -1."""
+        p = self.problem
+        bits = (_integers(shape, "int8", rng) for shape in p.array_shapes[:2])
+        self.first, self.second = (np.where(b < 0, -1, 1).astype(np.int8) for b in bits)
+        self.bias = rng.integers(-9, 9, p.bias_size, np.int32)
+        x, w = p.logical(0, self.first), p.logical(1, self.second)
+        return x.astype(np.float64), w.astype(np.float64)
+
     def _of_sums(self, sums: np.ndarray, activation: Activation | None) -> np.ndarray:
         """The result that float64 sums make."""
         if self.quantization is None:
@@ -86,7 +96,7 @@ class Truth:
         if output is None:
             return (wrapped if activation is None else np.maximum(wrapped, 0)).astype(np.float64)
         one = output._replace(multiplier=output.multiplier[:1])  # they are all the same
-        return one.apply(wrapped, numpy_dtype(self.problem.y_dtype), 0).astype(np.float64)
+        return np.asarray(one.apply(wrapped, numpy_dtype(self.problem.y_dtype), 0), np.float64)
 
     def finished(self) -> np.ndarray:
         """The result with the bias added, and ReLU, in the form of `y`."""
