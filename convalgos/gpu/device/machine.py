@@ -106,8 +106,8 @@ class GpuMachine:
         return max(self.peak(dtype), self.tensor_peak("float64") if dtype == "float64" else 0)
 
     def tensor_peak(self, compute_dtype: str) -> float:
-        """flop/s of the tensor cores in "float16", "bfloat16", "tf32", "float64", "int8", "binary" or floats of
-        8 bits.
+        """flop/s of the tensor cores in "float16", "bfloat16", "tf32", "float64", "int8", "binary" or floats
+        of 8 bits.
 
         Dense int8 runs at twice the rate of float16: 624 Top/s in an A100, 1,979 in an H200 (data sheets). So
         do floats of 8 bits, of which GPUs before 8.9 have no products.
