@@ -26,6 +26,7 @@ def test_a_profile_stands_in_for_measuring(name, monkeypatch):
     one, four = profiles.chosen(1), profiles.chosen(4)
     assert isinstance(one, Machine) and not doubts(one) and not doubts(four)
     assert four.peak_float32 == 4 * one.peak_float32 and four.bandwidth == one.bandwidth
+    assert four.peak("int8") == 4 * one.peak("int8") > 4 * one.peak_float32
     assert one.source.startswith(f"profile {name}: ")
 
 

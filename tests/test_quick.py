@@ -81,7 +81,7 @@ def test_candidates_that_come_close_are_all_found():
 def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
     asked = []
     cost = estimate.cost_of
-    monkeypatch.setattr(estimate, "cost_of", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    monkeypatch.setattr(estimate, "cost_of", lambda a, *given: asked.append(a.id) or cost(a, *given))
     problems = SUITE + random_problems(100)
     for problem in problems:
         search(problem, "cpu", FREE)
@@ -91,7 +91,7 @@ def test_bounds_are_close_enough_for_a_choice_to_ask_for_few_costs(monkeypatch):
 def test_few_candidates_are_asked_for_their_cost(monkeypatch):
     asked = []
     cost = estimate.cost_of
-    monkeypatch.setattr(estimate, "cost_of", lambda a, p, m: asked.append(a.id) or cost(a, p, m))
+    monkeypatch.setattr(estimate, "cost_of", lambda a, *given: asked.append(a.id) or cost(a, *given))
     problem = ca.ConvProblem.parse("n8 c128 h28 w28 k128 r3 s3 p1")
     search(problem, "cpu", FREE)
     assert not any(i.startswith("cpu.fft.") for i in asked)

@@ -29,10 +29,13 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "l3_bytes": (1 << 8, 1 << 40),
     "peak_float32": (1e6, 1e18),
     "peak_float64": (1e6, 1e18),
+    "peak_int8": (1e6, 1e18),
+    "peak_bfloat16": (1e6, 1e18),
     "bandwidth": (1e6, 1e16),
     "cache_bandwidth": (1e6, 1e16),
     "launch": (1e-9, 1.0),
 }
+NOMINAL_SHORT = {"int8": 4.0, "bfloat16": 1.0}  # over float32, where nobody measured
 LONGEST_NAME = 1000  # characters
 NOMINAL = "nominal"  # begins the source of figures that nobody measured
 L3_OF_CORE = 16 << 20  # bytes: virtual machines of 2 cores were told of 480 MiB
@@ -41,7 +44,10 @@ LONGEST_REGION = 2e-4  # seconds, of a parallel region whose threads all have a 
 
 @dataclass(frozen=True)
 class Machine:
-    """Figures of one machine. Bytes and seconds; flops count a fused multiply-add as two."""
+    """Figures of one machine. Bytes and seconds; flops count a fused multiply-add as two, as do operations.
+
+    Peaks of short numbers are those of the best instruction of the processor; None where nobody measured.
+    """
 
     name: str
     threads: int  # that our kernels run on
@@ -55,6 +61,8 @@ class Machine:
     cache_bandwidth: float  # the same on arrays that stay in the last cache
     launch: float  # seconds to start and join a parallel region
     source: str = "measured"
+    peak_int8: float | None = None  # operations/s on all threads, with sums of 32 bits
+    peak_bfloat16: float | None = None  # flop/s on all threads, with float32 sums
 
     @property
     def is_nominal(self) -> bool:
@@ -62,12 +70,23 @@ class Machine:
         return self.source.startswith(NOMINAL)
 
     def peak(self, dtype: str) -> float:
-        """flop/s on all threads in an element type."""
+        """flop/s on all threads in an element type; of integers operations/s.
+
+        Those of float16, for which no instruction is used, are those of float32.
+        """
+        if dtype in ("int8", "uint8"):
+            return self.peak_int8 or NOMINAL_SHORT["int8"] * self.peak_float32
+        if dtype == "bfloat16":
+            return self.peak_bfloat16 or NOMINAL_SHORT["bfloat16"] * self.peak_float32
         return self.peak_float64 if dtype == "float64" else self.peak_float32
 
     def peak_of(self, problem: Any) -> float:
         """flop/s of the units that compute a `ConvProblem`."""
         return self.peak(problem.dtype)
+
+    @property
+    def _short_peaks(self) -> tuple[tuple[str, float | None], ...]:
+        return ("bfloat16", self.peak_bfloat16), ("int8", self.peak_int8)
 
     @property
     def summary(self) -> str:
@@ -76,6 +95,7 @@ class Machine:
         return (
             f"{self.name}, {self.threads} threads, {nominal}peak "
             f"{self.peak_float32 / 1e9:.0f} GFLOP/s float32, {self.peak_float64 / 1e9:.0f} float64"
+            + "".join(f", {peak / 1e9:.0f} {name}" for name, peak in self._short_peaks if peak is not None)
         )
 
     def stream(self, nbytes: float, footprint: float | None = None) -> float:
@@ -228,7 +248,9 @@ def checked_figures(stored: dict[str, Any]) -> Machine:
         ValueError: names what is missing, unknown or no figure of a machine.
     """
     names = [f.name for f in fields(Machine)]
-    if stored.keys() != set(names):
+    later = {f.name for f in fields(Machine) if f.default is None}  # figures that old files do not have
+    stored = {name: value for name, value in stored.items() if value is not None or name not in later}
+    if not set(names) - later <= stored.keys() <= set(names):
         raise ValueError(f"the figures must be {', '.join(names)}")
     for name, value in stored.items():
         if name not in LIMITS:

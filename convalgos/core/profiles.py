@@ -61,15 +61,17 @@ def nominal(threads: int) -> Machine:
 def _of_cores(name: str, threads: int, source: str, share: float = 1.0) -> Machine:
     """As many cores as threads; `share`: of the profile's vectors."""
     of_core = profiles()[name]
+    scale = threads * share
     return Machine(
         cpu_name(),
         threads,
         vector_bytes(),
         *cache_sizes(),
-        peak_float32=of_core["peak_float32"] * threads * share,
-        peak_float64=of_core["peak_float64"] * threads * share,
+        peak_float32=of_core["peak_float32"] * scale,
+        peak_float64=of_core["peak_float64"] * scale,
         bandwidth=of_core["bandwidth"],
         cache_bandwidth=of_core["cache_bandwidth"] * threads,
         launch=of_core["launch"],
         source=source,
+        **{name: of_core[name] * scale for name in ("peak_int8", "peak_bfloat16") if name in of_core},
     )

@@ -30,15 +30,12 @@ from convalgos.core.quantization import OutputStep
 from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.gemm import word_outputs
 from convalgos.cpu.gemm.word_blocking import WordBlocking, word_blocking
-from convalgos.cpu.gemm.word_cost import word_seconds
+from convalgos.cpu.gemm.word_cost import least_seconds, word_seconds
 from convalgos.cpu.gemm.word_product import WordProduct
 from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.integer_record_plan import BEHIND, IntegerRecordPlan, RecordWorkspace
-from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import worth_sharing
-
-SHOWN = 0.5  # of the time in which x, w and y are moved, which the sums do not hide
 
 # --- plans -----------------------------------------------------------------------------------
 
@@ -158,15 +155,13 @@ class Dot(Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         engine = self.engine(problem)
         assert engine is not None, "why_not says so"
-        cut = word_blocking(problem, engine)
-        moved = problem.x_bytes + problem.y_bytes + problem.w_bytes
-        return CALL + machine.launch + word_seconds(cut, machine) + SHOWN * machine.stream(moved)
+        return word_seconds(problem, word_blocking(problem, engine), machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         engine = self.engine(problem)
         if engine is None:
             return float("inf")
-        return CALL + machine.launch + problem.flops / (machine.peak_float32 * engine.rate)
+        return least_seconds(problem, engine, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         engine = self.engine(problem)

@@ -18,6 +18,7 @@ from statistics import median
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
+from convalgos.core.wrapped_plans import CastPlan
 from convalgos.select.constraints import Constraints
 from convalgos.select.measured import Entry
 from convalgos.select.ranking import Candidate, Ranking, Rejection
@@ -28,12 +29,17 @@ MOST_DRIFT = 3.0  # times that a whole machine is slower or faster than its figu
 @lru_cache(4096)
 def cost(algorithm: Algorithm, problem: ConvProblem, machine: Machine) -> float:
     """Seconds of a run by the cost model; nothing for an empty problem."""
-    return cost_of(algorithm, algorithm.computed(problem), machine)
+    return cost_of(algorithm, problem, algorithm.computed(problem), machine)
 
 
-def cost_of(algorithm: Algorithm, computed: ConvProblem, machine: Machine) -> float:
-    """The same, of what the algorithm computes in the place of a problem; not kept for the next time."""
-    return 0.0 if computed.is_empty else algorithm.cost(computed, machine)
+def cost_of(algorithm: Algorithm, problem: ConvProblem, computed: ConvProblem, machine: Machine) -> float:
+    """The same, with what the algorithm computes in the place of a problem; not kept for the next time."""
+    if computed.is_empty:
+        return 0.0
+    seconds = algorithm.cost(computed, machine)
+    if computed.dtype != problem.dtype and algorithm.device == "cpu":
+        seconds += CastPlan.converting_seconds(problem, machine)
+    return seconds
 
 
 def near_corrections(

@@ -84,7 +84,7 @@ def search(
         algorithm = within(algorithm, computed, constraints)
         if algorithm.why_not(computed) is not None or not keeps(algorithm, problem, constraints):
             continue
-        seconds = estimate.cost_of(algorithm, computed, machine)
+        seconds = estimate.cost_of(algorithm, problem, computed, machine)
         if seconds > slack * best * outputs:
             continue
         prepare = algorithm.prepare_cost(computed, machine)

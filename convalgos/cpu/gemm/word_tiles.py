@@ -30,7 +30,7 @@ class Engine:
     item_bytes: int  # of an element in a word
     flips: str  # the type of x whose numbers get 128 added, or ""
     matrix: bool  # tiles, or vectors
-    rate: float  # products over those of float32 that a processor can compute at once
+    rate: float  # peak over that of float32: usually, and of bytes brought to pairs at most
 
     def missing(self) -> str | None:
         """Why it does not run here, or None."""
@@ -47,13 +47,13 @@ BRAIN_RATE = 2.0 if cpuinfo("vendor_id") == "AuthenticAMD" else 0.5
 TILES_U8, TILES_S8, TILES_BRAIN, BYTES, PAIRS, BRAIN = range(6)
 TILE_KINDS = ("usd", "ssd", "bf16ps")
 ENGINES = {  # by the name of an algorithm's variant and the type of x
-    ("amx", "uint8"): Engine(TILES_U8, ("amx-int8", "avx512f"), 1, "", True, 32),
-    ("amx", "int8"): Engine(TILES_S8, ("amx-int8", "avx512f"), 1, "", True, 32),
-    ("amx", "bfloat16"): Engine(TILES_BRAIN, ("amx-bf16", "avx512bf16"), 2, "", True, 16),
+    ("amx", "uint8"): Engine(TILES_U8, ("amx-int8", "avx512f"), 1, "", True, 27),
+    ("amx", "int8"): Engine(TILES_S8, ("amx-int8", "avx512f"), 1, "", True, 27),
+    ("amx", "bfloat16"): Engine(TILES_BRAIN, ("amx-bf16", "avx512bf16"), 2, "", True, 13.5),
     ("vnni", "uint8"): Engine(BYTES, ("avx512vnni", "avx512vl"), 1, "", False, 4),
     ("vnni", "int8"): Engine(BYTES, ("avx512vnni", "avx512vl"), 1, "int8", False, 4),
-    ("pairs", "uint8"): Engine(PAIRS, (), 2, "", False, 1.33),
-    ("pairs", "int8"): Engine(PAIRS, (), 2, "", False, 1.33),
+    ("pairs", "uint8"): Engine(PAIRS, (), 2, "", False, 1.83),
+    ("pairs", "int8"): Engine(PAIRS, (), 2, "", False, 1.83),
     ("brain", "bfloat16"): Engine(BRAIN, ("avx512bf16", "avx512vl"), 2, "", False, BRAIN_RATE),
 }
 

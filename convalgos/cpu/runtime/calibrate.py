@@ -17,7 +17,7 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.core.errors import missing
 from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
 from convalgos.core.setting import thread_count
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime import jit, word_peaks
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.atomics import nanoseconds
@@ -30,7 +30,9 @@ BURSTS = 6
 BUSY = 0.85  # of the peak of one thread is expected of each of many
 TASK = 20_000  # nanoseconds of the tasks of a region
 DISTURBED_LAUNCH = 4e-6  # seconds; a longer one was measured while other programs held the cores
-RATES = ("peak_float32", "peak_float64", "bandwidth", "cache_bandwidth")  # better where larger
+RATES = (  # better where larger
+    "peak_float32", "peak_float64", "peak_int8", "peak_bfloat16", "bandwidth", "cache_bandwidth",
+)  # fmt: skip
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
 AGREE = 0.08  # within which two passes are the same
 LEAST_COPIED, MOST_COPIED = 64 << 20, 256 << 20  # bytes, unless one copy of the last cache takes more
@@ -46,11 +48,13 @@ def _silent(what: str, share: float) -> None:
 def measure(threads: int) -> Machine:
     """The figures of this machine, in about two seconds."""
     l1, l2, l3 = cache_sizes()
+    of_int8 = of_bfloat16 = None
     if missing("llvmlite"):
         peaks = [_numpy_peak(np.float32), _numpy_peak(np.float64)]
         copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as llvmlite is missing"
     else:
         peaks = [_peak(4, threads), _peak(8, threads)]
+        of_int8, of_bfloat16 = _word_peak("int8", threads), _word_peak("bfloat16", threads)
         copies, launch, source = _copies, _launch(threads), "measured"
     return Machine(
         name=cpu_name(),
@@ -65,6 +69,8 @@ def measure(threads: int) -> Machine:
         cache_bandwidth=_of_all(copies(min(l3 // 8, 4 << 20)), threads),
         launch=max(launch, 1e-6),
         source=source,
+        peak_int8=of_int8,
+        peak_bfloat16=of_bfloat16,
     )
 
 
@@ -87,7 +93,7 @@ def repeated(
         found.append(measure(threads))
         if turn and not _disagreeing(found):
             break
-    best = {name: max(getattr(m, name) for m in found) for name in RATES}
+    best = {name: max(getattr(m, name) for m in found) for name in _rates(found[0])}
     best["launch"] = min(m.launch for m in found)
     return replace(found[0], **best), _disagreeing(found)
 
@@ -95,12 +101,17 @@ def repeated(
 def _disagreeing(found: list[Machine]) -> tuple[str, ...]:
     """The figures whose best two values are not within AGREE of each other."""
     names = []
-    for name in (*RATES, "launch"):
+    for name in (*_rates(found[0]), "launch"):
         values = sorted((getattr(m, name) for m in found), reverse=name != "launch")
         tolerated = AGREE if name != "launch" else 3 * AGREE
         if len(values) < 2 or abs(values[0] / values[1] - 1) > tolerated:
             names.append(name)
     return tuple(names)
+
+
+def _rates(machine: Machine) -> tuple[str, ...]:
+    """The names of those that were measured."""
+    return tuple(name for name in RATES if getattr(machine, name) is not None)
 
 
 # --- with our kernels ------------------------------------------------------------------------
@@ -159,6 +170,18 @@ def _peak(size: int, threads: int) -> float:
     return _of_all(rate, threads)
 
 
+def _word_peak(dtype: str, threads: int) -> float | None:
+    kind = word_peaks.best_kind(dtype)
+    if kind is None:
+        return None
+    kernel, operations, arguments = word_peaks.word_products_of(kind, threads)
+
+    def rate(tasks: int) -> float:
+        return operations * tasks / _best(_call(kernel, tasks, word_peaks.WORD_PEAK_FIELDS, **arguments))
+
+    return _of_all(rate, threads)
+
+
 def _of_all(rate: Callable[[int], float], threads: int) -> float:
     """What all threads reach together, of something that each has for itself.
 
@@ -194,8 +217,10 @@ def _launch(threads: int) -> float:
     return min(DISTURBED_LAUNCH, _best(_call(busy(), threads, repeats=TASK)) - TASK * 1e-9)
 
 
-def _call(kernel: int, tasks: int, **values: int | np.ndarray) -> Callable[[], None]:
-    record = np.zeros(1, CALIBRATION_FIELDS)
+def _call(
+    kernel: int, tasks: int, record_fields: np.dtype = CALIBRATION_FIELDS, **values: int | np.ndarray
+) -> Callable[[], None]:
+    record = np.zeros(1, record_fields)
     for name, value in {"tasks": tasks, **values}.items():
         record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
     address = record.ctypes.data

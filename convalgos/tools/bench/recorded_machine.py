@@ -14,7 +14,7 @@ from convalgos.gpu.device.measured import with_constants
 def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     """The figures of the machine of a table."""
     if "capability" not in found:
-        return checked_figures({f.name: found[f.name] for f in fields(Machine)})
+        return checked_figures({f.name: found.get(f.name) for f in fields(Machine)})
     major, minor = found["capability"]
     values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
     for name, value in values.items():

@@ -121,5 +121,7 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     return found, warnings + doubts
 
 
-def _better(name: str, now: float, before: float) -> float:
+def _better(name: str, now: float, before: float | None) -> float:
+    if before is None:
+        return now
     return min(now, before) if name == "launch" else max(now, before)
