@@ -8,6 +8,7 @@ from scipy import sparse
 import convalgos as ca
 from convalgos.cpu.spconv.cost import best_blocking, break_even
 from convalgos.select import find_algorithm
+from convalgos.select.measure.accuracy import random_arrays, repeating_arrays
 
 SPARSE = find_algorithm("cpu.sparse")
 
@@ -71,6 +72,32 @@ def test_the_density_decides():
     assert told in str(ca.explain(layer.replace(density=0.03)))
     refused = {r.id: r.why_not for r in ca.explain(layer).rejected}
     assert "give it a density below 1" in refused["cpu.sparse"]
+
+
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [("density0.1", 0.1), ("uint8 w_int8 density0.2", 0.2), ("2:4", 0.5), ("2:4 density0.2", 0.2),
+     ("density0.25 block4x2", 0.25), ("backward_data density0.1", 0.1), ("density0.1 bfloat16 channels_last", 0.1)],
+)  # fmt: skip
+@pytest.mark.parametrize("draw", [random_arrays, repeating_arrays])
+def test_what_is_timed_has_the_zeros_of_the_problem(draw, words, share):
+    problem = ca.ConvProblem.parse(f"n1 c46 h9 w9 k50 r3 s3 p1 {words}")
+    x, w = draw(problem)
+    kept = np.asarray(w).astype(np.float64) != 0
+    assert (
+        abs(kept.mean() - share) < 0.02 and np.count_nonzero(np.asarray(x).astype(np.float64)) > 0.9 * x.size
+    )
+    if "2:4" in words:
+        assert kept[:, :44].reshape(50, 11, 4, 3, 3).sum(axis=2).max() == 2
+    if "block" in words:
+        blocks = kept[:48].reshape(12, 4, 23, 2, 3, 3)
+        assert (blocks == blocks[:, :1, :, :1]).all()
+
+
+def test_gradients_of_filters_and_dense_filters_have_no_zeros():
+    for words in ("backward_weights density0.1", ""):
+        arrays = repeating_arrays(ca.ConvProblem.parse(f"n1 c6 h9 w9 k8 r3 s3 p1 {words}"))
+        assert all(np.count_nonzero(a) == a.size for a in arrays)
 
 
 # --- ca.prune --------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import math
 import re
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.core import arguments
 
 UNSTRUCTURED = "unstructured"
@@ -60,6 +62,25 @@ def checked_zeros(density: Any, pattern: Any) -> tuple[float, str]:
             f"density={arguments.shown(density)} must be at most {most} with pattern={pattern!r}"
         )
     return float(density), str(pattern)
+
+
+def random_places(
+    shape: tuple[int, ...], density: float, pattern: str, rng: np.random.Generator
+) -> np.ndarray:
+    """Whether elements of a random filter (K, C/groups, *kernel) are not zero, by density and pattern."""
+    kind, first, second = pattern_of(pattern)
+    filters, channels = shape[:2]
+    if kind == "block":
+        blocks = -(-filters // first), -(-channels // second), *shape[2:]
+        kept = rng.random(blocks, np.float32) < density
+        return kept.repeat(first, axis=0)[:filters].repeat(second, axis=1)[:, :channels]
+    if kind == "N:M":  # of each M channels N in a row, from any of them on
+        begin = rng.integers(0, second, (filters, -(-channels // second), *shape[2:]))
+        begin = begin.repeat(second, axis=1)[:, :channels]
+        turn = np.arange(channels).reshape(-1, *(1,) * (len(shape) - 2))
+        kept = (turn + begin) % second < first
+        return kept & (rng.random(shape, np.float32) < density * second / first)
+    return rng.random(shape, np.float32) < density
 
 
 def is_sparse_matrix(array: Any) -> bool:

@@ -17,6 +17,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
+from convalgos.core.sparsity import random_places
 from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.testing.memory import Guarded, forget_workspaces, poisoned
 
@@ -42,7 +43,7 @@ def example(problem: ConvProblem, kind: str) -> tuple[Array, Array, Array, Array
         for shape, factor in ((first, 1), (second, scale), ((problem.bias_size,), 1))
     )
     if problem.density < 1:
-        w *= rng.random(w.shape) < problem.density
+        w *= random_places(w.shape, problem.density, problem.pattern, rng)
     y = answer(problem, x, w)
     for array in (x, w, bias, y):
         array.flags.writeable = False

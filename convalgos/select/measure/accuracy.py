@@ -13,6 +13,7 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.core.random_numbers import PERIOD, repeating_normal
+from convalgos.core.sparsity import random_places
 from convalgos.cpu.reference import answer, answer_at, deviation, error_scale
 from convalgos.select.measure.backends import CPU, Backend
 
@@ -140,25 +141,27 @@ def _brief_extent(problem: ConvProblem) -> Extent:
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """What a run of a problem reads: standard normal numbers, the second scaled for results of order 1.
 
-    Of integers all that their types hold, and of binary values both, are equally likely.
+    Of integers all that their types hold, and of binary values both, are equally likely. A filter has zeros
+    of the problem's density and pattern.
     """
     rng = np.random.default_rng(seed)
     first, second, _ = problem.array_shapes
     dtypes = [problem.dtype_of(name) for name in problem.arrays[:2]]
     if problem.sums_integers:
-        return _integers(first, dtypes[0], rng), _integers(second, dtypes[1], rng)
+        return _integers(first, dtypes[0], rng), _with_zeros(problem, _integers(second, dtypes[1], rng))
     wide = np.float64 if problem.dtype == "float64" else np.float32
     x = rng.standard_normal(first, wide)
     w = rng.standard_normal(second, wide)
     w /= wide(np.sqrt(max(1, problem.reduction)))
-    return x.astype(numpy_dtype(dtypes[0]), copy=False), w.astype(numpy_dtype(dtypes[1]), copy=False)
+    w = w.astype(numpy_dtype(dtypes[1]), copy=False)
+    return x.astype(numpy_dtype(dtypes[0]), copy=False), _with_zeros(problem, w)
 
 
 def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     """What a run of the problem reads, made at the speed of a copy, of numbers like any other.
 
     They repeat after a prime number of elements, so that no two rows, channels or images are the same; the
-    second are scaled for results of order 1.
+    second are scaled for results of order 1. Zeros of the filter are those of `random_arrays`.
     """
     dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
     first, second, _ = problem.array_shapes
@@ -166,8 +169,17 @@ def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
         few_x, few_w = (min(PERIOD, math.prod(shape)) for shape in (first, second))
         rng = np.random.default_rng(0)
         x, w = _integers((few_x,), problem.dtype, rng), _integers((few_w,), problem.w_dtype, rng)
-        return np.resize(x, first), np.resize(w, second)
-    return repeating_normal(first, 0, dtype), repeating_normal(second, 1, dtype, scale)
+        return np.resize(x, first), _with_zeros(problem, np.resize(w, second))
+    w = repeating_normal(second, 1, dtype, scale)
+    return repeating_normal(first, 0, dtype), _with_zeros(problem, w)
+
+
+def _with_zeros(problem: ConvProblem, second: np.ndarray) -> np.ndarray:
+    """What a run reads second, where it is the filter with the zeros that the problem tells of."""
+    if problem.density < 1 and problem.arrays[1] == "w" and problem.dtype != BINARY:
+        rng = np.random.default_rng(2)
+        second[~random_places(second.shape, problem.density, problem.pattern, rng)] = 0
+    return second
 
 
 def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
