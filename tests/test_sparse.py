@@ -77,7 +77,8 @@ def test_the_density_decides():
 @pytest.mark.parametrize(
     ("words", "share"),
     [("density0.1", 0.1), ("uint8 w_int8 density0.2", 0.2), ("2:4", 0.5), ("2:4 density0.2", 0.2),
-     ("density0.25 block4x2", 0.25), ("backward_data density0.1", 0.1), ("density0.1 bfloat16 channels_last", 0.1)],
+     ("density0.25 block4x2", 0.25), ("backward_data density0.1", 0.1),
+     ("density0.1 bfloat16 channels_last", 0.1)],
 )  # fmt: skip
 @pytest.mark.parametrize("draw", [random_arrays, repeating_arrays])
 def test_what_is_timed_has_the_zeros_of_the_problem(draw, words, share):

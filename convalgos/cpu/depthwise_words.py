@@ -27,8 +27,8 @@ from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.row_words import PIXELS, USUAL, sums_of_channel_words
 from convalgos.cpu.dwconv.row_words_driver import ROW_WORD_FIELDS, WORD_BAND, sum_row_words
 from convalgos.cpu.dwconv.window_sums import VNNI
-from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
+from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
+from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 
 ROWS = 4  # of a word
@@ -196,7 +196,9 @@ class RowWords(Algorithm):
         cut = word_bands(problem)
         cycles = machine.peak("float32") / (4 * simd.lanes(4))  # a second, of all cores
         memory = machine.stream(problem.x_bytes + problem.y_bytes, problem.bytes)
-        return CALL + machine.launch + word_cycles(cut, way()) / cycles + memory
+        shared = worth_sharing(problem)
+        summed = word_cycles(cut, way()) / cycles * (1 if shared else machine.threads)
+        return INTEGER_CALL + machine.launch * shared + summed + memory
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * word_bands(problem).scratch_bytes

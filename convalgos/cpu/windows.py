@@ -28,8 +28,8 @@ from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.window_driver import WINDOW_FIELDS, sum_window_bands
 from convalgos.cpu.dwconv.window_sums import VNNI, sums_of_windows
 from convalgos.cpu.dwconv.window_tiling import WINDOW, WindowTiling, window_tiling
-from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
+from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 
 MOST_CHANNELS = 32  # of a group
 # Cycles of a thread; Xeon (Granite Rapids) with AVX-512
@@ -136,7 +136,9 @@ class Windows(Algorithm):
         cut = window_tiling(problem)
         cycles = machine.peak("float32") / (4 * cut.lanes)  # a second, of all cores
         memory = machine.stream(problem.x_bytes + problem.y_bytes, problem.bytes)  # half of it shows
-        return CALL + machine.launch + window_cycles(cut, way()) / cycles + memory / 2
+        shared = worth_sharing(problem)
+        summed = window_cycles(cut, way()) / cycles * (1 if shared else machine.threads)
+        return INTEGER_CALL + machine.launch * shared + summed + memory / 2
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * window_tiling(problem).scratch_bytes

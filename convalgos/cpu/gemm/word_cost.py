@@ -12,20 +12,23 @@ from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.word_blocking import TILE_BASE, TILE_LEAST, TILE_ROW, WordBlocking
 from convalgos.cpu.gemm.word_tiles import Engine
+from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
 from convalgos.cpu.runtime.threads import worth_sharing
 
 # Seconds, and cycles in which float32 has its peak, on a Xeon (Granite Rapids)
-CALL_INTEGER, CALL = 4.7e-6, 4.0e-6  # of a run, by integers and by bfloat16
-TILES_BEGUN = 0.5e-6  # to configure matrix tiles, and to release them
-TILE_CALL, VECTOR_CALL = 48, 75  # of a tile of sums: to call, to begin and to end
-OUTPUT, TURNED = 3.0, 7.5  # of a vector of sums that is finished, and of one that is transposed
+BRAIN_CALL = 4.0e-6  # around a run in bfloat16
+TILES_BEGUN = 0.4e-6  # to configure matrix tiles, and to release them
+TILE_CALL, VECTOR_CALL = 40, 80  # of a tile of sums: to call, to begin and to end
+OUTPUT, TURNED = 3.0, 7.3  # of a vector of sums that is finished, and of one that is transposed
 L3_VECTOR = 5.0  # of a vector of the filter that comes from the third cache
-LOADED, ISSUED = 1.9, 1.18  # times the products of matrix tiles, and of vectors, as they wait for loads
+LOADED, ISSUED = 1.8, 1.1  # times the products of matrix tiles, and of vectors, as they wait for loads
 FEW_FILTERS = 1.6  # times those of tiles where each tile of pixels is read for one product
-COPIED, CONVERTED = 1.5, 8.4  # of a vector of words: copied, brought to words channels last,
-SQUARED = {1: 13.0, 2: 9.2}  # and transposed, by bytes of an element
-ROW = 42  # of a row of words
-SHOWN = 0.12  # of the time in which x, w and y are moved, which the sums do not hide
+COPIED, CONVERTED = 1.7, 9.0  # of a vector of words: copied, brought to words channels last,
+SQUARED = {1: 12.3, 2: 9.5}  # and transposed, by bytes of an element
+FEW_WORDS, FEW_LAST, FEW_POWER = 8, 4, 0.8  # of pixels of fewer words, and channels last of groups of fewer,
+# vectors are the emptier: by that power their cycles grow
+ROW = 38  # of a row of words
+SHOWN = 0.15  # of the time in which x, w and y are moved, which the sums do not hide
 NEAR = 1.6  # a measured peak within this factor of an engine's usual one is its own
 
 
@@ -37,13 +40,15 @@ def word_peak(engine: Engine, dtype: str, machine: Machine) -> float:
 
 def least_seconds(problem: ConvProblem, engine: Engine, machine: Machine) -> float:
     """A lower bound of `word_seconds`."""
-    return CALL + problem.flops / word_peak(engine, problem.dtype, machine)
+    return (INTEGER_CALL if problem.sums_integers else BRAIN_CALL) + problem.flops / word_peak(
+        engine, problem.dtype, machine
+    )
 
 
 def word_seconds(problem: ConvProblem, cut: WordBlocking, machine: Machine) -> float:
     """Seconds of a run, in which the threads read x, sum and write y. `problem` is as it was given."""
     shared, integers = worth_sharing(problem), problem.sums_integers
-    begun = CALL_INTEGER if integers else CALL
+    begun = INTEGER_CALL if integers else BRAIN_CALL
     begun += machine.launch * shared + TILES_BEGUN * cut.engine.matrix
     moved = SHOWN * machine.stream(problem.x_bytes + problem.y_bytes + problem.w_bytes)
     rate = machine.peak_float32 / machine.threads / (vector_bytes() // 4 * 4)  # cycles in a second
@@ -89,7 +94,11 @@ def _reading(cut: WordBlocking) -> float:
         return 0.0
     p = cut.problem
     last = p.layout == "channels_last"
-    each = COPIED if last and p.groups == 1 else CONVERTED if last else SQUARED[p.itemsize]
+    if last and p.groups == 1:
+        each = COPIED
+    else:
+        few = (FEW_LAST if last else FEW_WORDS) / cut.pixel_words
+        each = (CONVERTED if last else SQUARED[p.itemsize]) * max(1.0, few) ** FEW_POWER
     if cut.flat:
         each = each * p.stride[2] / p.kernel[2] + COPIED
     vectors = cut.parts * cut.input_bytes / vector_bytes()

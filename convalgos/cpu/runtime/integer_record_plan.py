@@ -23,6 +23,7 @@ from convalgos.cpu.runtime.plan import ALONE, by_name
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors.requantise import STEP_FIELDS
 
+INTEGER_CALL = 1.0e-6  # seconds around a run; Xeon (Granite Rapids)
 BEHIND = 64  # elements behind those of the filters, which whole vectors may read
 STEP = struct.Struct("fffi")  # `STEP_FIELDS`
 
