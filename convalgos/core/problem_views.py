@@ -59,6 +59,7 @@ def in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
 
 
 @lru_cache(256)
+@lru_cache(64)
 def one_group(problem: Any) -> Any:
     """The same layer of one of its groups: what is alike for any number of them is found once."""
     if problem.groups == 1:

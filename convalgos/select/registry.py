@@ -14,7 +14,7 @@ from typing import Any
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
-from convalgos.core.element_types import PRECISIONS
+from convalgos.core.element_types import HALF_DTYPES, PRECISIONS
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.planner import Composite, Planner
 from convalgos.core.problem import ConvProblem
@@ -23,7 +23,7 @@ from convalgos.select.extensions import DEVICES
 
 _added: dict[str, Algorithm] = {}  # by id, those from outside
 # By device, direction and whether reorders may pay: the algorithms that were listed, and `ways_by_family`.
-_families: dict[tuple[str, str, bool], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
+_families: dict[tuple[str, str, str, bool], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
 _planners: dict[str, Planner] = {}  # by device, of sub-problems
 
 
@@ -132,11 +132,17 @@ def converted(precision: str) -> tuple[Algorithm, ...]:
 
 
 def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, ...], ...]:
-    """Those of `ways` that compute the direction of a problem, together those of one class and types."""
-    key, listed = (device, problem.direction, _may_reorder(problem, device)), algorithms()
+    """Those of `ways` that compute the direction of a problem, together those of one class and types.
+
+    What computes neither x's type nor, in its place, float32 is left out.
+    """
+    dtype = problem.dtype
+    key, listed = (device, problem.direction, dtype, _may_reorder(problem, device)), algorithms()
     known, found = _families.get(key, ((), ()))
     if known is not listed:
-        found = _by_class(a for a in ways(problem, device) if a.why_not_facing(problem.direction) is None)
+        types = {dtype, "float32"} if dtype in HALF_DTYPES else {dtype}
+        facing_it = (a for a in ways(problem, device) if a.why_not_facing(problem.direction) is None)
+        found = _by_class(a for a in facing_it if not types.isdisjoint(a.dtypes))
         _families[key] = listed, found
     return found
 

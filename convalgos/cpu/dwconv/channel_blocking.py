@@ -34,11 +34,11 @@ class ChannelBlocking:
     pixels: int  # of a block of columns
     bands: int  # their sizes differ by one row at most
 
-    @property
+    @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
 
-    @property
+    @cached_attribute
     def groups(self) -> int:
         """Whole groups of a vector."""
         return groups_of_vector(self.problem)
@@ -48,14 +48,14 @@ class ChannelBlocking:
         """Of `vectors` vectors of groups."""
         return -(-self.problem.groups // (self.groups * self.vectors))
 
-    @property
+    @cached_attribute
     def source(self) -> tuple[int, int, int]:
         """Elements between pixels, slices and vectors of what the kernels read: x, or its band in scratch."""
         p = self.problem
         height = min(p.spatial[1], (self.band_rows - 1) * p.stride[1] + p.kernel_extent[1])
         return self._strides(p.spatial[0], (p.spatial[1] if self.in_place else height) * p.spatial[2], p.C)
 
-    @property
+    @cached_attribute
     def target(self) -> tuple[int, int, int]:
         """The same for what they write: y, or its band in scratch."""
         p = self.problem
@@ -68,7 +68,7 @@ class ChannelBlocking:
         pixels = -(-pixels // self.lanes) * self.lanes  # squares
         return self.lanes, pixels * self.lanes, slices * pixels * self.lanes
 
-    @property
+    @cached_attribute
     def band_rows(self) -> int:
         """Output rows of the largest band."""
         return -(-self.problem.spatial_out[1] // self.bands)
@@ -105,7 +105,7 @@ class ChannelBlocking:
             return row
         return (0, *row[1:]) if (0, *row[1:]) in known else (0, 0, 0)
 
-    @property
+    @cached_attribute
     def ranged(self) -> bool:
         """Whether the kernel reads which outputs each tap meets from tables."""
         return self.code == (0, 0, 0)
@@ -123,7 +123,7 @@ class ChannelBlocking:
         right = np.maximum(0, start + self.reach - p.spatial[2])
         return list(zip(first.tolist(), left.tolist(), right.tolist(), strict=True))
 
-    @property
+    @cached_attribute
     def reach(self) -> int:
         """Input columns from the first that a block meets to the last."""
         p = self.problem

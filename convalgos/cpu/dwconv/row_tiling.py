@@ -45,17 +45,17 @@ class RowTiling:
     band_columns: int  # whole strips; the first and the last band of a row have its borders too
     tile_cycles: float = 0.0  # of all tiles of a plane, for one filter
 
-    @property
+    @cached_attribute
     def lanes(self) -> int:
         return simd.lanes(self.problem.itemsize)
 
-    @property
+    @cached_attribute
     def row_sets(self) -> int:
         """Interleaved sets of output rows; only the rows of one set share rows of a dilated kernel."""
         p = self.problem
         return int(p.dilation[1] // math.gcd(p.stride[1], p.dilation[1]))
 
-    @property
+    @cached_attribute
     def row_stride(self) -> int:
         """Kernel rows between the outputs of a set."""
         p = self.problem
@@ -72,12 +72,12 @@ class RowTiling:
         row = p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2]
         return Columns(*row, self.lanes, self.square > 0)
 
-    @property
+    @cached_attribute
     def period(self) -> int:
         """Taps of a row between two that meet the same lanes of neighbouring sums; 0: there are none."""
         return 0 if self.lanes % self.problem.dilation[2] else self.lanes // self.problem.dilation[2]
 
-    @property
+    @cached_attribute
     def folds(self) -> bool:
         """Whether vectors of a row that follow one another are filtered as if they were rows.
 
@@ -132,13 +132,13 @@ class RowTiling:
         """(S,) where the taps of a row lie, from an output's first on."""
         return np.asarray(np.arange(self.problem.kernel[2], dtype=np.int64) * self.problem.dilation[2])
 
-    @property
+    @cached_attribute
     def step(self) -> int:
         """STEP of `filter_row_tiles`."""
         stride = self.problem.stride[2]
         return self.row_stride if (self.row_stride, stride) in TILE_ROWS else 0
 
-    @property
+    @cached_attribute
     def square(self) -> int:
         """TAPS of `filter_row_tiles`."""
         p = self.problem

@@ -54,6 +54,9 @@ class RowBlocking:
         tasks = math.prod(self.blocks) * p.groups * self.filter_parts
         if tasks >= FEW * threads:
             return self.vectors_of * -(-tasks // threads) / self.filter_parts
+        if self.images == 1 and p.spatial_out[:2] == (1, 1):
+            cut = p.spatial_out[2], self.block[2], self.lanes, p.N * p.groups
+            return _busiest_of_runs(*cut, self.filter_parts, threads) / self.filter_parts
         sizes, block = (p.N, *p.spatial_out), (self.images, *self.block)
         along = [block_lengths(size, n) for size, n in zip(sizes, block, strict=True)]
         work = [-(-n * q // self.lanes) * o * h for n, o, h, q in product(*along)] * p.groups
@@ -234,11 +237,11 @@ def _even_run(p: ConvProblem, most: int, lanes: int, threads: int) -> int:
 
     def cycles(run: int) -> float:
         """Of the busiest thread, for a tap."""
-        work = [-(-n // lanes) for n in block_lengths(image, run)] * maps  # vectors
-        parts = threads if len(work) % threads else 1  # of the filters
-        most = busiest(work, parts, threads)
-        begun = len(work) * packed_blocking.BLOCK / threads
-        if parts == 1 and len(work) > maps:
+        blocks = -(-image // run) * maps
+        parts = threads if blocks % threads else 1  # of the filters
+        most = _busiest_of_runs(image, run, lanes, maps, parts, threads)
+        begun = blocks * packed_blocking.BLOCK / threads
+        if parts == 1 and blocks > maps:
             begun += packed_blocking.waiting(p, threads)
         copied = most * strided_rows.VECTOR_CYCLES  # for each part again
         return most / parts * p.gemm_n / 2 * SUMS + copied + begun / taps
@@ -246,6 +249,20 @@ def _even_run(p: ConvProblem, most: int, lanes: int, threads: int) -> int:
     fewest = -(-image // most)
     counts = range(fewest, fewest + (1 if maps * fewest >= FEW * threads else 2 * threads))
     return min((min(image, -(-image // (n * lanes)) * lanes) for n in counts), key=cycles)
+
+
+def _busiest_of_runs(image: int, run: int, lanes: int, maps: int, parts: int, threads: int) -> float:
+    """`blocking.busiest`, in vectors, of maps of `image` pixels in blocks of `run`; nothing is added up."""
+    whole, rest = divmod(image, run)
+    full, last = -(-run // lanes), -(-rest // lanes)
+    blocks, of_map = whole + (rest > 0), whole * full + last
+    most = before = 0
+    for thread in range(1, threads + 1):
+        done, more = divmod(blocks * maps * parts * thread // threads, parts)
+        maps_done, begun = divmod(done, blocks)
+        end = (maps_done * of_map + begun * full) * parts + more * (full if begun < whole else last)
+        most, before = max(most, end - before), end
+    return float(most)
 
 
 def _cut_map(

@@ -11,23 +11,23 @@ import math
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.word_blocking import TILE_BASE, TILE_LEAST, TILE_ROW, WordBlocking
-from convalgos.cpu.gemm.word_tiles import Engine
+from convalgos.cpu.gemm.word_tiles import PAIRS, Engine
 from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
 from convalgos.cpu.runtime.threads import worth_sharing
 
 # Seconds, and cycles in which float32 has its peak, on a Xeon (Granite Rapids)
 BRAIN_CALL = 4.0e-6  # around a run in bfloat16
 TILES_BEGUN = 0.4e-6  # to configure matrix tiles, and to release them
-TILE_CALL, VECTOR_CALL = 40, 80  # of a tile of sums: to call, to begin and to end
-OUTPUT, TURNED = 3.0, 7.3  # of a vector of sums that is finished, and of one that is transposed
-L3_VECTOR = 5.0  # of a vector of the filter that comes from the third cache
-LOADED, ISSUED = 1.8, 1.1  # times the products of matrix tiles, and of vectors, as they wait for loads
-FEW_FILTERS = 1.6  # times those of tiles where each tile of pixels is read for one product
-COPIED, CONVERTED = 1.7, 9.0  # of a vector of words: copied, brought to words channels last,
-SQUARED = {1: 12.3, 2: 9.5}  # and transposed, by bytes of an element
-FEW_WORDS, FEW_LAST, FEW_POWER = 8, 4, 0.8  # of pixels of fewer words, and channels last of groups of fewer,
-# vectors are the emptier: by that power their cycles grow
-ROW = 38  # of a row of words
+TILE_CALL, VECTOR_CALL = 57, 86  # of a tile of sums: to call, to begin and to end
+OUTPUT, TURNED = 3.1, {1: 4.9, 2: 3.8}  # of a vector of sums that is finished; transposed, by bytes of x
+L3_VECTOR = 6.6  # of a vector of the filter that comes from the third cache
+LOADED = 1.67  # times the products of matrix tiles, as they wait for loads,
+ISSUED, ISSUED_PAIRS = 1.13, 1.35  # and those of vectors
+FEW_FILTERS = 1.2  # times those of tiles where each tile of pixels is read for one product
+COPIED, CONVERTED = 2.3, 11.5  # of a vector of words: copied, brought to words channels last,
+SQUARED = {1: 12.0, 2: 7.9}  # and transposed, by bytes of an element
+FEW_WORDS, FEW_POWER = 4, 0.8  # of groups of fewer words, vectors of pixels are the emptier
+ROW = 35  # of a row of words
 SHOWN = 0.15  # of the time in which x, w and y are moved, which the sums do not hide
 NEAR = 1.6  # a measured peak within this factor of an engine's usual one is its own
 
@@ -82,9 +82,9 @@ def _summing(cut: WordBlocking, machine: Machine, threads: int) -> float:
         sums = chunks * rows * product * LOADED * (FEW_FILTERS if cut.vectors == 1 else 1)
         busy = sums + tiles * cut.panels * TILE_CALL + read
     else:
-        sums = words * cut.tile * product * ISSUED
+        sums = words * cut.tile * product * (ISSUED_PAIRS if engine.kind == PAIRS else ISSUED)
         busy = max(sums + tiles * cut.panels * VECTOR_CALL, read)
-    finished = OUTPUT if p.layout == "channels_last" else TURNED
+    finished = OUTPUT if p.layout == "channels_last" else TURNED[p.itemsize]
     return busy + tiles * vectors * cut.tile * finished
 
 
@@ -96,9 +96,10 @@ def _reading(cut: WordBlocking) -> float:
     last = p.layout == "channels_last"
     if last and p.groups == 1:
         each = COPIED
+    elif last:
+        each = CONVERTED * max(1.0, FEW_WORDS / cut.pixel_words) ** FEW_POWER
     else:
-        few = (FEW_LAST if last else FEW_WORDS) / cut.pixel_words
-        each = (CONVERTED if last else SQUARED[p.itemsize]) * max(1.0, few) ** FEW_POWER
+        each = SQUARED[p.itemsize] * -(-cut.span // cut.lanes) * cut.lanes / cut.span  # whole squares
     if cut.flat:
         each = each * p.stride[2] / p.kernel[2] + COPIED
     vectors = cut.parts * cut.input_bytes / vector_bytes()

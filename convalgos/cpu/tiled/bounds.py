@@ -22,9 +22,10 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     whole vectors.
     """
     p, lanes = problem, simd.lanes(problem.itemsize)
+    peak = machine.peak("float64" if p.dtype == "float64" else "float32")  # of 16-bit data at most
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
     depth_taps = taps_met(p, 0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
-    products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / machine.peak(p.dtype)
+    products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / peak
     moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer

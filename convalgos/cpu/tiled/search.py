@@ -69,6 +69,9 @@ def _usual_machine(threads: int) -> Machine:
 
 
 def _least_effort(whole: S, ways: Iterable[tuple[Cuts, bool]]) -> S:
+    ways = tuple(ways)
+    if len(ways) == 1:
+        return whole.cut_into(*ways[0])
     least = math.inf
     found: list[S] = []
     for bound, cuts, team in _bounds(whole, ways):
@@ -96,11 +99,12 @@ def different(known: A, others: Iterable[A], schedule_of: Callable[[A], BoxSched
 
 def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     """Boxes worth a thought, as (cuts, team): of about each target, for single threads and for the team."""
-    threads, fitting = whole.threads, max(1, cache_sizes()[2] // 2 // whole.tile_bytes)  # in half of L3
+    threads, tile_bytes = whole.threads, whole.tile_bytes
+    fitting = max(1, cache_sizes()[2] // 2 // tile_bytes)  # in half of L3
     order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
     sizes = [(d, whole.grid[d]) for d in order if whole.grid[d] > 1]
     wide = whole.columns.outputs == 1 and whole.grid[3] >= LONG
-    wide = wide and 2 * WIDE * whole.tile_bytes <= cache_sizes()[1]
+    wide = wide and 2 * WIDE * tile_bytes <= cache_sizes()[1]
     tried = (box,) if box else (WIDE,) if wide else whole.targets
     most = math.prod(whole.grid) * whole.row_tiles  # of a box: larger targets are the same to it
     rooms: list[tuple[bool, Iterable[int], int]] = [(False, tried, fitting // threads)]
