@@ -31,7 +31,7 @@ OF_CHANNELS = (
 OLD = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2"}
 
 
-def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.depthwise.windows"):
+def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.depthwise.windows", y_scale=5000.0, rounding="onnx"):
     """How many outputs differ from the definition."""
     p = ca.ConvProblem.parse(f"{text} int8 w_{w_dtype} y_{y_dtype}")
     rng = np.random.default_rng(0)
@@ -40,7 +40,8 @@ def wrong(text, y_dtype, w_dtype="int8", algorithm="cpu.depthwise.windows"):
         for dtype, shape in ((p.dtype, p.array_shapes[0]), (p.w_dtype, p.w_shape))
         for limits in [np.iinfo(dtype)]
     )
-    step = Quantization(x_zero_point=-3, y_scale=5000.0, y_zero_point=7 if y_dtype == "uint8" else 0)
+    zero = 7 if y_dtype == "uint8" else 0
+    step = Quantization(x_zero_point=-3, y_scale=y_scale, y_zero_point=zero, rounding=rounding)
     plan = ca.plan(p, algorithm=algorithm)
     y = plan(x, plan.prepare(w, step))
     layout = p.layout
@@ -61,6 +62,14 @@ def test_every_cut(text):
 def test_channels_in_lanes(text):
     assert wrong(text, "uint8", "uint8", "cpu.depthwise.words") == 0
     assert wrong(text, "int32", "int8", "cpu.depthwise.words") == 0
+
+
+@pytest.mark.parametrize("y_scale", [1e-30, 1.0, 5000.0])  # far beyond 32 bits, beyond 8, within
+@pytest.mark.parametrize("algorithm", ["words", "windows"])
+def test_sums_beyond_the_range_of_y(y_scale, algorithm):
+    for rounding in ("onnx", "onnxruntime"):
+        given = "uint8", "int8", f"cpu.depthwise.{algorithm}", y_scale, rounding
+        assert wrong("n1 c5 h5 w8 k5 r3 s3 groups5", *given) == 0
 
 
 def test_without_instructions_for_bytes():

@@ -22,23 +22,31 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.compile import code_generation
-from convalgos.cpu.dwconv.byte_plan import MOST_PARTS, WORD_BYTES, BytePlan, ByteWeights, not_here, way
+from convalgos.cpu.dwconv.byte_plan import (
+    MOST_PARTS,
+    WORD_BYTES,
+    BytePlan,
+    ByteWeights,
+    not_here,
+    sharing_threads,
+    way,
+)
 from convalgos.cpu.dwconv.byte_rows import COPIED, LOADED, TURNED, place_rows_of_band
 from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.window_driver import WINDOW_FIELDS, sum_window_bands
 from convalgos.cpu.dwconv.window_sums import VNNI, sums_of_windows
 from convalgos.cpu.dwconv.window_tiling import WINDOW, WindowTiling, window_tiling
 from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
-from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
+from convalgos.cpu.runtime.threads import plan_threads
 
 MOST_CHANNELS = 32  # of a group
 # Cycles of a thread; Xeon (Granite Rapids) with AVX-512
-ROW, ROW_VECTOR = 3, 2  # to place a row, and each vector of it
-GROUP, FILTERS = 80, 20  # to begin with the groups that are placed at once, and with some filters of each
-TURN = 0.3  # of a byte of channels_last
-LOAD = 0.85  # of a vector for a tap: most cross cache lines
-STORE, STORE_WORDS = 2.6, 3  # to finish and to store a vector
-TILE = 5  # to begin a tile
+ROW, ROW_VECTOR = 1.5, 1.3  # to place a row, and each vector of it
+GROUP, FILTERS = 50, 10  # to begin with the groups that are placed at once, and with some filters of each
+TURN = 0.27  # of a byte of channels_last
+LOAD = 0.9  # of a vector for a tap: most cross cache lines
+STORE, STORE_WORDS = 1.5, 2.5  # to finish and to store a vector
+TILE = 3  # to begin a tile
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -49,15 +57,8 @@ class WindowsPlan(BytePlan):
         super().__init__(problem, algorithm, cut.scratch_bytes)
         self._cut, p = cut, cut.problem
         lanes = cut.lanes
-        compress = int(lanes >= 16 and (not self._of_bytes or code_generation.has("avx512vbmi2")))
         bands, self._stores = cut.bands(4 * lanes if self._of_bytes else lanes)
         self._bands, self._offsets = bands, np.tile(cut.offsets, MOST_PARTS)
-        sum_one, sum_two, sum_four = (
-            sums_of_windows(lanes, n, cut.vectors, cut.step, self._way, self._kind, compress)
-            if n in filter_counts(p.gemm_n, cut.filters)
-            else 0
-            for n in (1, 2, 4)
-        )
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
         (x_c, x_pixel), (y_k, y_pixel) = ((1, p.C), (1, p.K)) if cut.last else ((x_pixels, 1), (y_pixels, 1))
         placing = TURNED if cut.last else LOADED if lanes >= 16 else COPIED
@@ -76,9 +77,20 @@ class WindowsPlan(BytePlan):
             "way": WORD_BYTES[self._way], "most": cut.filters,
             "place": place_rows_of_band(lanes, placing), "turn_in": turn_bytes(lanes) if cut.last else 0,
             "turn_out": (turn_bytes if self._of_bytes else turn_words)(lanes) if cut.last else 0,
-            "sum_four": sum_four, "sum_two": sum_two, "sum_one": sum_one,
         }  # fmt: skip
         self.use_driver(sum_window_bands(), WINDOW_FIELDS, values)
+
+    def sum_kernels(self, plain: bool) -> dict[str, int]:
+        cut, way, kind = self._cut, self._way, self._kind
+        compress = int(cut.lanes >= 16 and (not self._of_bytes or code_generation.has("avx512vbmi2")))
+        names, counts = (
+            {1: "sum_one", 2: "sum_two", 4: "sum_four"},
+            filter_counts(cut.problem.gemm_n, cut.filters),
+        )
+        return {
+            names[n]: sums_of_windows(cut.lanes, n, cut.vectors, cut.step, way, kind, compress, int(plain))
+            for n in sorted(set(counts))
+        }
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> ByteWeights:
         """(groups, some filters, parts of weights, taps, filters, 4); taps as in the table of offsets."""
@@ -134,11 +146,11 @@ class Windows(Algorithm):
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = window_tiling(problem)
-        cycles = machine.peak("float32") / (4 * cut.lanes)  # a second, of all cores
+        threads = sharing_threads(problem)
+        cycles = machine.peak("float32") / (4 * cut.lanes) / machine.threads * threads
         memory = machine.stream(problem.x_bytes + problem.y_bytes, problem.bytes)  # half of it shows
-        shared = worth_sharing(problem)
-        summed = window_cycles(cut, way()) / cycles * (1 if shared else machine.threads)
-        return INTEGER_CALL + machine.launch * shared + summed + memory / 2
+        summed = window_cycles(cut, way()) / cycles
+        return INTEGER_CALL + machine.launch * (threads > 1) + summed + memory / 2
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * window_tiling(problem).scratch_bytes

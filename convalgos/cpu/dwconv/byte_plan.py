@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ from convalgos.core.quantization import OutputStep
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dwconv.window_sums import PAIRS, SCALED, SIGNED, SUMS, UNSIGNED, VNNI
 from convalgos.cpu.runtime.integer_record_plan import IntegerRecordPlan
-from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.requantise import stays_in_words
 
 KINDS = {"int32": SUMS, "float32": SCALED, "int8": SIGNED, "uint8": UNSIGNED}
 WORD_BYTES = {VNNI: 4, PAIRS: 8}
@@ -39,6 +41,7 @@ class BytePlan(IntegerRecordPlan):
     def __init__(self, problem: ConvProblem, algorithm: Named, scratch_bytes: int):
         tasks = plan_threads()
         super().__init__(problem, algorithm, tasks * scratch_bytes, tasks)
+        self._parallel = sharing_threads(problem) > 1
         self._way, self._kind = way(), KINDS[problem.y_dtype]
         self._of_bytes = self._kind in (SIGNED, UNSIGNED)
         self._flip = (0x80 if problem.dtype == "int8" else 0) * REPEAT
@@ -76,10 +79,22 @@ class BytePlan(IntegerRecordPlan):
         return ByteWeights(packed, parts, shift)
 
     def settings(self, packed: ByteWeights, pad: int, output: OutputStep | None) -> dict[str, Any]:
-        return {"w": packed.array, "parts": packed.parts, "pad": (pad & 0xFF) * REPEAT}
+        plain = not self._of_bytes or output is None or stays_in_words(output.multiplier, output.before)
+        found = {"w": packed.array, "parts": packed.parts, "pad": (pad & 0xFF) * REPEAT}
+        return found | self.sum_kernels(plain)
+
+    @abstractmethod
+    def sum_kernels(self, plain: bool) -> dict[str, int]:
+        """The kernels of sums, by their fields of the record. plain: see `requantise.narrowing`."""
 
     def correction(self, packed: ByteWeights) -> np.ndarray | int:
         return packed.shift
+
+
+def sharing_threads(problem: ConvProblem) -> int:
+    """Threads that share a problem: where they share the same one in float32, which is not much slower."""
+    wide = dict.fromkeys(("dtype", "w_dtype", "y_dtype"), "float32")
+    return plan_threads() if worth_sharing(problem.with_valid(**wide)) else 1
 
 
 def way() -> int:

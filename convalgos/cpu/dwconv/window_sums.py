@@ -34,22 +34,22 @@ STORE_RUN = fields("to first count bits")  # lanes of it that lie side by side i
 
 @simd.emitter
 def add_window_tiles(
-    v: Vec, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int, args: Value
+    v: Vec, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int, PLAIN: int, args: Value
 ) -> None:
     """All tiles of a band of some groups, of VECTORS vectors of outputs, for FILTERS filters of each.
 
     From one group to the next are `x_step` and `w_step` bytes, `k_step` filters and `y_step` elements. STEP:
-    1, 2 or 4 bytes from one window to the next.
+    1, 2 or 4 bytes from one window to the next. PLAIN: see `requantise.narrowing`.
     """
     a = v.record(args, SUM_FIELDS)
     words, bytes_ = words_of(v), bytes_of(v)
-    limits = requantise.scaling(v, None, a.step)
+    by = requantise.narrowing(v, a.step, KIND == SIGNED, bool(PLAIN)) if KIND in (SIGNED, UNSIGNED) else None
     with v.loop(a.groups) as group:
         x = bytes_.at(v.pointer(a.x), v.imul(group, a.x_step))
         w = bytes_.at(v.pointer(a.w), v.imul(group, a.w_step))
         k = v.imul(group, a.k_step)
         starts = [words.broadcast(v.pointer(a.start), v.iadd(k, f)) for f in range(FILTERS)]
-        store = _Store(v, (KIND, STEP, COMPRESS), a, group, limits)
+        store = _Store(v, (KIND, STEP, COMPRESS), a, group, by)
         multiplier = v.at(v.pointer(a.multiplier), k)
         multipliers = [v.broadcast(multiplier, f) if KIND != SUMS else None for f in range(FILTERS)]
         with v.loop(a.tiles) as tile:
@@ -98,8 +98,8 @@ def added_product(words: Integers, total: Any, value: Sequence[Any], weights: Se
 class _Store:
     """Writes the code that stores the sums of a tile of a filter."""
 
-    def __init__(self, v: Vec, form: tuple[int, int, int], a: Any, group: Value, limits: requantise.Scaling):
-        self.v, self.a, self.limits = v, a, limits
+    def __init__(self, v: Vec, form: tuple[int, int, int], a: Any, group: Value, by: Any):
+        self.v, self.a, self.by = v, a, by
         self.kind, self.step, self.compress = form
         of_bytes = self.kind in (SIGNED, UNSIGNED)
         self.elements = Integers(v.b, 4 * v.lanes, 1) if of_bytes else words_of(v)
@@ -126,9 +126,11 @@ class _Store:
         """What is stored of four vectors: one of bytes, or four."""
         v, words = self.v, words_of(self.v)
         if self.kind in (SIGNED, UNSIGNED):
-            by = self.limits._replace(multiplier=multiplier)
-            numbers = [requantise.requantised(v, s, by) for s in sums]
-            return [woven_bytes(v, numbers, self.kind == SIGNED, self.step)]
+            low, high = (
+                requantise.narrowed_shorts(v, pair, [multiplier] * 2, self.by)
+                for pair in (sums[:2], sums[2:])
+            )
+            return [woven_bytes(v, requantise.narrowed(v, low, high, self.by), self.step)]
         if self.kind == SCALED:
             low = v.broadcast(v.pointer(self.a.step), 1)
             sums = [requantise.scaled_words(v, s, multiplier, low) for s in sums]
@@ -148,11 +150,11 @@ class _Store:
 
 @jit.specialise
 def sums_of_windows(
-    LANES: int, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int
+    LANES: int, FILTERS: int, VECTORS: int, STEP: int, WAY: int, KIND: int, COMPRESS: int, PLAIN: int
 ) -> jit.Kernel:
     """`add_window_tiles`."""
 
     def sums_of_windows(args: int) -> None:
-        add_window_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, args)
+        add_window_tiles(4, LANES, FILTERS, VECTORS, STEP, WAY, KIND, COMPRESS, PLAIN, args)
 
     return sums_of_windows

@@ -15,13 +15,15 @@ PACKS = {
 }
 
 
-def woven_bytes(v: Vec, words: Sequence[Any], signed: bool, step: int = 4) -> Any:
-    """The bytes of four vectors of int32, all of which are numbers of 8 bits.
+NEAREST = {64: "avx512.mask.cvtps2dq.512", 32: "avx.cvt.ps2dq.256", 16: "sse2.cvtps2dq"}
+
+
+def woven_bytes(v: Vec, packed: Any, step: int = 4) -> Any:
+    """The bytes of `packed_in_order`, of each 16 of which 4 are of each vector, in another order.
 
     v: of 4-byte elements. step: with 4 one vector behind the other; with 1 lanes of all four side by side;
     with 2 those of the first two, and then those of the others.
     """
-    packed = packed_in_order(v, words, signed)  # of each 16 bytes, 4 are of each vector
     places = {}
     for vector in range(4):
         for lane in range(v.lanes):
@@ -58,31 +60,76 @@ def interleaved_bytes(v: Vec, rows: Sequence[Any]) -> list[Any]:
 
 def packed_in_order(v: Vec, words: Sequence[Any], signed: bool) -> Any:
     """The bytes of what was computed of `interleaved_bytes`."""
-    to_shorts, *to_bytes = PACKS[v.lanes * 4]
-    low, high = (_packed(v, to_shorts, words[i], words[i + 1]) for i in (0, 2))
-    return _packed(v, to_bytes[not signed], low, high)
+    low, high = (shorts_of_words(v, words[i], words[i + 1]) for i in (0, 2))
+    return bytes_of_shorts(v, low, high, signed)
+
+
+def shorts_of_words(v: Vec, a: Any, b: Any) -> Any:
+    """16 bits of two vectors of int32, whose 16 bytes come by turns; beyond is the least or the largest."""
+    return _packed(v, PACKS[v.lanes * 4][0], a, b)
+
+
+def bytes_of_shorts(v: Vec, low: Any, high: Any, signed: bool) -> Any:
+    """8 bits of two vectors of 16 bits, likewise."""
+    return _packed(v, PACKS[v.lanes * 4][1 if signed else 2], low, high)
+
+
+def added_shorts(v: Vec, a: Any, b: Any) -> Any:
+    """a + b of 16 bits; beyond is the least or the largest."""
+    name = f"llvm.sadd.sat.v{2 * v.lanes}i16"
+    return v.b.call(function_of(v.b, ir.FunctionType(a.type, [a.type, a.type]), name), [a, b])
+
+
+def limited_bytes(v: Vec, value: Any, low: Any, high: Any, signed: bool) -> Any:
+    """min(max(value, low), high) of bytes."""
+    kind, sign = ir.FunctionType(value.type, [value.type] * 2), "s" if signed else "u"
+    for name, limit in (("max", low), ("min", high)):
+        of_bytes = function_of(v.b, kind, f"llvm.{sign}{name}.v{4 * v.lanes}i8")
+        value = v.b.call(of_bytes, [value, limit])
+    return value
+
+
+def to_nearest(v: Vec, floats: Any) -> Any:
+    """int32 nearest to float32, ties to even; beyond is -2**31."""
+    words = ir.VectorType(ir.IntType(32), v.lanes)
+    name = f"llvm.x86.{NEAREST[v.lanes * 4]}"
+    if v.lanes < 16:
+        return v.b.call(function_of(v.b, ir.FunctionType(words, [v.type]), name), [floats])
+    kind = ir.FunctionType(words, [v.type, words, ir.IntType(16), ir.IntType(32)])
+    zero, all_, as_set = ir.Constant(words, [0] * 16), ir.IntType(16)(-1), ir.IntType(32)(4)
+    return v.b.call(function_of(v.b, kind, name), [floats, zero, all_, as_set])
 
 
 def quads(v: Vec, vectors: Sequence[Any]) -> list[Any]:
     """Vectors computed of `interleaved_bytes` in order: four lanes of each by turns."""
-    n, blocks = v.lanes, v.lanes // 4
+    blocks = v.lanes // 4
     places = [(i, block) for block in range(blocks) for i in range(4)]  # of blocks, in their new order
-    found = []
-    for first in range(0, len(places), blocks):
-        chosen = places[first : first + blocks]
-        value = None
-        for half in (0, 1):  # two of the vectors at a time
-            order, here = [], [i // 2 == half for i, _ in chosen]
-            for (i, block), inside in zip(chosen, here, strict=True):
-                order += [(i % 2) * n + 4 * block + lane if inside else lane for lane in range(4)]
-            part = v.shuffle(vectors[2 * half], vectors[2 * half + 1], order)
-            if value is None:
-                value = part
-            else:
-                taken = [n + at if here[at // 4] else at for at in range(n)]
-                value = v.shuffle(value, part, taken)
-        found.append(value)
-    return found
+    return [_chosen_quads(v, vectors, places[n : n + blocks]) for n in range(0, 4 * blocks, blocks)]
+
+
+def lane_quads(v: Vec, vectors: Sequence[Any]) -> list[Any]:
+    """Four vectors in order as those computed of `interleaved_bytes`: `quads` brings them back."""
+    blocks = v.lanes // 4
+    return [
+        _chosen_quads(v, vectors, [divmod(4 * block + i, blocks) for block in range(blocks)])
+        for i in range(4)
+    ]
+
+
+def _chosen_quads(v: Vec, vectors: Sequence[Any], chosen: Sequence[tuple[int, int]]) -> Any:
+    """One vector of blocks of four lanes: (which of the vectors, block of it) each."""
+    n, value = v.lanes, None
+    for half in (0, 1):  # two of the vectors at a time
+        order, here = [], [i // 2 == half for i, _ in chosen]
+        for (i, block), inside in zip(chosen, here, strict=True):
+            order += [(i % 2) * n + 4 * block + lane if inside else lane for lane in range(4)]
+        part = v.shuffle(vectors[2 * half], vectors[2 * half + 1], order)
+        if value is None:
+            value = part
+        else:
+            taken = [n + at if here[at // 4] else at for at in range(n)]
+            value = v.shuffle(value, part, taken)
+    return value
 
 
 def in_order(words: Vec, vectors: Sequence[Any], step: int = 4) -> list[Any]:

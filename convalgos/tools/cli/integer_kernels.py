@@ -61,16 +61,28 @@ def _of_windows() -> Iterator[Listed]:
     for factory in (byte_turns.turn_bytes, byte_turns.turn_words):
         yield factory, (lanes,)
     tiles = ((1, 4), (1, 8), (2, 4), (4, 4))  # filters, vectors
-    for (filters, vectors), step, kind in product(tiles, (1, 2, 4), byte_plan.KINDS.values()):
+    for (filters, vectors), step, (kind, plain) in product(tiles, (1, 2, 4), _outputs()):
         of_bytes = kind in (window_sums.SIGNED, window_sums.UNSIGNED)
         compress = lanes >= 16 and (not of_bytes or code_generation.has("avx512vbmi2"))
-        yield window_sums.sums_of_windows, (lanes, filters, vectors, step, way, kind, int(compress))
+        yield window_sums.sums_of_windows, (lanes, filters, vectors, step, way, kind, int(compress), plain)
+
+
+def _outputs() -> list[tuple[int, int]]:
+    """What sums of words become, and whether by the plain output step."""
+    of_bytes = (window_sums.SIGNED, window_sums.UNSIGNED)
+    return [
+        (kind, plain) for kind in byte_plan.KINDS.values() for plain in (0, 1) if plain or kind in of_bytes
+    ]
 
 
 def _of_channel_words() -> Iterator[Listed]:
     """Of `cpu.depthwise.words`: kernel rows in words, channels in lanes."""
-    lanes, way = simd.lanes(4), byte_plan.way()
-    yield row_words_driver.sum_row_words, (lanes,)
+    widest, way = simd.lanes(4), byte_plan.way()
     rows = (*row_words.USUAL, (0, 0, 0))
-    for pixels, row, kind in product(row_words.PIXELS, rows, byte_plan.KINDS.values()):
-        yield row_words.sums_of_channel_words, (lanes, pixels, *row, way, kind)
+    for lanes in (n for n in (4, 8, 16) if n <= widest):
+        yield row_words_driver.sum_row_words, (lanes,)
+        for flip in (0, 1):
+            yield row_words.words_of_rows, (lanes, flip)
+        for pixels, row, output in product(row_words.PIXELS, rows, _outputs()):
+            kind, plain = output
+            yield row_words.sums_of_channel_words, (lanes, pixels, *row, way, kind, plain)
