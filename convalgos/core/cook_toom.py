@@ -133,6 +133,19 @@ def multiply_2d(
                 store(i, j, value)
 
 
+def transform_lines(
+    dims: int,
+    load: Callable[[int, int], Any],
+    size: int,
+    line: Callable[[Sequence[Any]], Sequence[Any]],
+) -> list[Sequence[Any]]:
+    """A transform of lines of `size` along both dimensions of a table, or along its only row: its rows."""
+    rows: list[Sequence[Any]] = [[load(i, j) for j in range(size)] for i in range(size if dims == 2 else 1)]
+    if dims == 2:
+        rows = list(zip(*(line(c) for c in zip(*rows, strict=True)), strict=True))
+    return [line(row) for row in rows]
+
+
 # --- inside ------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ class WinogradInt16Plan(IntegerBoxPlan):
             problem, algorithm, cut, integer_transforms.integer_input_tiles(cut.lanes, m, cut.dims),
             self._output_tiles[1],
             row_products.sum_pairs(cut.sum_lanes, cut.product_rows, cut.vectors, int(sums_words())),
-            gather=byte_pixels.gather_bytes(int(problem.dtype == "int8"), cut.lanes),
+            gather=byte_pixels.gather_bytes(int(problem.dtype == "int8"), cut.lanes, self.shift),
             scatter=byte_pixels.scatter_sums(kind[0], cut.sum_lanes),
             multiply_box=row_products.multiply_words(), y_size=kind[1], fills_depth=1,
         )  # fmt: skip

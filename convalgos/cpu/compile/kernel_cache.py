@@ -54,6 +54,7 @@ TOOLKIT = (
     "cpu/layout/channel_vectors.py",
     "cpu/gemm/blocking.py",
     "cpu/tiled/driver.py",
+    "cpu/tiled/row_products.py",
     "cpu/layout/strided_rows.py",
     "cpu/layout/strides.py",
     "cpu/layout/streaming.py",

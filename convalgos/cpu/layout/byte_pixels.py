@@ -25,17 +25,18 @@ STEP_FIELDS = np.dtype([*requantise.STEP_FIELDS.descr, ("multipliers", np.int64)
 # --- from memory ---------------------------------------------------------------------------------
 
 
-def _widened(v: Vec, signed: int, elements: Any) -> Any:
-    """int16 of 8-bit elements."""
-    if signed:
-        return bytes_of(v).resized(elements, 2)
+def _widened(v: Vec, signed: int, shift: int, elements: Any) -> Any:
+    """int16 of 8-bit elements, with `shift` bits behind the point."""
     s = shorts_of(v)
-    return s.sub(bytes_of(v).resized(elements, 2, False), s.const(MIDDLE))
+    value = bytes_of(v).resized(elements, 2, bool(signed))
+    if not signed:
+        value = s.sub(value, s.const(MIDDLE))
+    return s.left(value, shift) if shift else value
 
 
 @simd.emitter
 def widen_pixels(
-    v: Vec, SIGNED: int, x: Value, x_stride: Value, channels: Value, pixels: Value, target: Value
+    v: Vec, SIGNED: int, SHIFT: int, x: Value, x_stride: Value, channels: Value, pixels: Value, target: Value
 ) -> None:
     """target[j][i] = x[j * x_stride + i] for i < channels <= lanes, j < pixels; others hold anything."""
     narrow, wide = bytes_of(v), shorts_of(v)
@@ -43,7 +44,7 @@ def widen_pixels(
     inside = narrow.mask(channels)
 
     def put(j: Any, value: Any) -> None:
-        wide.store(_widened(v, SIGNED, value), to, v.imul(j, v.lanes))
+        wide.store(_widened(v, SIGNED, SHIFT, value), to, v.imul(j, v.lanes))
 
     with v.choose(v.isub(channels, v.lanes)) as (whole, part):
         with whole, v.loop(pixels) as j:
@@ -54,7 +55,7 @@ def widen_pixels(
 
 @simd.emitter
 def widen_square(
-    v: Vec, SIGNED: int, x: Value, x_stride: Value, channels: Value, pixels: Value, target: Value
+    v: Vec, SIGNED: int, SHIFT: int, x: Value, x_stride: Value, channels: Value, pixels: Value, target: Value
 ) -> None:
     """target[j][i] = x[i][j] for i < channels <= lanes, j < pixels <= lanes; others hold anything."""
     narrow, wide = bytes_of(v), shorts_of(v)
@@ -65,29 +66,29 @@ def widen_square(
         valid = v.b.icmp_signed("<", v.integer(i), channels)
         row = v.b.select(valid, v.integer(i), last)
         value = narrow.load_masked(source, v.imul(row, x_stride), inside)
-        rows.append(_widened(v, SIGNED, v.b.select(valid, value, narrow.zero())))
+        rows.append(_widened(v, SIGNED, SHIFT, v.b.select(valid, value, narrow.zero())))
     columns, last = transpose.transpose(wide, rows), v.isub(pixels, 1)
     for j in reversed(range(v.lanes)):  # pixels beyond the last write to it first, and it writes last itself
         wide.store(columns[j], to, v.imul(v.imin(j, last), v.lanes))
 
 
 @simd.emitter
-def widen_whole_square(v: Vec, SIGNED: int, x: Value, x_stride: Value, target: Value) -> None:
+def widen_whole_square(v: Vec, SIGNED: int, SHIFT: int, x: Value, x_stride: Value, target: Value) -> None:
     """`widen_square` of lanes x lanes, without masks."""
     narrow, wide = bytes_of(v), shorts_of(v)
     row, to, rows = narrow.step(v.pointer(x), 0), v.pointer(target), []
     for i in range(v.lanes):
         row = narrow.step(row, x_stride) if i else row
-        rows.append(_widened(v, SIGNED, narrow.load(row)))
+        rows.append(_widened(v, SIGNED, SHIFT, narrow.load(row)))
     for j, column in enumerate(transpose.transpose(wide, rows)):
         wide.store(column, to, j * v.lanes)
 
 
 @jit.specialise
-def gather_bytes(SIGNED: int, LANES: int) -> jit.Kernel:
+def gather_bytes(SIGNED: int, LANES: int, SHIFT: int) -> jit.Kernel:
     """x -> target[pixel][lane] of 16-bit integers, for `pixels` pixels and `channels` <= LANES channels.
 
-    int8 as it is, and uint8 less `MIDDLE`. Lanes beyond `channels` hold anything.
+    int8 as it is, and uint8 less `MIDDLE`, times 2^SHIFT. Lanes beyond `channels` hold anything.
 
     Nothing but the pixels is written: what stands beside them is the border of a map, which is not 0 here.
     """
@@ -96,15 +97,17 @@ def gather_bytes(SIGNED: int, LANES: int) -> jit.Kernel:
         x: int, channel_stride: int, pixel_stride: int, channels: int, pixels: int, target: int
     ) -> None:
         if channel_stride == 1:
-            widen_pixels(2, LANES, SIGNED, x, pixel_stride, channels, pixels, target)
+            widen_pixels(2, LANES, SIGNED, SHIFT, x, pixel_stride, channels, pixels, target)
         elif channels == LANES and pixels >= LANES:
             for start in range(0, pixels, LANES):
                 first = min(start, pixels - LANES)  # the last square overlaps the one before
-                widen_whole_square(2, LANES, SIGNED, x + first, channel_stride, target + first * LANES * 2)
+                widen_whole_square(
+                    2, LANES, SIGNED, SHIFT, x + first, channel_stride, target + first * LANES * 2
+                )
         else:
             for first in range(0, pixels, LANES):
                 widen_square(
-                    2, LANES, SIGNED, x + first, channel_stride, channels, min(LANES, pixels - first),
+                    2, LANES, SIGNED, SHIFT, x + first, channel_stride, channels, min(LANES, pixels - first),
                     target + first * LANES * 2,
                 )  # fmt: skip
 

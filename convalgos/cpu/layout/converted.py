@@ -93,6 +93,10 @@ class Converted(Algorithm):
         """A NaN or an infinity leaves no range to quantise over: all of y is NaN."""
         return self.inner.spreads_nan or self.precision == "int8"
 
+    @property
+    def approximates(self) -> bool:  # type: ignore[override]
+        return self.inner.approximates
+
     def twin(self, problem: ConvProblem) -> ConvProblem:
         """What `inner` computes."""
         return self.inner.computed(converted_problem(problem, self.precision))

@@ -27,6 +27,7 @@ BYTES = {"float32": 4, "float64": 8}  # of an element, of the maps that reorders
 EITHER = (
     "cpu.winograd",
     "cpu.winograd.half",
+    "cpu.winograd.int8",
     "cpu.winograd.int16",
     "cpu.fft_tiles",
     "cpu.reference",

@@ -26,6 +26,8 @@ class IntegerWorkspace(Workspace):
 class IntegerBoxPlan(IntegerPlan, BoxPlan):
     """Its inputs are gathered as 16-bit integers between -128 and 127. Subclasses implement `pack`."""
 
+    shift = 0  # bits of gathered pixels behind the point
+
     def new_workspace(self) -> IntegerWorkspace:
         tables = np.zeros(2 * (self.problem.K + self.cut.sum_lanes), np.int32)
         return IntegerWorkspace(self.record, self._scratch_bytes, tables)
@@ -35,6 +37,10 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         raise TypeError("filters of integers are packed with their zero points: see `pack`")
+
+    def middle(self, x: int) -> int:
+        """An element of x as it is gathered."""
+        return x if self.problem.dtype == "int8" else x - MIDDLE
 
     def middle_offset(self, w: np.ndarray) -> np.ndarray:
         """int32 (K,): what sums lack where x has lost `MIDDLE`; w (K, ...) has no zero point any more."""
@@ -60,7 +66,7 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
             multipliers[:filters].view(np.float32)[:] = w.output.multiplier
             for name in ("before", "low", "high", "after"):
                 workspace.step[name] = getattr(w.output, name)
-        pad = w.pad if self.problem.dtype == "int8" else w.pad - MIDDLE
+        pad = self.middle(w.pad) << self.shift
         arguments.fill = (pad & 0xFFFF) * 0x0001000100010001 - (pad < 0) * (1 << 64)
         arguments.x, arguments.w, arguments.y = self._address(x), packed.address, self._address(y)
         self.launch_steps(workspace)

@@ -17,11 +17,12 @@ Source: our own; the transforms are those of Toom and Cook, as in `convalgos.cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.cook_toom import transform_lines
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers, shorts_of, words_of
@@ -73,14 +74,6 @@ def output_tile(v: Integers, m: int, p: Row) -> list[Any]:
     ]
 
 
-def _square(dims: int, load: Callable[[int, int], Any], size: int, line: Callable[[Row], Row]) -> list[Row]:
-    """A transform of lines along both dimensions of a table, or along its only row."""
-    rows = [[load(i, j) for j in range(size)] for i in range(size if dims == 2 else 1)]
-    if dims == 2:
-        rows = [list(row) for row in zip(*(line(c) for c in zip(*rows, strict=True)), strict=True)]
-    return [line(row) for row in rows]
-
-
 # --- kernels -----------------------------------------------------------------------------------------
 
 
@@ -95,7 +88,7 @@ def integer_input_tile(
     def load(i: int, j: int) -> Any:
         return s.load(read, s.iadd(s.imul(row_step, i), s.imul(column_step, j)))
 
-    for i, row in enumerate(_square(DIMS, load, M + 2, lambda d: input_points(s, M, d))):
+    for i, row in enumerate(transform_lines(DIMS, load, M + 2, lambda d: input_points(s, M, d))):
         for j, value in enumerate(row):
             s.store(value, to, s.imul(point_step, i * (M + 2) + j))
 
@@ -121,7 +114,7 @@ def integer_output_tile(
 
     inverse = pow(ODD[M], -DIMS, 1 << BITS)
     inverse -= inverse >> (BITS - 1) << BITS
-    for i, row in enumerate(_square(DIMS, load, M + 2, line)):
+    for i, row in enumerate(transform_lines(DIMS, load, M + 2, line)):
         for j, value in enumerate(row):
             if inverse != 1:
                 value = w.mul(value, w.const(inverse))

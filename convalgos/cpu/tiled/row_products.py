@@ -45,22 +45,28 @@ def pair_tile(
             a.store(total.value, target, (i * VECTORS + j) * v.lanes)
 
 
+@jit.helper
+def dealt_rows(rows: int, MOST: int, tile: int) -> tuple[int, bool]:
+    """The first row of a tile, and whether it has MOST rows or one less.
+
+    Where rows cannot be dealt so, the last tile computes spare rows, for which x and the sums have room.
+    """
+    tiles = (rows + MOST - 1) // MOST
+    dealt = max(rows, tiles * max(MOST - 1, 1))
+    first = dealt * tile // tiles
+    return first, dealt * (tile + 1) // tiles - first == MOST
+
+
 @jit.specialise
 def sum_pairs(LANES: int, ROWS: int, VECTORS: int, VNNI: int) -> jit.Kernel:
-    """sums[row][:] (+)= sum of products over words, for one panel of filters.
-
-    Rows are dealt to tiles of ROWS and ROWS - 1; where that cannot be, the last tile computes spare rows, for
-    which x and the sums have room.
-    """
+    """sums[row][:] (+)= sum of products over words, for one panel of filters, in tiles of `dealt_rows`."""
     FEWER = max(ROWS - 1, 1)
 
     def sum_pairs(x: int, x_step: int, rows: int, words: int, w: int, sums: int, accumulate: int) -> None:
         tiles = (rows + ROWS - 1) // ROWS
-        dealt = max(rows, tiles * FEWER)
         ahead = w + words * VECTORS * LANES * 4  # the next panel, fetched a part with each tile
         for tile in range(tiles):
-            first = dealt * tile // tiles
-            full = dealt * (tile + 1) // tiles - first == ROWS
+            first, full = dealt_rows(rows, ROWS, tile)
             source = x + first * x_step
             target = sums + first * VECTORS * LANES * 4
             if accumulate and full:

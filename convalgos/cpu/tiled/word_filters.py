@@ -1,6 +1,7 @@
 """Transformed filters in words of 32 bits: U (group, point, panel, depth tap, word, filter, part of a word).
 
-A word holds the channels that one instruction multiplies with those of a word of V and sums: two of 16 bits.
+A word holds the channels that one instruction multiplies with those of a word of V and sums: two of 16 bits,
+or four of 8.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def phase_filters(w: np.ndarray, cut: BoxSizes) -> np.ndarray:
 
 def packed_words(points: np.ndarray, cut: BoxSizes) -> np.ndarray:
     """U of filters (point, phase, K, C/groups, depth tap) at the points of a transform."""
-    p, part = cut.problem, WORD // cut.v_size
+    p, part = cut.problem, WORD // points.itemsize
     channels = cut.slice_taps // cut.phases  # of a row of V, with those that fill it up
     u = np.zeros(
         (p.groups, cut.points, cut.panels * cut.panel, p.kernel[0], cut.phases, channels), points.dtype

@@ -19,6 +19,7 @@ QUIET = 0x40  # the bit of a bfloat16 that makes a NaN a quiet one
 # Of `llvm.x86`, by bytes of a vector
 VNNI = {64: "avx512.{}.512", 32: "avx512.{}.256", 16: "avx512.{}.128"}
 PAIRS = {64: "avx512.pmaddw.d.512", 32: "avx2.pmadd.wd", 16: "sse2.pmadd.wd"}
+HIGH = {64: "avx512.pmul.hr.sw.512", 32: "avx2.pmul.hr.sw"}
 BRAIN = {64: "avx512bf16.{}.512", 32: "avx512bf16.{}.256"}
 
 
@@ -70,6 +71,23 @@ class Integers(Vec):
         """The larger of two signed integers."""
         return self.b.select(self.b.icmp_signed(">", a, b), a, b)
 
+    def largest(self, x: Any) -> Any:
+        """The largest of all lanes, which are at least 0, as an integer of 64 bits."""
+        reduce = function_of(
+            self.b, ir.FunctionType(self.element, [self.type]), f"llvm.vector.reduce.umax.{self.suffix}"
+        )
+        return self.b.zext(self.b.call(reduce, [x]), ir.IntType(64))
+
+    def rounded_product(self, a: Any, b: Any) -> Any:
+        """a * b / 2^15, rounded to the nearest, ties up, of signed 16-bit integers."""
+        name = HIGH.get(self.lanes * self.size)
+        if vector_bytes() >= 32 and name:
+            kind = ir.FunctionType(self.type, [self.type] * 2)
+            return self.b.call(function_of(self.b, kind, f"llvm.x86.{name}"), [a, b])
+        product = self.b.mul(self.resized(a, 4), self.resized(b, 4))
+        high = self.b.ashr(self.b.add(product, _words(self.lanes, 1 << 14)), _words(self.lanes, 15))
+        return self.b.trunc(high, self.type)
+
     def bit_and(self, a: Any, b: Any) -> Any:
         return self.b.and_(a, b)
 
@@ -108,6 +126,12 @@ class Integers(Vec):
         """Integers of 32 bits nearest to float32 of at most 2**22 in size, ties to even."""
         spread = ir.Constant(floats.type, [ROUNDING] * self.lanes)
         return self.sub(self.b.bitcast(self.b.fadd(floats, spread), self.type), self.const(ROUNDING_BITS))
+
+    def nearest(self, floats: Any) -> Any:
+        """Integers of 32 bits nearest to float32 that they can hold, ties to even."""
+        kind = ir.FunctionType(self.type, [floats.type])
+        name = f"llvm.lrint.{self.suffix}.v{self.lanes}f32"
+        return self.b.call(function_of(self.b, kind, name), [floats])
 
     # sums of products in words of 32 bits
 

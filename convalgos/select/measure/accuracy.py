@@ -31,6 +31,8 @@ class Extent:
 WHOLE_REFERENCE = Extent(flops=2e10, taps=2048, places=512, bytes=1 << 27)
 BRIEF = Extent(flops=2e7, taps=64, places=512, bytes=1 << 27)  # takes no longer than some runs
 BRIEF_PRODUCTS, BRIEF_PLACES = 4e6, 256  # of a brief check: products of all its places, and places at least
+MEAN_SQUARES = {"int8": 5461.5, "uint8": 21717.5}  # of all that a type holds
+USUAL_SIZE = 64  # of requantised y
 BORDER = 1 / 8  # share of the coordinates of places that are the first, and that are the last
 
 
@@ -73,10 +75,10 @@ class ExactAnswer:
 
 
 def _of_sums(problem: ConvProblem, sums: np.ndarray) -> np.ndarray:
-    """What scales of 1 and zero points of 0 make of exact sums of integers, in float64."""
+    """What `usual_quantization` makes of exact sums of integers, in float64."""
     wrapped = sums.astype(np.int64).astype(np.int32)
-    if (output := Quantization().output(problem, None)) is not None:
-        one = output._replace(multiplier=np.ones(1, np.float32))
+    if (output := (usual_quantization(problem) or Quantization()).output(problem, None)) is not None:
+        one = output._replace(multiplier=output.multiplier[:1])
         wrapped = one.apply(wrapped, numpy_dtype(problem.y_dtype), 0)
     return wrapped.astype(np.float64)
 
@@ -136,6 +138,15 @@ def _brief_extent(problem: ConvProblem) -> Extent:
 
 
 # --- data ------------------------------------------------------------------------------------
+
+
+def usual_quantization(problem: ConvProblem) -> Quantization | None:
+    """Scales with which y of `random_arrays` fills its 8 bits, and is not one of the limits everywhere; None
+    of other problems."""
+    if problem.dtype not in INTEGERS or problem.y_dtype not in INTEGERS:
+        return None
+    usual = math.sqrt(max(1, problem.reduction) * MEAN_SQUARES[problem.dtype] * MEAN_SQUARES[problem.w_dtype])
+    return Quantization(y_scale=usual / USUAL_SIZE)
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

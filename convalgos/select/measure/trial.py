@@ -9,6 +9,7 @@ from typing import Any
 
 from convalgos.core.interference import Samples
 from convalgos.core.problem import ConvProblem
+from convalgos.select.measure.accuracy import usual_quantization
 from convalgos.select.measure.backends import Backend, Call
 from convalgos.select.ranking import Candidate
 
@@ -48,10 +49,10 @@ def start(
     x, w, y = arrays
     with backend.working():
         plan = candidate.algorithm.serve(problem)
-    took = math.inf
+    took, quantization = math.inf, usual_quantization(problem)
     for _ in range(prepares):
         began = time.perf_counter()
-        prepared = plan.prepare(w)
+        prepared = plan.prepare(w, quantization)
         backend.wait()
         took = min(took, time.perf_counter() - began)
     return Trial(candidate, lambda: plan(x, prepared, out=y), took)

@@ -19,7 +19,12 @@ from convalgos.cpu.dwconv import (
 )
 from convalgos.cpu.layout import byte_pixels
 from convalgos.cpu.runtime import quantise
-from convalgos.cpu.tiled import integer_transforms, row_products
+from convalgos.cpu.tiled import (
+    fixed_point_transforms,
+    integer_transforms,
+    quantised_products,
+    row_products,
+)
 from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.cpu.vectors import microkernel, simd
 
@@ -39,17 +44,23 @@ def _of_tiles() -> Iterator[Listed]:
     """Of Winograd's tiles."""
     shorts, words = simd.lanes(2), simd.lanes(4)
     yield row_products.multiply_words, ()
+    yield quantised_products.multiply_rounded, (shorts,)
     for signed in (0, 1):
-        yield byte_pixels.gather_bytes, (signed, shorts)
+        for shift in (0, fixed_point_transforms.SHIFT):
+            yield byte_pixels.gather_bytes, (signed, shorts, shift)
     for kind in (byte_pixels.WORDS, byte_pixels.BYTES, byte_pixels.FLOATS):
         yield byte_pixels.scatter_sums, (kind, words)
     for a, dims in product(winograd_int16.ALGORITHMS, (1, 2)):
         yield integer_transforms.integer_input_tiles, (shorts, a.m, dims)
         for shared in (0, 1):
             yield integer_transforms.integer_output_tiles, (words, a.m, dims, shared)
+        yield fixed_point_transforms.fixed_point_input_tiles, (shorts, a.m, dims)
+        yield fixed_point_transforms.rounded_output_tiles, (words, a.m, dims)
     for vectors, most in microkernel.REGISTER_TILES[vector_bytes()].items():
         for rows in range(1, most + 1):
             yield row_products.sum_pairs, (words, rows, vectors, int(sums_words()))
+            if sums_words():
+                yield quantised_products.sum_bytes, (words, rows, vectors)
 
 
 def _of_windows() -> Iterator[Listed]:
