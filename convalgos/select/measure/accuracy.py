@@ -142,11 +142,16 @@ def _brief_extent(problem: ConvProblem) -> Extent:
 
 def usual_quantization(problem: ConvProblem) -> Quantization | None:
     """Scales with which y of `random_arrays` fills its 8 bits, and is not one of the limits everywhere; None
-    of other problems."""
+    of other problems. A power of two: no library rounds what it scales by that."""
     if problem.dtype not in INTEGERS or problem.y_dtype not in INTEGERS:
         return None
     usual = math.sqrt(max(1, problem.reduction) * MEAN_SQUARES[problem.dtype] * MEAN_SQUARES[problem.w_dtype])
-    return Quantization(y_scale=usual / USUAL_SIZE)
+    return Quantization(y_scale=2.0 ** round(math.log2(usual / USUAL_SIZE)))
+
+
+def usual_y_scale(problem: ConvProblem) -> float:
+    """The scale of y in `usual_quantization`; 1 of other problems."""
+    return (usual_quantization(problem) or Quantization()).y_scale
 
 
 def random_arrays(problem: ConvProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

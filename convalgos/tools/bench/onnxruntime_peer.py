@@ -9,6 +9,7 @@ import numpy as np
 from convalgos.core.element_types import INTEGERS
 from convalgos.core.plan import numpy_dtype, result_dtype
 from convalgos.core.problem import ConvProblem
+from convalgos.select.measure.accuracy import usual_y_scale
 from convalgos.tools.bench.peer import PeerCall
 
 SERVED = (  # types of x, w and y of its QLinearConv, and of ConvInteger
@@ -44,7 +45,7 @@ def onnxruntime_call(problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads
 
 
 def _conv_model(problem: ConvProblem, w: np.ndarray) -> Any:
-    """A model of one node, whose filter is an initializer; scales are 1 and zero points 0."""
+    """A model of one node, whose filter is an initializer; the scale of y is our own."""
     from onnx import helper
 
     operator, constants = _operands(problem, w)
@@ -85,14 +86,13 @@ def _operands(problem: ConvProblem, w: np.ndarray) -> tuple[str, dict[str, np.nd
     if problem.y_dtype == "int32":
         return "ConvInteger", {"w": w}
     of_filters = problem.K if problem.scales == "per_channel" else ()
-    one = np.ones((), np.float32)
     return "QLinearConv", {
-        "x_scale": one,
+        "x_scale": np.ones((), np.float32),
         "x_zero_point": np.zeros((), problem.dtype),
         "w": w,
         "w_scale": np.ones(of_filters, np.float32),
         "w_zero_point": np.zeros(of_filters, problem.w_dtype),
-        "y_scale": one,
+        "y_scale": np.array(usual_y_scale(problem), np.float32),
         "y_zero_point": np.zeros((), problem.y_dtype),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
+from convalgos.select.measure.accuracy import usual_y_scale
 from convalgos.tools.bench.onnxruntime_peer import attributes_of, model_of
 from convalgos.tools.bench.peer import PeerCall
 
@@ -37,6 +38,7 @@ def _qdq_model(problem: ConvProblem, w: np.ndarray) -> Any:
     constants = {
         "one": np.ones((), np.float32),
         "x_zero": np.zeros((), problem.dtype),
+        "y_scale": np.array(usual_y_scale(problem), np.float32),
         "y_zero": np.zeros((), problem.y_dtype),
         "w": w,
         "w_scale": np.ones(of_filters, np.float32),
@@ -47,7 +49,7 @@ def _qdq_model(problem: ConvProblem, w: np.ndarray) -> Any:
         helper.make_node("DequantizeLinear", ["x", "one", "x_zero"], ["x_real"]),
         helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["w_real"], **along),
         helper.make_node("Conv", ["x_real", "w_real"], ["y_real"], **attributes_of(problem)),
-        helper.make_node("QuantizeLinear", ["y_real", "one", "y_zero"], ["y"]),
+        helper.make_node("QuantizeLinear", ["y_real", "y_scale", "y_zero"], ["y"]),
     ]
     return model_of(problem, nodes, constants)
 

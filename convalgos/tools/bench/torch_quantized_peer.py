@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.problem import ConvProblem
+from convalgos.select.measure.accuracy import usual_y_scale
 from convalgos.tools.bench.peer import PeerCall
 
 
 def torch_quantized_call(
     problem: ConvProblem, x: np.ndarray, w: np.ndarray, threads: int, *, engine: str
 ) -> PeerCall:
-    """A quantised convolution with scales of 1 and zero points of 0; x is channels last, as engines read."""
+    """A quantised convolution with our own scale of y; x is channels last, as engines read."""
     import torch
 
     torch.set_num_threads(threads)
@@ -25,11 +26,12 @@ def torch_quantized_call(
     if problem.ndim > 1:
         last = torch.channels_last if problem.ndim == 2 else torch.channels_last_3d
         given = given.contiguous(memory_format=last)
+    y_scale = usual_y_scale(problem)
     conv = getattr(torch.ops.quantized, f"conv{problem.ndim}d")
 
     @torch.inference_mode()
     def call() -> Any:
-        return _Quantized(conv(given, filters, 1.0, 0))
+        return _Quantized(conv(given, filters, y_scale, 0))
 
     return call
 
