@@ -9,10 +9,11 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.cpu import direct
-from convalgos.cpu.gemm import packed_blocking
+from convalgos.cpu.gemm import packed_blocking, panels
 from convalgos.cpu.gemm.blocking import flat_view
 from convalgos.cpu.gemm.packed_plan import PackedPlan
 from convalgos.cpu.runtime.threads import on_one_thread
+from convalgos.cpu.vectors import simd
 
 AWKWARD = [
     "c700 h3 w5 k65 r1 s1",  # several passes over the channels, and a panel of few filters
@@ -85,3 +86,24 @@ def test_packed_pixels_on_narrow_vectors():
         "    assert direct.packing(problem)[1] is not None\n"
         "    check(direct.Direct(), problem)\n"
     )
+
+
+def test_panels_are_dealt_evenly_to_parts_of_the_filters():
+    """352 filters are 22 vectors: no panel has one of padding alone, and the parts have 11 each."""
+    for taps in (64, 1024):
+        cut = packed_blocking.packed_cut(flat_view(ConvProblem.parse(f"c{taps} h7 w7 k352 r1 s1")), 2)[1]
+        ends = cut.vectors_of * np.arange(cut.panels + 1) // cut.panels
+        assert cut.parts == 2 and ends[-1] == -(-352 // simd.lanes(4)) and cut.panels % 2 == 0
+        assert 2 * ends[cut.panels // 2] == ends[-1] and np.ptp(np.diff(ends)) <= 1
+
+
+def test_panels_of_several_groups_hold_their_filters():
+    w = np.arange(1.0, 1 + 2 * 70 * 3, dtype=np.float32).reshape(2, 70, 3)  # (groups, filters, taps)
+    lanes = simd.lanes(4)
+    vectors = -(-70 // lanes)
+    packed = panels.packed_panels(w, 2)[: 2 * vectors * lanes * 3].reshape(2, -1)
+    split = vectors // 2 * lanes
+    for group, row in zip(w, packed, strict=True):
+        first, last = row[: split * 3].reshape(3, -1), row[split * 3 :].reshape(3, -1)
+        found = np.concatenate([first, last], 1).T  # (filters with those of padding, taps)
+        assert np.array_equal(found[:70], group) and not found[70:].any()

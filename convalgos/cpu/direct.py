@@ -23,7 +23,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import gemv, packed_blocking, panels
+from convalgos.cpu.gemm import dealt_panels, gemv, packed_blocking, panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -56,10 +56,10 @@ SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hid
 
 DIRECT_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
-    "parts panel panels taps chunk tasks pixel_table table_length offsets copied "
+    "parts vectors panels widest taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
-    "y_n y_k y_pixel stream sum_panel store_run lanes copy_rows"
+    "y_n y_k y_pixel stream sum_panel sum_narrow store_run lanes copy_rows"
 )
 
 
@@ -100,28 +100,27 @@ def sum_blocks() -> Callable[..., None]:
             table = a.pixel_table + table_number(a, block) * a.table_length * 8
             pixels = block.images * image_pixels(block)
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
-                w = a.w + (group * a.panels + panel) * a.taps * a.panel * a.size
-                call(a.sum_panel, (source, table, pixels, a.offsets, a.taps, a.chunk, w, sums))
-                store_panel(a, block, group, panel, sums)
+                filters = dealt_panels.panel_extent(a, group, panel)
+                call(filters.kernel, (source, table, pixels, a.offsets, a.taps, a.chunk, filters.w, sums))
+                store_panel(a, block, group, filters, sums)
 
     return sum_blocks
 
 
 @jit.helper
-def store_panel(a: Any, block: BlockExtent, group: int, panel: int, sums: int) -> None:
+def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.PanelExtent, sums: int) -> None:
     """The sums [pixel][filter] of a panel to y."""
-    k = group * a.filters + panel * a.panel
-    filters = min(a.panel, a.filters - panel * a.panel)
+    k = group * a.filters + panel.first
     run, per_image = run_pixels(a, block), image_pixels(block)
     for i in range(block.images):
         done = 0
         while done < per_image:
             pixel = pixel_in_image(a, block, done)
             y = a.y + ((block.n + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
-            source, bias = sums + (i * per_image + done) * a.panel * a.size, a.bias + k * a.size
+            source, bias = sums + (i * per_image + done) * panel.width * a.size, a.bias + k * a.size
             call(
                 a.store_run,
-                (source, a.panel, run, filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel),
+                (source, panel.width, run, panel.filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel),
             )
             done += run
 
@@ -137,15 +136,19 @@ class DirectPlan(KernelPlan):
         tasks = plan_threads()
         last = p.layout == "channels_last"
         pixel_table = cut.pixel_table(spare=cut.rows)
+        soon = microkernel.PREFETCH_TAPS
+        kernels = dealt_panels.panel_kernels(
+            panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, soon
+        )
         values = cut.fields() | {
-            "parts": cut.filter_parts, "panel": cut.panel, "panels": cut.panels, "taps": p.gemm_k,
+            "parts": cut.filter_parts, "taps": p.gemm_k,
             "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
             "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
             "load_c": 1 if last else p.w_shape[1],
             "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
-            "sum_panel": panels.sum_panel(size, lanes, cut.rows, cut.vectors, microkernel.PREFETCH_TAPS),
             "store_run": panels.store_run(size, lanes),
+            **kernels,
         }  # fmt: skip
         super().__init__(
             problem, algorithm, DIRECT_ARGUMENTS, values, [(sum_blocks(), tasks)], tasks * cut.scratch_bytes
@@ -153,12 +156,12 @@ class DirectPlan(KernelPlan):
         self._cut = cut
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(groups, panels, taps, panel); taps in the order of the offset table."""
+        """`panels.packed_panels`; taps in the order of the offset table."""
         cut, p = self._cut, self._cut.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
         if p.layout == "channels_last":
             w = w.swapaxes(2, 3)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panel)
+        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
 
 
 # --- forms -----------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def packing(problem: ConvProblem) -> tuple[float, PackedCut | None]:
     where that takes less than to read them as they lie."""
     cut, threads = direct_blocking(problem), plan_threads()
     p = cut.problem
-    in_place = packed_blocking.cycles_in_place(cut, cut.filter_parts, cut.busiest(threads))
+    in_place = packed_blocking.cycles_in_place(cut, cut.rows, cut.filter_parts, cut.busiest(threads))
     if cut.filter_parts == 1 and math.prod(cut.blocks) > p.N:
         in_place += packed_blocking.waiting(p, threads)
     if p.gemm_n < packed_blocking.LEAST_FILTERS or p.spatial[1] < packed_blocking.LEAST_PIXELS:

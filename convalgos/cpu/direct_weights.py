@@ -289,11 +289,12 @@ class DirectWeights(Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = weights_blocking(problem)
         p = cut.problem
-        threads = machine.threads
+        threads, lanes = machine.threads, simd.lanes(p.itemsize)
         balance = -(-cut.units // threads) * threads / cut.units
-        cycles = cut.reads * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)  # of all threads, in seconds
+        cycles = cut.reads * 4 * lanes / machine.peak(p.dtype)  # of all threads, in seconds
         moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
-        sums = SUMS * panels.product_seconds(p, machine) + cycles
+        padded = cut.panels * cut.vectors / -(-p.gemm_n // lanes)  # the last panel has vectors of padding
+        sums = SUMS * padded * panels.product_seconds(p, machine) + cycles
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         parts = 2 * cut.part_bytes / machine.cache_bandwidth
         return CALL + machine.launch + max(balance * sums, moved) + written + parts

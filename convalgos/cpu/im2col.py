@@ -23,7 +23,7 @@ from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.gemm.patches import (
     IM2COL_FIELDS,
     Patches,
@@ -57,9 +57,8 @@ class Im2colPlan(Plan):
         # threads are others: then one thread makes the patches.
         tasks = self._tasks = 1 if self._gemm == "blas" else jit.thread_count()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        rows, vectors = panels.tile_for(p.gemm_n, size)
+        rows, self._panels = dealt_panels.panel_tile(p.gemm_n, size)
         self._parallel = worth_sharing(problem)
-        self._panel = vectors * lanes
         self._fill = fill_channels_last() if self._last else fill_channels_first(size)
         out = math.prod(p.spatial_out)
         tap_step = 1 if self._last else cut.row  # of patches
@@ -69,8 +68,7 @@ class Im2colPlan(Plan):
             "size": size, "tasks": tasks, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "taps": p.gemm_k, "chunk": panels.chunk(p.gemm_k), "tap_table": self._tap_table.ctypes.data,
             "row_pixels": cut.row, "pixel_step": p.groups * p.gemm_k if self._last else 1,
-            "group_step": p.gemm_k * tap_step, "panel": self._panel, "rows": rows,
-            "panels": -(-p.gemm_n // self._panel), "sums_stride": sums_bytes(problem),
+            "group_step": p.gemm_k * tap_step, "rows": rows, "sums_stride": sums_bytes(problem),
             "y_k": 1 if self._last else out, "y_pixel": p.K if self._last else 1,
             "stream": int(panels.streams_panels(p)),
         }  # fmt: skip
@@ -81,7 +79,8 @@ class Im2colPlan(Plan):
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
         values |= dict(zip("opq", p.spatial_out, strict=True))
         if self._gemm == "own":
-            values["sum_panel"] = panels.sum_panel(size, lanes, rows, vectors, microkernel.PREFETCH_TAPS)
+            needed, soon = -(-p.gemm_n // lanes), microkernel.PREFETCH_TAPS
+            values |= dealt_panels.panel_kernels(panels.sum_panel, size, rows, needed, self._panels, soon)
             values["store_run"] = panels.store_run(size, lanes)
         for name, value in values.items():
             self._record[name] = value
@@ -93,7 +92,7 @@ class Im2colPlan(Plan):
             w = w.swapaxes(2, 3)
         w = w.reshape(p.groups, p.gemm_n, p.gemm_k)  # (g, K/g, taps)
         if self._gemm == "own":
-            return panels.packed_panels(w, self._panel)
+            return panels.packed_panels(w, self._panels)
         return np.array(w.swapaxes(1, 2) if self._last else w, order="C")  # a copy: the caller owns w
 
     def new_workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -171,9 +170,8 @@ class Im2colPlan(Plan):
 def _reading(cut: Patches, machine: Machine) -> float:
     """Seconds to read filters, and patches once for each panel of them, that L2 does not keep."""
     p = cut.problem
-    vectors = panels.tile_for(p.gemm_n, p.itemsize)[1]
     block = cut.pixels * p.gemm_k * p.groups * p.itemsize  # bytes
-    passes = -(-p.gemm_n // (vectors * simd.lanes(p.itemsize)))
+    passes = dealt_panels.panel_tile(p.gemm_n, p.itemsize)[1]
     read = p.gemm_m * p.gemm_k * p.groups * p.itemsize * passes
     again = reading_seconds(read, block / p.groups / machine.threads, block, machine)
     return again + block_filter_seconds(p, cut.blocks, machine.threads, machine)
@@ -214,7 +212,7 @@ class Im2col(Algorithm):
         threads = 1 if self.gemm == "blas" else machine.threads
         filling = (2 * made / machine.cache_bandwidth * machine.threads + copies * COPY_CALL) / threads
         if self.gemm == "own":
-            rows, _ = panels.tile_for(p.gemm_n, p.itemsize)
+            rows, _ = dealt_panels.panel_tile(p.gemm_n, p.itemsize)
             spare = max(1, (rows - 1) / max(1, cut.pixels))  # the smallest tile has so many rows
             product = PATCHES * panels.product_seconds(p, machine) * spare
             product = math.hypot(product, _reading(cut, machine))

@@ -53,6 +53,7 @@ TOOLKIT = (
     "cpu/runtime/plan.py",
     "cpu/layout/channel_vectors.py",
     "cpu/gemm/blocking.py",
+    "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",
     "cpu/tiled/row_products.py",
     "cpu/layout/strided_rows.py",

@@ -9,8 +9,8 @@ from functools import lru_cache
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks, block_lengths, busiest, cut_map, flat_view
+from convalgos.cpu.gemm import dealt_panels
+from convalgos.cpu.gemm.blocking import Blocks, block_lengths, busiest, cut_map, flat_view
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
@@ -20,9 +20,11 @@ FEW = 8  # tasks for each thread, up to which their sizes are weighed one by one
 
 
 @dataclass(frozen=True)
-class DirectBlocking(PanelBlocks):
+class DirectBlocking(dealt_panels.DealtPanels, Blocks):
     """How the output is cut."""
 
+    rows: int  # of the micro-kernel
+    panels: int
     filter_parts: int  # into which the filters of a block are cut to feed all threads
 
     @property
@@ -40,16 +42,17 @@ class DirectBlocking(PanelBlocks):
 @cached_by_threads(256)
 def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     p, lanes, threads = flat_view(problem), simd.lanes(problem.itemsize), plan_threads()
-    rows, vectors = panels.tile_for(p.gemm_n, p.itemsize)
+    rows, count = dealt_panels.panel_tile(p.gemm_n, p.itemsize)
     copied = any(pad != (0, 0) for pad in p.padding)
     pixels = PIXELS
     if copied:  # scratch of the input stays within half of L2
         room = cache_sizes()[1] // 2 // (p.itemsize * max(1, p.w_shape[1]))  # input pixels
         pixels = max(32, min(pixels, room // 2))
-    parts = min(threads, -(-p.gemm_n // (vectors * lanes)))  # at most
+    parts = min(threads, count)  # at most
     sizes = (p.N, *p.spatial_out)
     images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, _dealt_groups(p), parts, threads)
-    return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), vectors, parts)
+    count = dealt_panels.panels_of_parts(-(-p.gemm_n // lanes), count, parts)
+    return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), count, parts)
 
 
 Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)

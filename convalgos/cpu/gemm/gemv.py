@@ -22,10 +22,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
@@ -101,7 +101,7 @@ def one_tile(
 
 
 GEMV_ARGUMENTS = arguments(
-    "size outputs taps panels wide widest apart filters tasks copied table rows scratch_stride input_bytes "
+    "size outputs taps panels vectors apart filters tasks copied table rows scratch_stride input_bytes "
     "pixels images y_n y_k y_pixel store_run"
 )
 
@@ -124,7 +124,7 @@ def copy_inputs(a: Any, scratch: int, SIZE: int) -> None:
 def multiply_rows(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
     """Panels of filters dealt to the tasks: sums, and their output step.
 
-    The first `wide` panels have `widest` vectors, the others one less.
+    The vectors of all filters are dealt to the panels evenly.
     """
 
     def multiply_rows(args: int, task: int) -> None:
@@ -135,8 +135,8 @@ def multiply_rows(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
             copy_inputs(a, x, SIZE)
             sums += a.input_bytes
         for panel in range(a.panels * task // a.tasks, a.panels * (task + 1) // a.tasks):
-            count = a.widest if panel < a.wide else a.widest - 1
-            k = (panel * count + (0 if panel < a.wide else a.wide)) * LANES
+            first = a.vectors * panel // a.panels
+            count, k = a.vectors * (panel + 1) // a.panels - first, first * LANES
             w, width = a.w + k * a.taps * SIZE, count * LANES
             gemv_tile(SIZE, LANES, ROWS, count, a.apart, x, a.rows, w, a.taps, sums)
             filters, bias = min(width, a.filters - k), a.bias + k * SIZE
@@ -149,24 +149,13 @@ def multiply_rows(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class GemvBlocking:
-    """How the product is cut: into panels of `vectors` vectors of filters, of which some have one less."""
+class GemvBlocking(dealt_panels.DealtPanels):
+    """How the product is cut."""
 
     problem: ConvProblem  # the 3-D view
     tasks: int
     rows: int  # outputs of the micro-kernel, of which the last may be spare
-    vectors: int
     panels: int
-
-    @property
-    def vectors_of(self) -> int:
-        """Vectors of all filters."""
-        return -(-self.problem.K // simd.lanes(self.problem.itemsize))
-
-    @property
-    def wide(self) -> int:
-        """Panels of all `vectors`."""
-        return self.vectors_of - self.panels * (self.vectors - 1)
 
 
 def is_gemv(problem: ConvProblem) -> bool:
@@ -182,9 +171,8 @@ def gemv_blocking(problem: ConvProblem) -> GemvBlocking:
     tasks = plan_threads() if worth_sharing(p) else 1
     rows = next(n for n in ROWS if n >= p.gemm_m)
     vectors = -(-p.K // simd.lanes(p.itemsize))
-    panels = -(-vectors // widest_panel(rows))
-    panels = min(vectors, -(-panels // tasks) * tasks)  # as many for each task
-    return GemvBlocking(p, tasks, rows, -(-vectors // panels), panels)
+    count = dealt_panels.panels_of_parts(vectors, -(-vectors // widest_panel(rows)), tasks)
+    return GemvBlocking(p, tasks, rows, count)
 
 
 def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
@@ -217,7 +205,7 @@ class GemvPlan(KernelPlan):
         by_pixel = p.layout == "channels_last" or pixels == 1  # y is (outputs, K)
         values: dict[str, int | np.ndarray] = {
             "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels,
-            "wide": cut.wide, "widest": cut.vectors, "apart": sums_apart(cut.rows, cut.vectors_of),
+            "vectors": cut.vectors_of, "apart": sums_apart(cut.rows, cut.vectors_of),
             "filters": p.K, "tasks": cut.tasks, "copied": int(not in_place), "table": table, "rows": rows,
             "input_bytes": 0 if in_place else self._input_bytes(p), "scratch_stride": scratch,
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
@@ -233,23 +221,12 @@ class GemvPlan(KernelPlan):
         return whole_lines(p.gemm_m * p.gemm_k * p.itemsize)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(panels, taps, filters of a panel), the wide panels first."""
-        cut, p = self._cut, self._cut.problem
-        lanes = simd.lanes(p.itemsize)
+        """(panels, taps, filters of a panel)."""
+        p = self._cut.problem
         w = w.reshape(p.K, p.C, -1)  # (K, C, T*R*S)
         if p.layout == "channels_last":
             w = w.swapaxes(1, 2)
-        w = w.reshape(1, p.K, -1)  # (1, K, taps)
-        end = cut.wide * cut.vectors * lanes  # filters of the wide panels, with those of padding
-        packed = aligned_empty(p.gemm_k * cut.vectors_of * lanes + lanes * cut.vectors * lanes, w.dtype)
-        if p.K % lanes:
-            width = (cut.vectors if cut.wide == cut.panels else cut.vectors - 1) * lanes
-            last = packed[: p.gemm_k * cut.vectors_of * lanes][-p.gemm_k * width :].reshape(-1, width)
-            last[:, p.K - cut.vectors_of * lanes :] = 0
-        panels.pack_into(packed, w[:, :end], cut.vectors * lanes)
-        if cut.wide < cut.panels:
-            panels.pack_into(packed[p.gemm_k * end :], w[:, end:], (cut.vectors - 1) * lanes)
-        return packed
+        return panels.packed_panels(w.reshape(1, p.K, -1), self._cut.panels)
 
 
 def gemv_scratch_bytes(problem: ConvProblem) -> int:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocking import PanelBlocks, Panels
+from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.vectors import microkernel, simd
 
 LEAST_FILTERS, LEAST_PIXELS = 65, 4  # of fewer, packing a pixel takes as long as it saves
@@ -35,13 +34,13 @@ TORN = 1.25  # and where channels begin within lines and x does not stay in L2
 
 
 @dataclass(frozen=True)
-class PackedCut(Panels):
+class PackedCut(dealt_panels.DealtPanels):
     """Pixels of a block of a map, and the parts into which its filters are cut."""
 
     problem: ConvProblem  # one long column of pixels, as of `blocking.flat_view`
     pixels: int  # of a block
     rows: int  # of the micro-kernel
-    vectors: int
+    panels: int
     parts: int
 
     @property
@@ -79,36 +78,41 @@ def packed_cut(p: ConvProblem, threads: int, limit: float = math.inf) -> tuple[f
     taps, image, lanes, maps = p.gemm_k, p.spatial_out[1], simd.lanes(p.itemsize), p.N * p.groups
     second = cache_sizes()[1]
     in_room = int(ROOM * second) // (p.itemsize * taps)  # pixels
-    waits = waiting(p, threads)
+    waits, needed = waiting(p, threads), -(-p.gemm_n // lanes)  # needed: vectors of filters
     best: tuple[float, int, int, int, int] = limit, 0, 0, 0, 0
     tiles_tried = []
-    for vectors, most in microkernel.PACKED_TILES[vector_bytes()].items():
-        count = -(-p.gemm_n // (vectors * lanes))  # panels
-        pixel = count * vectors * (taps / 2 * _waits(most, vectors) + OUTPUT) + taps * PACKING
-        tiles_tried.append((pixel * maps * image / threads, vectors, most, count))
-    for least, vectors, most, count in sorted(tiles_tried):  # cycles at least
-        if least > ROUNDING * best[0]:
+    table = microkernel.PACKED_TILES[vector_bytes()]
+    for widest, most in table.items():
+        least = -(-needed // widest)  # panels
+        pixel = taps / 2 * _sums(most, needed, least) + needed * OUTPUT + taps * PACKING
+        tiles_tried.append((pixel * maps * image / threads, widest, most, least))
+    for cycles, widest, most, least in sorted(tiles_tried):  # cycles at least
+        if cycles > ROUNDING * best[0]:
             break
         fewest = -(-image // min(image, max(2 * most, in_room), MOST_PIXELS))  # blocks of an image
         even = fewest if maps % threads == 0 else -(-fewest // threads) * threads
-        for parts, blocks in {(1, even), (min(threads, count), fewest)}:
+        for parts, blocks in {(1, even), (min(threads, least), fewest)}:
+            count = dealt_panels.panels_of_parts(needed, least, parts)
+            if -(-needed // count) < widest and -(-needed // count) in table:
+                continue  # the same panels, in larger tiles
             pixels = -(-image // blocks)
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
             tiles = -(-pixels // most)
             rows = max(most * 2 // 3 + 1, -(-pixels // tiles))
             # of an item: a part of the filters for a block
-            panels_each, blocks = -(-count // parts), -(-image // pixels)
+            share = -(-needed // parts) / needed  # of the vectors of filters
+            blocks = -(-image // pixels)
             items = -(-maps * blocks * parts // threads)  # of a thread
-            line = vectors * vector_bytes()  # of a tap of a panel
-            fetch = line * (FAR if panels_each * line * taps > second // 2 else NEAR)
+            line = share * needed * vector_bytes()  # of a tap of all panels of a part
+            fetch = line * (FAR if line * taps > second // 2 else NEAR)
             summed = max(pixels, -(-pixels // rows) * (rows - 1))  # with spare rows
-            sums = summed * vectors / 2 * _waits(rows, vectors)
-            panel = taps * (sums + fetch) + pixels * vectors * OUTPUT
-            cycles = items * (panels_each * panel + taps * pixels * PACKING + BLOCK)
+            sums = share * summed / 2 * _sums(rows, needed, count)
+            stored = pixels * share * needed * OUTPUT
+            cycles = items * (taps * (sums + fetch + pixels * PACKING) + stored + BLOCK)
             if parts == 1 and blocks > 1:
                 cycles += waits
-            best = min(best, (cycles, pixels, rows, vectors, parts))
+            best = min(best, (cycles, pixels, rows, count, parts))
     return best[0], PackedCut(p, *best[1:]) if best[1] else None
 
 
@@ -117,11 +121,21 @@ def _waits(rows: int, vectors: int) -> float:
     return SUMS + (LOADS * (rows + vectors) + WAITS) / (rows * vectors)
 
 
-def cycles_in_place(cut: PanelBlocks, parts: int, busiest: float) -> float:
-    """The same where pixels are read as they lie, from the outputs of all filters of the busiest thread."""
+def _sums(rows: int, needed: int, count: int) -> float:
+    """The same for all vectors of filters in so many panels."""
+    return sum(n * v * _waits(rows, v) for n, v in dealt_panels.panel_widths(needed, count) if n)
+
+
+def cycles_in_place(cut: dealt_panels.DealtPanels, rows: int, parts: int, busiest: float) -> float:
+    """The same where pixels are read as they lie, from the outputs of all filters of the busiest thread.
+
+    Args:
+        rows: of the micro-kernel.
+    """
     p = cut.problem
-    vectors = -(-cut.panels // parts) * parts * cut.vectors  # of filters, as if all parts were the largest
-    sums = p.gemm_k / 2 * (panels.SUMS + panels.WAITS / (cut.rows * cut.vectors)) * panels.crowding(p)
+    vectors = -(-cut.vectors_of // parts) * parts  # of filters, as if all parts were the largest
+    waits = panels.SUMS + panels.WAITS * cut.panels / (rows * cut.vectors_of)
+    sums = p.gemm_k / 2 * waits * panels.crowding(p)
     if math.prod(p.spatial) % simd.lanes(p.itemsize) and p.x_bytes > cache_sizes()[1]:
         sums *= TORN
     return busiest * vectors * (IN_PLACE * sums + OUTPUT)

@@ -13,7 +13,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import packed_tiles, panels
+from convalgos.cpu.gemm import dealt_panels, packed_tiles, panels
 from convalgos.cpu.gemm.packed_blocking import PackedCut
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan, arguments
@@ -22,8 +22,8 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PACKED_ARGUMENTS = arguments(
-    "size images groups channels filters image blocks block parts panel panels chunk tasks pitch "
-    "packed_bytes scratch_stride stream pack_pixel_tiles sum_packed_tiles store_run"
+    "size images groups taps filters image blocks block parts vectors panels widest lanes chunk tasks pitch "
+    "packed_bytes scratch_stride stream pack_pixel_tiles sum_panel sum_narrow store_run"
 )
 
 
@@ -49,18 +49,16 @@ def sum_packed_blocks() -> Callable[..., None]:
             group = unit % a.groups
             first = item % a.blocks * a.block
             pixels = min(a.block, a.image - first)
-            x = a.x + (unit * a.channels * a.image + first) * a.size
-            call(a.pack_pixel_tiles, (x, a.image, pixels, a.channels, a.pitch, tiles))
+            x = a.x + (unit * a.taps * a.image + first) * a.size
+            call(a.pack_pixel_tiles, (x, a.image, pixels, a.taps, a.pitch, tiles))
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
-                w = a.w + (group * a.panels + panel) * a.channels * a.panel * a.size
-                call(a.sum_packed_tiles, (tiles, a.pitch, pixels, a.channels, a.chunk, w, sums))
-                k = panel * a.panel
-                filters = min(a.panel, a.filters - k)
-                bias = a.bias + (group * a.filters + k) * a.size
-                y = a.y + ((unit * a.filters + k) * a.image + first) * a.size
+                filters = dealt_panels.panel_extent(a, group, panel)
+                call(filters.kernel, (tiles, a.pitch, pixels, a.taps, a.chunk, filters.w, sums))
+                bias = a.bias + (group * a.filters + filters.first) * a.size
+                y = a.y + ((unit * a.filters + filters.first) * a.image + first) * a.size
                 call(
                     a.store_run,
-                    (sums, a.panel, pixels, filters, bias, a.relu, a.stream, y, a.image, 1),
+                    (sums, filters.width, pixels, filters.filters, bias, a.relu, a.stream, y, a.image, 1),
                 )
 
     return sum_packed_blocks
@@ -70,21 +68,24 @@ class PackedPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: PackedCut):
         p, tasks = cut.problem, plan_threads()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        kernels = dealt_panels.panel_kernels(
+            packed_tiles.sum_packed_tiles, size, cut.rows, cut.vectors_of, cut.panels
+        )
         values: dict[str, int | np.ndarray] = {
-            "size": size, "images": p.N, "groups": p.groups, "channels": p.gemm_k, "filters": p.gemm_n,
+            "size": size, "images": p.N, "groups": p.groups, "taps": p.gemm_k, "filters": p.gemm_n,
             "image": math.prod(p.spatial_out), "blocks": cut.blocks, "block": cut.pixels, "parts": cut.parts,
-            "panel": cut.panel, "panels": cut.panels, "chunk": cut.chunk, "tasks": tasks, "pitch": cut.pitch,
+            "chunk": cut.chunk, "tasks": tasks, "pitch": cut.pitch,
             "packed_bytes": cut.packed_bytes, "scratch_stride": cut.scratch_bytes,
             "stream": int(panels.streams_panels(p)),
             "pack_pixel_tiles": packed_tiles.pack_pixel_tiles(size, lanes, cut.rows),
-            "sum_packed_tiles": packed_tiles.sum_packed_tiles(size, lanes, cut.rows, cut.vectors),
             "store_run": panels.store_run(size, lanes),
+            **kernels,
         }  # fmt: skip
         steps = [(sum_packed_blocks(), tasks)]
         super().__init__(problem, algorithm, PACKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(groups, panels, channels, panel)."""
+        """`panels.packed_panels` over the channels."""
         p = self._cut.problem
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, p.gemm_k), self._cut.panel)
+        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, p.gemm_k), self._cut.panels)

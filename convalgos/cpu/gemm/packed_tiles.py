@@ -16,15 +16,19 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import microkernel
 from convalgos.cpu.vectors.simd import Value, Vec, carray, emitter, pointer
 
+TAPS = 32  # packed tile by tile: stores to so many tiles by turns would miss the TLB; Xeon (Granite Rapids)
+
 
 @emitter
-def copy_neighbours(v: Vec, COUNT: int, source: Value, target: Value) -> None:
-    """target[:COUNT] = source[:COUNT]; no more elements are read, but whole vectors are written."""
+def pack_tile(v: Vec, COUNT: int, source: Value, step: Value, taps: Value, target: Value) -> None:
+    """target[t][:COUNT] = source[t * step][:COUNT]; no more elements are read, but vectors are written."""
     from_, to = v.pointer(source), v.pointer(target)
-    for i in range(0, COUNT, v.lanes):
-        left = COUNT - i
-        value = v.load(from_, i) if left >= v.lanes else v.load_masked(from_, i, v.first_lanes(left))
-        v.store(value, to, i)
+    with v.loop(taps) as t:
+        row, packed = v.imul(t, step), v.imul(t, COUNT)
+        for i in range(0, COUNT, v.lanes):
+            left, at = COUNT - i, v.iadd(row, i)
+            value = v.load(from_, at) if left >= v.lanes else v.load_masked(from_, at, v.first_lanes(left))
+            v.store(value, to, v.iadd(packed, i))
 
 
 @jit.specialise
@@ -35,6 +39,7 @@ def pack_pixel_tiles(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
     the last one has spare rows where that cannot be, and repeats its last pixel there.
     """
     FEWER = max(ROWS - 1, 1)
+    WIDTH = min(LANES, 1 << (ROWS - 1).bit_length())  # wider stores than a row cross more lines
 
     def pack_pixel_tiles(x: int, x_c: int, pixels: int, taps: int, pitch: int, packed: int) -> None:
         tiles = (pixels + ROWS - 1) // ROWS
@@ -42,16 +47,20 @@ def pack_pixel_tiles(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
         full = min(tiles, whole + (pixels - whole * ROWS) // FEWER)  # tiles without spare rows
         elements_x = carray(pointer(x), 1, np.int32 if SIZE == 4 else np.int64)
         elements = carray(pointer(packed), 1, np.int32 if SIZE == 4 else np.int64)
-        for tap in range(taps):
+        for tap in range(0, taps, TAPS):
+            count = min(TAPS, taps - tap)
             source = x + tap * x_c * SIZE
             to = packed + tap * ROWS * SIZE
             for tile in range(whole):
-                copy_neighbours(SIZE, LANES, ROWS, source + tile * ROWS * SIZE, to + tile * pitch * SIZE)
+                pack_tile(
+                    SIZE, WIDTH, ROWS, source + tile * ROWS * SIZE, x_c, count, to + tile * pitch * SIZE
+                )
             to = packed + tap * FEWER * SIZE
             for tile in range(whole, full):
                 first = tile * FEWER + whole
-                copy_neighbours(SIZE, LANES, FEWER, source + first * SIZE, to + tile * pitch * SIZE)
-            for tile in range(full, tiles):
+                pack_tile(SIZE, WIDTH, FEWER, source + first * SIZE, x_c, count, to + tile * pitch * SIZE)
+        for tile in range(full, tiles):
+            for tap in range(taps):
                 for i in range(FEWER):
                     pixel = min(tile * FEWER + whole + i, pixels - 1)
                     elements[tile * pitch + tap * FEWER + i] = elements_x[tap * x_c + pixel]

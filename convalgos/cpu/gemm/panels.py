@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -53,7 +54,7 @@ def chunk(taps: int) -> int:
     return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
 
 
-PANEL_PACK_FIELDS = fields("w packed groups filters taps panel tasks")
+PANEL_PACK_FIELDS = fields("w packed groups filters taps vectors panels tasks")
 
 
 @jit.specialise
@@ -62,13 +63,14 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
 
     def pack_panels(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PANEL_PACK_FIELDS)[0]
-        panels = (a.filters + a.panel - 1) // a.panel
-        total = a.groups * panels
+        total = a.groups * a.panels
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            first = item % panels * a.panel
-            target = a.packed + item * a.taps * a.panel * SIZE
-            for k in range(first, min(first + a.panel, a.filters), LANES):
-                source = a.w + (item // panels * a.filters + k) * a.taps * SIZE
+            group, panel = item // a.panels, item % a.panels
+            first = a.vectors * panel // a.panels * LANES
+            width = a.vectors * (panel + 1) // a.panels * LANES - first
+            target = a.packed + (group * a.vectors * LANES + first) * a.taps * SIZE
+            for k in range(first, min(first + width, a.filters), LANES):
+                source = a.w + (group * a.filters + k) * a.taps * SIZE
                 for start in range(0, a.taps, LANES):
                     tap = max(0, min(start, a.taps - LANES))
                     transpose.load_square(
@@ -78,48 +80,47 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
                         a.taps,
                         min(LANES, a.filters - k),
                         min(LANES, a.taps - tap),
-                        target + (tap * a.panel + k - first) * SIZE,
-                        a.panel,
+                        target + (tap * width + k - first) * SIZE,
+                        width,
                     )
 
     return pack_panels
 
 
-def packed_panels(w: np.ndarray, panel: int) -> np.ndarray:
-    """(groups, filters, taps) into (groups, panels, taps, panel), zeros behind the last filter."""
-    groups, filters, taps = w.shape
-    count = -(-filters // panel)
-    packed = aligned_empty((groups * count * taps + simd.lanes(w.itemsize)) * panel, w.dtype)
-    result = packed[: groups * count * taps * panel].reshape(groups, count, taps, panel)
-    if filters % panel:
-        result[:, -1, :, filters - (count - 1) * panel :] = 0
-    pack_into(packed, w, panel)
-    return result
+def packed_panels(w: np.ndarray, panels: int) -> np.ndarray:
+    """(groups, filters, taps) as (groups, panels, taps, filters of a panel), in one row.
 
-
-def pack_into(packed: np.ndarray, w: np.ndarray, panel: int) -> None:
-    """The same, but for the zeros, into an array with spare room for `lanes` rows of a panel.
-
-    With fewer taps than lanes a square runs over into the next panel, which must then be written later.
+    Behind the last filter of a group its last vector has zeros.
     """
     groups, filters, taps = w.shape
     lanes = simd.lanes(w.itemsize)
+    vectors = -(-filters // lanes)
+    # with fewer taps than lanes a square runs over into the next panel, which must then be written later
+    elements, spare = groups * vectors * lanes * taps, lanes * -(-vectors // panels) * lanes
+    packed = aligned_empty(elements + spare, w.dtype)
     w = np.ascontiguousarray(w)
     tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
+    if filters % lanes:
+        first = vectors * (panels - 1) // panels * lanes  # filter of the last panel
+        last = packed[:elements].reshape(groups, -1)[:, first * taps :]
+        last.reshape(groups, taps, -1)[:, :, filters - first :] = 0
     address = jit.data_address()
-    record = np.array([(address(w), address(packed), groups, filters, taps, panel, tasks)], PANEL_PACK_FIELDS)
+    record = np.array(
+        [(address(w), address(packed), groups, filters, taps, vectors, panels, tasks)], PANEL_PACK_FIELDS
+    )
     jit.launch(pack_panels(w.itemsize, lanes), address(record), tasks)
+    return packed
 
 
 def product_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Predicted time of all sums and of the output step on all threads, from data in the caches."""
     p, lanes = problem, simd.lanes(problem.itemsize)
-    rows, vectors = tile_for(p.gemm_n, p.itemsize)
-    panel = vectors * lanes
-    padded = -(-p.gemm_n // panel) * panel / max(1, p.gemm_n)  # lanes of the last panel are padding
-    sums = p.flops * padded * (SUMS + WAITS / (rows * vectors)) / machine.peak(p.dtype)
+    rows, count = dealt_panels.panel_tile(p.gemm_n, p.itemsize)
+    needed = -(-p.gemm_n // lanes)  # vectors of filters, the last one with lanes of padding
+    vector = p.flops / max(1, p.gemm_n) * lanes / machine.peak(p.dtype)
+    sums = vector * (SUMS * needed + WAITS * count / rows)
     sums = max(sums, filter_seconds(p, machine))
-    vectors_out = p.gemm_m * p.groups * -(-p.gemm_n // lanes)
+    vectors_out = p.gemm_m * p.groups * needed
     # a cycle of a thread is two fused multiply-adds of a vector
     return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments
@@ -75,8 +75,9 @@ def patches(problem: ConvProblem) -> Patches:
 
 def sums_bytes(problem: ConvProblem) -> int:
     """Scratch of a task of our own product: the pixel table, and sums with spare rows."""
-    rows, vectors = panels.tile_for(problem.gemm_n, problem.itemsize)
+    rows, count = dealt_panels.panel_tile(problem.gemm_n, problem.itemsize)
     lanes = simd.lanes(problem.itemsize)
+    vectors = -(-problem.gemm_n // lanes // count)  # of the widest panel
     return (PIECE_PIXELS + 16) * 8 + (PIECE_PIXELS + rows + lanes) * vectors * lanes * problem.itemsize
 
 
@@ -86,7 +87,8 @@ IM2COL_FIELDS = arguments(
     "size patches sums sums_stride first pixels tasks groups channels filters taps chunk "
     "depth height width o p q kernel_d kernel_h kernel_w stride_d stride_h stride_w "
     "dilation_d dilation_h dilation_w pad_d pad_h pad_w "
-    "row_pixels pixel_step group_step tap_table panel panels rows y_k y_pixel stream sum_panel store_run"
+    "row_pixels pixel_step group_step tap_table vectors panels widest lanes rows "
+    "y_k y_pixel stream sum_panel sum_narrow store_run"
 )
 
 
@@ -189,12 +191,16 @@ def multiply_patches() -> jit.Kernel:
             for i in range(count + a.rows):  # spare rows of the micro-kernel read the last pixel
                 rows[i] = min(i, count - 1) * a.pixel_step
             source = a.patches + (first * a.pixel_step + group * a.group_step) * a.size
-            weights = a.w + (group * a.panels + panel) * a.taps * a.panel * a.size
-            call(a.sum_panel, (source, table, count, a.tap_table, a.taps, a.chunk, weights, sums))
-            k = group * a.filters + panel * a.panel
+            filters = dealt_panels.panel_extent(a, group, panel)
+            call(filters.kernel, (source, table, count, a.tap_table, a.taps, a.chunk, filters.w, sums))
+            k = group * a.filters + filters.first
             y = a.y + (k * a.y_k + (a.first + first) * a.y_pixel) * a.size
-            filters = min(a.panel, a.filters - panel * a.panel)
             bias = a.bias + k * a.size
-            call(a.store_run, (sums, a.panel, count, filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel))
+            call(
+                a.store_run,
+                (
+                    sums, filters.width, count, filters.filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel,
+                ),
+            )  # fmt: skip
 
     return multiply_patches

@@ -173,11 +173,15 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
                 yield _kernel(factory, size, lanes, rows, vectors, soon)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
-    packed = {v: range(most * 2 // 3 + 1, most + 1) for v, most in microkernel.PACKED_TILES[wide].items()}
-    for vectors, packed_rows in packed.items():
-        for rows in packed_rows:
-            yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
-    for rows in set().union(*packed.values()):
+    packed = {
+        (v - narrow, rows)
+        for v, most in microkernel.PACKED_TILES[wide].items()
+        for rows in range(most * 2 // 3 + 1, most + 1)
+        for narrow in (0, 1)
+    }
+    for vectors, rows in sorted(packed):
+        yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
+    for rows in sorted({rows for _, rows in packed}):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
