@@ -21,6 +21,8 @@ MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
 # Cycles of grouped layers: Xeon (Granite Rapids), 25 of 4 to 16 channels a group.
 SHUFFLE = 1.0  # that copies a channel to the lanes of its group, and its load: few units can do it
 BORDER = 4.0  # a channel, of a block that meets padding: it is summed in parts
+RANGED = 3.0  # a channel and a tap of a block whose outputs come from a table,
+CHECKED = 1.0  # and an output of one that meets padding: each is checked
 SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
 
 
@@ -237,7 +239,11 @@ def _block_cycles(
     channels = p.w_shape[1]
     shuffles = loads if channels > 1 and c.groups > 1 else 0
     of_row = channels * (0.5 * products + SHUFFLE * shuffles) + 4 * blocks
-    if channels > 1:
+    if c.ranged:
+        checked = [-(-n // p.dilation[2]) for _, left, right in c.columns for n in (left, right)]
+        checked_taps = sum(min(n, p.kernel[2]) for n in checked)
+        of_row += channels * (RANGED * p.kernel[2] * blocks + CHECKED * c.pixels * checked_taps)
+    elif channels > 1:
         of_row += BORDER * channels * sum(left + right > 0 for _, left, right in c.columns)
     kernel = slices * rows * of_row
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)

@@ -22,7 +22,7 @@ MOST_PIXELS = 896  # of a block: the sums of more outgrow the rest of L2
 FIRST_CACHE = 0.7  # of it, for the filters of a pass
 # Cycles of a thread, in each of which it makes two products of vectors; on a Xeon (Granite Rapids).
 SUMS, LOADS, WAITS = 0.85, 0.25, 1.0  # times the sums: always, for each load of one, and over the registers
-PACKING = 0.9  # for a pixel and a tap,
+PACKING = 0.7  # for a pixel and a tap,
 OUTPUT = 6.0  # a vector of y to be stored,
 NEAR, FAR = 0.01, 0.03  # a byte of the filters to come from L2 or from beyond, once for each block,
 SHARED = 250.0  # a line of y to come from another thread, which stores the pixels beside in the same line,
@@ -30,7 +30,9 @@ BESIDE = 120.0  # or in the next one, which is fetched with it,
 BLOCK = 1000.0  # and a block to begin and end
 ROUNDING = 1 + 1e-9  # times that differ by more do so however they were rounded
 IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`,
-TORN = 1.25  # and where channels begin within lines and x does not stay in L2
+TORN = 1.25  # where channels begin within lines and x does not stay in L2,
+DISTANT = 1.12  # and where x is so many times L2
+FAR_X = 4
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def cycles_in_place(cut: dealt_panels.DealtPanels, rows: int, parts: int, busies
     sums = p.gemm_k / 2 * waits * panels.crowding(p)
     if math.prod(p.spatial) % simd.lanes(p.itemsize) and p.x_bytes > cache_sizes()[1]:
         sums *= TORN
+    if p.x_bytes > FAR_X * cache_sizes()[1]:
+        sums *= DISTANT
     return busiest * vectors * (IN_PLACE * sums + OUTPUT)
 
 
