@@ -45,6 +45,7 @@ from convalgos.cpu.vectors import simd
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 MOST_SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
+FETCHED = 1.5  # sums or bytes, whichever are done first, take so much less where lines are asked for ahead
 ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon (Granite Rapids)
 
 # --- plan ------------------------------------------------------------------------------------
@@ -139,8 +140,10 @@ class Channels(SingleThreaded, Algorithm):
         compute = p.N * c.blocks * block_cycles(problem) / cycles * (ONE_TAP if p.is_pointwise else 1.0)
         written = p.y_bytes * (2 if p.y_bytes > machine.l3_bytes / 2 else 1)  # a store reads its line first
         memory = machine.stream(p.x_bytes + written, p.bytes)
-        memory /= 2 if c.fetch else 1  # half is hidden behind the sums
-        return CALL + machine.launch + compute + memory
+        moved = compute + memory
+        if c.fetch:  # lines come while there is something to sum
+            moved = max(compute + memory / FETCHED, compute / FETCHED + memory)
+        return CALL + machine.launch + moved
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if _of_other_groups(problem):

@@ -39,6 +39,7 @@ from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
 
 ONE_CHANNEL = 1.3  # slower by this where all filters read one plane; Xeon (Granite Rapids), 1 to 2.2
+STRIDED, FEW_COLUMNS = 1.3, 10  # slower by this where a strided row has so few outputs; the same machine
 NARROW = 0.07  # slower by this for each column of a kernel over 3 where a row is no vector; the same machine
 MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
 
@@ -94,6 +95,8 @@ class Rows(SingleThreaded, Algorithm):
         compute = p.N * p.C * plane_cycles(c) / cycles * (ONE_CHANNEL if p.C == 1 < p.K else 1)
         if p.spatial_out[2] < c.lanes:
             compute *= 1 + NARROW * max(0, p.kernel[2] - 3)
+        if p.stride[2] > 1 and p.spatial_out[2] <= FEW_COLUMNS:
+            compute *= STRIDED
         # a cached store reads its line first, which shows where y is too large for the caches
         large = p.y_bytes > machine.l3_bytes / 2 and not c.streams
         memory = machine.stream(p.x_bytes + p.y_bytes * (2 if large else 1), p.bytes)

@@ -50,6 +50,7 @@ CROSSING = 1.15  # times the sums where vectors cross lines: Xeon (Granite Rapid
 DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved within the caches, and all of a 1x1 layer; Xeon (Granite Rapids)
+UNHIDDEN = 2.0  # times the bytes of y of a depthwise layer, which no sums hide; the same machine
 FROM_FAR = 2.0  # times the copies of a 1x1 layer whose x does not stay in L2; the same machine
 STAGED_RUN = 50.0  # cycles to bring a run of finished pixels of an image to y; the same machine
 ELEMENT = 0.7e-9  # seconds to copy an element where the stride is large: an estimate, Xeon (Granite Rapids)
@@ -238,7 +239,8 @@ def _crossing(p: ConvProblem) -> float:
 def _memory(p: ConvProblem, machine: Machine) -> float:
     """Seconds to move x and y: copies wait for x where it comes from memory, and so do streamed stores."""
     beyond = p.x_bytes + p.y_bytes > machine.l3_bytes
-    memory = (2 * p.x_bytes * beyond + 0.6 * p.y_bytes * streams_pixels(p)) / machine.bandwidth
+    stored = UNHIDDEN * beyond if p.gemm_n == 1 else 0.6 * streams_pixels(p)
+    memory = (2 * p.x_bytes * beyond + stored * p.y_bytes) / machine.bandwidth
     cached = 0.0 if streams_pixels(p) else p.y_bytes / machine.cache_bandwidth
     return (CLOSE if p.is_pointwise else 1.0) * memory + CLOSE * cached
 
