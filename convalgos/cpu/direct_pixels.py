@@ -214,10 +214,16 @@ class DirectPixelsPlan(KernelPlan):
         return row_panels.pack_rows(w, p.groups, p.gemm_n, p.gemm_k, self._cut.tiles)
 
 
-def _waits(rows: int, vectors: int) -> float:
-    """How much longer sums take where tiles are small: they wait for themselves or for their loads."""
+def _waits(rows: int, vectors: int, ahead: bool = False) -> float:
+    """How much longer sums take where tiles are small: they wait for themselves or for their loads.
+
+    Args:
+        ahead: whether the pixels of later taps are asked for, at a load for each vector and for offsets.
+    """
     sums = rows * vectors
     loads = 1.8 * vectors + rows  # most of pixels cross a cache line
+    if ahead:
+        loads += vectors + 2
     return max(1.0, LATENCY / sums, loads / sums)
 
 
@@ -263,7 +269,7 @@ class DirectPixels(SingleThreaded, Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = row_blocking(problem)
         p = cut.problem
-        waits = (_waits(cut.rows, cut.vectors) + TILE_TAPS / p.gemm_k) * _crossing(p)
+        waits = (_waits(cut.rows, cut.vectors, p.kernel[2] == 1) + TILE_TAPS / p.gemm_k) * _crossing(p)
         if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
             waits *= DEEP
         blocks = math.prod(cut.blocks)
