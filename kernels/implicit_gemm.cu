@@ -11,6 +11,9 @@
 // Signs are bytes of eight of them, which lie channels last whatever the layout of y. Of -1 as set bits, products of
 // w's sum and what is added here, 4 (in how many places both are set) - 2 (in how many x is), are the sum of a window.
 //
+// SPARSE: of w's rows two of four taps are held, and where these were: for 16 filters and 32 taps in 16 words, as
+// `mma_sp` wants them. w is then always the first operand, and pairs of sums are pixels.
+//
 // Macros: element_t, MATH (0 half, 1 TF32, 2 three times TF32, 3 float64, 4 integers, 5 signs, both with QUANTIZED),
 // TILE_P, TILE_F, CHANNELS_LAST (of y), X_LAST where x lies otherwise, and VECTOR:
 // whole 16 bytes of x lie together (channels last, C/groups a multiple of them), and are copied as such.
@@ -20,6 +23,7 @@
 #ifndef X_LAST
 #define X_LAST CHANNELS_LAST
 #endif
+#define FILTERS_FIRST (SPARSE || !CHANNELS_LAST)  // as rows of the product
 
 constexpr int CHUNKS = 8;                               // of 16 bytes, the unit of copies, in a row
 constexpr int CHUNK_WORDS = 16 / sizeof(word_t);        // words of one
@@ -27,13 +31,18 @@ constexpr int CHUNK = 16 / sizeof(element_t);           // elements of one
 constexpr int WORDS = CHUNKS * CHUNK_WORDS, ROW = WORDS + 4;  // of a row of taps in shared memory
 constexpr int EACH = sizeof(word_t) / sizeof(element_t);      // elements of a word
 constexpr int STEP = WORDS * EACH;              // taps of a step
-constexpr int TILE_A = CHANNELS_LAST ? TILE_P : TILE_F, TILE_B = CHANNELS_LAST ? TILE_F : TILE_P;
+constexpr int HELD = SPARSE ? 2 : 1;            // taps of w for each that is held
+constexpr int W_ROW = WORDS / HELD + 4;         // words of a row of w in shared memory
+constexpr int PLACES = SPARSE ? WORDS : 0;      // words for 16 filters: where their taps of a step were
+constexpr int TILE_A = FILTERS_FIRST ? TILE_F : TILE_P, TILE_B = FILTERS_FIRST ? TILE_P : TILE_F;
 constexpr int WARP_A = TILE_P * TILE_F == 128 * 128 ? 64 : 32, WARP_B = 32;  // rows and columns of a warp
 constexpr int WARPS_A = TILE_A / WARP_A;
 constexpr int THREADS = WARPS_A * (TILE_B / WARP_B) * 32;
 constexpr int ROWS_A = WARP_A / 16, COLUMNS_B = WARP_B / 8;  // products of a warp
-constexpr int STAGE = (TILE_P + TILE_F) * ROW;               // words of a stage in shared memory
-constexpr int X_CHUNKS = TILE_P * CHUNKS / THREADS, W_CHUNKS = TILE_F * CHUNKS / THREADS;  // of a thread
+constexpr int W_STAGE = TILE_F * W_ROW;                      // words of w in a stage of shared memory, before places
+constexpr int STAGE = TILE_P * ROW + W_STAGE + TILE_F / 16 * PLACES;
+constexpr int W_ROW_CHUNKS = CHUNKS / HELD;
+constexpr int X_CHUNKS = TILE_P * CHUNKS / THREADS, W_CHUNKS = TILE_F * W_ROW_CHUNKS / THREADS;  // of a thread
 constexpr small_t OUTSIDE = -(1 << 30);  // row of a pixel that does not exist
 
 struct Params {
@@ -74,7 +83,8 @@ __device__ inline void store_sums(const sum_t* sums, small_t pixel, small_t filt
         store_outputs<COUNT, CHANNELS_LAST>(y, at, values.v, bias, all, p);
 }
 
-// x as the problem says; w (groups, filters_padded, taps); taps (taps,). y, or where the sum is split
+// x as the problem says; w (groups, filters_padded, taps), or SPARSE (groups, filters_padded, taps / 2) and then
+// places (groups, filters_padded / 16, steps, words); taps (taps,). y, or where the sum is split
 // parts (splits, ...) in y's layout, which take neither bias nor ReLU. Shared: 2 stages.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, const bias_t* __restrict__ bias,
@@ -115,7 +125,12 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     auto there = [&](const Pixel& at, const Tap& tap) {
         return inside(at.d + tap.d, p.size[0]) && inside(at.h + tap.h, p.size[1]) && inside(at.w + tap.w, p.size[2]);
     };
-    const element_t* w_tile = w + (index_t(group) * params.filters_padded + filter_tile * TILE_F) * params.taps;
+    const small_t w_row = params.taps / HELD, first_row = group * params.filters_padded + filter_tile * TILE_F;
+    const element_t* w_tile = w + index_t(first_row) * w_row;
+#if SPARSE
+    const word_t* places = reinterpret_cast<const word_t*>(w + index_t(p.groups) * params.filters_padded * w_row) +
+                           index_t(first_row / 16) * steps * PLACES;
+#endif
 
 #if !VECTOR
     Pack<element_t, CHUNK> held[PIXELS][PER_PIXEL];  // on the way from global to shared memory
@@ -125,10 +140,16 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
         word_t* w_to = x_to + TILE_P * ROW;
 #pragma unroll
         for (int i = 0; i < W_CHUNKS; i++) {
-            const small_t chunk = tid + i * THREADS, row = chunk / CHUNKS, k = chunk % CHUNKS;
-            copy_async_16(w_to + row * ROW + k * CHUNK_WORDS,
-                          w_tile + index_t(row) * params.taps + step * STEP + k * CHUNK);
+            const small_t chunk = tid + i * THREADS, row = chunk / W_ROW_CHUNKS, k = chunk % W_ROW_CHUNKS;
+            copy_async_16(w_to + row * W_ROW + k * CHUNK_WORDS,
+                          w_tile + index_t(row) * w_row + step * (STEP / HELD) + k * CHUNK);
         }
+#if SPARSE
+        if (tid < TILE_F / 16 * PLACES / CHUNK_WORDS) {
+            const small_t word = tid * CHUNK_WORDS, block = word / PLACES;
+            copy_async_16(w_to + W_STAGE + word, places + (index_t(block) * steps + step) * PLACES + word % PLACES);
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < PIXELS; i++)
 #pragma unroll
@@ -176,23 +197,35 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
     auto accumulate = [&](int buffer) {
         const word_t* x_from = shared + buffer * STAGE;
         const word_t* w_from = x_from + TILE_P * ROW;
-        const word_t* a_from = (CHANNELS_LAST ? x_from : w_from) + (warp_a + quad) * ROW + within;
-        const word_t* b_from = (CHANNELS_LAST ? w_from : x_from) + (warp_b + quad) * ROW + within;
+        constexpr int A_ROW = FILTERS_FIRST ? W_ROW : ROW, B_ROW = FILTERS_FIRST ? ROW : W_ROW;
+        const word_t* a_from = (FILTERS_FIRST ? w_from : x_from) + (warp_a + quad) * A_ROW + within;
+        const word_t* b_from = (FILTERS_FIRST ? x_from : w_from) + (warp_b + quad) * B_ROW + within;
 #pragma unroll
         for (int k = 0; k < WORDS; k += 4 * OF_B) {
             word_t a[ROWS_A][OF_A], b[COLUMNS_B][OF_B];
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
-                for (int e = 0; e < OF_A; e++) a[i][e] = of_a(a_from[(i * 16 + e % 2 * 8) * ROW + k + e / 2 * 4]);
+                for (int e = 0; e < OF_A; e++) a[i][e] = of_a(a_from[(i * 16 + e % 2 * 8) * A_ROW + k / HELD + e / 2 * 4]);
 #pragma unroll
             for (int j = 0; j < COLUMNS_B; j++)
 #pragma unroll
-                for (int e = 0; e < OF_B; e++) b[j][e] = of_b(b_from[j * 8 * ROW + k + e * 4]);
+                for (int e = 0; e < OF_B; e++) b[j][e] = of_b(b_from[j * 8 * B_ROW + k + e * 4]);
+#if SPARSE
+            word_t held[ROWS_A];
+            const word_t* held_from = w_from + W_STAGE + warp_a / 16 * PLACES + quad * 2 + within % 2;
+#pragma unroll
+            for (int i = 0; i < ROWS_A; i++) held[i] = held_from[i * PLACES + k];
+#pragma unroll
+            for (int i = 0; i < ROWS_A; i++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS_B; j++) multiply(sums[i][j], a[i], b[j], held[i]);
+#else
 #pragma unroll
             for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
                 for (int j = 0; j < COLUMNS_B; j++) multiply(sums[i][j], a[i], b[j]);
+#endif
 #if MATH == 5
 #pragma unroll
             for (int i = 0; i < (CHANNELS_LAST ? ROWS_A : COLUMNS_B); i++)
@@ -224,7 +257,7 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #endif
 
     sum_t* part = params.splits == 1 ? nullptr : parts + index_t(blockIdx.y) * p.images * p.y_image;
-    const bool paired = CHANNELS_LAST ? p.filters % 2 == 0 && filters % 2 == 0 : out_pixels % 2 == 0;
+    const bool paired = FILTERS_FIRST ? !CHANNELS_LAST && out_pixels % 2 == 0 : p.filters % 2 == 0 && filters % 2 == 0;
 #pragma unroll
     for (int i = 0; i < ROWS_A; i++)
 #pragma unroll
@@ -232,14 +265,14 @@ implicit_gemm(const element_t* __restrict__ x, const element_t* __restrict__ w, 
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const small_t a = warp_a + i * 16 + half * 8 + quad, b = warp_b + j * 8 + within * 2;
-                const small_t pixel = first_pixel + (CHANNELS_LAST ? a : b);
-                const small_t filter = filter_tile * TILE_F + (CHANNELS_LAST ? b : a);
+                const small_t pixel = first_pixel + (FILTERS_FIRST ? b : a);
+                const small_t filter = filter_tile * TILE_F + (FILTERS_FIRST ? a : b);
                 const sum_t* pair = sums[i][j] + half * 2;
                 if (paired) {
                     store_sums<2>(pair, pixel, filter, group, bias, y, part, p);
                 } else {
                     store_sums<1>(pair, pixel, filter, group, bias, y, part, p);
-                    store_sums<1>(pair + 1, pixel + !CHANNELS_LAST, filter + CHANNELS_LAST, group, bias, y, part, p);
+                    store_sums<1>(pair + 1, pixel + FILTERS_FIRST, filter + !FILTERS_FIRST, group, bias, y, part, p);
                 }
             }
 }

@@ -266,7 +266,7 @@ def test_every_algorithm_is_forced_on_some_awkward_problem():
         with use(shim.RecordingDevice()):
             idle = [a.id for a in every if all(a.why_not(p) for p in problems if not p.is_empty)]
         assert not idle
-    assert {case.type for case in cases.of_texts("", FEW)} == set(cases.TYPES)
+    assert {case.type for case in cases.of_texts("", [*FEW, "n1 c4 w9 k2 s3"])} == set(cases.TYPES)
 
 
 def test_a_layer_of_each_kind_is_timed_in_turn():

@@ -18,7 +18,9 @@ from convalgos.select import algorithms, find_algorithm
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 MOST_PRODUCTS = 3e6  # of a problem of the table: emulated tensor cores are slow
 LAYOUTS = ("channels_first", "channels_last")
-FLOATS = [a for a in implicit_gemm.ALGORITHMS if a.math not in ("int8", "binary")]  # have tests of their own
+FLOATS = [
+    a for a in implicit_gemm.ALGORITHMS if a.math not in ("int8", "binary", "sparse_half")
+]  # have tests of their own
 AWKWARD = [
     "n2 c16 h9 w7 k20 r3 s3 p1:0,2 stride2",  # 16 bytes of channels lie together
     "n1 c24 h7 w9 k69 r3 s3 p2 dilation2 groups3",
@@ -87,7 +89,10 @@ def test_float32_is_never_rounded_to_tf32():
 
 
 FAULTS = {
-    "rows of a fragment in another order": ("(i * 16 + e % 2 * 8) * ROW", "(i * 16 + (1 - e % 2) * 8) * ROW"),
+    "rows of a fragment in another order": (
+        "(i * 16 + e % 2 * 8) * A_ROW",
+        "(i * 16 + (1 - e % 2) * 8) * A_ROW",
+    ),
     "words of another column": ("k + e * 4]", "(k ^ 4) + e * 4]"),
     "steps of twice as many words": ("k += 4 * OF_B", "k += 8 * OF_B"),
     "tiles that do not wait for their copies": ("wait_for_copies();\n", ""),

@@ -29,6 +29,7 @@ from convalgos.gpu.gemm.mma import COPIED, GATHERED, LOADS, MATHS, STEP_BYTES, T
 from convalgos.gpu.gemm.signs import PACK_SIGNS, SignsPlan, of_bytes, pack_threads
 from convalgos.gpu.gemm.tap_table import tap_table, why_not_counted
 from convalgos.gpu.gemm.tiles import tile_count
+from convalgos.gpu.gemm.two_of_four import FOUR, check_two_of_four, held_taps, is_two_of_four
 from convalgos.gpu.launch.algorithm import exact_sums
 from convalgos.gpu.launch.grid import COUNTED, GRID_X, NO_BIAS, ceil_div, waves
 from convalgos.gpu.launch.integer_plan import IntegerGpuPlan
@@ -60,6 +61,10 @@ IMPLICIT_GEMM_PARAMS = np.dtype(
 )
 
 
+MACROS = {"binary": {"X_LAST": 1}, "sparse_half": {"SPARSE": 1}}  # that few builds have
+SPARSE_GAIN = 1.6  # times as fast as `half`: half as many products, but x is read as before; an estimate
+
+
 def step_taps(problem: ConvProblem) -> int:
     """Taps of a step."""
     return STEP_BYTES // problem.itemsize
@@ -78,7 +83,7 @@ def implicit_gemm_build(math_: str, dtype: str, tile: ImplicitGemmTile, layout: 
         TILE_F=tile.filters,
         CHANNELS_LAST=int(layout == "channels_last"),
         VECTOR=int(copied),
-        **({"X_LAST": 1} if math_ == "binary" else {}),
+        **MACROS.get(math_, {}),
     )
 
 
@@ -93,14 +98,19 @@ class ImplicitGemm(TensorCores):
     def variant(self) -> str:
         return self.math
 
+    @property
+    def skips_zeros(self) -> bool:  # type: ignore[override]  # of an instance
+        return self.math == "sparse_half"
+
     def builds(self) -> Iterable[Build]:
         if self.math == "binary":
             for layout, tile in product(LAYOUTS, self.tiles(*LOADS[-1])):
                 yield implicit_gemm_build(self.math, "int8", tile, layout, True)
             yield PACK_SIGNS
             return
+        loads = [load for load in LOADS if self.math != "sparse_half" or load != LOADS[1]]
         for dtype in self.dtypes[:1] if self.math == "int8" else self.dtypes:  # unsigned ones by the same
-            for layout, copied in LOADS:
+            for layout, copied in loads:
                 for tile in self.tiles(layout, copied):
                     yield implicit_gemm_build(self.math, dtype, tile, layout, copied)
 
@@ -110,6 +120,8 @@ class ImplicitGemm(TensorCores):
             return (IMPLICIT_GEMM_TILES[1],)
         if self.math == "binary":  # mostly bound by memory
             return (IMPLICIT_GEMM_TILES[1],)
+        if self.math == "sparse_half":
+            return (IMPLICIT_GEMM_TILES[0 if copied else 1],)
         if self.math == "int8":  # gathered singly, loads take the time, not the products
             return IMPLICIT_GEMM_TILES[::2] if copied else (IMPLICIT_GEMM_TILES[1],)
         return IMPLICIT_GEMM_TILES[1:] if self.math in ("3xtf32", "double") else IMPLICIT_GEMM_TILES
@@ -117,8 +129,14 @@ class ImplicitGemm(TensorCores):
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
+        if self.math == "sparse_half" and not is_two_of_four(problem.pattern):
+            return f"takes filters of pattern 2:4, not {problem.pattern}"
         if problem.is_empty:
             return None
+        if self.math == "sparse_half" and problem.w_shape[1] % FOUR:
+            return f"takes multiples of {FOUR} input channels in a group, not {problem.w_shape[1]}"
+        if self.math == "sparse_half" and problem.layout == "channels_last" and problem.w_shape[1] % 8:
+            return f"takes multiples of 8 input channels in a group channels last, not {problem.w_shape[1]}"
         machine = current().figures
         if self.math == "binary" and pack_threads(problem) >= COUNTED:
             return f"numbers the 16 bytes of packed channels, but there are {COUNTED} or more"
@@ -152,7 +170,8 @@ class ImplicitGemm(TensorCores):
     ) -> float:
         busy = max(waves(tile_count(problem, tile) * splits, machine), 1)
         taps = step_taps(problem) * (ceil_div(tap_steps(problem), splits) + 3)
-        flops = 2 * tile.pixels * tile.filters * taps * (8 if self.math == "binary" else 1)
+        per_tap = {"binary": 8, "sparse_half": 1 / SPARSE_GAIN}.get(self.math, 1)
+        flops = 2 * tile.pixels * tile.filters * taps * per_tap
         # In float64, products take longer than gathering.
         hidden = is_copied(problem, problem.w_shape[1]) or self.math == "double"
         share = (COPIED if hidden else GATHERED) * (1 if tile.filters == 128 else 0.85)
@@ -186,7 +205,11 @@ class ImplicitGemm(TensorCores):
         return sums + self.rounding(problem)
 
     def plan(self, problem: ConvProblem) -> GpuPlan:
-        plans = {"int8": ImplicitGemmIntegers, "binary": ImplicitGemmBinary}
+        plans = {
+            "int8": ImplicitGemmIntegers,
+            "binary": ImplicitGemmBinary,
+            "sparse_half": ImplicitGemmSparse,
+        }
         made = plans.get(self.math, ImplicitGemmPlan)
         return made(problem, self, *self.geometry(problem, current().figures))
 
@@ -203,7 +226,9 @@ class ImplicitGemmPlan(GpuPlan):
         self._read = read
         self._padded = ceil_div(problem.gemm_n, tile.filters) * tile.filters
         self._filter_tiles = self._padded // tile.filters
-        self._taps, self._params = self.summed(tap_table(read, step_taps(read)), splits)
+        self._sparse = algorithm.math == "sparse_half"
+        table = tap_table(read, step_taps(read), channels_inner=self._sparse or None)
+        self._taps, self._params = self.summed(table, splits)
         self._splits = np.int32(splits)
         copied = is_copied(read, read.w_shape[1])
         module = implicit_gemm_build(algorithm.math, read.dtype, tile, problem.layout, copied)
@@ -225,7 +250,7 @@ class ImplicitGemmPlan(GpuPlan):
         """A filter as `prepare_filter` says."""
         p = self._read
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (groups, K/groups, C/groups, T*R*S)
-        w = w.transpose(0, 1, 3, 2) if p.layout == "channels_last" else w
+        w = w.transpose(0, 1, 3, 2) if self._sparse or p.layout == "channels_last" else w
         packed = self.device.xp.zeros((p.groups, self._padded, len(self._taps)), w.dtype)
         packed[:, : p.gemm_n, : p.gemm_k] = w.reshape(p.groups, p.gemm_n, p.gemm_k)
         return packed
@@ -267,6 +292,17 @@ class ImplicitGemmIntegers(ImplicitGemmPlan, IntegerGpuPlan):
     def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
         packed, *of_sums = w.packed
         self.multiply(x, packed, bias, y, workspace, self.record(w, activation), *of_sums)
+
+
+class ImplicitGemmSparse(ImplicitGemmPlan):
+    def prepare_filter(self, w: Any) -> Any:
+        """(groups, filters_padded, taps / 2), and where the taps that are held were.
+
+        Raises:
+            ValueError: it is not of pattern 2:4; says where.
+        """
+        check_two_of_four(self.device, w, self._flips)
+        return held_taps(self.device, self.rows(w))
 
 
 class ImplicitGemmBinary(ImplicitGemmPlan, SignsPlan):

@@ -115,4 +115,8 @@ def table_problems(
 
 def suited(algorithm: Algorithm, problem: ConvProblem) -> ConvProblem:
     """The problem with zeros in its filter, where an algorithm leaves these out."""
-    return problem.replace(density=DENSITY) if algorithm.skips_zeros else problem
+    if not algorithm.skips_zeros:
+        return problem
+    sparse = problem.replace(density=DENSITY)
+    of_pattern = sparse.replace(pattern="2:4")
+    return of_pattern if algorithm.why_not(sparse) and not algorithm.why_not(of_pattern) else sparse

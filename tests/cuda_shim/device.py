@@ -26,6 +26,7 @@ STAND_INS = (
     "ptx.cuh",
     "eight_bits.cuh",
     "one_bit.cuh",
+    "two_of_four.cuh",
     "cluster.cuh",
     "hopper.cuh",
 )  # for headers of kernels/ that are made of PTX

@@ -106,13 +106,12 @@ class GpuMachine:
         return max(self.peak(dtype), self.tensor_peak("float64") if dtype == "float64" else 0)
 
     def tensor_peak(self, compute_dtype: str) -> float:
-        """flop/s of the tensor cores in "float16", "bfloat16", "tf32", "float64", "int8", "binary" or floats
-        of 8 bits.
+        """flop/s of tensor cores in "float16", "bfloat16", "tf32", "float64", "int8", "binary", 8-bit floats.
 
         Dense int8 runs at twice the rate of float16: 624 Top/s in an A100, 1,979 in an H200 (data sheets). So
-        do floats of 8 bits, of which GPUs before 8.9 have no products.
-        Bits run at 16 times that in an A100 (4,992 Top/s); on 9.0, of which no document tells, as many are
-        assumed per clock, and from 10.0 on eight products of integers stand in for one of them.
+        do floats of 8 bits, of which GPUs before 8.9 have no products. Bits run at 16 times that of float16
+        in an A100 (4,992 Top/s); on 9.0, of which no document tells, as many are assumed per clock, and from
+        10.0 on eight products of integers stand in for one of them.
         """
         *_, half, double = self._rates
         bits = 16 * half if self.capability < (9, 0) else (8 if self.capability < (10, 0) else 2) * half

@@ -4,7 +4,8 @@
 serves only where that is asked for; `3xtf32` splits each element into two such parts and comes close to
 float32 at a third of the speed, for those who ask for TF32 with a small `max_rel_error`. Sums are float32 in
 these. `double` multiplies and adds float64 as the other units do, with a rounding for each. `int8` multiplies
-8-bit integers, signed or not, and sums exactly in int32. `binary` multiplies +1 and -1 as bits.
+8-bit integers, signed or not, and sums exactly in int32. `binary` multiplies +1 and -1 as bits. `sparse_half`
+is `half` with filters of pattern 2:4.
 
 Source: Markidis et al. 2018, arXiv:1803.04014 (splitting); Ootomo and Yokota 2022, arXiv:2203.03341; NVIDIA's
 PTX ISA, mma.sync.
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.element_types import BINARY, INTEGERS
+from convalgos.core.element_types import BINARY, HALF_DTYPES, INTEGERS
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
@@ -28,24 +29,35 @@ LOADS = (  # layouts, and whether 16 bytes that lie together are copied whole
     ("channels_last", True),
 )
 STEP_BYTES = 128  # of a step of the sum, for each row of a tile in shared memory
-MATHS = {"half": 0, "tf32": 1, "3xtf32": 2, "double": 3, "int8": 4, "binary": 5}  # as kernels know them
+MATHS = {
+    "half": 0,
+    "tf32": 1,
+    "3xtf32": 2,
+    "double": 3,
+    "int8": 4,
+    "binary": 5,
+    "sparse_half": 0,
+}  # as kernels know them
 MATH_DTYPES = {  # others: float32
-    "half": ("float16", "bfloat16"),
+    "half": HALF_DTYPES,
     "double": ("float64",),
     "int8": INTEGERS,
     "binary": (BINARY,),
+    "sparse_half": HALF_DTYPES,
 }
 COMPUTES = {  # what they must be asked for; else TF32
     "half": "float32",
     "double": "float64",
     "int8": "int32",
     "binary": "int32",
+    "sparse_half": "float32",
 }
 PEAKS = {
     "half": "float16",
     "double": "float64",
     "int8": "int8",
     "binary": "binary",
+    "sparse_half": "float16",
 }  # the peak that they work at; else that of TF32
 
 
@@ -81,4 +93,6 @@ class TensorCores(GpuAlgorithm):
 
         TF32 rounds both factors to 2^-11; their errors average, 4 covers the largest of many outputs.
         """
-        return {"half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20}.get(self.math, 0.0)
+        return {"half": problem.eps, "sparse_half": problem.eps, "tf32": 4 * 2**-11, "3xtf32": 2**-20}.get(
+            self.math, 0.0
+        )

@@ -22,11 +22,14 @@ def why_not_counted(problem: ConvProblem) -> str | None:
     return None
 
 
-def tap_table(problem: ConvProblem, multiple: int = 1) -> np.ndarray:
+def tap_table(problem: ConvProblem, multiple: int = 1, channels_inner: bool | None = None) -> np.ndarray:
     """(taps, 4) int32 (offset in x, d, h, w) of each tap of a group, filled up to a multiple of taps.
 
     Offsets are elements from the first input under the kernel; d, h, w are places in the dilated kernel. Taps
     run in the order of memory: channels first over (C/groups, kernel), last over (kernel, C/groups).
+
+    Args:
+        channels_inner: whether they run over (kernel, C/groups) whatever the layout.
     """
     p = problem.as_3d
     last = p.layout == "channels_last"
@@ -37,6 +40,7 @@ def tap_table(problem: ConvProblem, multiple: int = 1) -> np.ndarray:
     _, rows, columns = p.spatial
     offset = c * channel + ((d * rows + h) * columns + w) * pixel
     table = np.stack([offset, d, h, w], axis=-1)  # (C/groups, T, R, S, 4)
-    table = (np.moveaxis(table, 0, 3) if last else table).reshape(-1, 4)
+    inner = last if channels_inner is None else channels_inner
+    table = (np.moveaxis(table, 0, 3) if inner else table).reshape(-1, 4)
     fill = np.tile([0, NOWHERE, NOWHERE, NOWHERE], (-len(table) % multiple, 1))
     return np.concatenate([table, fill]).astype(np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product, zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from convalgos.core.element_types import BINARY, INTEGERS
 from convalgos.core.errors import missing
@@ -14,7 +14,7 @@ from convalgos.tools.bench.suites import Layer
 
 T = TypeVar("T")
 DEPTHWISE = "all depthwise"  # as a kind of layers
-TYPES = {  # what each is called in the report
+TYPES: dict[str, dict[str, Any]] = {  # what each is called in the report
     "float32": {"dtype": "float32"},
     "tf32": {"dtype": "float32", "compute_dtype": "tf32"},
     "float16": {"dtype": "float16"},
@@ -23,8 +23,13 @@ TYPES = {  # what each is called in the report
     "int8": {"dtype": "int8"},
     "uint8": {"dtype": "uint8", "w_dtype": "int8", "y_dtype": "uint8"},
     "binary": {"dtype": BINARY},
+    "float16 2:4": {"dtype": "float16", "density": 0.5, "pattern": "2:4"},
+    "bfloat16 2:4": {"dtype": "bfloat16", "density": 0.5, "pattern": "2:4"},
 }
+SPARSE = tuple(name for name, kind in TYPES.items() if "pattern" in kind)
 EXACT = (*INTEGERS, BINARY)  # types that are multiplied exactly
+FORWARD = (*EXACT, *SPARSE)  # of which gradients are none, or those of others
+FOUR = 4  # input channels of a group, of whose multiples sparse types are
 AWKWARD = (
     "n1 c1 h1 w1 k1 r1 s1",
     "n2 c3 h7 w5 k17 r3 s3 p1",
@@ -97,27 +102,31 @@ class Case:
 
     @property
     def type(self) -> str:
-        """Its element type, or "tf32"."""
-        tf32 = self.problem.compute_dtype == "tf32"
-        return "tf32" if tf32 else self.problem.dtype
+        """Its element type, or "tf32", or the type with the pattern of its zeros."""
+        p = self.problem
+        zeros = f" {p.pattern}" if p.density < 1 else ""
+        return "tf32" if p.compute_dtype == "tf32" else p.dtype + zeros
 
 
 def types(names: Iterable[str]) -> list[str]:
     """Those that NumPy has here: bfloat16 comes from a package of its own."""
-    return [name for name in names if name != "bfloat16" or not missing("ml_dtypes")]
+    return [name for name in names if not name.startswith("bfloat16") or not missing("ml_dtypes")]
 
 
 def types_facing(direction: str) -> list[str]:
-    """Those of a direction: integers and signs have no gradients."""
-    return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in EXACT]
+    """Those of a direction: integers and signs have no gradients, those of sparse filters are like any."""
+    return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in FORWARD]
 
 
 def of_texts(suite: str, texts: Iterable[str], directions: Iterable[str] = DIRECTIONS[:1]) -> list[Case]:
     """Every type and layout of some problems, forward or in other directions."""
     return [
-        Case(suite, text, ConvProblem.parse(text).replace(layout=layout, direction=direction, **TYPES[name]))
+        Case(suite, text, problem.replace(layout=layout, direction=direction, **TYPES[name]))
         for direction in directions
-        for text, layout, name in product(texts, LAYOUTS, types_facing(direction))
+        for text in texts
+        for problem in [ConvProblem.parse(text)]
+        for layout, name in product(LAYOUTS, types_facing(direction))
+        if name not in SPARSE or problem.w_shape[1] % FOUR == 0
     ]
 
 

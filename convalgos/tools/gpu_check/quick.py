@@ -19,7 +19,7 @@ from convalgos.gpu.device import Device
 from convalgos.select import registry
 from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check.baselines import torch_call
-from convalgos.tools.gpu_check.cases import AWKWARD, EXACT, TYPES, USED, Case, types_facing
+from convalgos.tools.gpu_check.cases import AWKWARD, FORWARD, SPARSE, TYPES, USED, Case, types_facing
 from convalgos.tools.gpu_check.checks import check_algorithms
 from convalgos.tools.gpu_check.reference_answers import Answer, Answers, Truth
 from convalgos.tools.gpu_check.results import OutOfTime, Result, told
@@ -54,6 +54,8 @@ def quick_cases(algorithm: Algorithm) -> list[Case]:
     """Of its own directions and each type a regular and an odd problem, in different layouts if it can."""
     found: list[Case] = []
     for direction, name in ((d, name) for d in algorithm.directions for name in types_facing(d)):
+        if (name in SPARSE) != algorithm.skips_zeros:
+            continue
         for kind, texts, layouts in (
             ("regular", (*REGULAR, *USED), LAYOUTS),
             ("odd", (*ODD, *AWKWARD), LAYOUTS[::-1]),
@@ -88,7 +90,7 @@ def answer_large_problems(
         _case("regular", text, LAYOUTS[0], direction, name)
         for text, direction in product(REGULAR, DIRECTIONS)
         for name in types_facing(direction)
-        if name not in EXACT  # of which algorithms are compared with the host, and with one another
+        if name not in FORWARD  # of which algorithms are compared with the host, and with one another
     ]
     for done, case in enumerate(every):
         if time.monotonic() > until:
