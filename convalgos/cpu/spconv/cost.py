@@ -14,13 +14,13 @@ from convalgos.cpu.vectors import simd
 
 DENSE = 0.82  # of the peak, reached by dense sums in registers; as below
 # Cycles of a thread, calibrated on a Xeon (Granite Rapids) with AVX-512.
-ALIGNED, CROSSING = 0.65, 1.0  # to load a vector of pixels and to multiply it,
+ALIGNED, CROSSING = 0.72, 1.06  # to load a vector of pixels and to multiply it,
 SHARED = 0.5  # and for each further filter that shares it
-LISTED = 1.5  # to read an offset and its weights
-LIST = 18.0  # to begin and to end a list
-SUMS = 3.2  # to load a vector of sums from the second cache, and to store it again
-STORE = 3.0  # to bring a vector of sums to y
-COPY = 4.0  # to copy a vector of the input
+LISTED = 1.0  # to read an offset and its weights
+LIST = 5.0  # to begin and to end a list
+SUMS = 2.3  # to load a vector of sums from the second cache, and to store it again
+STORE = 6.3  # to bring a vector of sums to y
+COPY = 5.5  # to copy a vector of the input
 
 
 @cached_by_threads(256)

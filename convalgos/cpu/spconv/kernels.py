@@ -78,6 +78,8 @@ def sum_sparse_tiles(SIZE: int, LANES: int, SHARING: int, VECTORS: int) -> Calla
             begin = listed[tile * step]
             count = listed[tile * step + 1] - begin
             to = sums + tile * SHARING * sums_row * SIZE
+            if tile + 1 < tiles:
+                fetch_bytes(8, 8, 1, to + SHARING * sums_row * SIZE, SHARING * sums_row * SIZE)
             for run in range(runs):
                 at = run * VECTORS * LANES * SIZE
                 sparse_tile(
@@ -163,6 +165,14 @@ def fetch_chunk(a: Any, x: int, channels: int, o: int, p: int, q: int, rows: int
 
 
 @jit.helper
+def fetch_rows(a: Any, y: int, count: int, rows: int, columns: int) -> None:
+    """Ask for the rows of y of some filters, which are soon written."""
+    for i in range(count):
+        for j in range(rows):
+            fetch_bytes(8, 8, 1, y + (i * a.y_k + j * a.q) * a.size, columns * a.size)
+
+
+@jit.helper
 def find_lists(a: Any) -> tuple[int, int]:
     """Addresses of the offsets and of the weights of all lists, in what `filters.pack_lists` made."""
     lists = a.groups * a.tiles * a.chunks
@@ -178,8 +188,8 @@ def sum_sparse() -> Callable[..., None]:
 
     1. find the block of pixels and the part of the filters;
     2. for each chunk of the channels, copy its input;
-    3. for each tile of filters, add what its non-zero weights in the chunk bring to the sums in scratch;
-    4. bring the sums to y.
+    3. for each tile of filters, add what its non-zero weights in the chunk bring to the sums in scratch,
+       which after the last chunk go on to y.
     """
 
     def sum_sparse(args: int, task: int) -> None:
@@ -203,19 +213,35 @@ def sum_sparse() -> Callable[..., None]:
                     more = min(a.chunk, a.channels - c - a.chunk)
                     fetch_chunk(a, further, more, o, p, q, rows, columns)
                 lists = a.w + ((group * a.tiles + first) * a.chunks + chunk) * 8
+                if chunk + 1 < a.chunks:
+                    call(
+                        a.sum_sparse_tiles,
+                        (
+                            scratch, lists, a.chunks, end - first, offsets, weights, sums, a.sums_row,
+                            a.bias + (group * a.filters + first * a.sharing) * a.size, chunk == 0, 0, a.runs,
+                        ),
+                    )  # fmt: skip
+            y = a.y + (n * a.y_n + group * a.filters * a.y_k + (o * a.p + p) * a.q + q) * a.size
+            if a.pitch == a.q:
+                columns, rows = columns * rows, 1
+            for tile in range(first, end):
+                k = tile * a.sharing
+                to = y + k * a.y_k * a.size
+                count = min(a.sharing, a.filters - k)
+                if not a.stream:
+                    fetch_rows(a, to, count, rows, columns)
+                lists = a.w + ((group * a.tiles + tile + 1) * a.chunks - 1) * 8
+                of_tile = sums + (tile - first) * a.sharing * a.sums_row * a.size
                 call(
                     a.sum_sparse_tiles,
                     (
-                        scratch, lists, a.chunks, end - first, offsets, weights, sums, a.sums_row,
-                        a.bias + (group * a.filters + first * a.sharing) * a.size, chunk == 0,
-                        a.relu * (chunk == a.chunks - 1), a.runs,
+                        scratch, lists, a.chunks, 1, offsets, weights, of_tile, a.sums_row,
+                        a.bias + (group * a.filters + k) * a.size, a.chunks == 1, a.relu, a.runs,
                     ),
                 )  # fmt: skip
-            k = first * a.sharing
-            count = min(end * a.sharing, a.filters) - k
-            y = a.y + (n * a.y_n + (group * a.filters + k) * a.y_k + (o * a.p + p) * a.q + q) * a.size
-            if a.pitch == a.q:
-                columns, rows = columns * rows, 1
-            call(a.store_rows, (sums, a.sums_row, count, a.pitch, rows, columns, y, a.y_k, a.q, a.stream))
+                call(
+                    a.store_rows,
+                    (of_tile, a.sums_row, count, a.pitch, rows, columns, to, a.y_k, a.q, a.stream),
+                )
 
     return sum_sparse
