@@ -25,6 +25,8 @@ __all__ = [
     "ConvProblem",
     "Unsupported",
     "algorithms",
+    "avg_pool",
+    "avg_pool_backward",
     "binary",
     "capture",
     "conv",
@@ -34,6 +36,8 @@ __all__ = [
     "explain",
     "find",
     "forget_plans",
+    "max_pool",
+    "max_pool_backward",
     "plan",
     "prune",
     "quantized",
@@ -54,6 +58,8 @@ def __getattr__(name: str) -> Any:
         return import_module("convalgos.select.measure.capture").capture
     if name == "binary":
         return import_module("convalgos.api.binary")
+    if name in ("avg_pool", "avg_pool_backward", "max_pool", "max_pool_backward"):
+        return getattr(import_module("convalgos.api.pooling"), name)
     if name == "prune":
         return import_module("convalgos.api.pruning").prune_filter
     raise AttributeError(f"module 'convalgos' has no attribute {name!r}")

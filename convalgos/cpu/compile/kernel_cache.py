@@ -63,6 +63,8 @@ TOOLKIT = (
     "cpu/dwconv/shifted_rows.py",
     "cpu/dwconv/tap_passes.py",
     "cpu/dwconv/window_sums.py",
+    "cpu/pooling/elements.py",
+    "cpu/pooling/reductions.py",
     "cpu/tiled/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

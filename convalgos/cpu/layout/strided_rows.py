@@ -69,10 +69,10 @@ def split_rows(
 
 def _phases(v: Vec, row: Sequence[Value], kept: int) -> list[Value]:
     """The first `kept` phases of some neighbouring vectors."""
-    return [_phase(v, row, j) for j in range(kept)]
+    return [strided_elements(v, row, j) for j in range(kept)]
 
 
-def _phase(v: Vec, row: Sequence[Value], phase: int) -> Value:
+def strided_elements(v: Vec, row: Sequence[Value], phase: int) -> Value:
     """The elements of some neighbouring vectors that are `len(row)` apart, from element `phase` on."""
     value = row[0]
     for source in range(1, len(row)):

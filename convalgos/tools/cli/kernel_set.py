@@ -56,6 +56,7 @@ from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
 from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
+from convalgos.tools.cli.pooling_kernels import pooling_kernels
 
 BYTES = {"float32": 4, "float64": 8}
 SHORT = {"int8": ("int8", "uint8"), "bfloat16": ("bfloat16",)}  # types of x
@@ -90,6 +91,7 @@ def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
     if "binary" in dtypes:
         found += [_kernel(factory, *parameters) for factory, parameters in binary_kernels()]
+    found += [_kernel(factory, *parameters) for factory, parameters in pooling_kernels(dtypes)]
     for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
         found += _of_size(size, simd.lanes(size), groups)
     for dtype in (x for short in dtypes for x in SHORT.get(short, ())):

@@ -1,0 +1,335 @@
+"""Pooling: the maximum or the mean of windows of x, and the gradients of both."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from convalgos.api.gradients import conv_backward_data
+from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
+from convalgos.core import arguments
+from convalgos.core.arguments import is_sequence, shown
+from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
+from convalgos.core.errors import Unsupported
+from convalgos.core.pool_problem import PoolProblem
+from convalgos.core.setting import Setting, setting
+from convalgos.cpu.pooling.maxima_plan import MaximaPlan
+from convalgos.cpu.pooling.plan import PoolPlan
+
+
+@overload
+def max_pool(
+    x: ArrayLike, kernel: Sizes | None = ..., *, stride: Sizes | None = ..., padding: Padding = ...,
+    dilation: Sizes = ..., ceil_mode: bool = ..., layout: Layout = ..., return_indices: Literal[False] = ...,
+    out: Array = ...,
+) -> Array: ...  # fmt: skip
+@overload
+def max_pool(
+    x: ArrayLike, kernel: Sizes | None = ..., *, stride: Sizes | None = ..., padding: Padding = ...,
+    dilation: Sizes = ..., ceil_mode: bool = ..., layout: Layout = ..., return_indices: Literal[True],
+    out: Array = ...,
+) -> tuple[Array, Array]: ...  # fmt: skip
+def max_pool(
+    x: ArrayLike,
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    return_indices: bool = False,
+    out: Array = None,
+) -> Any:
+    """The maximum of each window of x, in 1, 2 or 3 dimensions by x.ndim.
+
+    Args:
+        x: (N, C, *spatial) of float32, float64, float16, bfloat16, int8 or uint8; with
+            layout="channels_last" (N, *spatial, C). Channels that lie side by side in memory are read so in
+            either layout.
+        kernel: size of a window, one for all dimensions or one for each; None for all of x (global pooling).
+        stride: from one window to the next; None for windows side by side.
+        padding, dilation: see `ConvProblem`. Padding is less than a window, and no part of a maximum.
+        ceil_mode: whether a last window may reach beyond the padding.
+        return_indices: whether to tell where in its map (of `spatial`, in order) each maximum lies, as int64.
+        out: array for y.
+
+    Returns:
+        y (N, C, *spatial_out) of x's kind of array, or (y, indices). A window with a NaN gives NaN.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it. Unsupported: x lies on a GPU.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> x = np.arange(16, dtype="f4").reshape(1, 1, 4, 4)
+        >>> ca.max_pool(x, 2).ravel()
+        array([ 5.,  7., 13., 15.], dtype=float32)
+    """
+    kind = _Kind(kernel, stride, padding, dilation, ceil_mode, "max", True)
+    view = _view("x", x, layout)
+    y = _pooled(view, kind, x, out)
+    if not return_indices:
+        return y
+    problem = kind.problem(view)
+    places = np.empty(problem.laid(problem.y_shape), np.int32)
+    _maxima_plan(problem, setting()).find(view.array, places)
+    return y, like(view.as_given(places).astype(np.int64), x)
+
+
+def avg_pool(
+    x: ArrayLike,
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+    layout: Layout = "channels_first",
+    out: Array = None,
+) -> Array:
+    """The mean of each window of x, of floating-point numbers; see `max_pool` for the arguments.
+
+    Args:
+        count_padding: whether a window that reaches into the padding counts zeros there, as
+            `count_include_pad` of torch and ONNX does.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> ca.avg_pool(np.arange(8, dtype="f4").reshape(1, 2, 4))  # of each channel
+        array([[[1.5],
+                [5.5]]], dtype=float32)
+    """
+    kind = _Kind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
+    return _pooled(_view("x", x, layout), kind, x, out)
+
+
+def max_pool_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+    out: Array = None,
+) -> Array:
+    """The gradient of `max_pool`'s input: each dy goes to the first maximum of its window.
+
+    Args:
+        dy: of the shape of y.
+        x, kernel, stride, padding, dilation, ceil_mode, layout: those of the forward pass.
+        out: array for dx.
+
+    Returns:
+        dx, of the shape of x.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> x = np.float32([[[1, 5, 2, 0]]])
+        >>> ca.max_pool_backward(np.float32([[[10, 20]]]), x, 2)
+        array([[[ 0., 10., 20.,  0.]]], dtype=float32)
+    """
+    view = _view("x", x, layout)
+    problem = _Kind(kernel, stride, padding, dilation, ceil_mode, "max", True).problem(view)
+    if view.array.dtype.kind in "iu":
+        raise TypeError(f"x has dtype {view.array.dtype}, which has no gradient; give floating-point numbers")
+    given = view.in_its_order(_checked("dy", dy, view.as_given_shape(problem.y_shape), view.array.dtype))
+    dx = np.empty(view.array.shape, view.array.dtype)
+    _maxima_plan(problem, setting()).gradient(view.array, as_laid(given), dx)
+    return _delivered(view.as_given(dx), dy, out)
+
+
+def avg_pool_backward(
+    dy: ArrayLike,
+    x_shape: Sequence[int],
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+    layout: Layout = "channels_first",
+    out: Array = None,
+) -> Array:
+    """The gradient of `avg_pool`'s input: dy over the elements of its window, in equal shares.
+
+    Args:
+        dy: of the shape of y.
+        x_shape: of x, as it was given in this layout.
+        out: array for dx.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> ca.avg_pool_backward(np.float32([[[10, 20]]]), (1, 1, 4), 2)
+        array([[[ 5.,  5., 10., 10.]]], dtype=float32)
+    """
+    arguments.one_of("layout", layout, arguments.LAYOUTS)
+    given = as_numpy("dy", dy)
+    last = layout == "channels_last"
+    shape = arguments.shape("x_shape", x_shape)
+    logical = (shape[0], shape[-1], *shape[1:-1]) if last and len(shape) > 1 else shape
+    problem = PoolProblem.of(
+        logical, kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
+        reduction="mean", count_padding=count_padding, layout=layout, dtype=given.dtype.name,
+    )  # fmt: skip
+    shares = _checked("dy", dy, problem.laid(problem.y_shape), given.dtype).astype(_wide(given.dtype))
+    for dim, windows in enumerate(problem.windows):
+        axis = dim + (1 if last else 2)
+        shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
+    # each element of x gets the shares of all windows over it: a transposed convolution with ones
+    pads = [
+        (w.before, max(0, (len(w.first) - 1) * w.stride + extent - w.size - w.before))
+        for w, extent in zip(problem.windows, problem.extent, strict=True)
+    ]
+    channels = problem.x_shape[1]
+    if not (shares.size and channels):
+        return _delivered(np.zeros(shape, given.dtype), dy, out)
+    ones = np.ones((channels, 1, *problem.kernel), shares.dtype)
+    dx = conv_backward_data(
+        shares, ones, shape, stride=problem.stride, padding=pads, dilation=problem.dilation, groups=channels,
+        layout=layout,
+    )  # fmt: skip
+    return _delivered(dx.astype(given.dtype, copy=False), dy, out)
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+class _View(NamedTuple):
+    """An array as kernels read it, and how its axes lay in the call."""
+
+    array: np.ndarray  # `as_laid`, in the order of `memory`
+    memory: str  # layout
+    layout: str  # of the call
+
+    def as_given(self, array: np.ndarray) -> np.ndarray:
+        """A result in the order of `memory`, as a view in that of the call."""
+        if self.memory == self.layout:
+            return array
+        return np.moveaxis(array, -1, 1) if self.memory == "channels_last" else np.moveaxis(array, 1, -1)
+
+    def in_its_order(self, array: np.ndarray) -> np.ndarray:
+        """`as_given` turned round."""
+        if self.memory == self.layout:
+            return array
+        return np.moveaxis(array, 1, -1) if self.memory == "channels_last" else np.moveaxis(array, -1, 1)
+
+    def as_given_shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
+        """A shape (N, C, *spatial) in the layout of the call."""
+        return logical if self.layout == "channels_first" else (logical[0], *logical[2:], logical[1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, C, *spatial)"""
+        shape = self.array.shape
+        return shape if self.memory == "channels_first" else (shape[0], shape[-1], *shape[1:-1])
+
+
+class _Kind(NamedTuple):
+    """What is asked for of windows."""
+
+    kernel: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    ceil_mode: bool
+    reduction: str
+    count_padding: bool
+
+    def problem(self, view: _View) -> PoolProblem:
+        hashable = self._replace(**{n: _tuples(v) for n, v in self._asdict().items()})
+        return _problem(hashable, view.shape, view.memory, view.array.dtype.name)
+
+
+def _tuples(value: Any) -> Any:
+    """What has a hash: lists as tuples, and of what has none, its text, which is refused then."""
+    if is_sequence(value):
+        return tuple(map(_tuples, value))
+    return value if isinstance(value, Hashable) else shown(value)
+
+
+@lru_cache(256)
+def _problem(kind: _Kind, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
+    return PoolProblem.of(
+        shape, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
+        ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
+        dtype=dtype,
+    )  # fmt: skip
+
+
+@lru_cache(256)
+def _pool_plan(problem: PoolProblem, made_for: Setting) -> PoolPlan:
+    return PoolPlan(problem)
+
+
+@lru_cache(256)
+def _maxima_plan(problem: PoolProblem, made_for: Setting) -> MaximaPlan:
+    return MaximaPlan(problem)
+
+
+def _view(name: str, array: Any, layout: str) -> _View:
+    """An argument in the order of its memory."""
+    if (device := device_of(array)) != "cpu":
+        raise Unsupported(f"{name} lies on {device}; pooling takes arrays in host memory")
+    arguments.one_of("layout", layout, arguments.LAYOUTS)
+    given = as_numpy(name, array)
+    if not 3 <= given.ndim <= 5:
+        raise ValueError(
+            f"{name} has shape {given.shape}: it must have 3, 4 or 5 dimensions, (N, C, *spatial)"
+        )
+    if not is_laid(given.flags):
+        other = "channels_last" if layout == "channels_first" else "channels_first"
+        turned = np.moveaxis(given, 1, -1) if other == "channels_last" else np.moveaxis(given, -1, 1)
+        if is_laid(turned.flags):
+            return _View(as_laid(turned), other, layout)
+    return _View(as_laid(given), layout, layout)
+
+
+def _pooled(view: _View, kind: _Kind, given: Any, out: Any) -> Any:
+    problem = kind.problem(view)
+    shape = problem.laid(problem.y_shape)
+    target = None
+    if out is not None:
+        target = _checked("out", out, view.as_given_shape(problem.y_shape), view.array.dtype)
+        if not target.flags.writeable:
+            raise ValueError("out is read-only; it must be writeable")
+        turned = view.in_its_order(target)
+        if is_laid(turned.flags) and target.dtype.isnative and not np.may_share_memory(target, view.array):
+            _pool_plan(problem, setting()).run(view.array, turned)
+            return out
+    y = np.empty(shape, view.array.dtype)
+    _pool_plan(problem, setting()).run(view.array, y)
+    return _delivered(view.as_given(y), given, out)
+
+
+def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:
+    """A result as an array of the caller's kind, or in `out`."""
+    if out is None:
+        return like(result, given)
+    target = _checked("out", out, result.shape, result.dtype)
+    if not target.flags.writeable:
+        raise ValueError("out is read-only; it must be writeable")
+    target[...] = result
+    return out
+
+
+def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    view = writable_view(name, array) if name == "out" else as_numpy(name, array)
+    if view.shape != shape:
+        raise ValueError(f"{name} has shape {view.shape}; it must be {shape}")
+    if not same_dtype(view.dtype, dtype):
+        raise TypeError(f"{name} has dtype {view.dtype}; it must be {dtype}, as the other arrays")
+    return view
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """What shares are computed in."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -1,0 +1,176 @@
+"""A pooling problem: windows over the spatial dimensions of x, each reduced to its maximum or its mean.
+
+Windows lie as the kernels of a convolution do: size, stride, padding and dilation for each dimension. Padding
+holds nothing: a maximum is over the elements of x alone, and a mean counts padding, as zeros, where asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from convalgos.core import arguments
+from convalgos.core.arguments import IntsLike, PaddingLike, Pads, Shape, shown
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.element_types import ITEM_BYTES
+
+REDUCTIONS = ("max", "mean")
+DTYPES = {  # that each serves
+    "max": ("float32", "float64", "float16", "bfloat16", "int8", "uint8"),
+    "mean": ("float32", "float64", "float16", "bfloat16"),
+}
+
+
+class PoolWindows(NamedTuple):
+    """The windows along one dimension: `taps[o]` elements of x from `first[o]` on, `dilation` apart.
+
+    Only taps inside x are there; `divisor[o]` is what a mean divides by.
+    """
+
+    size: int  # elements of x
+    stride: int
+    dilation: int
+    before: int  # padding before the first element
+    kernel: int  # taps of a window that lies inside
+    first: np.ndarray
+    taps: np.ndarray
+    divisor: np.ndarray
+
+    def over_rows_of(self, inner: PoolWindows) -> PoolWindows | None:
+        """The windows over both dimensions as one, where each covers the whole of the inner one.
+
+        None where the elements of a window would not lie side by side.
+        """
+        if not inner.is_whole or self.dilation != 1:
+            return None
+        n = inner.size
+        return PoolWindows(
+            self.size * n, self.stride * n, 1, self.before * n, self.kernel * n, self.first * n,
+            self.taps * n, self.divisor * int(inner.divisor[0]),
+        )  # fmt: skip
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one window covers all elements, and nothing else."""
+        return len(self.first) == 1 and self.dilation == 1 and self.kernel == self.size and not self.before
+
+
+@dataclass(frozen=True)
+class PoolProblem:
+    """What is pooled; `of` makes it from what callers write."""
+
+    x_shape: Shape
+    kernel: Shape
+    stride: Shape
+    padding: Pads
+    dilation: Shape
+    ceil_mode: bool
+    reduction: str
+    count_padding: bool
+    layout: str
+    dtype: str
+
+    @classmethod
+    def of(
+        cls,
+        x_shape: Sequence[int],
+        kernel: IntsLike | None = None,
+        *,
+        stride: IntsLike | None = None,
+        padding: PaddingLike = 0,
+        dilation: IntsLike = 1,
+        ceil_mode: bool = False,
+        reduction: str = "max",
+        count_padding: bool = True,
+        layout: str = "channels_first",
+        dtype: str = "float32",
+    ) -> Self:
+        """The problem of arguments that are checked.
+
+        Args:
+            x_shape: (N, C, *spatial), whatever the layout.
+            kernel: size of a window, one for all dimensions or one for each; None for the whole of x.
+            stride: None for that of windows side by side.
+            padding: as that of `ConvProblem`; less than a window on each side.
+            ceil_mode: whether a last window may reach beyond the padding, as torch's and ONNX's may; one that
+                begins behind x is left out.
+            reduction: "max" or "mean".
+            count_padding: whether a mean counts padding as zeros.
+            dtype: float32, float64, float16 or bfloat16; of a maximum int8 and uint8 as well.
+
+        Raises:
+            ValueError: an argument is invalid, or no window fits. TypeError: dtype cannot be pooled.
+
+        Example:
+            >>> PoolProblem.of((1, 64, 112, 112), 3, stride=2, padding=1).y_shape
+            (1, 64, 56, 56)
+        """
+        shape = arguments.shape("x_shape", x_shape)
+        if not 3 <= len(shape) <= 5:
+            raise ValueError(f"x has shape {shape}: it must have 3, 4 or 5 dimensions, (N, C, *spatial)")
+        spatial = shape[2:]
+        ndim, whole = len(spatial), [max(1, n) for n in spatial]
+        sizes = arguments.per_dim("kernel", whole if kernel is None else kernel, ndim, 1)
+        steps = arguments.per_dim("stride", sizes if stride is None else stride, ndim, 1)
+        apart = arguments.per_dim("dilation", dilation, ndim, 1)
+        arguments.one_of("reduction", reduction, REDUCTIONS)
+        if dtype not in DTYPES[reduction]:
+            *others, last = DTYPES[reduction]
+            raise TypeError(f"x has dtype {dtype}; a {reduction} is taken of {', '.join(others)} or {last}")
+        problem = cls(
+            shape, sizes, steps, arguments.pads(padding, spatial, sizes, steps, apart), apart,
+            bool(ceil_mode), reduction, bool(count_padding),
+            arguments.one_of("layout", layout, arguments.LAYOUTS), dtype,
+        )  # fmt: skip
+        for size, extent, pads in zip(spatial, problem.extent, problem.padding, strict=True):
+            if max(pads) >= extent:
+                raise ValueError(
+                    f"padding={shown(padding)} must be less than a window, which is {extent} long"
+                )
+            if size + sum(pads) < extent:
+                raise ValueError(
+                    f"kernel={shown(kernel)} with dilation={shown(dilation)} is {extent} long, but x has "
+                    f"{size} elements and {sum(pads)} of padding there"
+                )
+        return problem
+
+    @property
+    def extent(self) -> Shape:
+        """Elements from the first to the last tap of a window, in each dimension."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    @cached_attribute
+    def windows(self) -> tuple[PoolWindows, ...]:
+        """Those of each dimension."""
+        return tuple(map(self._along, range(len(self.kernel))))
+
+    @property
+    def y_shape(self) -> Shape:
+        """(N, K, *spatial_out), whatever the layout."""
+        return (*self.x_shape[:2], *(len(w.first) for w in self.windows))
+
+    def laid(self, shape: Shape) -> Shape:
+        """A shape (N, C, *spatial) in the problem's layout."""
+        return shape if self.layout == "channels_first" else (shape[0], *shape[2:], shape[1])
+
+    @property
+    def itemsize(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    def _along(self, dim: int) -> PoolWindows:
+        size, kernel, stride = self.x_shape[2 + dim], self.kernel[dim], self.stride[dim]
+        dilation, (before, after), extent = self.dilation[dim], self.padding[dim], self.extent[dim]
+        free = size + before + after - extent
+        number = free // stride + 1
+        if self.ceil_mode and free % stride and number * stride < size + before:
+            number += 1
+        begin = np.arange(number) * stride - before  # of each window, padding included
+        skipped = np.maximum(0, -(begin // dilation))  # taps before x
+        first = begin + skipped * dilation
+        taps = np.clip(-((first - size) // dilation), 0, kernel - skipped)
+        counted = np.minimum(begin + extent, size + after) - begin
+        count = -(-counted // dilation) if self.count_padding else taps
+        return PoolWindows(size, stride, dilation, before, kernel, first, taps, count)

@@ -1,0 +1,94 @@
+"""Elements of every type that is pooled, as vectors to be reduced.
+
+Floats of 16 bits are widened to float32 when they are loaded and rounded when they are stored; integers of 8
+bits stay such. A NaN in a window is its maximum, as torch and NumPy have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.cpu.compile import code_generation
+from convalgos.cpu.vectors.instructions import Value, Vec, ir
+from convalgos.cpu.vectors.integers import Integers, shorts_of
+
+FLOAT, BRAIN, HALF, SIGNED, UNSIGNED = range(5)  # forms of elements
+FORMS = {
+    "float32": FLOAT, "float64": FLOAT, "bfloat16": BRAIN, "float16": HALF, "int8": SIGNED, "uint8": UNSIGNED,
+}  # fmt: skip
+MAX, MEAN = range(2)
+
+
+def can_convert(form: int) -> bool:
+    """Whether this processor converts elements of a form in registers."""
+    return form != HALF or code_generation.has("f16c")
+
+
+class PoolElements:
+    """Vectors of a form, reduced by a reduction. v: of what they are computed in."""
+
+    def __init__(self, v: Vec, form: int, reduction: int):
+        self.form, self.reduction = form, reduction
+        self.v: Vec = Integers(v.b, v.lanes, v.size) if form in (SIGNED, UNSIGNED) else v
+        self._stored: Vec = shorts_of(v) if form in (BRAIN, HALF) else self.v
+
+    def at(self, pointer: Value, offset: Value) -> Value:
+        """The address of an element as it is stored."""
+        return self._stored.at(pointer, offset)
+
+    def load(self, pointer: Value, offset: Value = 0, mask: Value = None) -> Value:
+        stored = self._stored
+        value = stored.load(pointer, offset) if mask is None else stored.load_masked(pointer, offset, mask)
+        if self.form == BRAIN:
+            return self._shorts.brain_floats(value)
+        if self.form == HALF:
+            return self.v.b.fpext(self.v.b.bitcast(value, self._halves), self.v.type)
+        return value
+
+    def store(self, value: Value, pointer: Value, offset: Value = 0, mask: Value = None) -> None:
+        if self.form == BRAIN:
+            value = self._shorts.brain_of(value)
+        elif self.form == HALF:
+            value = self.v.b.bitcast(self.v.b.fptrunc(value, self._halves), self._stored.type)
+        if mask is None:
+            self._stored.store(value, pointer, offset)
+        else:
+            self._stored.store_masked(value, pointer, offset, mask)
+
+    def identity(self) -> Value:
+        """What changes no reduction."""
+        if self.reduction == MEAN:
+            return self.v.zero()
+        least = {SIGNED: -(1 << 7), UNSIGNED: 0}
+        return self.v.const(least.get(self.form, float("-inf")))
+
+    def reduced(self, total: Value, further: Value) -> Value:
+        if self.reduction == MEAN:
+            return self.v.fadd(total, further)
+        return self.v.b.select(self.exceeds(further, total), further, total)
+
+    def exceeds(self, further: Value, total: Value) -> Value:
+        """Lanes in which a maximum changes: the further element is larger, or NaN."""
+        b = self.v.b
+        if self.form in (SIGNED, UNSIGNED):
+            compare = b.icmp_signed if self.form == SIGNED else b.icmp_unsigned
+            return compare(">", further, total)
+        return b.or_(b.fcmp_ordered(">", further, total), b.fcmp_unordered("uno", further, further))
+
+    def over_lanes(self, value: Value) -> Value:
+        """The reduction of all lanes, in the first lane."""
+        lanes = self.v.lanes
+        while lanes > 1:
+            lanes //= 2
+            order = [lanes + i if i < lanes else i for i in range(self.v.lanes)]
+            value = self.reduced(value, self.v.shuffle(value, value, order))
+        return value
+
+    @property
+    def _shorts(self) -> Integers:
+        assert isinstance(self._stored, Integers)
+        return self._stored
+
+    @property
+    def _halves(self) -> Any:
+        return ir.VectorType(ir.HalfType(), self.v.lanes)

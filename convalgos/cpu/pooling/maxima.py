@@ -1,0 +1,188 @@
+"""Where the maxima of windows lie, and their gradient: dx gets each dy at the place of its maximum.
+
+Places are indices of elements of a map, over its spatial dimensions. Of equal elements the first counts, and
+of NaN the last, as in torch.
+"""
+
+from __future__ import annotations
+
+from convalgos.cpu.pooling.elements import MAX, SIGNED, PoolElements
+from convalgos.cpu.pooling.reductions import COLUMN, elements_apart, fill_identity, reduce_rows
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import ir
+from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer, zero_bytes
+
+INDEX = 4  # bytes of a place
+MAXIMA_FIELDS = fields(
+    "x y dx scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table "
+    "columns windows first_columns before after outputs slice_step row_step row_elements x_plane x_pixel "
+    "y_plane y_row y_pixel slice_index row_index taps stride dilation"
+)
+MAXIMA_ROW = fields("x slices rows index")  # of x under a row of outputs, and the index of its first element
+
+
+@simd.emitter
+def find_in_pixels(
+    v: Vec, FORM: int, x: Value, places: Value, channels: Value, slices: Value, rows: Value, taps: Value,
+    slice_step: Value, row_step: Value, tap_step: Value, index: Value, slice_index: Value, row_index: Value,
+    tap_index: Value,
+) -> None:  # fmt: skip
+    """places[c] = where the maximum of a window lies, of channels that lie side by side.
+
+    Args:
+        x: of the first tap of the window, whose index is `index`; each step along a dimension adds one of
+            `slice_index`, `row_index` and `tap_index`.
+    """
+    of, words = PoolElements(v, FORM, MAX), words_of(v)
+    source, to = v.pointer(x), v.pointer(places)
+
+    with v.loop(v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)) as i:
+        first = v.imul(i, v.lanes)
+        mask = of.v.mask(v.isub(channels, first))
+        total, where = of.v.register(of.identity()), words.register(words.spread(index))
+        with v.loop(slices) as t, v.loop(rows) as r, v.loop(taps) as s:
+            at = v.iadd(v.imul(t, slice_step), v.iadd(v.imul(r, row_step), v.imul(s, tap_step)))
+            value = of.load(source, v.iadd(first, at), mask)
+            larger = of.exceeds(value, total.value)
+            here = v.iadd(v.imul(t, slice_index), v.iadd(v.imul(r, row_index), v.imul(s, tap_index)))
+            where.set(v.b.select(larger, words.spread(v.iadd(index, here)), where.value))
+            total.set(v.b.select(larger, value, total.value))
+        words.store_masked(where.value, to, first, mask)
+
+
+@simd.emitter
+def find_in_row(
+    v: Vec, FORM: int, STRIDE: int, row: Value, maxima: Value, places: Value, outputs: Value, taps: Value,
+    dilation: Value, stride: Value, index: Value,
+) -> None:  # fmt: skip
+    """Go on with maxima[q] and places[q] by a row of x: elements q * stride + s * dilation of it, s < taps.
+
+    Args:
+        index: of the first element of the row, padding included.
+    """
+    of, words = PoolElements(v, FORM, MAX), words_of(v)
+    source = v.pointer(row)
+
+    with v.loop(v.idiv(v.iadd(outputs, v.lanes - 1), v.lanes)) as i:
+        q = v.imul(i, v.lanes)
+        best, found = of.v.at(v.pointer(maxima), q), words.at(v.pointer(places), q)
+        total, where = of.v.register(of.v.load(best)), words.register(words.load(found))
+        apart = words.mul(_lane_numbers(words), words.spread(v.integer(STRIDE or stride)))
+        with v.loop(taps) as s:
+            begin = v.iadd(v.imul(q, STRIDE or stride), v.imul(s, dilation))
+            value = elements_apart(of, STRIDE, source, begin, stride)
+            larger = of.exceeds(value, total.value)
+            here = words.add(words.spread(v.iadd(index, begin)), apart)
+            where.set(v.b.select(larger, here, where.value))
+            total.set(v.b.select(larger, value, total.value))
+        of.v.store(total.value, best)
+        words.store(where.value, found)
+
+
+def _lane_numbers(words: Integers) -> Value:
+    return ir.Constant(words.type, list(range(words.lanes)))
+
+
+@simd.emitter
+def begin_row(
+    v: Vec, FORM: int, maxima: Value, places: Value, first: Value, outputs: Value, index: Value
+) -> None:
+    """maxima[q] = the least number, places[q] = index + first[q]: what they are before the first element."""
+    of, words = PoolElements(v, FORM, MAX), words_of(v)
+    with v.loop(v.idiv(v.iadd(outputs, v.lanes - 1), v.lanes)) as i:
+        q = v.imul(i, v.lanes)
+        of.v.store(of.identity(), v.pointer(maxima), q)
+        begin = words.add(words.load(v.pointer(first), q), words.spread(index))
+        words.store(begin, v.pointer(places), q)
+
+
+@simd.emitter
+def add_at(v: Vec, dx: Value, dy: Value, places: Value, count: Value, pixel: Value, step: Value) -> None:
+    """dx[places[i] * pixel + i * step] += dy[i] for i < count, one after the other."""
+    to, from_ = v.pointer(dx), v.pointer(dy)
+    word = ir.IntType(32)
+    table = v.pointer(places)
+    with v.loop(count) as i:
+        place = v.b.load(v.b.gep(table, [i], source_etype=word), typ=word)
+        at = v.at(to, v.iadd(v.imul(v.b.sext(place, ir.IntType(64)), pixel), v.imul(i, step)))
+        further = v.b.load(v.at(from_, i), typ=v.element)
+        v.b.store(v.fadd(v.b.load(at, typ=v.element), further), at)
+
+
+@jit.specialise
+def maxima_channels_last(SIZE: int, LANES: int, FORM: int) -> jit.Kernel:
+    """Places of x (N, *spatial, C) into y, of int32; or where dx is, y is dy, and dx the gradient."""
+
+    def maxima_channels_last(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, MAXIMA_FIELDS)[0]
+        rows = carray(pointer(a.row_table), a.rows, MAXIMA_ROW)
+        windows = carray(pointer(a.windows), a.outputs, COLUMN)
+        places = a.scratch + task * a.scratch_bytes
+        total = a.planes * a.blocks
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            first = unit % a.blocks * a.block_channels
+            channels = min(a.block_channels, a.channels - first)
+            x = a.x + (unit // a.blocks * a.x_plane + first) * a.stored
+            y = a.y + (unit // a.blocks * a.y_plane + first) * (a.size if a.dx else INDEX)
+            dx = a.dx + (unit // a.blocks * a.x_plane + first) * a.size
+            for i in range(a.x_plane // a.x_pixel if a.dx else 0):
+                zero_bytes(dx + i * a.x_pixel * a.size, channels * a.size)
+            for number in range(a.rows):
+                row = rows[number]
+                for q in range(a.outputs):
+                    window = windows[q]
+                    output = number * a.y_row + q * a.y_pixel
+                    target = places if a.dx else y + output * INDEX
+                    from_ = x + (row.x + window.first * a.x_pixel) * a.stored
+                    find_in_pixels(
+                        SIZE, LANES, FORM, from_, target, channels, row.slices, row.rows, window.taps,
+                        a.slice_step, a.row_step, a.dilation * a.x_pixel, row.index + window.first,
+                        a.slice_index, a.row_index, a.dilation,
+                    )  # fmt: skip
+                    if FORM < SIGNED and a.dx:
+                        add_at(SIZE, LANES, dx, y + output * a.size, places, channels, a.x_pixel, 1)
+
+    return maxima_channels_last
+
+
+@jit.specialise
+def maxima_channels_first(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.Kernel:
+    """`maxima_channels_last` of x (planes, *spatial)."""
+
+    def maxima_channels_first(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, MAXIMA_FIELDS)[0]
+        rows = carray(pointer(a.row_table), a.rows, MAXIMA_ROW)
+        outputs = (a.outputs + LANES - 1) // LANES * LANES
+        maxima = a.scratch + task * a.scratch_bytes
+        places = maxima + outputs * SIZE
+        line = places + outputs * INDEX
+        for plane in range(a.planes * task // a.tasks, a.planes * (task + 1) // a.tasks):
+            x, dx = a.x + plane * a.x_plane * a.stored, a.dx + plane * a.x_plane * a.size
+            y = a.y + plane * a.y_plane * (a.size if a.dx else INDEX)
+            if a.dx:
+                zero_bytes(dx, a.x_plane * a.size)
+            fill_identity(SIZE, LANES, FORM, MAX, line, a.before)
+            for number in range(a.rows):
+                row = rows[number]
+                begin_row(SIZE, LANES, FORM, maxima, places, a.first_columns, a.outputs, row.index)
+                for i in range(row.slices * row.rows):
+                    t = i // row.rows
+                    r = i % row.rows
+                    from_ = x + (row.x + t * a.slice_step + r * a.row_step) * a.stored
+                    inside = line + a.before * SIZE
+                    reduce_rows(SIZE, LANES, FORM, MAX, from_, inside, a.columns, 1, 1, 0, 0)
+                    fill_identity(SIZE, LANES, FORM, MAX, inside + a.columns * SIZE, a.after)
+                    index = row.index + t * a.slice_index + r * a.row_index - a.before
+                    find_in_row(
+                        SIZE, LANES, FORM, STRIDE, line, maxima, places, a.outputs, a.taps, a.dilation,
+                        a.stride, index,
+                    )  # fmt: skip
+                if FORM < SIGNED and a.dx:
+                    add_at(SIZE, LANES, dx, y + number * a.y_row * a.size, places, a.outputs, 1, 0)
+                else:
+                    copy_bytes(y + number * a.y_row * INDEX, places, a.outputs * INDEX)
+
+    return maxima_channels_first

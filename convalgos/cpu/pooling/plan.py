@@ -1,0 +1,158 @@
+"""A pooling problem fixed to kernels of the CPU: tables of its windows, made once and run many times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.layout.channel_vectors import gather, place
+from convalgos.cpu.pooling.drivers import (
+    POOL_FIELDS,
+    pool_channels_first,
+    pool_channels_last,
+    pool_in_pixels,
+    pool_planes,
+)
+from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
+from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
+from convalgos.cpu.pooling.tables import POINT, column_blocks, columns_table, in_three, rows_table
+from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime.threads import THREAD_UNITS
+from convalgos.cpu.vectors import simd
+
+SCRATCH = 1 << 14  # bytes of a row that is reduced along: a part of L1
+SQUARES = 1 << 16  # and of the map of a vector of channels, which may lie in L2
+NARROW = 2  # vectors of a row up to which lanes are channels
+OVERLAP = 3  # windows over each row, from which on these are to stay in L1
+
+
+class PoolPlan:
+    """Windows of a problem reduced to their maximum or mean.
+
+    Example:
+        >>> plan = PoolPlan(PoolProblem.of((1, 1, 4, 4), 2))
+        >>> plan.run(np.arange(16, dtype="f4").reshape(1, 1, 4, 4), y := np.empty((1, 1, 2, 2), "f4"))
+        >>> y.ravel()
+        array([ 5.,  7., 13., 15.], dtype=float32)
+    """
+
+    def __init__(self, problem: PoolProblem):
+        self._elements = of = Computed(problem)
+        values, kernel = _values(problem, (*of.kinds, MEAN if problem.reduction == "mean" else MAX))
+        units = values["planes"] * values["blocks"] * (1 if "gather" in values else values["rows"])
+        self._runs = KernelRuns(POOL_FIELDS, values | of.sizes, kernel, of.tasks(units))
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write y; both `as_laid`, in the problem's layout and of its dtype."""
+        if not y.size:
+            return
+        if not self._elements.widens:
+            self._runs.launch(x=x, y=y)
+            return
+        wide = np.empty(y.shape, np.float32)
+        self._runs.launch(x=widened(x), y=wide)
+        half.convert(wide, y)
+
+
+def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:
+    """(values of the driver's record, the driver)."""
+    n, channels = problem.x_shape[:2]
+    depth, height, width = in_three(problem)
+    size, lanes, form, _ = kinds
+    last = problem.layout == "channels_last"
+    values: dict[str, Any] = {
+        "planes": n if last else n * channels,
+        "blocks": 1,
+        "rows": 1,
+        "column_blocks": 1,
+    }
+    if not last:
+        for _ in range(2):  # whole rows are one longer row, and whole slices
+            merged = height.over_rows_of(width)
+            if merged is not None:
+                depth, height, width = POINT, depth, merged
+        pixels = depth.size * height.size * width.size
+        if width.is_whole and pixels == width.size:
+            values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
+            return values | _counts(depth, height, width, kinds), pool_planes(*kinds)
+        squares = form == FLOAT and width.size <= NARROW * lanes and pixels * lanes * size <= SQUARES
+        if not squares or channels < lanes // 2:
+            more = _in_rows(depth, height, width, 1, 1, kinds)
+            stride = width.stride if width.stride <= SPLIT_STRIDE else 0
+            return values | more, pool_channels_first(*kinds, stride)
+        values |= _in_rows(depth, height, width, lanes, lanes, kinds)
+        pixels_out = len(depth.first) * len(height.first) * len(width.first)
+        more = values["scratch_bytes"] + (pixels + pixels_out + 2 * lanes) * lanes * size
+        values |= {
+            "planes": n, "blocks": -(-channels // lanes), "channels": channels, "pixels": pixels,
+            "pixels_out": pixels_out, "scratch_bytes": more, "row_elements": width.size * lanes,
+            "columns_out": len(width.first), "gather": gather(size, lanes), "place": place(size, lanes),
+        }  # fmt: skip
+        return values, pool_in_pixels(*kinds)
+    merged = height.over_rows_of(width)  # a window over whole rows is one of as many rows of a pixel
+    height, width = (height, width) if merged is None else (merged, POINT)
+    block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
+    values |= {"channels": channels, "blocks": -(-channels // block), "block_channels": block}
+    return values | _in_rows(depth, height, width, channels, block, kinds), pool_channels_last(*kinds)
+
+
+def _in_rows(
+    depth: PoolWindows,
+    height: PoolWindows,
+    width: PoolWindows,
+    pixel: int,
+    block: int,
+    kinds: tuple[int, int, int, int],
+) -> dict[str, Any]:
+    """What drivers know of rows and columns.
+
+    Args:
+        pixel: elements of x from one to the next.
+        block: of these, those that a unit of work takes.
+    """
+    size, lanes, _, _ = kinds
+    blocks = column_blocks(width, max(1, SCRATCH // size // block), pixel > 1)
+    longest = max(int(b["before"] + b["columns"] + b["after"]) for b in blocks)
+    rows_out, columns_out = len(depth.first) * len(height.first), len(width.first)
+    slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
+    scratch = (longest * block + (width.stride + UNROLLED) * lanes) * size  # vectors end behind it
+    return {
+        "x_plane": depth.size * slice_elements, "x_pixel": pixel, "scratch_bytes": whole_lines(scratch),
+        "rows": rows_out, "row_table": rows_table(depth, height, row_elements), "column_blocks": len(blocks),
+        "block_table": blocks, "windows": columns_table(width, blocks),
+        "slice_step": depth.dilation * slice_elements, "row_step": height.dilation * row_elements,
+        "y_plane": rows_out * columns_out * pixel, "y_row": columns_out * pixel, "y_pixel": pixel,
+        "taps": width.kernel, "stride": width.stride, "dilation": width.dilation,
+        **_counts(depth, height, width, kinds),
+    }  # fmt: skip
+
+
+def _counts(
+    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
+) -> dict[str, np.ndarray]:
+    """What means divide by: the product of these two, of a row and of a column of outputs."""
+    compute, lanes = np.dtype(np.float64 if kinds[0] == 8 else np.float32), kinds[1]
+    counts = width.divisor.astype(compute)
+    return {
+        "row_counts": np.outer(depth.divisor, height.divisor).astype(compute),
+        "counts": np.resize(counts, len(counts) + lanes),  # read in whole vectors
+    }
+
+
+def _block_channels(channels: int, rows: int, height: PoolWindows, width: PoolWindows, size: int) -> int:
+    """Of a unit of work: all, unless a row of these leaves L1, or there are too few rows for the threads.
+
+    PoolWindows that overlap by many rows read each from the cache again, which is then to be L1.
+    """
+    lanes = simd.lanes(size)
+    again = height.kernel if height.kernel > OVERLAP * height.stride else 1
+    fit = SCRATCH // size // (again * (width.size if again > 1 else width.kernel * width.dilation))
+    share = channels
+    if rows < 2 * THREAD_UNITS * jit.thread_count():
+        share = -(-channels * rows // (THREAD_UNITS * jit.thread_count()))
+    wanted = max(lanes * UNROLLED, min(fit, share))
+    return min(channels, -(-wanted // lanes) * lanes)

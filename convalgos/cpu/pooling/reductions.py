@@ -1,0 +1,185 @@
+"""What pooling is made of: vectors reduced over the rows of windows, and rows over their columns.
+
+Offsets and counts are in elements, steps too; x and y are addresses.
+"""
+
+from __future__ import annotations
+
+from convalgos.cpu.layout.strided_rows import strided_elements
+from convalgos.cpu.pooling.elements import MEAN, PoolElements
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import Register, ir
+from convalgos.cpu.vectors.simd import Value, Vec
+
+UNROLLED = 4  # vectors that are reduced at a time
+SPLIT_STRIDE = 2  # of windows in a row up to which elements are taken apart by shuffles, by code of its own
+COLUMN = fields("first taps")  # of the windows of a column: of x, from the block's first, and how many
+
+
+@simd.emitter
+def fill_identity(v: Vec, FORM: int, REDUCTION: int, target: Value, count: Value) -> None:
+    """target[:count], rounded up to whole vectors, is what changes no reduction."""
+    of = PoolElements(v, FORM, REDUCTION)
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        of.v.store(of.identity(), v.pointer(target), v.imul(i, v.lanes))
+
+
+@simd.emitter
+def reduce_rows(
+    v: Vec, FORM: int, REDUCTION: int, x: Value, target: Value, count: Value, slices: Value, rows: Value,
+    slice_step: Value, row_step: Value,
+) -> None:  # fmt: skip
+    """target[i] = the reduction of x[t * slice_step + r * row_step + i] over t < slices, r < rows."""
+    of = PoolElements(v, FORM, REDUCTION)
+    source, to = v.pointer(x), v.pointer(target)
+
+    def chunk(first: Value, vectors: int, mask: Value = None) -> None:
+        totals = [_register(of) for _ in range(vectors)]
+        with v.loop(slices) as t, v.loop(rows) as r:
+            line = of.at(source, v.iadd(first, v.iadd(v.imul(t, slice_step), v.imul(r, row_step))))
+            for j, total in enumerate(totals):
+                total.set(of.reduced(total.value, of.load(line, j * v.lanes, mask)))
+        for j, total in enumerate(totals):
+            of.v.store(total.value, of.v.at(to, first), j * v.lanes)  # behind the end, too
+
+    width = UNROLLED * v.lanes
+    many = v.idiv(count, width)
+    with v.loop(many) as i:
+        chunk(v.imul(i, width), UNROLLED)
+    done = v.imul(many, width)
+    whole = v.idiv(v.isub(count, done), v.lanes)
+    with v.loop(whole) as i:
+        chunk(v.iadd(done, v.imul(i, v.lanes)), 1)
+    done = v.iadd(done, v.imul(whole, v.lanes))
+    with v.unless_negative(v.isub(v.isub(count, done), 1)):
+        chunk(done, 1, of.v.mask(v.isub(count, done)))
+
+
+@simd.emitter
+def reduce_columns(
+    v: Vec, FORM: int, REDUCTION: int, row: Value, y: Value, channels: Value, windows: Value, outputs: Value,
+    tap_step: Value, y_pixel: Value, counts: Value, rows: Value,
+) -> None:  # fmt: skip
+    """Channels last: y[q][c] = the reduction of row[first[q] * channels + s * tap_step + c] over s < taps[q].
+
+    Args:
+        windows: address of `COLUMN` for each output.
+        counts, rows: of a mean, addresses of what each output's columns, and all of this row, count.
+    """
+    of = PoolElements(v, FORM, REDUCTION)
+    source, to = v.pointer(row), v.pointer(y)
+
+    with v.loop(outputs) as q:
+        window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
+        begin = of.v.at(source, v.imul(window.first, channels))
+        pixel = of.at(to, v.imul(q, y_pixel))
+        divisor = None
+        if REDUCTION == MEAN:
+            divisor = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows)))
+
+        def chunk(
+            first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, pixel: Value = pixel,
+            taps: Value = window.taps, divisor: Value = divisor,
+        ) -> None:  # fmt: skip
+            totals = [_register(of) for _ in range(vectors)]
+            with v.loop(taps) as s:
+                from_ = of.v.at(begin, v.iadd(first, v.imul(s, tap_step)))
+                for j, total in enumerate(totals):
+                    total.set(of.reduced(total.value, of.v.load(from_, j * v.lanes)))
+            for j, total in enumerate(totals):
+                value = total.value if divisor is None else v.b.fdiv(total.value, divisor)
+                of.store(value, of.at(pixel, first), j * v.lanes, mask)
+
+        width = UNROLLED * v.lanes
+        many = v.idiv(channels, width)
+        with v.loop(many) as i:
+            chunk(v.imul(i, width), UNROLLED)
+        done = v.imul(many, width)
+        whole = v.idiv(v.isub(channels, done), v.lanes)
+        with v.loop(whole) as i:
+            chunk(v.iadd(done, v.imul(i, v.lanes)), 1)
+        done = v.iadd(done, v.imul(whole, v.lanes))
+        with v.unless_negative(v.isub(v.isub(channels, done), 1)):
+            chunk(done, 1, of.v.mask(v.isub(channels, done)))
+
+
+@simd.emitter
+def reduce_along(
+    v: Vec, FORM: int, REDUCTION: int, STRIDE: int, row: Value, y: Value, outputs: Value, taps: Value,
+    dilation: Value, stride: Value, counts: Value, rows: Value,
+) -> None:  # fmt: skip
+    """Channels first: y[q] = the reduction of row[q * stride + s * dilation] over s < taps, for q < outputs.
+
+    `row` holds what changes nothing where padding is, and is readable for some vectors behind its end.
+    STRIDE 0 stands for any; counts, rows: see `reduce_columns`.
+    """
+    of = PoolElements(v, FORM, REDUCTION)
+    source, to = v.pointer(row), v.pointer(y)
+
+    def outputs_from(q: Value, mask: Value = None) -> None:
+        total = _register(of)
+        with v.loop(taps) as s:
+            begin = v.iadd(v.imul(q, STRIDE or stride), v.imul(s, dilation))
+            total.set(of.reduced(total.value, elements_apart(of, STRIDE, source, begin, stride)))
+        value = total.value
+        if REDUCTION == MEAN:
+            value = v.b.fdiv(value, v.fmul(v.load(v.pointer(counts), q), v.broadcast(v.pointer(rows))))
+        of.store(value, to, q, mask)
+
+    whole = v.idiv(outputs, v.lanes)
+    with v.loop(whole) as i:
+        outputs_from(v.imul(i, v.lanes))
+    done = v.imul(whole, v.lanes)
+    with v.unless_negative(v.isub(v.isub(outputs, done), 1)):
+        outputs_from(done, of.v.mask(v.isub(outputs, done)))
+
+
+def elements_apart(of: PoolElements, stride: int, source: Value, begin: Value, any_stride: Value) -> Value:
+    """Elements of a row from `begin` on that lie a stride apart, as a vector; stride 0 stands for any."""
+    v = of.v
+    if stride:
+        return strided_elements(v, [v.load(source, v.iadd(begin, k * v.lanes)) for k in range(stride)], 0)
+    value = v.zero()
+    for i in range(v.lanes):
+        element = v.b.load(v.at(source, v.iadd(begin, v.imul(any_stride, i))), typ=v.element)
+        value = v.b.insert_element(value, element, ir.Constant(ir.IntType(32), i))
+    return value
+
+
+@simd.emitter
+def reduce_planes(
+    v: Vec, FORM: int, REDUCTION: int, x: Value, y: Value, planes: Value, count: Value, plane_step: Value,
+    counts: Value, rows: Value,
+) -> None:  # fmt: skip
+    """y[i] = the reduction of x[i * plane_step + j] over j < count, for i < planes."""
+    of = PoolElements(v, FORM, REDUCTION)
+    source, to = v.pointer(x), v.pointer(y)
+    width = UNROLLED * v.lanes
+    many = v.idiv(count, width)
+    single = v.idiv(v.isub(count, v.imul(many, width)), v.lanes)
+    done = v.iadd(v.imul(many, width), v.imul(single, v.lanes))
+    tail = of.v.mask(v.isub(count, done))
+    first = of.v.first_lanes(1)
+    with v.loop(planes) as i:
+        plane = of.at(source, v.imul(i, plane_step))
+        totals = [_register(of) for _ in range(UNROLLED)]
+        with v.loop(many) as j:
+            for k, total in enumerate(totals):
+                at = v.iadd(v.imul(j, width), k * v.lanes)
+                total.set(of.reduced(total.value, of.load(plane, at)))
+        with v.loop(single) as j:
+            at = v.iadd(v.imul(many, width), v.imul(j, v.lanes))
+            totals[0].set(of.reduced(totals[0].value, of.load(plane, at)))
+        with v.unless_negative(v.isub(v.isub(count, done), 1)):
+            last = v.b.select(tail, of.load(plane, done, tail), of.identity())
+            totals[1].set(of.reduced(totals[1].value, last))
+        low = of.reduced(totals[0].value, totals[1].value)
+        value = of.over_lanes(of.reduced(low, of.reduced(totals[2].value, totals[3].value)))
+        if REDUCTION == MEAN:
+            value = v.b.fdiv(value, v.fmul(v.broadcast(v.pointer(counts)), v.broadcast(v.pointer(rows))))
+        of.store(value, to, i, first)
+
+
+def _register(of: PoolElements) -> Register:
+    return of.v.register(of.identity())

@@ -1,0 +1,81 @@
+"""How the kernels of pooling are run: on elements of which size, by how many threads, with which scratch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.pool_problem import PoolProblem
+from convalgos.cpu.pooling.elements import FORMS, can_convert
+from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime.plan import by_name
+from convalgos.cpu.runtime.threads import BYTES, SMALL
+from convalgos.cpu.vectors import simd
+
+
+class Computed:
+    """What the elements of a problem are computed in.
+
+    `widens`: whether its 16-bit floats are converted as whole arrays, as this processor cannot convert them
+    in registers. `kinds`: the first three parameters of the kernels. `sizes`: of an element in
+    scratch, and in x.
+    """
+
+    def __init__(self, problem: PoolProblem):
+        form = FORMS[problem.dtype]
+        self.widens = not can_convert(form)
+        size = {1: 1, 8: 8}.get(problem.itemsize, 4)
+        self.kinds = size, simd.lanes(size), FORMS["float32"] if self.widens else form
+        self.sizes = {"size": size, "stored": size if self.widens else problem.itemsize}
+        moved = (math.prod(problem.x_shape) + math.prod(problem.y_shape)) * problem.itemsize
+        self._parallel = moved / BYTES > SMALL
+
+    def tasks(self, units: int) -> int:
+        """Among how many threads so many units of work are shared."""
+        return max(1, min(jit.thread_count(), units)) if self._parallel else 1
+
+
+class KernelRuns:
+    """A kernel with a record of int64 fields and a scratch for each run at a time.
+
+    Args:
+        values: of the fields; arrays stand for their addresses. Those not given are 0.
+    """
+
+    def __init__(self, record: np.dtype, values: dict[str, int | np.ndarray], kernel: int, tasks: int):
+        self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
+        known = dict.fromkeys(record.names or (), 0) | {"tasks": tasks}
+        known |= {name: v.ctypes.data if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        self._record = np.array([tuple(known[name] for name in record.names or ())], record)
+        self._kernel, self._tasks = kernel, tasks
+        self._address = jit.data_address()
+        self._free: list[tuple[np.ndarray, Any, np.ndarray]] = []  # list.pop and append are atomic
+
+    def launch(self, **values: np.ndarray | int) -> None:
+        """Run with the fields of these names set; arrays stand for their addresses."""
+        try:
+            workspace = self._free.pop()
+        except IndexError:
+            workspace = self._new_workspace()
+        record, arguments, _ = workspace
+        for name, value in values.items():
+            setattr(arguments, name, value if isinstance(value, int) else self._address(value))
+        jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
+        self._free.append(workspace)
+
+    def _new_workspace(self) -> tuple[np.ndarray, Any, np.ndarray]:
+        """(record, its fields by name, scratch)."""
+        record = self._record.copy()
+        scratch = aligned_empty(int(record["scratch_bytes"][0]) * self._tasks, np.uint8)
+        record["scratch"] = scratch.ctypes.data
+        return record, by_name(record), scratch
+
+
+def widened(x: np.ndarray) -> np.ndarray:
+    """float32 of an array of 16-bit floats, `as_laid`."""
+    wide = np.empty(x.shape, np.float32)
+    half.convert(x, wide)
+    return wide

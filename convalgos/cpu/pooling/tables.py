@@ -1,0 +1,50 @@
+"""Tables of windows, as the drivers of pooling read them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.pooling.drivers import COLUMN_BLOCK, ROW
+from convalgos.cpu.pooling.reductions import COLUMN
+
+_ONE = np.ones(1, np.int64)
+POINT = PoolWindows(1, 1, 1, 0, 1, np.zeros(1, np.int64), _ONE, _ONE)  # of a dimension that is not there
+
+
+def in_three(problem: PoolProblem) -> tuple[PoolWindows, PoolWindows, PoolWindows]:
+    depth, height, width = (POINT,) * (3 - len(problem.kernel)) + problem.windows
+    return depth, height, width
+
+
+def rows_table(depth: PoolWindows, height: PoolWindows, row_elements: int) -> np.ndarray:
+    """`ROW` of each row of outputs."""
+    table = np.zeros((len(depth.first), len(height.first)), ROW)
+    first = depth.first[:, None] * height.size + height.first
+    table["x"], table["slices"], table["rows"] = first * row_elements, depth.taps[:, None], height.taps
+    return table
+
+
+def column_blocks(width: PoolWindows, each: int, last: bool) -> np.ndarray:
+    """`COLUMN_BLOCK` of runs of outputs whose windows cover about `each` columns."""
+    reach = (width.kernel - 1) * width.dilation + 1
+    outputs = len(width.first)
+    many = max(1, min(outputs, (each - reach) // width.stride + 1))
+    made = []
+    for q in range(0, outputs, many):
+        count = min(many, outputs - q)
+        begin, end = q * width.stride - width.before, (q + count - 1) * width.stride - width.before + reach
+        low, high = max(0, begin), min(width.size, end)
+        made.append((low, high - low, low - begin, end - high, q, count))
+    table = np.array(made, COLUMN_BLOCK)
+    if last:  # windows say themselves what lies inside
+        table["before"] = table["after"] = 0
+    return table
+
+
+def columns_table(width: PoolWindows, blocks: np.ndarray) -> np.ndarray:
+    """`COLUMN` of each output, from the first column of its block on."""
+    table = np.zeros(len(width.first), COLUMN)
+    table["taps"] = width.taps
+    table["first"] = width.first - np.repeat(blocks["x"], blocks["outputs"])
+    return table

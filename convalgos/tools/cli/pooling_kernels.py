@@ -1,0 +1,32 @@
+"""The kernels of pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from convalgos.core.pool_problem import DTYPES
+from convalgos.cpu.pooling import drivers, maxima
+from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
+from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
+from convalgos.cpu.vectors import simd
+
+ITEM_BYTES = {"float64": 8, "int8": 1, "uint8": 1}  # that are computed in; of all others 4
+
+
+def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
+    """(factory, what it is given) of all that is pooled in some dtypes; with float32 those of 16 bits."""
+    wanted = {*dtypes, *({"float16", "bfloat16"} if "float32" in dtypes else ())}
+    wanted |= {"uint8"} if "int8" in dtypes else set()
+    for dtype in (name for name in DTYPES["max"] if name in wanted):
+        size = ITEM_BYTES.get(dtype, 4)
+        kinds = size, simd.lanes(size), FORMS[dtype]
+        for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else (MAX,):
+            yield drivers.pool_channels_last, (*kinds, reduction)
+            yield drivers.pool_planes, (*kinds, reduction)
+            if FORMS[dtype] == FORMS["float32"]:
+                yield drivers.pool_in_pixels, (*kinds, reduction)
+            for stride in range(SPLIT_STRIDE + 1):
+                yield drivers.pool_channels_first, (*kinds, reduction, stride)
+        yield maxima.maxima_channels_last, kinds
+        for stride in range(SPLIT_STRIDE + 1):
+            yield maxima.maxima_channels_first, (*kinds, stride)

@@ -1,0 +1,229 @@
+"""Pooling: maxima and means of windows, and their gradients, against their definition and torch."""
+
+import itertools
+import random
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import convalgos as ca
+from convalgos.core.pool_problem import DTYPES, PoolProblem
+
+RNG = np.random.default_rng(5)
+TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
+PROBLEMS = 60
+OTHERS = {  # dtype -> layout, stride: each kernel takes half a second to compile
+    "float64": ("channels_first", 2), "float16": ("channels_last", 1), "bfloat16": ("channels_first", 1),
+    "int8": ("channels_first", 2), "uint8": ("channels_last", 1),
+}  # fmt: skip
+
+
+def of_dtype(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def drawn(shape, dtype):
+    """Small whole numbers, some of them NaN and infinite where they can be."""
+    x = RNG.integers(0 if dtype == "uint8" else -5, 6, shape).astype(of_dtype(dtype))
+    if dtype not in ("int8", "uint8"):
+        x[RNG.random(shape) < 0.02] = np.nan
+        x[RNG.random(shape) < 0.02] = -np.inf
+    return x
+
+
+def by_definition(x, p):
+    """(y, indices of maxima) of x (N, C, *spatial), in float64."""
+    y, indices = np.zeros(p.y_shape), np.zeros(p.y_shape, np.int64)
+    places = np.arange(np.prod(x.shape[2:])).reshape(x.shape[2:])
+    for out in np.ndindex(*p.y_shape[2:]):
+        cut, count = [], 1
+        for o, size, k, s, (low, high), d in zip(
+            out, x.shape[2:], p.kernel, p.stride, p.padding, p.dilation, strict=True
+        ):
+            taps = [o * s - low + i * d for i in range(k)]
+            cut.append([t for t in taps if 0 <= t < size])
+            count *= sum(t < size + high for t in taps) if p.count_padding else len(cut[-1])
+        part = x[(slice(None), slice(None), *np.ix_(*cut))].astype(np.float64).reshape(*x.shape[:2], -1)
+        at = (slice(None), slice(None), *out)
+        if p.reduction == "mean":
+            with np.errstate(invalid="ignore"):
+                y[at] = part.sum(-1) / count
+            continue
+        which = part.argmax(-1)  # the first of equals, and the first NaN
+        last_nan = part.shape[-1] - 1 - np.isnan(part)[..., ::-1].argmax(-1)
+        which = np.where(np.isnan(part).any(-1), last_nan, which)
+        y[at] = part.max(-1)
+        indices[at] = places[np.ix_(*cut)].ravel()[which]
+    return y, indices
+
+
+def random_problem(seed):
+    draw = random.Random(seed)
+    ndim = draw.choice((1, 2, 2, 3))
+    spatial = [draw.randint(1, {1: 90, 2: 24, 3: 8}[ndim]) for _ in range(ndim)]
+    kernel = [min(n, draw.randint(1, 6)) for n in spatial] if draw.random() < 0.85 else spatial
+    dilation = [draw.choice((1, 1, 2)) for _ in spatial]
+    extent = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    padding = [(draw.randrange(e), draw.randrange(e)) if draw.random() < 0.5 else (0, 0) for e in extent]
+    if any(n + sum(p) < e for n, p, e in zip(spatial, padding, extent, strict=True)):
+        return random_problem(seed + 1000)
+    reduction = draw.choice(("max", "mean"))
+    return PoolProblem.of(
+        (draw.randint(1, 3), draw.choice((1, 3, 16, 21, 40)), *spatial), kernel,
+        stride=[draw.choice((1, 2, 2, 3, 5, 9)) for _ in spatial], padding=padding, dilation=dilation,
+        ceil_mode=draw.random() < 0.4, reduction=reduction, count_padding=draw.random() < 0.5,
+        layout=draw.choice(("channels_first", "channels_last")),
+    )  # fmt: skip
+
+
+def arguments_of(p):
+    given = {
+        "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "ceil_mode": p.ceil_mode,
+        "layout": p.layout,
+    }  # fmt: skip
+    return given if p.reduction == "max" else given | {"count_padding": p.count_padding}
+
+
+def laid(array, p):
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)) if p.layout == "channels_last" else array
+
+
+@pytest.mark.parametrize("seed", range(PROBLEMS))
+def test_is_its_definition(seed):
+    """Every layout, dimension and border: y, where maxima lie, and both gradients."""
+    check(random_problem(seed))
+
+
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+@pytest.mark.parametrize("dtype", OTHERS)
+def test_other_types(dtype, reduction):
+    layout, stride = OTHERS[dtype]
+    if dtype in DTYPES[reduction]:
+        check(
+            PoolProblem.of(
+                (2, 70, 9, 40),
+                (3, 2),
+                stride=stride,
+                padding=1,
+                reduction=reduction,
+                layout=layout,
+                dtype=dtype,
+            )
+        )
+
+
+def check(p):
+    x = drawn(p.x_shape, p.dtype)
+    want, places = by_definition(x, p)
+    given = arguments_of(p)
+    out = laid(np.full(p.y_shape, 0xFF if p.itemsize == 1 else np.nan).astype(x.dtype), p)
+    is_max = p.reduction == "max"
+    y = (ca.max_pool if is_max else ca.avg_pool)(laid(x, p), p.kernel, out=out, **given)
+    assert y is out
+    tolerance = 0 if is_max else TOLERANCE[p.dtype]
+    np.testing.assert_allclose(y.astype(np.float64), laid(want, p), rtol=tolerance, atol=6 * tolerance)
+    if is_max:
+        _, indices = ca.max_pool(laid(x, p), p.kernel, return_indices=True, **given)
+        np.testing.assert_array_equal(indices, laid(places, p))
+    if p.itemsize == 1:
+        return
+    dy = RNG.integers(-4, 5, p.y_shape).astype(x.dtype)
+    dx = np.zeros((*p.x_shape[:2], int(np.prod(p.x_shape[2:]))))
+    if is_max:
+        for at in np.ndindex(*p.y_shape):
+            dx[at[0], at[1], places[at]] += float(dy[at])
+        got = ca.max_pool_backward(laid(dy, p), laid(x, p), p.kernel, **given)
+    else:  # of a linear function: its transpose, element by element of x
+        ones = np.eye(dx.shape[2]).reshape(dx.shape[2], 1, *p.x_shape[2:])
+        of_one = PoolProblem.of(
+            ones.shape, p.kernel, **arguments_of(p) | {"layout": "channels_first"}, reduction="mean"
+        )
+        rows, _ = by_definition(ones, of_one)
+        dx = np.einsum(
+            "ncy,xy->ncx", dy.reshape(*p.x_shape[:2], -1).astype(float), rows.reshape(len(rows), -1)
+        )
+        got = ca.avg_pool_backward(laid(dy, p), laid(x, p).shape, p.kernel, **given)
+    largest = np.abs(dx).max(initial=1)
+    dx = laid(dx.reshape(p.x_shape), p)
+    np.testing.assert_allclose(got.astype(np.float64), dx, rtol=0, atol=4 * TOLERANCE[p.dtype] * largest)
+
+
+def test_as_torch():
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    x = torch.randn(2, 20, 15, 14)
+    last = x.to(memory_format=torch.channels_last)
+    for given in (x, last):
+        y, indices = ca.max_pool(given, 3, stride=2, padding=1, ceil_mode=True, return_indices=True)
+        want = functional.max_pool2d(given, 3, 2, 1, ceil_mode=True, return_indices=True)
+        assert torch.equal(y, want[0]) and torch.equal(indices, want[1])
+        assert y.stride() == want[0].stride()  # channels stay where they lay
+        y = ca.avg_pool(given, 3, stride=2, padding=1, ceil_mode=True)
+        torch.testing.assert_close(y, functional.avg_pool2d(given, 3, 2, 1, ceil_mode=True))
+    torch.testing.assert_close(ca.avg_pool(x), functional.adaptive_avg_pool2d(x, 1))
+
+
+def test_many_threads():
+    x = RNG.standard_normal((4, 64, 56, 56)).astype(np.float32)
+    want = ca.max_pool(x, 3, stride=2, padding=1)
+    results = [None] * 6
+
+    def work(i):
+        results[i] = all(np.array_equal(ca.max_pool(x, 3, stride=2, padding=1), want) for _ in range(5))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 6
+
+
+def test_odd_arrays():
+    """Of any strides and byte order, read-only, empty; out anywhere, also over x."""
+    x = RNG.standard_normal((2, 5, 9, 12)).astype(np.float32)
+    want = ca.max_pool(x, 2)
+    assert np.array_equal(
+        ca.max_pool(x[:, ::-1, :, ::2][:, ::-1], (2, 1)), ca.max_pool(x[..., ::2].copy(), (2, 1))
+    )
+    assert np.array_equal(ca.max_pool(x.astype(">f4"), 2), want)
+    x.flags.writeable = False
+    out = np.zeros((2, 5, 4, 12), np.float32)[..., ::2]
+    assert ca.max_pool(x, 2, out=out) is out and np.array_equal(out, want)
+    x = x.copy()
+    assert np.array_equal(ca.max_pool(x, 1, out=x), x)
+    same = ca.max_pool(x, 3, stride=1, padding=1)
+    assert np.array_equal(ca.max_pool(x, 3, stride=1, padding="same", out=x), same)
+    for shape in ((0, 3, 4, 4), (2, 0, 4, 4)):
+        assert ca.max_pool(np.zeros(shape, "f4"), 2).shape == (*shape[:2], 2, 2)
+        assert ca.avg_pool_backward(np.zeros((*shape[:2], 2, 2), "f4"), shape, 2).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "call"),
+    [
+        (ValueError, "padding=2 must be less than a window", lambda x: ca.max_pool(x, 2, padding=2)),
+        (ValueError, "kernel=9 with dilation=1 is 9 long", lambda x: ca.max_pool(x, 9)),
+        (ValueError, r"kernel=\(2, 2, 2\) must be one integer or 2", lambda x: ca.max_pool(x, (2, 2, 2))),
+        (ValueError, "stride=0 must be an integer of at least 1", lambda x: ca.avg_pool(x, 2, stride=0)),
+        (ValueError, "layout='nchw' must be one of", lambda x: ca.avg_pool(x, 2, layout="nchw")),
+        (ValueError, r"x has shape \(6, 6\)", lambda x: ca.avg_pool(x[0, 0], 2)),
+        (TypeError, "x has dtype int8; a mean is taken of", lambda x: ca.avg_pool(x.astype(np.int8), 2)),
+        (TypeError, "x has dtype int64; a max is taken of", lambda x: ca.max_pool(x.astype(np.int64), 2)),
+        (ValueError, r"out has shape \(1, 1\)", lambda x: ca.max_pool(x, 2, out=np.zeros((1, 1), "f4"))),
+        (ValueError, r"dy has shape \(1, 1\)", lambda x: ca.max_pool_backward(np.zeros((1, 1)), x, 2)),
+    ],
+)  # fmt: skip
+def test_refusals(error, told, call):
+    with pytest.raises(error, match=told):
+        call(np.zeros((1, 2, 6, 6), np.float32))
+
+
+def test_shapes_are_torchs():
+    """Output sizes, windows that begin behind x left out."""
+    torch = pytest.importorskip("torch")
+    for n, k, s, low, up in itertools.product(range(3, 12), (2, 3), (1, 2, 3), (0, 1), (False, True)):
+        want = torch.nn.functional.max_pool1d(torch.zeros(1, 1, n), k, s, low, ceil_mode=up).shape
+        assert PoolProblem.of((1, 1, n), k, stride=s, padding=low, ceil_mode=up).y_shape == tuple(want)
