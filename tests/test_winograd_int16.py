@@ -119,3 +119,21 @@ def test_the_longest_sums_are_told_and_longer_ones_refused(algorithm):
     assert algorithm.serve(problem)(x, w).max() == 1827 * 9 * -128 * 255  # 0.9999 of 2**29
     longer = problem.replace(x_shape=(1, 1828, 6, 6), w_shape=(1, 1828, 3, 3))
     assert algorithm.why_not(longer) == "tells sums of up to 16448 products; these are of 16452"
+
+
+def test_a_plan_takes_filters_and_biases_in_turns():
+    """What a workspace has ready of one filter is not what another runs with."""
+    problem, rng = ConvProblem.parse("uint8 w_int8 y_uint8 n1 c4 h6 w6 k4 r3 s3"), np.random.default_rng(1)
+    x = rng.integers(0, 256, problem.x_shape, np.uint8)
+    plans = [one.serve(problem) for one in (ALGORITHMS[1], Reference())]
+    prepared = []
+    for zero_point in (0, 130):
+        w = rng.integers(-128, 128, problem.w_shape, np.int8)
+        quantization = Quantization(x_zero_point=zero_point, y_scale=300.0 + zero_point)
+        prepared.append([plan.prepare(w, quantization) for plan in plans])
+    biases = None, rng.integers(-(2**14), 2**14, problem.K, dtype=np.int32)
+    for filters, bias, activation in product(prepared * 2, biases, (None, "relu")):
+        y, exact = (
+            plan(x, w, bias=bias, activation=activation) for plan, w in zip(plans, filters, strict=True)
+        )
+        assert np.array_equal(y, exact)

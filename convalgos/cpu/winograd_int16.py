@@ -78,9 +78,9 @@ class WinogradInt16Plan(IntegerBoxPlan):
         u = packed_words(points, self.cut)
         return ExactFilter(Packed(u, self._address(u)), shared, self.middle_offset(wide))
 
-    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+    def transformed(self, w: IntegerFilter, workspace: Any) -> tuple[Packed, np.ndarray]:
         workspace.arguments.output_tiles = self._output_tiles[w.packed.shared]
-        self.start(x, w.packed.u, w.packed.offset, w, y, workspace)
+        return w.packed.u, w.packed.offset
 
 
 # --- algorithm -----------------------------------------------------------------------------------

@@ -105,13 +105,13 @@ class WinogradInt8Plan(IntegerBoxPlan):
         u[:] = whole.ravel()
         return u
 
-    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+    def transformed(self, w: IntegerFilter, workspace: Any) -> tuple[Packed, np.ndarray]:
         if (levels := self._levels.get(w.pad)) is None:
             levels = transforms.level_points(self._m, self.cut.dims, self.middle(w.pad))
             self._levels[w.pad] = levels
         workspace.arguments.offsets = self._address(levels)
         # x - zero point is what is multiplied, which `w.offset` takes for x alone
-        self.start(x, w.packed.u, w.pad * w.packed.sums, w, y, workspace)
+        return w.packed.u, w.pad * w.packed.sums
 
 
 # --- algorithm -----------------------------------------------------------------------------------

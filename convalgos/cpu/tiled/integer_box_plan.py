@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
+from convalgos.core.quantization import OutputStep
 from convalgos.cpu.layout import byte_pixels
 from convalgos.cpu.layout.byte_pixels import MIDDLE, STEP_FIELDS
 from convalgos.cpu.runtime.plan import Packed, Workspace
@@ -21,10 +23,13 @@ class IntegerWorkspace(Workspace):
         self.step = np.zeros(1, STEP_FIELDS)
         self.step["multipliers"] = self.bias.nbytes // 2
         self.arguments.bias, self.arguments.relu = self.bias_address, self.step.ctypes.data
+        self.offset: np.ndarray | None = None  # of the filter and with the output step that the record is for
+        self.output: OutputStep | None = None
 
 
 class IntegerBoxPlan(IntegerPlan, BoxPlan):
-    """Its inputs are gathered as 16-bit integers between -128 and 127. Subclasses implement `pack`."""
+    """Its inputs are gathered as 16-bit integers between -128 and 127. Subclasses implement `pack` and
+    `transformed`."""
 
     shift = 0  # bits of gathered pixels behind the point
 
@@ -49,27 +54,30 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
         sums: np.ndarray = MIDDLE * w.reshape(self.problem.K, -1).sum(1, dtype=np.int64)
         return sums.astype(np.int32)
 
-    def start(
-        self,
-        x: np.ndarray,
-        packed: Packed,
-        offset: np.ndarray,
-        w: IntegerFilter,
-        y: np.ndarray,
-        workspace: Any,
-    ) -> None:
-        """Run the boxes on a packed filter whose sums lack `offset`."""
+    @abstractmethod
+    def transformed(self, w: IntegerFilter, workspace: Any) -> tuple[Packed, np.ndarray]:
+        """U, and int32 (K,): what its sums lack beside `w.offset`. May set more of the record."""
+
+    def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
+        if w.offset is not workspace.offset or w.output is not workspace.output:
+            self._make_ready(w, workspace)
+        workspace.arguments.x, workspace.arguments.y = self._address(x), self._address(y)
+        self.launch_steps(workspace)
+
+    def _make_ready(self, w: IntegerFilter, workspace: Any) -> None:
+        """Set what of the record and its tables hangs on the filter and the output step."""
         arguments, filters = workspace.arguments, self.problem.K
+        packed, lacking = self.transformed(w, workspace)
         offsets, multipliers = workspace.bias.reshape(2, -1)
-        np.add(w.offset, offset, out=offsets[:filters])
+        np.add(w.offset, lacking, out=offsets[:filters])
         if w.output is not None:
             multipliers[:filters].view(np.float32)[:] = w.output.multiplier
             for name in ("before", "low", "high", "after"):
                 workspace.step[name] = getattr(w.output, name)
         pad = self.middle(w.pad) << self.shift
         arguments.fill = (pad & 0xFFFF) * 0x0001000100010001 - (pad < 0) * (1 << 64)
-        arguments.x, arguments.w, arguments.y = self._address(x), packed.address, self._address(y)
-        self.launch_steps(workspace)
+        arguments.w = packed.address
+        workspace.offset, workspace.output = w.offset, w.output
 
 
 def output_kind(y_dtype: str) -> tuple[int, int]:
