@@ -38,9 +38,7 @@ class Algorithm(ABC):
     exchanges: ClassVar[bool] = False  # backward_weights by `swapped_roles` is worth a try
     widens: ClassVar[bool] = False  # of x of 16 bits, y may be float32
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
-    approximates: ClassVar[bool] = (
-        False  # less exact than its types are: only where `max_rel_error` allows it
-    )
+    approximates: ClassVar[bool] = False  # less exact than its types: chosen within `max_rel_error` only
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property
