@@ -14,9 +14,12 @@ ITEM_BYTES = {"float64": 8, "int8": 1, "uint8": 1}  # that are computed in; of a
 
 
 def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
-    """(factory, what it is given) of all that is pooled in some dtypes; with float32 those of 16 bits."""
-    wanted = {*dtypes, *({"float16", "bfloat16"} if "float32" in dtypes else ())}
-    wanted |= {"uint8"} if "int8" in dtypes else set()
+    """(factory, what it is given) of all that is pooled in some dtypes; bfloat16 and int8 stand for all of their size."""
+    wanted = {
+        *dtypes,
+        *(("float16",) if "bfloat16" in dtypes else ()),
+        *(("uint8",) if "int8" in dtypes else ()),
+    }
     for dtype in (name for name in DTYPES["max"] if name in wanted):
         size = ITEM_BYTES.get(dtype, 4)
         kinds = size, simd.lanes(size), FORMS[dtype]
