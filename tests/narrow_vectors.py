@@ -14,14 +14,17 @@ assert simd.lanes(4) == 8
 """
 
 
-def run_on_haswell(program: str) -> None:
-    """Run a program on AVX2 in a process of its own; `check` and `ConvProblem` are there."""
+def run_on_haswell(program: str, features: str = "") -> None:
+    """Run a program on AVX2 in a process of its own; `check` and `ConvProblem` are there.
+
+    features: that `has` is to know of, as LLVM names them: "+f16c".
+    """
     paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "NUMBA_CPU_NAME": "haswell",
-        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CPU_FEATURES": features,
     }
     command = [sys.executable, "-c", BEGIN + program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -108,12 +108,14 @@ def test_sums_beyond_16_bits_and_beyond_32():
             assert np.array_equal(plan(x, plan.prepare(w)).ravel(), expected.astype("i4"))
 
 
-@pytest.mark.parametrize("name", ["amx", "brain"])
-def test_bfloat16(name):
-    algorithm = dot(name, "bfloat16")
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("amx", "bfloat16"), ("brain", "bfloat16"), ("fma", "bfloat16"), ("fma", "float16")]
+)
+def test_16_bits(name, dtype):
+    algorithm = dot(name, dtype)
     for i, text in enumerate(PROBLEMS.values()):
-        layout = ("channels_first", "channels_last")[i % 2]
-        problem = ConvProblem.parse(text).replace(layout=layout, dtype="bfloat16")
+        layout = ("channels_first", "channels_last")[(i + (dtype == "float16")) % 2]
+        problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
         bound = algorithm.error_bound(problem)
         wide = algorithm.error_bound(problem.replace(y_dtype="float32"))  # of the sums alone
         assert wide < bound / 50
@@ -172,13 +174,17 @@ def test_on_any_processor():
         """
 import sys
 sys.path.insert(0, "tests")
-from test_dot import BY_NAME, PROBLEMS, check_exact
+from test_dot import BY_NAME, PROBLEMS, check, check_exact
 for name in ("in place", "joined taps", "flat, strided"):
     for layout in ("channels_first", "channels_last"):
         problem = ConvProblem.parse(PROBLEMS[name]).replace(layout=layout, dtype="int8", y_dtype="int8")
         check_exact(BY_NAME["pairs"], problem)
+        for dtype in ("bfloat16", "float16"):
+            floats = problem.replace(dtype=dtype, w_dtype=dtype, y_dtype=dtype)
+            assert check(BY_NAME["fma"], BY_NAME["fma"].computed(floats), "reals") < 1
 assert "amx-int8" in BY_NAME["amx"].why_not(problem) and "avx512vnni" in BY_NAME["vnni"].why_not(problem)
-"""
+""",
+        features="+f16c",
     )
 
 

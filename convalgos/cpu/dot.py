@@ -1,9 +1,10 @@
-"""Direct convolution on short numbers: int8 by processors' dot products, bfloat16 with float32 sums.
+"""Direct convolution on short numbers: int8 by processors' dot products, 16-bit floats with float32 sums.
 
 y[pixel][filter] = sum over taps and words of x[pixel + offset[tap]][word] * w[tap][word][filter]; a word of
 32 bits is the products that one instruction adds up: four of 8 bits, or two of 16 bits. `amx` multiplies
 matrix tiles, `vnni` and `brain` vectors of filters with a word of x in all lanes, and `pairs`, on any
-processor, int8 widened to 16 bits, whose products cannot overflow. Channels are brought side by side and
+processor, int8 widened to 16 bits, whose products cannot overflow; `fma` float32, to which bfloat16 and
+float16 are widened on the way: no array is converted as a whole. Channels are brought side by side and
 behind borders block by block, or read in place channels last (`gemm.word_blocking`). Integers are exact: x
 and w of any sign are brought to those that an instruction takes by adding 128, which the output step takes
 away again. Sums of bfloat16 are rounded to float32 at each instruction; denormal numbers count as zero.
@@ -22,7 +23,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_zeros
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -33,9 +34,11 @@ from convalgos.cpu.gemm.word_blocking import WordBlocking, word_blocking
 from convalgos.cpu.gemm.word_cost import least_seconds, word_seconds
 from convalgos.cpu.gemm.word_product import WordProduct
 from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.integer_record_plan import BEHIND, IntegerRecordPlan, RecordWorkspace
 from convalgos.cpu.runtime.threads import worth_sharing
+
+TYPES = {name: tuple(x for n, x in ENGINES if n == name) for name, _ in ENGINES}  # of x, by instructions
 
 # --- plans -----------------------------------------------------------------------------------
 
@@ -93,8 +96,8 @@ class IntegerDotPlan(IntegerRecordPlan):
         return packed.correction
 
 
-class BrainDotPlan(Plan):
-    """bfloat16."""
+class HalfDotPlan(Plan):
+    """bfloat16 and float16."""
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: WordBlocking):
         form = word_outputs.output_form(False, problem.y_dtype, has("avx512bf16", "avx512vl"))
@@ -109,7 +112,11 @@ class BrainDotPlan(Plan):
         )
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:
-        return self._product.pack(w.view(np.int16))
+        if self._product.cut.engine.item_bytes == 2:
+            return self._product.pack(w.view(np.int16))
+        wide = np.empty(w.shape, np.float32)
+        half.convert(w, wide)
+        return self._product.pack(wide)
 
     def run(
         self, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
@@ -127,11 +134,14 @@ class BrainDotPlan(Plan):
 
 @dataclass(frozen=True)
 class Dot(Algorithm):
-    instructions: str  # amx, vnni, brain, pairs
+    instructions: str  # amx, vnni, brain, pairs, fma
 
     family: ClassVar[str] = "cpu.dot"
-    dtypes: ClassVar[tuple[str, ...]] = (*INTEGERS, "bfloat16")
     widens: ClassVar[bool] = True
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return TYPES[self.instructions]
 
     @property
     def variant(self) -> str:
@@ -141,12 +151,9 @@ class Dot(Algorithm):
         """What multiplies x's type, or None."""
         return ENGINES.get((self.instructions, problem.dtype))
 
-    def takes(self, problem: ConvProblem) -> bool:
-        return self.engine(problem) is not None
-
     def why_not(self, problem: ConvProblem) -> str | None:
-        narrow = problem.dtype == "bfloat16" and problem.y_dtype == "float32"
-        asked = problem.replace(y_dtype="bfloat16") if narrow else problem  # both are written
+        narrow = problem.dtype in HALF_DTYPES and problem.y_dtype == "float32"
+        asked = problem.replace(y_dtype=problem.dtype) if narrow else problem  # both are written
         if reason := super().why_not(asked):
             return reason
         engine = self.engine(problem)
@@ -168,16 +175,16 @@ class Dot(Algorithm):
         return 0 if problem.is_empty or engine is None else word_blocking(problem, engine).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
-        if problem.dtype != "bfloat16":
+        if problem.dtype not in HALF_DTYPES:
             return 2 * problem.eps  # of the output step, in float32
-        rounded = problem.eps if problem.y_dtype == "bfloat16" else 0.0
+        rounded = problem.eps if problem.y_dtype != "float32" else 0.0
         return rounded + error_of_sums(problem.replace(dtype="float32", y_dtype="float32"))
 
     def plan(self, problem: ConvProblem) -> Plan:
         engine = self.engine(problem)
         assert engine is not None, "why_not says so"
-        kind = BrainDotPlan if problem.dtype == "bfloat16" else IntegerDotPlan
+        kind = HalfDotPlan if problem.dtype in HALF_DTYPES else IntegerDotPlan
         return kind(problem, self, word_blocking(problem, engine))
 
 
-ALGORITHMS = tuple(Dot(name) for name in ("amx", "vnni", "pairs", "brain"))
+ALGORITHMS = tuple(Dot(name) for name in TYPES)

@@ -22,7 +22,7 @@ from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.gemm.word_rows import words_form
-from convalgos.cpu.gemm.word_tiles import Engine, register_tile
+from convalgos.cpu.gemm.word_tiles import SINGLES, Engine, register_tile
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -39,6 +39,7 @@ MOST_FLAT = 64  # outputs of a row
 BATCH = 4  # tiles of sums that are finished at once,
 DEEP_BATCH = 8  # and where pieces of the filter meet them in turn
 L1_SHARE = 2  # of the first cache, that such a piece takes
+TWICE_READ = 1.05  # times the work of even blocks of rows, up to which filters are rather read by one thread
 UNEVEN = 4  # units for each thread, from which on the work is even enough
 WAITS = {1: 1.7, 2: 1.2, 3: 1.0, 4: 1.12}  # times the cycles, by vectors of filters; Granite Rapids
 
@@ -52,6 +53,7 @@ class WordBlocking:
     blocks: tuple[int, int]  # of rows, and of columns of a row
     parts: int  # of the filters of a group
     in_place: bool
+    planes: bool  # x in scratch is channels first: words of a pixel lie apart
     flat: bool  # tiles over all rows of a block
     joined: bool  # the taps of a row of the kernel are one run of words
     words: int  # of a chunk
@@ -109,16 +111,27 @@ class WordBlocking:
     def strides(self) -> tuple[int, int, int]:
         """Bytes of scratch between slices, rows and pixels; flat, a pixel is all that a row of the kernel
         meets."""
-        pixel = 4 * self.pixel_words * (self.problem.kernel[2] if self.flat else 1)
+        pixel = 4 * (1 if self.planes else self.pixel_words) * (self.problem.kernel[2] if self.flat else 1)
         row = pixel * (self.columns if self.flat else self.span)
-        return row * self.slots_of_phase * self.phases, row, pixel
+        planes = self.pixel_words if self.planes else self.phases
+        return row * self.slots_of_phase * planes, row, pixel
+
+    @property
+    def word_bytes(self) -> int:
+        """Between neighbouring words of a pixel."""
+        return self.strides[1] * self.slots_of_phase if self.planes else 4
+
+    @property
+    def spills(self) -> bool:
+        """Whether the last tile of a run goes on behind it, so that vectors of pixels are neighbours."""
+        return self.problem.layout == "channels_first" and not self.engine.matrix
 
     @property
     def input_bytes(self) -> int:
         """Of scratch; whole tiles may be read or written at its end."""
         if self.in_place:
             return 0
-        return self.problem.kernel[0] * self.strides[0] + 16 * self.strides[2]
+        return self.problem.kernel[0] * self.strides[0] + 16 * self.problem.stride[2] * self.strides[2]
 
     @property
     def tiles(self) -> int:
@@ -142,7 +155,7 @@ class WordBlocking:
     @property
     def batch(self) -> int:
         """Tiles of sums that are finished at once."""
-        return DEEP_BATCH if self.pieces > 1 else BATCH
+        return DEEP_BATCH if self.pieces > 1 or self.spills else BATCH
 
     @cached_attribute
     def scratch(self) -> tuple[int, int, int, int, int]:
@@ -151,7 +164,8 @@ class WordBlocking:
         row = (self.span + self.lanes) * 4 * self.pixel_words if self.flat else 0
         sums = (self.batch * self.tile + self.lanes) * 4 * self.panel  # whole squares are read
         windows = self.tiles * self.tile * 4 * self.lanes
-        sizes = (-(-n // LINE) * LINE for n in (self.input_bytes, row, sums, 16 * self.tiles, windows))
+        table = 16 * (self.tiles + self.batch * self.tile // self.lanes + 1)
+        sizes = (-(-n // LINE) * LINE for n in (self.input_bytes, row, sums, table, windows))
         return tuple(accumulate(sizes))  # type: ignore[return-value]
 
     @property
@@ -176,7 +190,7 @@ class WordBlocking:
             columns = np.arange(taps_w) * step_w * pixel
             depths = np.arange(taps_d) * slice_
         run = self.pixel_words * (taps_w if self.joined else 1)
-        pieces = np.arange(run // self.words) * self.words * 4
+        pieces = np.arange(run // self.words) * self.words * self.word_bytes
         parts = [depths, rows, pieces] if self.joined else [depths, rows, columns, pieces]
         return reduce(np.add.outer, parts).ravel().astype(np.int64)
 
@@ -208,10 +222,13 @@ def word_blocking(problem: ConvProblem, engine: Engine) -> WordBlocking:
     if engine.matrix and p.spatial_out[2] <= MOST_FLAT:
         form = min(form, _form(p, engine, vectors, flat=True), key=lambda f: f.cycles)
     flat, in_place, joined, words, pixel_words, tile, _ = form
-    blocks, parts = _cut(p, pixel_words * 4, vectors, flat)
+    planes = engine.kind == SINGLES and p.layout == "channels_first"
+    blocks, parts = _cut(p, engine, pixel_words * 4, vectors, flat)
     if in_place:  # nothing is read beyond the end of x
         tile = min(tile, p.spatial_out[2] // blocks[1])
-    return WordBlocking(p, engine, blocks, parts, in_place, flat, joined, words, pixel_words, tile, vectors)
+    return WordBlocking(
+        p, engine, blocks, parts, in_place, planes, flat, joined, words, pixel_words, tile, vectors
+    )
 
 
 def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> WordForm:
@@ -220,7 +237,8 @@ def _form(p: ConvProblem, engine: Engine, vectors: int, flat: bool) -> WordForm:
     plain = engine.item_bytes == p.itemsize and p.dtype != engine.flips
     last = p.layout == "channels_last"
     lies = last and plain and p.w_shape[1] % each == 0 and not np.any(p.padding) and not flat
-    joined = flat or (p.dilation[2] == 1 and not (lies and p.groups > 1))
+    apart = (lies and p.groups > 1) or (engine.kind == SINGLES and not last)
+    joined = flat or (p.dilation[2] == 1 and not apart)
     pixel_words, words = _chunks(least, taps if joined else 1, engine)
     in_place = lies and pixel_words == least
     _, rows, columns = p.spatial_out
@@ -278,7 +296,9 @@ def _vectors(filters: int, columns: int, engine: Engine) -> int:
     return min(register_tile(vector_bytes()), key=cycles)
 
 
-def _cut(p: ConvProblem, pixel_bytes: int, vectors: int, flat: bool) -> tuple[tuple[int, int], int]:
+def _cut(
+    p: ConvProblem, engine: Engine, pixel_bytes: int, vectors: int, flat: bool
+) -> tuple[tuple[int, int], int]:
     """((blocks of rows, blocks of columns), parts of the filters)."""
     slices, rows, columns = p.spatial_out
     threads = plan_threads()
@@ -291,13 +311,19 @@ def _cut(p: ConvProblem, pixel_bytes: int, vectors: int, flat: bool) -> tuple[tu
         return (of_p, of_q), 1
     panels = -(-p.gemm_n // (vectors * (vector_bytes() // 4)))
     short = threads // math.gcd(units * of_p * of_q, threads)
-    if p.w_bytes > p.x_bytes and panels >= short:
+    uneven = _unevenness(panels, short) > TWICE_READ * _unevenness(rows, of_p * short)
+    if p.w_bytes > p.x_bytes and panels >= short and (engine.matrix or not uneven):
         return (of_p, of_q), short
     if rows >= 2 * of_p * short:
         return (of_p * short, of_q), 1
     if not flat and columns >= 32 * of_q * short:
         return (of_p, of_q * short), 1
     return (of_p, of_q), min(short, panels)
+
+
+def _unevenness(units: int, parts: int) -> float:
+    """The largest of some parts over their mean."""
+    return -(-units // parts) * parts / units
 
 
 def element_form(cut: WordBlocking) -> int:

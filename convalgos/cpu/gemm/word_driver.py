@@ -21,7 +21,7 @@ WORD_ARGUMENTS = arguments(
     "dilation_d dilation_w taps_d taps_w reach_h reach_w row_slots row_step phases slots_of_phase "
     "slice_bytes row_bytes pixel_bytes pixel_words plain offsets chunks pieces words "
     "panel panels row_w last_row_w panel_w group_w y_n y_k y_pixel last "
-    "fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
+    "planes x_word spill widen fill convert pick panel_tiles panel_tile last_tiles last_tile configuration "
     "lanes batch zeros tiles_at row_at sums_at windows_at scratch_stride"
 )
 
@@ -112,6 +112,11 @@ def read_words(a: Any, b: WordBlock, scratch: int) -> None:
             to = scratch + t * a.slice_bytes + slot * a.row_bytes
             row = scratch + a.row_at if a.flat else to
             i = h + j * a.row_step
+            if a.planes:
+                there = inside if 0 <= d < a.depth and 0 <= i < a.height else 0
+                from_ = x + d * a.x_d + i * a.x_h + (w + before) * a.x_w
+                call(a.widen, (from_, a.x_c, a.channels, before if there else 0, there, count, to, a.x_word))
+                continue
             if 0 <= d < a.depth and 0 <= i < a.height and inside > 0:
                 if before:
                     call(a.fill, (row, before * a.pixel_words, a.pad))
@@ -143,7 +148,7 @@ def list_tiles(a: Any, b: WordBlock, source: Source, table: int) -> Any:
     run, count = run_of(a, b), 0
     for row in range(1 if a.flat else b.rows):
         for first in range(0, run, a.tile):
-            begin = min(first, max(0, run - a.tile))
+            begin = first if a.spill else min(first, max(0, run - a.tile))
             tile = carray(pointer(table), 1, WORD_TILE)[count]
             tile.x = source.address + row * source.row + begin * source.pixel
             tile.y = (row * a.q + begin) * a.y_pixel
@@ -167,8 +172,8 @@ def sum_tiles(
             call(
                 several if count == a.together else single,
                 (
-                    places[i].x, places[i + count - 1].x, pixel, offsets, end - first, a.words, filters,
-                    row_w, chunk, to if piece else begin, row_w if piece else 0, to, tile,
+                    places[i].x, places[i + count - 1].x, pixel, a.x_word, offsets, end - first, a.words,
+                    filters, row_w, chunk, to if piece else begin, row_w if piece else 0, to, tile,
                 ),
             )  # fmt: skip
 
@@ -192,14 +197,25 @@ def sum_word_panel(a: Any, b: WordBlock, pixel: int, tiles: int, panel: int, scr
     y = a.y + b.n * a.y_n + k * a.y_k + ((b.o * a.p + b.p) * a.q + b.q) * a.y_pixel
     y_step = a.y_pixel if a.last else a.y_k
     sums, windows, table = scratch + a.sums_at, scratch + a.windows_at, scratch + a.tiles_at
-    pixels, begin = min(a.tile, run_of(a, b)), a.bias + k * 4
-    for i in range(0, tiles, a.batch):
-        done = min(a.batch, tiles - i)
-        sum_tiles(a, pixel, table + i * 16, done, several, single, w, row_w, begin, sums)
-        call(
-            store,
-            (
-                sums, a.tile, done, table + i * 16, pixels, filters, a.zero_points + k * 4,
-                windows + i * a.tile * a.lanes * 4, a.multiplier + k * 4, a.step, a.relu, y, y_step,
-            ),
-        )  # fmt: skip
+    run, begin, zero, by = run_of(a, b), a.bias + k * 4, a.zero_points + k * 4, a.multiplier + k * 4
+    of_run = (run + a.tile - 1) // a.tile if a.spill else tiles
+    for first in range(0, tiles, of_run):
+        for i in range(first, first + of_run, a.batch):
+            done, at = min(a.batch, first + of_run - i), windows + i * a.tile * a.lanes * 4
+            sum_tiles(a, pixel, table + i * 16, done, several, single, w, row_w, begin, sums)
+            if a.spill == 0:
+                given = (zero, at, by, a.step, a.relu, y, y_step)
+                call(store, (sums, a.tile, done, table + i * 16, min(a.tile, run), filters, *given))
+                continue
+            # neighbours in y: in vectors of pixels, and what is left
+            inside, squares = min(done * a.tile, run - (i - first) * a.tile), table + tiles * 16
+            whole = inside // a.lanes
+            for t in range(whole + 1):
+                from_ = carray(pointer(table), 1, WORD_TILE)[i].y
+                carray(pointer(squares), 1, WORD_TILE)[t].y = from_ + t * a.lanes * a.y_pixel
+            given = (zero, at, by, a.step, a.relu, y, y_step)
+            call(store, (sums, a.lanes, whole, squares, a.lanes, filters, *given))
+            if inside > whole * a.lanes:
+                left, done = inside - whole * a.lanes, whole * a.lanes
+                given = (zero, at + done * a.lanes * 4, by, a.step, a.relu, y, y_step)
+                call(store, (sums + done * row_w, a.lanes, 1, squares + whole * 16, left, filters, *given))

@@ -7,19 +7,27 @@ from typing import Any
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import requantise
-from convalgos.cpu.vectors.integers import Integers, shorts_of, words_of
+from convalgos.cpu.vectors.integers import Integers, rounded_halves, shorts_of, words_of
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 from convalgos.cpu.vectors.transpose import transpose, transpose_few
 
-SUMS, SCALED, REQUANTISED, SHIFTED, FLOATS, BRAIN, NATIVE_BRAIN = range(7)  # what becomes of sums
-WRITTEN = (4, 4, 1, 1, 4, 2, 2)  # bytes of a number of y
+SUMS, SCALED, REQUANTISED, SHIFTED, FLOATS, BRAIN, NATIVE_BRAIN, HALF = range(8)  # of sums
+WRITTEN = (4, 4, 1, 1, 4, 2, 2, 2)  # bytes of a number of y
 
 
 def output_form(sums_integers: bool, y_dtype: str, native: bool) -> int:
     """What becomes of sums for a type of y; of REQUANTISED, SHIFTED where zero points are added first."""
     if sums_integers:
         return {"int32": SUMS, "float32": SCALED}.get(y_dtype, REQUANTISED)
-    return FLOATS if y_dtype == "float32" else NATIVE_BRAIN if native else BRAIN
+    if y_dtype in ("float32", "float16"):
+        return FLOATS if y_dtype == "float32" else HALF
+    return NATIVE_BRAIN if native else BRAIN
+
+
+def forms_of(x_dtype: str) -> tuple[int, ...]:
+    """All that may become of the sums of a type of x."""
+    floats = {"float16": (FLOATS, HALF), "bfloat16": (FLOATS, BRAIN, NATIVE_BRAIN)}
+    return floats.get(x_dtype, (SUMS, SCALED, REQUANTISED, SHIFTED))
 
 
 class _Filters:
@@ -45,9 +53,11 @@ class _Filters:
             value = self._activated(sums)
             if self.form == FLOATS:
                 return v.b.bitcast(value, word.type)
-            short = shorts_of(v)
-            brain = short.native_brain_of(value) if self.form == NATIVE_BRAIN else short.brain_of(value)
-            return short.resized(brain, 4, False)
+            if self.form == NATIVE_BRAIN:
+                halves = shorts_of(v).native_brain_of(value)
+            else:
+                halves = rounded_halves(v, self.form == BRAIN, value)
+            return shorts_of(v).resized(halves, 4, False)
         if self.zero:
             window = word.load(self.window, v.imul(pixel, v.lanes))
             sums = word.sub(sums, word.mul(window, self.zero_point))
@@ -128,18 +138,10 @@ def store_planes(
     given = {"zero_point": zero_point, "window": window, "multiplier": multiplier, "step": step, "relu": relu}
     source, room = v.pointer(sums), out.mask(count)
 
-    def words_of_tile(column: _Filters, first: Any, t: Any) -> list[Any]:
-        """(words of a row of pixels, filters)."""
-        rows = []
-        for i in range(0, v.lanes, each):
-            pixels = [v.iadd(v.imul(t, tile), i + e) for e in range(each)]
-            values = [word.load(source, v.iadd(v.imul(p, VECTORS * v.lanes), first)) for p in pixels]
-            rows.append(column.packed(values, pixels))
-        return rows
-
     def place(t: Any) -> Any:
         return v.table64(table, v.iadd(v.imul(t, 2), 1))
 
+    packed, of_tile = word.buffer(v.lanes), v.lanes // each  # (words of a row of pixels, filters)
     with v.loop(VECTORS) as j:
         first = v.imul(j, v.lanes)
         left = v.isub(filters, first)
@@ -149,23 +151,34 @@ def store_planes(
             full = v.imin(v.isub(left, v.lanes), v.isub(count, v.lanes))
             with v.loop(v.idiv(v.iadd(tiles, each - 1), each)) as group:
                 t = v.imul(group, each)
-                behind = v.isub(tiles, v.iadd(t, each))
-                begin, end = place(t), place(v.iadd(t, v.imin(each - 1, v.iadd(behind, each - 1))))
-                apart = v.isub(v.iadd(begin, (each - 1) * v.lanes * out.size), end)
-                joined = v.imin(v.imin(full, behind), v.isub(0, v.b.mul(apart, apart)))
+                some = v.imin(each, v.isub(tiles, t))
+                with v.loop(some) as e:
+                    for i in range(of_tile):
+                        begin = v.imul(v.iadd(t, e), tile)
+                        pixels = [v.iadd(begin, i * each + k) for k in range(each)]
+                        values = [
+                            word.load(source, v.iadd(v.imul(p, VECTORS * v.lanes), first)) for p in pixels
+                        ]
+                        at = v.imul(v.iadd(v.imul(e, of_tile), i), v.lanes)
+                        word.store(column.packed(values, pixels), packed, at)
+                begin = place(t)
+                expected = v.iadd(begin, (each - 1) * v.lanes * out.size)
+                apart = v.isub(expected, place(v.isub(v.iadd(t, some), 1)))
+                joined = v.imin(v.imin(full, v.isub(some, each)), v.isub(0, v.b.mul(apart, apart)))
                 with v.choose(joined) as (whole, part):
                     with whole:
                         at = v.iadd(planes, begin)
-                        rows = [r for e in range(each) for r in words_of_tile(column, first, v.iadd(t, e))]
+                        rows = [word.load(packed, i * v.lanes) for i in range(v.lanes)]
                         for row in transpose(word, rows):
                             line.store(v.b.bitcast(row, line.type), v.pointer(at))
                             at = v.after(v.iadd(at, y_k))
-                    with part, v.loop(v.imin(each, v.isub(tiles, t))) as e:
-                        at = v.iadd(planes, place(v.iadd(t, e)))
-                        rows = transpose_few(word, words_of_tile(column, first, v.iadd(t, e)))
+                    with part, v.loop(some) as e:
+                        at, from_ = v.iadd(planes, place(v.iadd(t, e))), v.imul(e, of_tile * v.lanes)
+                        rows = [word.load(packed, v.iadd(from_, i * v.lanes)) for i in range(of_tile)]
+                        turned = transpose_few(word, rows)
                         for i in reversed(range(v.lanes)):  # rows beyond the last write to it first
                             row = v.pointer(v.iadd(at, v.imul(v.imin(i, last), y_k)))
-                            out.store_masked(v.b.bitcast(rows[i], out.type), row, 0, room)
+                            out.store_masked(v.b.bitcast(turned[i], out.type), row, 0, room)
 
 
 @jit.specialise

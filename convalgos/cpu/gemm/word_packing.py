@@ -105,7 +105,9 @@ def pack_words(BYTES: int, LANES: int) -> jit.Kernel:
                 first = (word * EACH - c) * a.taps
                 for t in range(a.taps):
                     at = to + (t * a.words + word) * row
-                    if a.taps == 1:
+                    if EACH == 1:
+                        copy_bytes(at, stage + (first + t) * LANES * 4, LANES * 4)
+                    elif a.taps == 1:
                         copy_bytes(at, stage + (word - begin) * LANES * 4, LANES * 4)
                     else:
                         join_elements(
@@ -123,7 +125,7 @@ def packed_word_filters(w: np.ndarray, groups: int, panel: int, filled: int, wor
     """(groups, panels of filters, words, filters of a panel, elements of a word) of (K, C/g, *kernel).
 
     Args:
-        w: of one or two bytes an element, `as_laid`.
+        w: of one, two or four bytes an element, `as_laid`.
         panel: filters of a panel, whole vectors; the last of a group has what is left.
         filled: filters of a group, filled up with zeros to whole vectors.
         words: of a pixel, of which the channels are the first elements.

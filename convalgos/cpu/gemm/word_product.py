@@ -55,7 +55,8 @@ class WordProduct:
             "row_step": 1 if p.kernel[1] > 1 else p.stride[1],
             "phases": cut.phases, "slots_of_phase": cut.slots_of_phase,
             "slice_bytes": slice_, "row_bytes": row, "pixel_bytes": pixel,
-            "pixel_words": cut.pixel_words,
+            "pixel_words": cut.pixel_words, "planes": int(cut.planes),
+            "x_word": cut.word_bytes, "spill": int(cut.spills),
             "plain": int(last and plain and p.groups == 1 and p.C * size == 4 * cut.pixel_words),
             "last": int(last), "lanes": self.lanes,
         }  # fmt: skip
@@ -96,6 +97,7 @@ class WordProduct:
             **dict(zip(("store_panel", "store_last"), self.stores(False, False), strict=True)),
             "fill": word_rows.word_filler(lanes), "pick": word_rows.pixel_picker(lanes),
             "convert": word_rows.row_converter(element_form(cut), lanes, int(last)),
+            "widen": word_rows.row_widener(element_form(cut), lanes) if cut.planes else 0,
             "panel_tiles": self.sums(cut.vectors, cut.together), "panel_tile": self.sums(cut.vectors, 1),
             "last_tiles": self.sums(cut.last_vectors, cut.together),
             "last_tile": self.sums(cut.last_vectors, 1),

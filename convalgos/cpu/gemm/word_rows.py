@@ -1,7 +1,8 @@
 """Bringing x to words: the channels of a pixel side by side, in 32-bit words, behind borders of padding.
 
-What is done to the elements on the way is one of: nothing; uint8 of int8, by adding 128; 16 bits of either.
-Channels last, a pixel is copied; channels first, squares of words by pixels are transposed in registers.
+What is done to the elements on the way is one of: nothing; uint8 of int8, by adding 128; 16 bits of either;
+float32 of 16 bits. Channels last, a pixel is copied; channels first, squares of words by pixels are
+transposed in registers, and float32, of which each is a word, stay in planes.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors.integers import Integers, words_of
-from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, emitter
+from convalgos.cpu.vectors.integers import Integers, widened_halves, words_of
+from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, emitter, zero_bytes
 from convalgos.cpu.vectors.transpose import interleaved, transpose
 
-BYTES, FLIPPED, SIGNED, UNSIGNED, SHORTS = range(5)  # what is done to the elements
-READ = (1, 1, 1, 1, 2)  # bytes of an element of x
+BYTES, FLIPPED, SIGNED, UNSIGNED, SHORTS, HALVES, BRAINS = range(7)  # what is done to the elements
+READ = (1, 1, 1, 1, 2, 2, 2)  # bytes of an element of x
 FLIP = 0x80808080 - (1 << 32)  # 128 in each byte of a word
-MADE = (1, 1, 2, 2, 2)  # and in a word
+MADE = (1, 1, 2, 2, 2, 4, 4)  # and in a word
 
 
 def words_form(x_dtype: str, item_bytes: int, flips: str) -> int:
     """What is done to elements of a type for words of `item_bytes` each."""
+    if item_bytes == 4:
+        return HALVES if x_dtype == "float16" else BRAINS
     if x_dtype == "bfloat16":
         return SHORTS
     if item_bytes == 2:
@@ -61,6 +64,8 @@ def _converted(v: Vec, form: int, short: Integers, value: Any) -> Any:
         value = short.bit_xor(value, short.const(-128))
     if form in (SIGNED, UNSIGNED):
         value = short.resized(value, 2, form == SIGNED)
+    if form in (HALVES, BRAINS):
+        value = widened_halves(v, form == BRAINS, value)
     return v.b.bitcast(value, words_of(v).type)
 
 
@@ -194,6 +199,48 @@ def row_converter(FORM: int, LANES: int, LAST: int) -> jit.Kernel:
                 )  # fmt: skip
 
     return convert_last if LAST else convert_first
+
+
+@emitter
+def widen_run(v: Vec, FORM: int, x: Value, count: Value, y: Value) -> None:
+    """y[:count] = x[:count], float32 of 16 bits; count is at least 1."""
+    short, source, target = Integers(v.b, v.lanes, 2), v.pointer(x), v.pointer(y)
+    whole = v.idiv(count, v.lanes)
+    with v.loop(whole) as i:
+        at = v.imul(i, v.lanes)
+        v.store(widened_halves(v, FORM == BRAINS, short.load(source, at)), target, at)
+    done = v.imul(whole, v.lanes)
+    with v.unless_negative(v.isub(v.isub(count, done), 1)), v.choose(v.isub(whole, 1)) as (some, none):
+        with some:  # a whole vector again, rather than a part of one
+            at = v.isub(count, v.lanes)
+            v.store(widened_halves(v, FORM == BRAINS, short.load(source, at)), target, at)
+        with none:
+            halves = short.load_masked(source, 0, short.mask(count))
+            v.store_masked(widened_halves(v, FORM == BRAINS, halves), target, 0, words_of(v).mask(count))
+
+
+@jit.specialise
+def row_widener(FORM: int, LANES: int) -> jit.Kernel:
+    """Rows of some channels, channels first, to rows of float32 in planes, behind borders of zeros.
+
+    x: of the first element inside; x_c, y_c: bytes between channels. Of `count` elements of a row, `inside`
+    lie in x, behind `before` of the border.
+    """
+
+    def widen_rows(
+        x: int, x_c: int, channels: int, before: int, inside: int, count: int, y: int, y_c: int
+    ) -> None:
+        after = count - before - inside
+        for c in range(channels):
+            row = y + c * y_c
+            if before:
+                zero_bytes(row, before * 4)
+            if inside:
+                widen_run(4, LANES, FORM, x + c * x_c, inside, row + before * 4)
+            if after:
+                zero_bytes(row + (before + inside) * 4, after * 4)
+
+    return widen_rows
 
 
 @jit.specialise

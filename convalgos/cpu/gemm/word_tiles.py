@@ -1,4 +1,4 @@
-"""Micro-kernels over words of 32 bits: four integers of 8 bits, or two numbers of 16 bits.
+"""Micro-kernels over words of 32 bits: four integers of 8 bits, two numbers of 16 bits, or one float32.
 
 Sums of a tile of pixels by filters: y[pixel][filter] = sum over chunks and their words of
 x[pixel + offset[chunk]][word] * w[chunk][word][filter]. A pixel's channels lie side by side in x, and a chunk
@@ -44,7 +44,7 @@ class Engine:
 # Of `vdpbf16ps` over float32: Zen 5, and Xeon (Granite Rapids), which has matrix tiles for such products
 BRAIN_RATE = 2.0 if cpuinfo("vendor_id") == "AuthenticAMD" else 0.5
 
-TILES_U8, TILES_S8, TILES_BRAIN, BYTES, PAIRS, BRAIN = range(6)
+TILES_U8, TILES_S8, TILES_BRAIN, BYTES, PAIRS, BRAIN, SINGLES = range(7)
 TILE_KINDS = ("usd", "ssd", "bf16ps")
 ENGINES = {  # by the name of an algorithm's variant and the type of x
     ("amx", "uint8"): Engine(TILES_U8, ("amx-int8", "avx512f"), 1, "", True, 27),
@@ -55,6 +55,8 @@ ENGINES = {  # by the name of an algorithm's variant and the type of x
     ("pairs", "uint8"): Engine(PAIRS, (), 2, "", False, 1.83),
     ("pairs", "int8"): Engine(PAIRS, (), 2, "", False, 1.83),
     ("brain", "bfloat16"): Engine(BRAIN, ("avx512bf16", "avx512vl"), 2, "", False, BRAIN_RATE),
+    ("fma", "bfloat16"): Engine(SINGLES, (), 4, "", False, 1),
+    ("fma", "float16"): Engine(SINGLES, ("f16c",), 4, "", False, 1),
 }
 
 
@@ -100,17 +102,18 @@ def tile_shapes(pixels: int, words: int) -> list[tuple[int, int]]:
 
 @emitter
 def vector_sums(
-    v: Vec, KIND: int, PIXELS: int, VECTORS: int, first: Value, pixel: Value, offsets: Value, chunks: Value,
-    words: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, y: Value,
+    v: Vec, KIND: int, PIXELS: int, VECTORS: int, first: Value, pixel: Value, x_word: Value, offsets: Value,
+    chunks: Value, words: Value, w: Value, w_row: Value, w_chunk: Value, begin: Value, y: Value,
 ) -> None:  # fmt: skip
-    """The same for one tile of pixels by vectors of filters; words: of a chunk."""
+    """The same for one tile of pixels by vectors of filters; words: of a chunk, x_word bytes apart in x."""
     i = words_of(v)
     start = v.pointer(first)
     starts = [_bytes_behind(v, start, v.imul(pixel, n)) for n in range(PIXELS)]
     filters, target, wide = v.pointer(w), v.pointer(y), range(VECTORS)
-    of = v if KIND == BRAIN else i
+    of = v if KIND in (BRAIN, SINGLES) else i
     dot: dict[int, Callable[..., Any]] = {
-        BYTES: i.dot4, PAIRS: lambda total, x, w: i.dot2(total, x, w, False), BRAIN: i.brain_dot2
+        BYTES: i.dot4, PAIRS: lambda total, x, w: i.dot2(total, x, w, False), BRAIN: i.brain_dot2,
+        SINGLES: lambda total, x, w: v.fma(v.b.bitcast(x, v.type), v.b.bitcast(w, v.type), total),
     }  # fmt: skip
     sums = [[of.register(of.load(v.pointer(begin), j * v.lanes)) for j in wide] for _ in range(PIXELS)]
     with v.loop(chunks) as t:
@@ -118,7 +121,10 @@ def vector_sums(
         with v.loop(words) as k:
             here = _bytes_behind(v, at, v.imul(k, w_row))
             weights = [i.load(here, j * v.lanes) for j in wide]
-            word = v.iadd(offset, v.imul(k, 4))
+            word = v.iadd(offset, v.imul(k, x_word))
+            if KIND == SINGLES:  # in planes, where a processor foresees nothing
+                soon = v.iadd(word, v.imul(x_word, microkernel.PREFETCH_TAPS))
+                v.prefetch(_bytes_behind(v, starts[0], soon), near=True)
             for row, place in zip(sums, starts, strict=True):
                 value = i.broadcast(_bytes_behind(v, place, word))
                 for total, weight in zip(row, weights, strict=True):
@@ -137,8 +143,8 @@ def sum_word_tile(KIND: int, LANES: int, PIXELS: int, VECTORS: int) -> jit.Kerne
     """Tiles of pixels by a panel of filters. PIXELS: of a tile; of matrix tiles, how many tiles."""
 
     def sum_word_tile(
-        first: int, second: int, pixel: int, offsets: int, chunks: int, words: int, w: int, w_row: int,
-        w_chunk: int, begin: int, begin_row: int, y: int, y_tile: int,
+        first: int, second: int, pixel: int, x_word: int, offsets: int, chunks: int, words: int, w: int,
+        w_row: int, w_chunk: int, begin: int, begin_row: int, y: int, y_tile: int,
     ) -> None:  # fmt: skip
         if KIND <= TILES_BRAIN:
             matrix_sums(
@@ -147,8 +153,8 @@ def sum_word_tile(KIND: int, LANES: int, PIXELS: int, VECTORS: int) -> jit.Kerne
             )  # fmt: skip
         else:
             vector_sums(
-                4, LANES, KIND, PIXELS, VECTORS, first, pixel, offsets, chunks, words, w, w_row, w_chunk,
-                begin, y,
+                4, LANES, KIND, PIXELS, VECTORS, first, pixel, x_word, offsets, chunks, words, w, w_row,
+                w_chunk, begin, y,
             )  # fmt: skip
 
     return sum_word_tile

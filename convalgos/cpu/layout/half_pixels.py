@@ -11,22 +11,8 @@ from typing import Any
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd, transpose
-from convalgos.cpu.vectors.integers import shorts_of
-from convalgos.cpu.vectors.simd import Value, Vec, ir
-
-
-def _widened(v: Vec, brain: int, halves: Any) -> Any:
-    """float32 of bfloat16, or of float16, which come as 16-bit integers."""
-    if brain:
-        return shorts_of(v).brain_floats(halves)
-    return v.b.fpext(v.b.bitcast(halves, ir.VectorType(ir.HalfType(), v.lanes)), v.type)
-
-
-def _rounded(v: Vec, brain: int, floats: Any) -> Any:
-    """The other way, to the nearest, ties to even."""
-    if brain:
-        return shorts_of(v).brain_of(floats)
-    return v.b.bitcast(v.b.fptrunc(floats, ir.VectorType(ir.HalfType(), v.lanes)), shorts_of(v).type)
+from convalgos.cpu.vectors.integers import rounded_halves, shorts_of, widened_halves
+from convalgos.cpu.vectors.simd import Value, Vec
 
 
 @simd.emitter
@@ -38,10 +24,12 @@ def widen_half_pixels(
     inside = halves.mask(channels)
     with v.choose(v.isub(channels, v.lanes)) as (whole, part):
         with whole, v.loop(pixels) as j:
-            v.store(_widened(v, BRAIN, halves.load(source, v.imul(j, x_stride))), to, v.imul(j, v.lanes))
+            v.store(
+                widened_halves(v, BRAIN, halves.load(source, v.imul(j, x_stride))), to, v.imul(j, v.lanes)
+            )
         with part, v.loop(pixels) as j:
             value = halves.load_masked(source, v.imul(j, x_stride), inside)
-            v.store(_widened(v, BRAIN, value), to, v.imul(j, v.lanes))
+            v.store(widened_halves(v, BRAIN, value), to, v.imul(j, v.lanes))
 
 
 @simd.emitter
@@ -58,7 +46,7 @@ def widen_half_square(
         valid = v.b.icmp_signed("<", v.integer(i), channels)
         row = v.b.select(valid, v.integer(i), last)
         value = halves.load_masked(source, v.imul(row, x_stride), inside)
-        rows.append(v.b.select(valid, _widened(v, BRAIN, value), v.zero()))
+        rows.append(v.b.select(valid, widened_halves(v, BRAIN, value), v.zero()))
     for j, column in enumerate(transpose.transpose(v, rows)):
         v.store(column, to, j * v.lanes)
 
@@ -70,7 +58,7 @@ def widen_whole_half_square(v: Vec, BRAIN: int, x: Value, x_stride: Value, targe
     row, to, rows = halves.step(v.pointer(x), 0), v.pointer(target), []
     for i in range(v.lanes):
         row = halves.step(row, x_stride) if i else row
-        rows.append(_widened(v, BRAIN, halves.load(row)))
+        rows.append(widened_halves(v, BRAIN, halves.load(row)))
     for j, column in enumerate(transpose.transpose(v, rows)):
         v.store(column, to, j * v.lanes)
 
@@ -103,7 +91,7 @@ def gather_halves(BRAIN: int, LANES: int) -> jit.Kernel:
 def _finished(v: Vec, brain: int, bias: Any, relu: Any) -> Callable[[Any], Any]:
     """What becomes of a vector of filters."""
     add, low = v.load(v.pointer(bias)), v.lower_bound(relu)
-    return lambda value: _rounded(v, brain, v.fmax(v.fadd(value, add), low))
+    return lambda value: rounded_halves(v, brain, v.fmax(v.fadd(value, add), low))
 
 
 @simd.emitter
@@ -134,7 +122,7 @@ def finish_half_square(
     for i in reversed(range(v.lanes)):  # rows beyond the last write to it first, and it writes last itself
         row = v.imin(i, last)
         value = v.fmax(v.fadd(rows[i], v.broadcast(v.pointer(bias), i)), low)
-        halves.store_masked(_rounded(v, BRAIN, value), to, v.imul(row, y_stride), inside)
+        halves.store_masked(rounded_halves(v, BRAIN, value), to, v.imul(row, y_stride), inside)
 
 
 @jit.specialise

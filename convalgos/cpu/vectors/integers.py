@@ -12,7 +12,7 @@ from typing import Any
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.vectors.instructions import Vec, function_of, ir
 
-__all__ = ["Integers", "bytes_of", "shorts_of", "words_of"]
+__all__ = ["Integers", "bytes_of", "rounded_halves", "shorts_of", "widened_halves", "words_of"]
 
 ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000  # 1.5 * 2**23: float32 of this size are whole numbers
 QUIET = 0x40  # the bit of a bfloat16 that makes a NaN a quiet one
@@ -232,3 +232,17 @@ def bytes_of(v: Vec) -> Integers:
 
 def _words(lanes: int, value: int) -> Any:
     return ir.Constant(ir.VectorType(ir.IntType(32), lanes), [value] * lanes)
+
+
+def widened_halves(v: Vec, brain: int, halves: Any) -> Any:
+    """float32 of bfloat16, or of float16, which come as 16-bit integers."""
+    if brain:
+        return shorts_of(v).brain_floats(halves)
+    return v.b.fpext(v.b.bitcast(halves, ir.VectorType(ir.HalfType(), v.lanes)), v.type)
+
+
+def rounded_halves(v: Vec, brain: int, floats: Any) -> Any:
+    """The other way, to the nearest, ties to even."""
+    if brain:
+        return shorts_of(v).brain_of(floats)
+    return v.b.bitcast(v.b.fptrunc(floats, ir.VectorType(ir.HalfType(), v.lanes)), shorts_of(v).type)

@@ -14,6 +14,7 @@ from itertools import product
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import (
     direct,
@@ -59,7 +60,7 @@ from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
 
 BYTES = {"float32": 4, "float64": 8}
-SHORT = {"int8": ("int8", "uint8"), "bfloat16": ("bfloat16",)}  # types of x
+SHORT = {"float16": ("float16",), "bfloat16": ("bfloat16",), "int8": ("int8", "uint8")}  # types of x
 DTYPES = (*BYTES, *SHORT, "binary")
 
 
@@ -76,7 +77,9 @@ class Kernel(NamedTuple):
         getattr(import_module(self.module), self.name)(*self.parameters)
 
 
-def kernels(dtypes: Sequence[str] = ("float32", "float64", "int8"), groups: bool = True) -> list[Kernel]:
+def kernels(
+    dtypes: Sequence[str] = ("float32", "float64", "float16", "int8"), groups: bool = True
+) -> list[Kernel]:
     """The kernels that problems of some dtypes may need.
 
     Args:
@@ -208,7 +211,7 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
     lanes, tiles = simd.lanes(4), microkernel.REGISTER_TILES[vector_bytes()]
     for factory in (word_rows.word_filler, word_rows.pixel_picker):
         yield _kernel(factory, lanes)
-    yield from (_kernel(word_packing.pack_words, size, lanes) for size in (1, 2))
+    yield from (_kernel(word_packing.pack_words, size, lanes) for size in (1, 2, 4))
     for engine in (e for (_, x), e in word_tiles.ENGINES.items() if x == dtype and not e.missing()):
         yield _kernel(word_driver.sum_word_blocks, engine.matrix, lanes)
         across = range(1, matrix_tiles.ACROSS + 1)
@@ -219,11 +222,11 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
         for last in (0, 1):
             form = word_rows.words_form(dtype, engine.item_bytes, engine.flips)
             yield _kernel(word_rows.row_converter, form, lanes, last)
-            for output, zero, vectors in product(range(len(word_outputs.WRITTEN)), (0, 1), most):
-                if (output >= word_outputs.FLOATS) == (dtype == "bfloat16") and not (
-                    zero and dtype == "bfloat16"
-                ):
-                    yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
+            if engine.item_bytes == 4:
+                yield _kernel(word_rows.row_widener, form, lanes)
+            outputs = word_outputs.forms_of(dtype)
+            for output, zero, vectors in product(outputs, (0, 1) if dtype in INTEGERS else (0,), most):
+                yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
 
 
 def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
