@@ -50,17 +50,71 @@ def _joined(v: Vec, a: Any, b: Any) -> Any:
     return v.shuffle(a, b, range(2 * a.type.count))
 
 
+@simd.emitter
+def turn_wide_square(
+    v: Vec, source: Value, source_row: Value, flip: Value, target: Value, target_row: Value
+) -> None:
+    """`turn_byte_square` of ROWS rows and as many columns as vectors have bytes.
+
+    Each 16 bytes are squares of their own: bytes of two rows by turns, of the first and the ninth and so on,
+    four times.
+    """
+    words, bytes_, piece = words_of(v), Integers(v.b, 4 * v.lanes, 1), Integers(v.b, ROWS, 1)
+    first, to = bytes_.pointer(source), bytes_.pointer(target)
+    changed = v.b.bitcast(words.spread(flip), bytes_.type)
+    lines = [
+        bytes_.bit_xor(bytes_.load(bytes_.at(first, v.imul(i, source_row))), changed) for i in range(ROWS)
+    ]
+    half = ROWS // 2
+    orders = [
+        [
+            block + low + i + side * bytes_.lanes
+            for block in range(0, bytes_.lanes, ROWS)
+            for i in range(half)
+            for side in (0, 1)
+        ]
+        for low in (0, half)
+    ]
+    for _ in range(ROWS.bit_length() - 1):
+        lines = [v.shuffle(lines[i], lines[i + half], order) for i in range(half) for order in orders]
+    for j, line in enumerate(lines):
+        for block in range(0, bytes_.lanes, ROWS):
+            part = v.shuffle(line, line, range(block, block + ROWS))
+            piece.store(part, bytes_.at(to, v.imul(block + j, target_row)))
+
+
+@jit.helper
+def turn_wide_squares(
+    LANES: int, source: int, source_row: int, rows: int, columns: int, flip: int, target: int, target_row: int
+) -> None:
+    """Of at least one; the last ones overlap those before."""
+    for j in range(0, columns, 4 * LANES):
+        for i in range(0, rows, ROWS):
+            at_i, at_j = min(i, rows - ROWS), min(j, columns - 4 * LANES)
+            turn_wide_square(
+                4, LANES, source + at_i * source_row + at_j, source_row, flip,
+                target + at_j * target_row + at_i, target_row,
+            )  # fmt: skip
+
+
 @jit.specialise
 def turn_bytes(LANES: int) -> jit.Kernel:
     """target[j][i] = source[i][j] ^ flip, of any size; rows lie `source_row` and `target_row` bytes apart."""
+    HALF = LANES // 2
 
     def turn_bytes(
         source: int, source_row: int, rows: int, columns: int, flip: int, target: int, target_row: int
     ) -> None:
+        if rows >= ROWS and columns >= 4 * LANES:
+            turn_wide_squares(LANES, source, source_row, rows, columns, flip, target, target_row)
+            return
+        if rows >= ROWS and columns >= 4 * HALF:
+            turn_wide_squares(HALF, source, source_row, rows, columns, flip, target, target_row)
+            return
         whole = rows >= ROWS and columns >= LANES
         for i in range(0, rows, ROWS):
             for j in range(0, columns, LANES):
-                if whole:  # the last squares overlap those before
+                if whole:
                     at_i, at_j = min(i, rows - ROWS), min(j, columns - LANES)
                     turn_byte_square(
                         4, LANES, 1, source + at_i * source_row + at_j, source_row, ROWS, LANES, flip,
