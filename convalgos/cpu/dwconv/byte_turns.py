@@ -84,7 +84,7 @@ def turn_wide_square(
 
 
 @jit.helper
-def turn_wide_squares(
+def turn_wide_blocks(
     LANES: int, source: int, source_row: int, rows: int, columns: int, flip: int, target: int, target_row: int
 ) -> None:
     """Of at least one; the last ones overlap those before."""
@@ -106,10 +106,10 @@ def turn_bytes(LANES: int) -> jit.Kernel:
         source: int, source_row: int, rows: int, columns: int, flip: int, target: int, target_row: int
     ) -> None:
         if rows >= ROWS and columns >= 4 * LANES:
-            turn_wide_squares(LANES, source, source_row, rows, columns, flip, target, target_row)
+            turn_wide_blocks(LANES, source, source_row, rows, columns, flip, target, target_row)
             return
         if rows >= ROWS and columns >= 4 * HALF:
-            turn_wide_squares(HALF, source, source_row, rows, columns, flip, target, target_row)
+            turn_wide_blocks(HALF, source, source_row, rows, columns, flip, target, target_row)
             return
         whole = rows >= ROWS and columns >= LANES
         for i in range(0, rows, ROWS):

@@ -90,7 +90,8 @@ def kernels(
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
     of_half = (half_pixels.gather_halves, half_pixels.scatter_halves)
     found += [_kernel(factory, brain, simd.lanes(4)) for factory in of_half for brain in (0, 1)]
-    if "int8" in dtypes:
+    if "int8" in dtypes:  # and floats of 8 bits, which are widened
+        found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
     if "binary" in dtypes:
         found += [_kernel(factory, *parameters) for factory, parameters in binary_kernels()]
@@ -125,15 +126,14 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
     return Kernel(factory.__module__, factory.__name__, parameters)
 
 
-_CONVERSIONS = half.widen, half.widen_bytes, half.narrow
+_CONVERSIONS = half.widen, half.narrow
 _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, driver.read_box,
     driver.multiply_box, driver.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
-    jit.of_threads, array_calls.array_call,
-    array_calls.integer_call, mkl.multiply_by_mkl, per_thread.run_slices,
+    jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
