@@ -21,14 +21,20 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference, reference_backward_data, reference_backward_weights
 from convalgos.gpu.vendor.plans import KNOWN
 
-data_type = Enum("data_type", "FLOAT HALF BFLOAT16")
+data_type = Enum("data_type", "FLOAT HALF BFLOAT16 INT8 INT32")
 heur_mode = Enum("heur_mode", "A B FALLBACK")
 numerical_note = Enum(
     "numerical_note",
     "TENSOR_CORE DOWN_CONVERT_INPUTS REDUCED_PRECISION_REDUCTION FFT NONDETERMINISTIC WINOGRAD "
     "WINOGRAD_TILE_4x4 WINOGRAD_TILE_6x6 WINOGRAD_TILE_13x13 STRICT_NAN_PROP",
 )
-DTYPES = {data_type.FLOAT: np.float32, data_type.HALF: np.float16, data_type.BFLOAT16: ml_dtypes.bfloat16}
+DTYPES = {
+    data_type.FLOAT: np.float32,
+    data_type.HALF: np.float16,
+    data_type.BFLOAT16: ml_dtypes.bfloat16,
+    data_type.INT8: np.int8,
+    data_type.INT32: np.int32,
+}
 
 
 @dataclass
@@ -111,7 +117,8 @@ class Front(ModuleType):
 
     def pygraph(self, *, io_data_type, intermediate_data_type, compute_data_type, handle):
         assert isinstance(handle, Handle)
-        assert intermediate_data_type is compute_data_type is data_type.FLOAT
+        wide = data_type.INT32 if io_data_type is data_type.INT8 else data_type.FLOAT
+        assert intermediate_data_type is compute_data_type is wide
         self.graphs.append(Graph(self, io_data_type))
         return self.graphs[-1]
 

@@ -17,12 +17,13 @@ from convalgos.core import cache_files
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.plan import finish, numpy_dtype
 from convalgos.core.problem import DIRECTIONS, ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.cpu.reference import answer
 from convalgos.gpu import cudnn as module
 from convalgos.gpu.device import use
 from convalgos.gpu.vendor import plans as vendor_plans
 from convalgos.gpu.vendor import runner
-from convalgos.select import choose, devices, registry
+from convalgos.select import choose, devices, find_algorithm, registry
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import IDS
 
@@ -90,6 +91,55 @@ def test_16_bits(install, trusting, dtype):
     assert np.array_equal(found.astype(np.float32), right(problem, y, bias, "relu"))
     own = [graph for graph in front.graphs if graph.arrays[0].set["dim"] == [*problem.x_shape]]
     assert {graph.kind.name for graph in own} == {"HALF" if dtype == "float16" else "BFLOAT16"}
+
+
+INTEGERS = (  # a problem, what its filter is prepared with, and an activation
+    (
+        "n2 c8 h5 w6 k12 r3 s3 p1:0,2 stride2 y_int8",
+        {"x_zero_point": -7, "y_zero_point": 3, "y_scale": 90.0},
+        "relu",
+    ),
+    ("n1 c4 h4 w5 k4 r3 s2 p1 convolution", {"x_zero_point": 0}, None),
+    ("n1 c4 w9 k8 s3 y_float32 per_channel", {"x_zero_point": 5, "w_zero_point": -100}, "leaky_relu"),
+)
+
+
+@needs_shim
+@pytest.mark.parametrize(("text", "given", "activation"), INTEGERS)
+def test_integers_are_exact_and_checked(install, text, given, activation):
+    """Zero points of x lie around it, filters beyond int8 are several; the output step is that of others."""
+    problem = ConvProblem.parse(f"{text} int8 channels_last")
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-128, 128, s, dtype=np.int8) for s in problem.array_shapes[:2])
+    bias, quantization = rng.integers(-999, 999, problem.K, np.int32), Quantization(0.5, **given)
+    front = install(*PLANS[4:])
+    plan = CUDNN.serve(problem)
+    exact = find_algorithm("cpu.reference").serve(problem)
+    wanted = exact(x, exact.prepare(w, quantization), bias=bias, activation=activation)
+    found = plan(x, plan.prepare(w, quantization), bias=bias, activation=activation)
+    assert found.dtype == wanted.dtype and front.ran
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=CUDNN.error_bound(problem) * abs(wanted).max())
+    assert plan.workspace_bytes == CUDNN.workspace_bytes(problem)
+
+
+@needs_shim
+def test_wrong_sums_of_integers_are_not_used(install):
+    install(Engine("eng1", wrong=True))
+    problem = ConvProblem.parse("n1 c4 h4 w5 k4 r3 s2 int8 channels_last")
+    with pytest.warns(RuntimeWarning, match="is not used"), pytest.raises(Unsupported, match="its error is"):
+        CUDNN.serve(problem)
+
+
+def test_integers_that_it_does_not_take_have_a_reason(install):
+    problem = ConvProblem.parse("n1 c8 h4 w4 k8 r3 s3 int8 channels_last")
+    for changes, told in (
+        ({"w_dtype": "uint8"}, "by int8 alone, not by uint8"),
+        ({"layout": "channels_first"}, "channels last and in one group"),
+        ({"w_shape": (6, 8, 3, 3)}, "multiples of 4, not 8 and 6"),
+        ({"dtype": "uint8"}, "not uint8"),
+    ):
+        assert told in CUDNN.why_not(problem.replace(**changes))
+    assert CUDNN.why_not(problem) is None and CUDNN.cost(problem, shim.H200) > 0
 
 
 def gradient_data(problem, dtype=np.float32):

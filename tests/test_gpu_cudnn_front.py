@@ -66,6 +66,8 @@ def described(front, problem, epilogue=PLAIN):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_every_layer_in_every_type_and_layout_is_a_valid_graph(front, direction):
     kinds = ({}, {"compute_dtype": "tf32"}, {"dtype": "float16"}, {"dtype": "bfloat16"})
+    if direction == "forward":
+        kinds = (*kinds, {"dtype": "int8"})
     for text, layout, kind in product((*SUITE, *AWKWARD), LAYOUTS, kinds):
         problem = ConvProblem.parse(text).replace(layout=layout, direction=direction, **kind)
         problem = with_explicit_padding(problem)
@@ -74,6 +76,8 @@ def test_every_layer_in_every_type_and_layout_is_a_valid_graph(front, direction)
         assert node["tag"] == tag[direction] and node["math_mode"] == "CROSS_CORRELATION"
         pads = [(0, 0)] * (problem.ndim == 1) + list(problem.padding)
         assert [*zip(node["pre_padding"], node["post_padding"], strict=True)] == pads, text
+        if problem.sums_integers:
+            assert [arrays[uid]["data_type"] for uid in (FIRST, SECOND, OUTPUT)] == ["INT8", "INT8", "INT32"]
         for uid, (_, shape) in zip((FIRST, SECOND, OUTPUT), operands(problem), strict=True):
             found = arrays[uid]
             assert [n for n in found["dim"] if n != 1] == [n for n in shape if n != 1], text

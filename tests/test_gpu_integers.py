@@ -22,7 +22,9 @@ from convalgos.tools.gpu_check import cases, checks
 from convalgos.tools.gpu_check.results import Result
 
 pytestmark = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
-INTEGER = [a for a in algorithms("gpu") if "int8" in a.dtypes]
+INTEGER = [
+    a for a in algorithms("gpu") if "int8" in a.dtypes and list(a.builds())
+]  # of cuDNN: test_gpu_cudnn.py
 each_algorithm = pytest.mark.parametrize("algorithm", INTEGER, ids=lambda a: a.id)
 DENSE = (
     "n2 c16 h6 w5 k20 r3 s3 p1:0,2 stride2",

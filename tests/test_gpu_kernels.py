@@ -24,6 +24,7 @@ from convalgos.gpu.compile.sources import source
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.gpu.launch.epilogue import FusedEpilogue, epilogue_build
+from convalgos.gpu.vendor.integer_sums import FINISH_SUMS
 from convalgos.select import algorithms
 from convalgos.tools.bench.suites import suites
 
@@ -133,6 +134,7 @@ def test_output_steps_compile_into_kernels():
     pairs = [(build.also(**gelu.macros), "sm_90a") for build in first.values()]
     pairs += [(epilogue_build("bfloat16", Activation(name)), "sm_80") for name in KINDS]
     pairs.append((epilogue_build("float64", activation_of("gelu")), "sm_80"))
+    pairs.append((FINISH_SUMS, "sm_80"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda pair: compiled(*pair), pairs))
     for (build, arch), result in zip(pairs, results, strict=True):

@@ -6,28 +6,43 @@ strict: neither tensor cores nor inputs of fewer bits. A plan is used after its 
 of `gpu.direct` (`vendor.verify`), as cuDNN has been seen to be silently wrong. Bias and ReLU run within the
 kernel where cuDNN has the same kernel with them, and its ReLU keeps NaNs; else in a step of their own. Wins
 channels last on tensor cores, where its engines are the fastest there are.
+Of int8, channels last in whole words of 4, it writes the sums; a kernel of this library ends them as those of
+its own.
 Source: nvidia-cudnn-frontend (pygraph); cuDNN's numerical notes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.plan import finish
 from convalgos.core.problem import DIRECTIONS, ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.launch.algorithm import GpuAlgorithm
+from convalgos.gpu.launch.algorithm import GpuAlgorithm, exact_sums
 from convalgos.gpu.launch.graph import CapturedCall
+from convalgos.gpu.launch.grid import NO_BIAS, ceil_div
+from convalgos.gpu.launch.integer_plan import IntegerGpuPlan, QuantizedFilter
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost as vendor_cost
 from convalgos.gpu.vendor.graph import PLAIN, Epilogue, with_explicit_padding
+from convalgos.gpu.vendor.integer_sums import (
+    FINISH_SUMS,
+    FINISHERS,
+    CudnnSums,
+    int32_bytes,
+    of_sums,
+    why_not_integers,
+)
 from convalgos.gpu.vendor.plans import Offer, listing, twin
 from convalgos.gpu.vendor.runner import Runner
 from convalgos.gpu.vendor.verify import check_kernel, known_fault
@@ -43,13 +58,14 @@ class Cudnn(GpuAlgorithm):
     offer: Offer | None = None  # None for the first of the heuristics
 
     family: ClassVar[str] = "gpu.cudnn"
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16")
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16", "int8")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ("cudnn",)
     computes: ClassVar[dict[str, tuple[str, ...]]] = {
         "float32": ("float32", "tf32"),
         "float16": ("float32",),
         "bfloat16": ("float32",),
+        "int8": ("int32",),
     }
 
     @property
@@ -100,12 +116,19 @@ class Cudnn(GpuAlgorithm):
 
     def cost(self, problem: ConvProblem, machine: GpuMachine) -> float:
         seconds = vendor_cost.predicted_seconds(problem, machine)
+        if problem.sums_integers:
+            seconds += machine.launch + machine.stream(int32_bytes(problem) + problem.y_bytes)
         return seconds if self.offer is None else seconds * (1 + LATER * (1 + self.offer.rank))
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else self._first(problem).workspace_bytes
+        if problem.is_empty:
+            return 0
+        of_sums = int32_bytes(problem) if problem.sums_integers else 0
+        return of_sums + self._first(problem).workspace_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
+        if problem.sums_integers:
+            return exact_sums(problem)
         # Sums of products; engines may use Winograd in float32, or tensor cores that cut sums off.
         sums = 2**-23 * (16 * math.sqrt(max(1, problem.reduction)) + 16)
         tf32 = 4 * 2**-11 * (problem.compute_dtype == "tf32")
@@ -114,7 +137,8 @@ class Cudnn(GpuAlgorithm):
     def plan(self, problem: ConvProblem) -> GpuPlan:
         reasons = []
         for offer in self._offers(problem):
-            plan = CudnnPlan(problem, self, offer)
+            made = CudnnIntegersPlan if problem.sums_integers else CudnnPlan
+            plan = made(problem, self, offer)
             if (reason := plan.fault) is None:
                 return plan
             reasons.append(f"{offer.name}: {reason}")
@@ -126,6 +150,8 @@ class Cudnn(GpuAlgorithm):
             return reason
         if problem.is_empty:
             return None
+        if problem.sums_integers and (reason := why_not_integers(problem)):
+            return reason
         device = current()
         try:
             device.stream()
@@ -137,6 +163,7 @@ class Cudnn(GpuAlgorithm):
     def _offers(self, problem: ConvProblem, limit: int = WORKSPACE_BYTES) -> Iterator[Offer]:
         """The plans that may be used for a problem: the one of a variant, or all within a limit."""
         device, only = current(), self.offer
+        problem = of_sums(problem)
         for offer in listing(problem, device).offers(lambda name: only is None or name == only.name):
             fits = only is not None or offer.workspace_bytes <= limit
             if fits and known_fault(device, title(offer), problem) is None:
@@ -260,6 +287,60 @@ class CudnnPlan(GpuPlan):
 
         name, problem = title(offer, epilogue), self.problem
         return check_kernel(self.device, name, problem, self._bound, run, **epilogue._asdict())
+
+
+class CudnnIntegersPlan(IntegerGpuPlan):
+    """Sums of cuDNN, then our output step. cuDNN pads with 0: where x's zero point is another, x is copied
+    into a border of it."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Cudnn, offer: Offer):
+        super().__init__(problem, algorithm, int32_bytes(problem) + offer.workspace_bytes)
+        self.offer, self._cudnn = offer, algorithm
+        self._sums = CudnnSums(problem, offer, title(offer), self.device)
+        self._bordered: CudnnSums | None = None
+        blocks = ceil_div(math.prod(problem.y_shape), FINISHERS)
+        self._finish = self.launch(FINISH_SUMS, "reduce", (blocks,), FINISHERS)
+        self.fault = self._sums.fault()
+
+    def pack(self, terms: Sequence[Any]) -> list[Any]:
+        """Each (K, *kernel, C)."""
+        return [self._vectors(self.device.xp.moveaxis(w, 1, -1)) for w in terms]
+
+    def _quantized(self, w: Any, quantization: Quantization) -> QuantizedFilter:
+        if quantization.x_zero_point and any(map(any, self.problem.padding)) and self._bordered is None:
+            self._bordered = self._of_bordered()
+        return super()._quantized(w, quantization)
+
+    def _of_bordered(self) -> CudnnSums:
+        """The same of x with a border, for which cuDNN may have another kernel."""
+        p = self.problem
+        grown = (n + low + high for n, (low, high) in zip(p.spatial, p.padding, strict=True))
+        whole = p.replace(x_shape=(p.N, p.C, *grown), padding=0)
+        for offer in replace(self._cudnn, offer=None)._offers(whole):
+            sums = CudnnSums(whole, offer, title(offer), self.device)
+            if sums.fault() is None:
+                return sums
+        raise Unsupported(f"{self.algorithm} cannot serve {p} with a zero point of x: no plan for {whole}")
+
+    def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
+        xp, address, sums = self.device.xp, self.device.address, self._sums
+        if w.quantization.x_zero_point and self._bordered is not None:
+            p, sums = self.problem, self._bordered
+            whole = xp.empty(
+                (p.N, *(n + sum(ps) for n, ps in zip(p.spatial, p.padding, strict=True)), p.C), np.int8
+            )
+            whole.fill(w.quantization.x_zero_point)
+            inside = [slice(low, low + n) for n, (low, _) in zip(p.spatial, p.padding, strict=True)]
+            whole[(slice(None), *inside)] = x
+            x = whole
+        size, count = 4 * math.prod(self._y_shape), len(w.packed)
+        fits = sums.workspace_bytes <= self._sums.workspace_bytes
+        scratch = workspace[int32_bytes(self.problem) :] if fits else xp.empty(sums.workspace_bytes, np.uint8)
+        parts = workspace if count == 1 else xp.empty(count * size, np.uint8)
+        for i, term in enumerate(w.packed):
+            sums(x, term, address(parts) + i * size, scratch)
+        added = NO_BIAS if bias is None else bias
+        self._finish(parts, added, y, self.record(w, activation), np.int32(count))
 
 
 ALGORITHMS = (Cudnn(),)

@@ -34,12 +34,18 @@ LEAST_SUM = 128  # products that a part of a split sum has at least
 STEP = 32  # products of a step of a tile
 # Fitted, H200.
 REACHED = {"float32": 0.73, "tf32": 0.90, "float16": 0.93}  # of the peak, by a tile that waits for no loads
+REACHED["int8"] = REACHED["float16"]  # as of 16 bits; not measured
 LOADS = 66.5  # products of tensor cores in whose time an element is loaded
 FILL = 930.0  # bytes of their sum in whose time a tile begins and ends
 PLAIN_LOADS, PLAIN_FILL = 20.5, 224.0  # the same of CUDA cores
 LARGE, SLOWER = 32, 1.9  # taps of a kernel beyond which tensor cores take so much longer
 SCARCE = 1.5  # the same, where channels fill no vector
-VECTOR = {"float32": 1, "tf32": 4, "float16": 8}  # channels that are loaded at once; others are filled up
+VECTOR = {
+    "float32": 1,
+    "tf32": 4,
+    "float16": 8,
+    "int8": 16,
+}  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
 DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of CUDA cores, by whether elements have 16 bits
@@ -58,7 +64,7 @@ def predicted_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
 def model_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     """The same, whatever was recorded."""
     half = problem.itemsize == 2
-    kind = "float16" if half else problem.compute_dtype or "float32"
+    kind = "float16" if half else "int8" if problem.sums_integers else problem.compute_dtype or "float32"
     if problem.is_depthwise:
         wide = math.prod(problem.kernel) > WIDE
         share = OF_WIDE[problem.layout] if wide else DEPTHWISE[half]

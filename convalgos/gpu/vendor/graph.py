@@ -23,7 +23,13 @@ CALLS = {  # direction -> method of the graph, and what it calls the two arrays
     "backward_data": ("conv_dgrad", "loss", "filter"),
     "backward_weights": ("conv_wgrad", "image", "loss"),
 }
-KINDS = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}  # dtype -> cuDNN's name
+KINDS = {  # dtype -> cuDNN's name
+    "float32": "FLOAT",
+    "float16": "HALF",
+    "bfloat16": "BFLOAT16",
+    "int8": "INT8",
+    "int32": "INT32",
+}
 
 
 class Epilogue(NamedTuple):
@@ -87,14 +93,15 @@ def describe(front: Any, problem: ConvProblem, epilogue: Epilogue = PLAIN, **whe
 
     Args:
         front: the module `cudnn`.
-        epilogue: forward only.
+        epilogue: forward only, and none of integers, of which the result is their sums.
         where: `handle` of the device that it is for; or `device_property`, which plans without a device.
 
     Raises:
         Exception: one of the front end's, where it refuses the graph.
     """
     last = problem.layout == "channels_last"
-    kind, wide = getattr(front.data_type, KINDS[problem.dtype]), front.data_type.FLOAT
+    sums = "int32" if problem.sums_integers else "float32"
+    kind, wide = (getattr(front.data_type, KINDS[dtype]) for dtype in (problem.dtype, sums))
     graph = front.pygraph(io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, **where)
 
     def array(name: str, uid: int, shape: tuple[int, ...]) -> Any:
@@ -118,7 +125,7 @@ def describe(front: Any, problem: ConvProblem, epilogue: Epilogue = PLAIN, **whe
     result.set_output(True)
     result.set_dim(dims)
     result.set_stride(strides)
-    result.set_data_type(kind)
+    result.set_data_type(wide if problem.sums_integers else kind)
     graph.validate()
     return graph
 

@@ -146,12 +146,13 @@ def _forward(
 ) -> str | None:
     xp, dtype = device.xp, numpy_dtype(problem.dtype)
     plan, activation = reference_algorithm().serve(few), "relu" if relu else None
+    of_y = numpy_dtype(problem.y_dtype)
     x, w = (numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2]))
     added = numbers(device, (problem.K,), dtype, 2)
 
     def answers() -> tuple[np.ndarray, np.ndarray]:
         """Outputs of the first and the last image, by the kernel and by the reference."""
-        y = _unwritten(xp, problem, dtype)
+        y = _unwritten(xp, problem, of_y)
         run(x, w, added, y)
         right = plan(_outer(xp, x), w, bias=added if bias else None, activation=activation)
         return _host(xp, _outer(xp, y)), _host(xp, right)
@@ -201,8 +202,13 @@ def _gradient(
 
 
 def numbers(device: Device, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Any:
-    """An array of the device with normal random numbers, made at the speed of a copy."""
-    values = np.random.default_rng(seed).standard_normal(PERIOD, np.float32).astype(dtype)
+    """An array of the device with normal random numbers, or any integers, made at the speed of a copy."""
+    rng = np.random.default_rng(seed)
+    if dtype.kind == "i":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        values = rng.integers(low, high, PERIOD, dtype, endpoint=True)
+    else:
+        values = rng.standard_normal(PERIOD, np.float32).astype(dtype)
     size, xp = math.prod(shape), device.xp
     bits = xp.asarray(values.view(f"u{dtype.itemsize}"))  # which every library can repeat
     return xp.tile(bits, -(-size // PERIOD))[:size].view(dtype).reshape(shape)
@@ -223,8 +229,10 @@ def _outer(xp: Any, array: Any) -> Any:
 
 
 def _host(xp: Any, array: Any) -> np.ndarray:
-    """On the host, at least in float32."""
+    """On the host, at least in float32; integers, whose differences may not fit, in float64."""
     found: np.ndarray = array if xp is np else xp.asnumpy(array)
+    if found.dtype.kind == "i":
+        return found.astype(np.float64)
     return found.astype(np.float32) if found.dtype.itemsize == 2 else found
 
 
