@@ -14,7 +14,7 @@ ITEM_BYTES = {"float64": 8, "int8": 1, "uint8": 1}  # that are computed in; of a
 
 
 def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
-    """(factory, what it is given) of all that is pooled in some dtypes; bfloat16 and int8 stand for all of their size."""
+    """(factory, what it is given) of all that is pooled; bfloat16 and int8 stand for types of their size."""
     wanted = {
         *dtypes,
         *(("float16",) if "bfloat16" in dtypes else ()),
