@@ -64,9 +64,7 @@ def search(
         if len(family) == 1 or per_output:
             wait(family, forms)
             continue
-        least = family[0].least_of_all(forms[-1], machine)
-        if len(forms) > 1:
-            least = min(least, family[0].least_of_all(forms[0], machine))
+        least = min([family[0].least_of_all(form, machine) for form in forms])
         if least < math.inf:
             heappush(queue, (least, next(turns), FAMILY, (family, forms)))
 
