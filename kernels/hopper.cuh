@@ -7,6 +7,7 @@
 // barrier.cluster, stmatrix, wgmma and setmaxnreg.
 #pragma once
 #include "cluster.cuh"
+#include "eight_bits.cuh"
 
 __device__ inline unsigned shared_address(const void* at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -202,19 +203,37 @@ __device__ inline void order_products() { asm volatile("wgmma.fence.sync.aligned
 // Closes a group of the products started since the group before.
 __device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+__device__ inline void unread_before(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+__device__ inline void unread_before(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
+
 // Until at most LEFT groups are under way. Sums may be read when none is.
-template <int LEFT, int SLICES, int COUNT>
-__device__ inline void wait_for_products(float (&sums)[SLICES][COUNT]) {
+template <int LEFT, int SLICES, int COUNT, typename T>
+__device__ inline void wait_for_products(T (&sums)[SLICES][COUNT]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
     if (LEFT == 0) {  // the compiler reads none before
 #pragma unroll
-        for (int i = 0; i < SLICES * COUNT; i++) asm volatile("" : "+f"(sums[i / COUNT][i % COUNT])::"memory");
+        for (int i = 0; i < SLICES * COUNT; i++) unread_before(sums[i / COUNT][i % COUNT]);
     }
 }
 
-// start_product(sums, a, b, adds, type): sums (64, N) = a (64, k) * b (N, k), plus the sums themselves if `adds`; k
-// is 32 bytes of elements, N twice the number of a thread's sums. a and b describe rows of k in shared memory. Of
-// lane l of warp w, sums[4 j + 2 i + e] is row 16 w + l / 4 + 8 i and column 8 j + l % 4 * 2 + e.
+using u8_t = unsigned char;
+
+struct e4m3_t {
+    unsigned char bits;
+};
+
+struct e5m2_t {
+    unsigned char bits;
+};
+
+// The types of a and b in a product.
+template <typename A, typename B>
+struct Factors {};
+
+// start_product(sums, a, b, adds, factors): sums (64, N) = a (64, k) * b (N, k), plus the sums themselves if `adds`;
+// k is 32 bytes of elements, N twice the number of a thread's sums. a and b describe rows of k in shared memory. Of
+// lane l of warp w, sums[4 j + 2 i + e] is row 16 w + l / 4 + 8 i and column 8 j + l % 4 * 2 + e. Integers are summed
+// in int32, where they wrap, all else in float32; sums of 8-bit floats keep 13 explicit bits of the significand.
 #define TEN(D) "%" #D "0, %" #D "1, %" #D "2, %" #D "3, %" #D "4, %" #D "5, %" #D "6, %" #D "7, %" #D "8, %" #D "9, "
 #define ONES "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 #define NAMES_32 ONES TEN(1) TEN(2) "%30, %31"
@@ -223,31 +242,40 @@ __device__ inline void wait_for_products(float (&sums)[SLICES][COUNT]) {
 #define NAMES_128                                                                                        \
     ONES TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, "    \
     "%122, %123, %124, %125, %126, %127"
-#define SUMS_8(I)                                                                                        \
-    "+f"(sums[I]), "+f"(sums[I + 1]), "+f"(sums[I + 2]), "+f"(sums[I + 3]), "+f"(sums[I + 4]),            \
-        "+f"(sums[I + 5]), "+f"(sums[I + 6]), "+f"(sums[I + 7])
-#define SUMS_32(I) SUMS_8(I), SUMS_8(I + 8), SUMS_8(I + 16), SUMS_8(I + 24)
-#define SUMS_64(I) SUMS_32(I), SUMS_32(I + 32)
-#define SUMS_96(I) SUMS_64(I), SUMS_32(I + 64)
-#define SUMS_128(I) SUMS_64(I), SUMS_64(I + 64)
-#define PRODUCT(TYPE, COUNT, N, A, B, ADDS, SHAPE, MAJORS)                                                   \
-    __device__ inline void start_product(float (&sums)[COUNT], unsigned long long a, unsigned long long b,   \
-                                         bool adds, TYPE) {                                                  \
+#define SUMS_8(R, I)                                                                                     \
+    R(sums[I]), R(sums[I + 1]), R(sums[I + 2]), R(sums[I + 3]), R(sums[I + 4]), R(sums[I + 5]),           \
+        R(sums[I + 6]), R(sums[I + 7])
+#define SUMS_32(R, I) SUMS_8(R, I), SUMS_8(R, I + 8), SUMS_8(R, I + 16), SUMS_8(R, I + 24)
+#define SUMS_64(R, I) SUMS_32(R, I), SUMS_32(R, I + 32)
+#define SUMS_96(R, I) SUMS_64(R, I), SUMS_32(R, I + 64)
+#define SUMS_128(R, I) SUMS_64(R, I), SUMS_64(R, I + 64)
+#define PRODUCT(SUM, R, A_T, B_T, COUNT, N, A, B, ADDS, SHAPE, SIGNS)                                           \
+    __device__ inline void start_product(SUM (&sums)[COUNT], unsigned long long a, unsigned long long b,     \
+                                         bool adds, Factors<A_T, B_T>) {                                     \
         asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                 \
                      "wgmma.mma_async.sync.aligned.m64n" N SHAPE " {" NAMES_##COUNT "}, " A ", " B           \
-                     ", adds, 1, 1" MAJORS ";\n}"                                                            \
-                     : SUMS_##COUNT(0)                                                                       \
+                     ", adds" SIGNS ";\n}"                                                                   \
+                     : SUMS_##COUNT(R, 0)                                                                    \
                      : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                         \
     }
-#define PRODUCTS(TYPE, SHAPE, MAJORS)                                    \
-    PRODUCT(TYPE, 32, "64", "%32", "%33", "%34", SHAPE, MAJORS)          \
-    PRODUCT(TYPE, 64, "128", "%64", "%65", "%66", SHAPE, MAJORS)         \
-    PRODUCT(TYPE, 96, "192", "%96", "%97", "%98", SHAPE, MAJORS)         \
-    PRODUCT(TYPE, 128, "256", "%128", "%129", "%130", SHAPE, MAJORS)
+#define PRODUCTS(SUM, R, A_T, B_T, SHAPE, SIGNS)                                \
+    PRODUCT(SUM, R, A_T, B_T, 32, "64", "%32", "%33", "%34", SHAPE, SIGNS)         \
+    PRODUCT(SUM, R, A_T, B_T, 64, "128", "%64", "%65", "%66", SHAPE, SIGNS)        \
+    PRODUCT(SUM, R, A_T, B_T, 96, "192", "%96", "%97", "%98", SHAPE, SIGNS)        \
+    PRODUCT(SUM, R, A_T, B_T, 128, "256", "%128", "%129", "%130", SHAPE, SIGNS)
 
-PRODUCTS(float16_t, "k16.f32.f16.f16", ", 0, 0")
-PRODUCTS(bfloat16_t, "k16.f32.bf16.bf16", ", 0, 0")
-PRODUCTS(float, "k8.f32.tf32.tf32", "")
+// Those of 16 bits alone could be read the other way round, turned: the last two operands. Of 8 bits rows are of k.
+PRODUCTS(float, "+f", float16_t, float16_t, "k16.f32.f16.f16", ", 1, 1, 0, 0")
+PRODUCTS(float, "+f", bfloat16_t, bfloat16_t, "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
+PRODUCTS(float, "+f", float, float, "k8.f32.tf32.tf32", ", 1, 1")
+PRODUCTS(float, "+f", e4m3_t, e4m3_t, "k32.f32.e4m3.e4m3", ", 1, 1")
+PRODUCTS(float, "+f", e4m3_t, e5m2_t, "k32.f32.e4m3.e5m2", ", 1, 1")
+PRODUCTS(float, "+f", e5m2_t, e4m3_t, "k32.f32.e5m2.e4m3", ", 1, 1")
+PRODUCTS(float, "+f", e5m2_t, e5m2_t, "k32.f32.e5m2.e5m2", ", 1, 1")
+PRODUCTS(int, "+r", s8_t, s8_t, "k32.s32.s8.s8", "")
+PRODUCTS(int, "+r", s8_t, u8_t, "k32.s32.s8.u8", "")
+PRODUCTS(int, "+r", u8_t, s8_t, "k32.s32.u8.s8", "")
+PRODUCTS(int, "+r", u8_t, u8_t, "k32.s32.u8.u8", "")
 #undef PRODUCTS
 #undef PRODUCT
 #undef SUMS_128

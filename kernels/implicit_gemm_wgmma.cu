@@ -1,4 +1,5 @@
-// Implicit GEMM for Hopper: wgmma over shared memory that the copy engine fills, float16, bfloat16 and TF32.
+// Implicit GEMM for Hopper: wgmma over shared memory that the copy engine fills; floats of 16 and 8 bits, TF32, and
+// 8-bit integers.
 //
 // A tile is ROWS x COLUMNS outputs of one group: pixels x filters channels last, filters x pixels channels first,
 // so that neighbouring columns are neighbours in y either way. One warpgroup copies, two multiply.
@@ -14,14 +15,30 @@
 //
 // Never run on hardware: only in an emulation of what NVIDIA documents.
 //
-// Macros: element_t, ROWS and COLUMNS of a tile, STAGES of the ring, BLOCKS that share a multiprocessor, PINGPONG,
-// CLUSTER (1 or 2 blocks), BULK.
+// Macros: element_t; QUANTIZED, of 8-bit integers; FLOAT8, of 8-bit floats, whose y alone has elements of element_t;
+// ROWS and COLUMNS of a tile, STAGES of the ring, BLOCKS that share a multiprocessor, PINGPONG, CLUSTER (1 or 2
+// blocks), BULK. Which of two types of 8 bits either factor has is known at run time.
 #include "hopper.cuh"
 #include "split_k.cuh"
 
+#ifdef QUANTIZED
+using x_t = element_t;
+using product_t = int;
+using first_t = s8_t;
+using second_t = u8_t;
+#elif defined(FLOAT8)
+using x_t = u8_t;  // its bits
+using product_t = float;
+using first_t = e4m3_t;
+using second_t = e5m2_t;
+#else
+using x_t = element_t;
+using product_t = float;
+#endif
+
 constexpr int ROW_BYTES = 128;
-constexpr int STEP = ROW_BYTES / sizeof(element_t);  // channels of a step
-constexpr int CHUNK = 16 / sizeof(element_t);        // elements of 16 bytes
+constexpr int STEP = ROW_BYTES / sizeof(x_t);        // channels of a step
+constexpr int CHUNK = 16 / sizeof(x_t);              // of them, 16 bytes
 constexpr int TEAMS = PINGPONG ? 2 : 1;              // that have a tile of their own, of two warpgroups in all
 constexpr int ROW_GROUPS = PINGPONG || ROWS == 64 ? 1 : 2;   // warpgroups along rows of a tile
 constexpr int WIDTH = COLUMNS * ROW_GROUPS * TEAMS / 2;      // columns of a warpgroup
@@ -38,6 +55,7 @@ constexpr int ALIGNED = 1024;                        // bytes after which the sw
 constexpr int COPYING = BLOCKS == 1 ? 40 : 24, MULTIPLYING = BLOCKS == 1 ? 232 : 104;
 
 #include "wgmma_output.cuh"
+#include "wgmma_packing.cuh"
 
 struct Params {
     small_t channels_last;    // of y, and whether rows are pixels
@@ -47,8 +65,9 @@ struct Params {
     small_t tiles;            // of all groups; in clusters, pairs of them
     small_t splits;           // of the sum
     small_t channel_steps;    // of a tap: of all terms that a product is the sum of
-    small_t x_steps;          // of one term
+    small_t x_steps;          // of x, which each term of the filter begins anew
     small_t steps;            // of the whole sum
+    small_t factors;          // of 8 bits: 2 where those of rows are of the second type, and 1 where columns are
     small_t group_channels;   // from one group to the next in what the tensor map shows
 };
 
@@ -87,9 +106,14 @@ struct Step {
         tap.d = at / p.kernel[2] / p.kernel[1] * p.dilation[0];
     }
 
-    // In x. Three terms are high x high, high x low, low x high, and low parts of x lie behind the high ones.
+    // In x. Of TF32 in three products, high and low parts of x are multiplied by high parts, then high by low ones.
     __device__ inline small_t place(const Params& params) const {
-        return channel_step < params.x_steps ? channel_step : channel_step - params.x_steps;
+        const small_t at = channel_step < params.x_steps ? channel_step : channel_step - params.x_steps;
+#ifdef QUANTIZED  // as many as three terms
+        return at < params.x_steps ? at : at - params.x_steps;
+#else
+        return at;
+#endif
     }
 
     __device__ inline void advance(const Conv& p, const Params& params) {
@@ -137,6 +161,36 @@ __device__ inline void free_stage(Barrier* empty) {
     }
 }
 
+// By a warpgroup: the products of a stage, in a group of their own.
+template <typename A, typename B>
+__device__ inline void start_step(product_t (&sums)[SLICES][SUMS], unsigned long long a, unsigned long long b,
+                                  bool adds) {
+    order_products();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < SLICES; i++)
+            start_product(sums[i], a + i * SLICE_A + 2 * k, b + 2 * k, adds || k > 0, Factors<A, B>());
+    close_products();
+}
+
+// The same by the types that the factors have.
+__device__ inline void multiply_step(product_t (&sums)[SLICES][SUMS], unsigned long long a, unsigned long long b,
+                                     bool adds, small_t factors) {
+#if defined(QUANTIZED) || defined(FLOAT8)
+    if (factors == 0)
+        start_step<first_t, first_t>(sums, a, b, adds);
+    else if (factors == 1)
+        start_step<first_t, second_t>(sums, a, b, adds);
+    else if (factors == 2)
+        start_step<second_t, first_t>(sums, a, b, adds);
+    else
+        start_step<second_t, second_t>(sums, a, b, adds);
+#else
+    start_step<element_t, element_t>(sums, a, b, adds);
+#endif
+}
+
 #if CLUSTER > 1
 #define CLUSTERED IN_CLUSTERS(CLUSTER)
 #else
@@ -147,7 +201,7 @@ __device__ inline void free_stage(Barrier* empty) {
 // y, or where the sum is split parts (splits, ...) in y's layout, which take neither bias nor ReLU.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) CLUSTERED
 multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restrict__ w,
-         const element_t* __restrict__ bias, element_t* __restrict__ y, float* __restrict__ parts, const Conv p,
+         const bias_t* __restrict__ bias, output_t* __restrict__ y, sum_t* __restrict__ parts, const conv_t p,
          const Params params) {
     unsigned char* const bytes = static_cast<unsigned char*>(dynamic_shared());
     unsigned char* const ring = bytes + (0u - shared_address(bytes)) % ALIGNED;  // (STAGES, STAGE_BYTES)
@@ -216,7 +270,7 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
         const small_t group_row = group % ROW_GROUPS * SLICES * 64;
         const small_t group_column = PINGPONG ? 0 : group / ROW_GROUPS * WIDTH;
         unsigned char* const staged = staging + warp * STAGED_BYTES;
-        float sums[SLICES][SUMS];
+        product_t sums[SLICES][SUMS];
         small_t count = 0;  // of tiles so far, of which each team has every TEAMS-th
         for (small_t index = first_work; index < all_work; index += further, count++) {
             const Work work = work_of(index, p, params);
@@ -225,28 +279,36 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
                 continue;
             }
             if constexpr (TEAMS > 1) wait_for_turn(turns + team, (count / TEAMS & 1) ^ (team == 0));
-            small_t last = at.stage;
+#ifdef FLOAT8
+#pragma unroll
+            for (int i = 0; i < SLICES * SUMS; i++) sums[i / SUMS][i % SUMS] = 0;
+#endif
+            [[maybe_unused]] small_t last = at.stage;
             for (small_t step = work.begin; step < work.end; step++) {
                 wait_for(full + at.stage, at.parity);
                 const unsigned stage = shared_address(ring + at.stage * STAGE_BYTES);
                 const unsigned long long a = rows_at(stage + group_row * ROW_BYTES);
                 const unsigned long long b = rows_at(stage + A_BYTES + group_column * ROW_BYTES);
-                order_products();
+#ifdef FLOAT8  // tensor cores sum these in fewer bits than float32 has: the sums of steps are added up here
+                product_t of_step[SLICES][SUMS];
+                multiply_step(of_step, a, b, false, params.factors);
+                wait_for_products<0>(of_step);
+                free_stage(empty + at.stage);
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-#pragma unroll
-                    for (int i = 0; i < SLICES; i++)
-                        start_product(sums[i], a + i * SLICE_A + 2 * k, b + 2 * k, step > work.begin || k > 0,
-                                      element_t());
-                close_products();
+                for (int i = 0; i < SLICES * SUMS; i++) sums[i / SUMS][i % SUMS] += of_step[i / SUMS][i % SUMS];
+#else
+                multiply_step(sums, a, b, step > work.begin, params.factors);
                 wait_for_products<1>(sums);
                 if (step > work.begin) free_stage(empty + last);
                 last = at.stage;
+#endif
                 at.advance();
             }
             if (TEAMS > 1 && tid % 32 == 0) give_turn(turns + 1 - team);  // its products queue up behind these
+#ifndef FLOAT8
             wait_for_products<0>(sums);
             free_stage(empty + last);
+#endif
 
             Output out;
             const small_t first_pixel = work.pixel_tile * pixel_count, first_filter = work.filter_tile * filter_count;
@@ -258,10 +320,16 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
             out.line = params.channels_last ? filters : out_pixels;
             out.group_filters = work.group * filters;
             out.channels_last = params.channels_last;
-            float* const part = params.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
-            float* const rows = reinterpret_cast<float*>(staged);
+            sum_t* const part = params.splits > 1 ? parts + index_t(work.split) * p.images * p.y_image : nullptr;
+            sum_t* const rows = reinterpret_cast<sum_t*>(staged);
 #pragma unroll
             for (int i = 0; i < SLICES; i++) {
+#ifdef QUANTIZED
+                if (out.line % 4 == 0)
+                    write_integers<4>(sums[i], rows, out, part, y, bias, p);
+                else
+                    write_integers<1>(sums[i], rows, out, part, y, bias, p);
+#else
                 if (part && (BULK || out.line % 4 == 0))
                     write_sums<4>(sums[i], rows, out, part, nullptr, p, 0);
                 else if (part)
@@ -270,7 +338,8 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
 #if BULK
                     store_sums(sums[i], staged, out, y, bias, p);
 #else
-                    write_lines<CHUNK>(sums[i], rows, out, y, bias, p, p.relu);
+                    write_lines<16 / sizeof(element_t)>(sums[i], rows, out, y, bias, p, p.relu);
+#endif
 #endif
                 out.row += 64;
             }
@@ -282,73 +351,8 @@ multiply(const __grid_constant__ TensorMap pixels, const unsigned char* __restri
     if constexpr (CLUSTER > 1) meet_cluster();  // the other block arrives at this one's barriers to the end
 }
 
-// --- x as the copy engine can read it ---------------------------------------------------------------
-
-constexpr int PACKED_PIXELS = 64, PACKERS = 256;  // of a block: pixels of STEP channels, and threads
-
-struct Packing {
-    small_t pixel_tiles, channel_tiles;  // of an image and a group
-    small_t padded;                      // channels of a group in the result
-    small_t parts;                       // of x there: x itself, or TF32's high part, then what it leaves
-};
-
-// packed (images, pixels, groups, parts, padded channels): x with whole 16 bytes of channels, zeros beyond a
-// group's.
-extern "C" __global__ void __launch_bounds__(PACKERS)
-pack(const element_t* __restrict__ x, element_t* __restrict__ packed, const Conv p, const Packing packing) {
-    __shared__ element_t tile[STEP][PACKED_PIXELS + 1];
-    const small_t tid = threadIdx.x, pixels = p.size[0] * p.size[1] * p.size[2], channels = p.channels / p.groups;
-    const small_t pixel = blockIdx.x % packing.pixel_tiles * PACKED_PIXELS;
-    const small_t channel_tile = blockIdx.x / packing.pixel_tiles % packing.channel_tiles;
-    const small_t group = blockIdx.x / packing.pixel_tiles / packing.channel_tiles % p.groups;
-    const small_t image = blockIdx.x / packing.pixel_tiles / packing.channel_tiles / p.groups;
-    const small_t channel = channel_tile * STEP;
-    const element_t* from = x + image * p.x_image + index_t(group * channels) * p.x_channel;
-    if (p.x_pixel == 1 && pixels % CHUNK == 0) {  // whole vectors of pixels
-        constexpr int LINE = PACKED_PIXELS / CHUNK;
-        for (small_t i = tid; i < STEP * LINE; i += PACKERS) {
-            const small_t c = i / LINE, at = i % LINE * CHUNK;
-            Pack<element_t, CHUNK> values = {};
-            if (channel + c < channels && pixel + at < pixels)
-                values = load_pack<CHUNK>(from + index_t(channel + c) * p.x_channel + pixel + at);
-#pragma unroll
-            for (int e = 0; e < CHUNK; e++) tile[c][at + e] = values.v[e];
-        }
-    } else {
-        const bool along_pixels = p.x_pixel == 1;  // neighbouring threads read neighbours
-        for (small_t i = tid; i < STEP * PACKED_PIXELS; i += PACKERS) {
-            const small_t c = along_pixels ? i / PACKED_PIXELS : i % STEP;
-            const small_t at = along_pixels ? i % PACKED_PIXELS : i / STEP;
-            const bool in = channel + c < channels && pixel + at < pixels;
-            tile[c][at] = in ? from[index_t(channel + c) * p.x_channel + index_t(pixel + at) * p.x_pixel] : element_t();
-        }
-    }
-    __syncthreads();
-    constexpr int PIECES = STEP / CHUNK;
-    for (small_t i = tid; i < PACKED_PIXELS * PIECES; i += PACKERS) {
-        const small_t at = i / PIECES, c = i % PIECES * CHUNK;
-        if (pixel + at >= pixels || channel + c >= packing.padded) continue;
-        Pack<element_t, CHUNK> values;
-#pragma unroll
-        for (int e = 0; e < CHUNK; e++) values.v[e] = tile[c + e][at];
-        const index_t row = (index_t(image) * pixels + pixel + at) * p.groups + group;
-        element_t* to = packed + row * packing.parts * packing.padded;
-        if (packing.parts == 2) {
-            Pack<element_t, CHUNK> rest;
-#pragma unroll
-            for (int e = 0; e < CHUNK; e++) {
-                const float high = __uint_as_float(round_tf32(widen(values.v[e])));
-                rest.v[e] = narrow<element_t>(widen(values.v[e]) - high);
-                values.v[e] = narrow<element_t>(high);
-            }
-            store_pack<CHUNK>(to + packing.padded + channel + c, rest);
-        }
-        store_pack<CHUNK>(to + channel + c, values);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(256)
-reduce(const sum_t* __restrict__ parts, const element_t* __restrict__ bias, element_t* __restrict__ y, const Conv p,
+reduce(const sum_t* __restrict__ parts, const bias_t* __restrict__ bias, output_t* __restrict__ y, const conv_t p,
        const small_t count) {
     reduce_parts(parts, bias, y, p, count);
 }

@@ -37,24 +37,24 @@ __device__ inline void copy_x(void* to, const element_t* from, bool there, const
 }
 #endif
 
+// What is added to the sums of a filter; like them it wraps.
+__device__ inline unsigned shift_of(const int* bias, small_t filter, const QuantizedConv& p) {
+    return unsigned(p.offset[filter]) + (bias ? unsigned(bias[filter]) : 0u);
+}
+
 // The 32 or the lower 8 bits that y gets of a sum.
-__device__ inline int output_bits(int sum, const int* bias, small_t filter, const QuantizedConv& p) {
-    const unsigned moved = unsigned(sum) + unsigned(p.offset[filter]) + (bias ? unsigned(bias[filter]) : 0u);
-    const int whole = moved;
+__device__ inline int output_bits(int sum, unsigned shift, float multiplier, const QuantizedConv& p) {
+    const int whole = unsigned(sum) + shift;
     if (p.output == 0) return p.relu && whole < 0 ? 0 : whole;
-    const float scaled = multiplied(float(whole), p.multiplier[filter]);
+    const float scaled = multiplied(float(whole), multiplier);
     if (p.output == 1) return __float_as_uint(p.relu ? activated(scaled) : scaled);
     const float v = added(scaled, p.before);
     return nearest(v < p.low ? p.low : v > p.high ? p.high : v) + p.after;
 }
 
-// COUNT neighbouring outputs from an element of y on, of one filter or, with STEP 1, of as many from it on.
-template <int COUNT, int STEP>
-__device__ inline void store_outputs(void* y, index_t at, const int (&sums)[COUNT], const int* bias, small_t filter,
-                                     const QuantizedConv& p) {
-    Pack<int, COUNT> whole;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) whole.v[i] = output_bits(sums[i], bias, filter + i * STEP, p);
+// COUNT neighbours from an element of y on, of what `output_bits` gives.
+template <int COUNT>
+__device__ inline void store_bits(void* y, index_t at, const Pack<int, COUNT>& whole, const QuantizedConv& p) {
     if (p.output < 2) {
         store_pack<COUNT>(static_cast<int*>(y) + at, whole);
     } else {
@@ -63,6 +63,19 @@ __device__ inline void store_outputs(void* y, index_t at, const int (&sums)[COUN
         for (int i = 0; i < COUNT; i++) low.v[i] = whole.v[i];
         store_pack<COUNT>(static_cast<element_t*>(y) + at, low);
     }
+}
+
+// COUNT neighbouring outputs from an element of y on, of one filter or, with STEP 1, of as many from it on.
+template <int COUNT, int STEP>
+__device__ inline void store_outputs(void* y, index_t at, const int (&sums)[COUNT], const int* bias, small_t filter,
+                                     const QuantizedConv& p) {
+    Pack<int, COUNT> whole;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const small_t of = filter + i * STEP;
+        whole.v[i] = output_bits(sums[i], shift_of(bias, of, p), p.multiplier[of], p);
+    }
+    store_bits<COUNT>(y, at, whole, p);
 }
 #else
 using conv_t = Conv;

@@ -27,6 +27,20 @@ __device__ inline void store_run(T* to, const float (&v)[RUN]) {
     }
 }
 
+// Brings BLOCK columns of a warp's sums into rows of shared memory, plus what is added to them by rows.
+template <typename T>
+__device__ inline void stage_block(const T (&sums)[SUMS], T* staged, int block, const T (&of_rows)[2]) {
+    const small_t lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < BLOCK / 4; i++) {  // rows 8 apart, then columns 8 apart
+        const small_t at = block * BLOCK / 2 + i * 2;
+        const Pack<T, 2> pair = {sums[at] + of_rows[i % 2], sums[at + 1] + of_rows[i % 2]};
+        store_pack<2>(staged + (lane / 4 + i % 2 * 8) * PITCH + lane % 4 * 2 + i / 2 * 8, pair);
+    }
+    __syncwarp();
+}
+
 // Writes a warp's sums to y or to a part of the sum, RUN neighbouring columns at a time.
 template <int RUN, typename T>
 __device__ inline void write_sums(const float (&sums)[SUMS], float* staged, const Output& out, T* to,
@@ -57,14 +71,7 @@ __device__ inline void write_sums(const float (&sums)[SUMS], float* staged, cons
     for (int block = 0; block < WIDTH / BLOCK; block++) {
         const Pack<element_t, RUN> of_columns = ahead;
         ahead = bias_of_columns(column + BLOCK);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < BLOCK / 4; i++) {  // rows 8 apart, then columns 8 apart
-            const small_t at = block * BLOCK / 2 + i * 2;
-            const Pack<float, 2> pair = {sums[at] + of_rows[i % 2], sums[at + 1] + of_rows[i % 2]};
-            store_pack<2>(staged + (lane / 4 + i % 2 * 8) * PITCH + lane % 4 * 2 + i / 2 * 8, pair);
-        }
-        __syncwarp();
+        stage_block(sums, staged, block, of_rows);
         if (column < out.columns_end) {
 #pragma unroll(RUN * sizeof(T) < 8 ? 1 : PASSES)
             for (int i = 0; i < PASSES; i++) {
@@ -162,6 +169,56 @@ __device__ inline void store_sums(const float (&sums)[SUMS], unsigned char* stag
             }
         }
         close_stores();
+    }
+}
+#endif
+
+#ifdef QUANTIZED
+// Writes a warp's sums of integers to a part of the sum, or what the output step makes of them to y, RUN neighbouring
+// columns at a time.
+template <int RUN>
+__device__ inline void write_integers(const int (&sums)[SUMS], int* staged, const Output& out, int* part, void* y,
+                                      const int* bias, const conv_t& p) {
+    constexpr int RUNS = BLOCK / RUN, ROWS_AT_ONCE = 32 / RUNS, PASSES = 16 / ROWS_AT_ONCE;
+    const small_t lane = threadIdx.x % 32, line = out.line;
+    const small_t run_column = lane % RUNS * RUN, run_row = lane / RUNS;
+    const index_t row_step = out.channels_last ? p.filters : line;
+    small_t column = out.column + run_column, in_line = column % line;
+    index_t first = out.group_filters * (out.channels_last ? 1 : row_step) + column / line * p.y_image;
+    const int nothing[2] = {};
+#pragma unroll
+    for (int block = 0; block < WIDTH / BLOCK; block++) {
+        stage_block(sums, staged, block, nothing);
+        if (column < out.columns_end) {
+            unsigned shift[RUN];  // of the filters, which are the columns or, all one, the row
+            float multiplier[RUN];
+            auto load_filters = [&](small_t filter, int step) {
+#pragma unroll
+                for (int e = 0; e < RUN; e++) {
+                    shift[e] = shift_of(bias, filter + e * step, p);
+                    multiplier[e] = p.multiplier[filter + e * step];
+                }
+            };
+            if (out.channels_last && !part) load_filters(out.group_filters + column, 1);
+#pragma unroll 1
+            for (int i = 0; i < PASSES; i++) {
+                const small_t row = out.row + run_row + i * ROWS_AT_ONCE;
+                if (row >= out.rows_end) break;
+                Pack<int, RUN> whole = load_pack<RUN>(staged + (row - out.row) * PITCH + run_column);
+                const index_t at = first + in_line + row * row_step;
+                if (part) {
+                    store_pack<RUN>(part + at, whole);
+                    continue;
+                }
+                if (!out.channels_last) load_filters(out.group_filters + row, 0);
+#pragma unroll
+                for (int e = 0; e < RUN; e++) whole.v[e] = output_bits(whole.v[e], shift[e], multiplier[e], p);
+                store_bits<RUN>(y, at, whole, p);
+            }
+        }
+        column += BLOCK;
+        in_line += BLOCK;
+        if (in_line >= line) first += in_line / line * p.y_image, in_line %= line;
     }
 }
 #endif

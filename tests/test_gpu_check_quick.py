@@ -13,8 +13,8 @@ from gpu_check_stand_in import Simulated
 from test_gpu_check import needs_shim
 
 import convalgos as ca
-from convalgos.gpu import implicit_gemm_wgmma as wgmma
 from convalgos.gpu.device import tma, use
+from convalgos.gpu.gemm import wgmma_operands
 from convalgos.select import algorithms
 from convalgos.select.measure.backends import GpuBackend
 from convalgos.tools.gpu_check import checks, compiling, phases, probe, quick, reference_answers, summary
@@ -173,7 +173,7 @@ def test_where_wide_boxes_are_refused_channels_are_filled_up(layout):
         problem = ca.ConvProblem.parse(text).replace(dtype="float16", layout=layout)
         for device, channels in ((shim.ShimDevice(), problem.C), (Refusing(), 64)):
             with use(device):
-                assert wgmma.padded_channels(problem, 1, device.takes_wide_box()) == channels
+                assert wgmma_operands.padded_channels(problem, 1, device.takes_wide_box()) == channels
                 assert half.why_not(problem) is None
                 plan = half.plan(problem)
                 assert plan.workspace_bytes == half.workspace_bytes(problem)

@@ -20,7 +20,7 @@ from convalgos.gpu.device.tma import Im2colView, TensorMapCache
 from convalgos.gpu.gemm import wgmma_operands
 from convalgos.gpu.gemm.wgmma_forms import PLAIN
 from convalgos.gpu.implicit_gemm import ImplicitGemm
-from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
+from convalgos.gpu.implicit_gemm_wgmma import Wgmma
 
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 HALF, TF32, THREE = Wgmma("half"), Wgmma("tf32"), Wgmma("3xtf32")
@@ -61,7 +61,7 @@ def test_every_build_computes(algorithm):
             for tile, splits in product(PLAIN.tiles, (1, 2)):
                 if splits > wgmma.sum_steps(problem, algorithm.terms):
                     continue
-                plan = WgmmaPlan(problem, algorithm, tile, splits)
+                plan = algorithm.planned(problem, tile, splits)
                 launched.add(plan.launches[0].build)
                 check_rounded(algorithm, problem, plan, "integers" if algorithm is HALF else "reals")
     assert launched == set(algorithm.builds())
@@ -90,7 +90,7 @@ def test_a_block_computes_several_tiles(layout):
     problem = typed("n3 c40 h9 w11 k300 r3 s1 p1", "float16", layout)
     with use(shim.ShimDevice(replace(shim.H200, multiprocessors=2))):
         for tile, splits in product(PLAIN.tiles, (1, 3)):
-            plan = WgmmaPlan(problem, HALF, tile, splits)
+            plan = HALF.planned(problem, tile, splits)
             work = wgmma.wgmma_tiles(problem, tile) * splits
             (blocks,) = next(launch for launch in plan.launches if launch.name == "multiply").grid
             assert work > blocks
@@ -344,6 +344,6 @@ def test_the_stand_in_is_strict(monkeypatch, fault):
     shim.compiled.cache_clear()
     try:
         with use(shim.ShimDevice()), pytest.raises(AssertionError):
-            check_rounded(HALF, problem, WgmmaPlan(problem, HALF, PLAIN.tiles[4], 1), "integers")
+            check_rounded(HALF, problem, HALF.planned(problem, PLAIN.tiles[4], 1), "integers")
     finally:
         shim.compiled.cache_clear()

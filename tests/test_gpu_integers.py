@@ -13,8 +13,10 @@ from convalgos.core.quantization import Quantization
 from convalgos.gpu.device import use
 from convalgos.gpu.direct import INTEGER as INTEGER_TILES
 from convalgos.gpu.direct import Direct, DirectIntegers
+from convalgos.gpu.gemm import wgmma_plan
 from convalgos.gpu.gemm.mma import is_copied
 from convalgos.gpu.implicit_gemm import ImplicitGemm, ImplicitGemmIntegers
+from convalgos.gpu.implicit_gemm_wgmma import Wgmma
 from convalgos.gpu.launch import integer_plan
 from convalgos.gpu.launch.integer_plan import signed_terms, terms_needed
 from convalgos.select import algorithms, find_algorithm
@@ -27,6 +29,7 @@ INTEGER = [
 ]  # of cuDNN: test_gpu_cudnn.py
 each_algorithm = pytest.mark.parametrize("algorithm", INTEGER, ids=lambda a: a.id)
 DENSE = (
+    "n1 c160 h5 w6 k36 r3 s3 p1 groups2",  # channels of a group that end within a step of wgmma
     "n2 c16 h6 w5 k20 r3 s3 p1:0,2 stride2",
     "n1 c24 h5 w6 k69 r3 s3 p2 dilation2 groups3",
     "n2 c5 d3 h4 w5 k3 t2 r2 s3 p1 convolution",
@@ -84,6 +87,11 @@ def every_plan(algorithm, problem):
     """With all tiles, and sums that are split."""
     if isinstance(algorithm, Direct):
         return [DirectIntegers(problem, algorithm, tile) for tile in INTEGER_TILES]
+    if isinstance(algorithm, Wgmma):
+        splits = (1, 2 if wgmma_plan.sum_steps(problem, 1) > 1 else 1)
+        return [
+            algorithm.planned(problem, *how) for how in zip(algorithm.form.tiles, splits * 2, strict=True)
+        ]
     if isinstance(algorithm, ImplicitGemm):
         tiles = algorithm.tiles(problem.layout, is_copied(problem, problem.w_shape[1]))
         splits = (1, 2 if problem.gemm_k > 128 else 1)
@@ -114,6 +122,8 @@ def test_every_build_is_exact(algorithm):
 def test_sums_wrap(algorithm):
     """As ONNX's do, with the bias: 2^31 is not what int32 holds."""
     problem = ConvProblem((1, 4, 4), (4, 1, 4), groups=4, dtype="int8")
+    if algorithm.why_not(problem):
+        problem = problem.replace(x_shape=(1, 1, 4), groups=1)
     x, w = np.full(problem.x_shape, -128, np.int8), np.full(problem.w_shape, -128, np.int8)
     bias = np.full(4, 2**31 - 4 * 2**14, np.int32)
     assert (algorithm.serve(problem)(x, w, bias=bias) == -(2**31)).all()
@@ -191,9 +201,13 @@ def test_filters_beyond_eight_bits_are_sums():
 def test_integers_go_to_their_fastest_units():
     dense = ConvProblem.parse("n8 c256 h28 w28 k256 r3 s3 p1 channels_last int8")
     thin = ConvProblem.parse("n8 c256 h28 w28 k256 r3 s3 p1 groups256 int8")
-    with use(shim.RecordingDevice(shim.A100)):
-        for problem, first in ((dense, "gpu.implicit_gemm.int8"), (thin, "gpu.depthwise.dp4a")):
-            costs = {a.cost(problem, shim.A100): a.id for a in INTEGER if not a.why_not(problem)}
+    for figures, problem, first in (
+        (shim.A100, dense, "gpu.implicit_gemm.int8"),
+        (shim.H200, dense, "gpu.implicit_gemm.wgmma_int8"),
+        (shim.A100, thin, "gpu.depthwise.dp4a"),
+    ):
+        with use(shim.RecordingDevice(figures)):
+            costs = {a.cost(problem, figures): a.id for a in INTEGER if not a.why_not(problem)}
             assert costs[min(costs)] == first
     assert shim.A100.tensor_peak("int8") == 2 * shim.A100.tensor_peak("float16")
 

@@ -14,10 +14,11 @@ from test_gpu_implicit_gemm_wgmma import AWKWARD, HALF, LAYOUTS, TF32, THREE, ty
 
 import convalgos as ca
 from convalgos.gpu import implicit_gemm_wgmma as wgmma
-from convalgos.gpu.compile.module import Build, source_text
+from convalgos.gpu.compile.module import ELEMENTS, Build, source_text
 from convalgos.gpu.device import use
 from convalgos.gpu.gemm.wgmma_forms import PLAIN, RACED, WgmmaForm, WgmmaTile
-from convalgos.gpu.implicit_gemm_wgmma import Wgmma, WgmmaPlan
+from convalgos.gpu.gemm.wgmma_plan import band, wgmma_build
+from convalgos.gpu.implicit_gemm_wgmma import Wgmma
 from convalgos.select import choose, devices
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import IDS
@@ -42,7 +43,7 @@ def aligned(monkeypatch):
 def test_every_build_computes(form, base):
     """On two multiprocessors: odd sizes, groups, all dimensions, both layouts; split sums in turn."""
     algorithm, turn, launched = replace(base, form=form), 0, set()
-    builds = {wgmma.wgmma_build(base.dtypes[0], tile, form) for tile in form.tiles}
+    builds = {wgmma_build({"element_t": ELEMENTS[base.dtypes[0]]}, tile, form) for tile in form.tiles}
     shim.ShimDevice().compile(builds)
     with use(shim.ShimDevice(FEW)):
         for line, layout in product(AWKWARD, LAYOUTS):
@@ -52,7 +53,7 @@ def test_every_build_computes(form, base):
                 continue
             for tile in form.tiles:
                 turn += 1
-                plan = WgmmaPlan(problem, algorithm, tile, 1 + (turn + turn // 4) % 2)
+                plan = algorithm.planned(problem, tile, 1 + (turn + turn // 4) % 2)
                 launched |= {launch.build for launch in plan.launches}
                 check_rounded(algorithm, problem, plan, "integers" if base is HALF else "reals")
     assert launched == builds
@@ -67,7 +68,7 @@ def test_blocks_and_teams_go_on_to_further_tiles(form, layout):
     algorithm = replace(HALF, form=form)
     with use(shim.ShimDevice(FEW)):
         for splits in (1, 3):
-            plan = WgmmaPlan(problem, algorithm, form.tiles[0], splits)
+            plan = algorithm.planned(problem, form.tiles[0], splits)
             work = wgmma.wgmma_tiles(problem, form.tiles[0], form.cluster) * splits
             (blocks,) = next(launch for launch in plan.launches if launch.name == "multiply").grid
             assert blocks == 2 and work >= 4
@@ -84,7 +85,7 @@ def test_lines_of_any_number_of_pixels(form, size):
         algorithm = replace(base, form=form)
         with use(shim.ShimDevice(FEW)):
             if size == "h4 w4" or not form.bulk:
-                check_rounded(algorithm, problem, WgmmaPlan(problem, algorithm, form.tiles[0], 1), "integers")
+                check_rounded(algorithm, problem, algorithm.planned(problem, form.tiles[0], 1), "integers")
 
 
 @needs_shim
@@ -95,10 +96,10 @@ def test_bands_of_filters_are_all_computed(layout):
     problem = typed("n9 c24 h9 w10 k900 r2 s1", "float16", layout)
     algorithm, small = replace(HALF, form=form), replace(FEW, l2_bytes=400 << 10)
     filter_tiles = -(-900 // form.tiles[1].filters(problem))
-    assert 1 < wgmma.band(problem, form.tiles[1], 1, small) < filter_tiles
-    assert wgmma.band(problem, form.tiles[1], 1, FEW) == filter_tiles
+    assert 1 < band(problem, form.tiles[1], 1, small) < filter_tiles
+    assert band(problem, form.tiles[1], 1, FEW) == filter_tiles
     with use(shim.ShimDevice(small)):
-        check_rounded(algorithm, problem, WgmmaPlan(problem, algorithm, form.tiles[1], 1), "integers")
+        check_rounded(algorithm, problem, algorithm.planned(problem, form.tiles[1], 1), "integers")
 
 
 @needs_shim
@@ -155,7 +156,7 @@ def test_filters_that_stay_in_l2_are_one_band():
     ):
         problem = typed(line, "float16")
         filter_tiles = problem.K // 256
-        assert -(-filter_tiles // wgmma.band(problem, tile, 1, shim.H200)) == bands, line
+        assert -(-filter_tiles // band(problem, tile, 1, shim.H200)) == bands, line
 
 
 # --- what must not pass ------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ BROKEN: dict[str, tuple[tuple[Wgmma, WgmmaForm, WgmmaTile], str, str]] = {
 def check_kernel(base: Wgmma, form: WgmmaForm, tile: WgmmaTile) -> None:
     algorithm, problem = replace(base, form=form), typed("n3 c72 h9 w11 k72 r3 s1 p1", base.dtypes[0])
     with use(shim.ShimDevice(FEW)):
-        check_rounded(algorithm, problem, WgmmaPlan(problem, algorithm, tile, 1), "integers")
+        check_rounded(algorithm, problem, algorithm.planned(problem, tile, 1), "integers")
 
 
 @needs_shim

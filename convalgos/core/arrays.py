@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
+from convalgos.core.element_types import FLOAT8_DTYPES, OF_ML_DTYPES, ml_dtype
 
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
 NO_DLPACK = (TypeError, ValueError, RuntimeError, BufferError)  # of dtypes that it has not, as bfloat16
@@ -153,8 +153,19 @@ def writable_view(name: str, array: Any) -> np.ndarray:
     return as_numpy(name, array)
 
 
+def float8_bits(given: Any, view: Any, dtype: np.dtype) -> Any:
+    """The bits of 8-bit floats, as uint8; None where the array is of neither.
+
+    Args:
+        given: an array of any kind.
+        view: the same as a NumPy or CuPy array; CuPy, which has not these types, holds them as uint8.
+    """
+    found = facts("array", given).dtype if is_tensor(given) else view.dtype
+    return view.view(np.uint8) if found in (dtype, np.dtype(np.uint8)) else None
+
+
 def as_cupy(name: str, array: Any) -> Any:
-    """A CuPy array over the memory of an array on a GPU.
+    """A CuPy array over the memory of an array on a GPU; of 8-bit floats, which CuPy has not, uint8.
 
     What its library has still to do on it is ordered before what CuPy's current stream does from now on.
 
@@ -177,9 +188,12 @@ def as_cupy(name: str, array: Any) -> Any:
     index = array.get_device()
     if torch_stream(array) == cupy.cuda.get_current_stream(index).ptr:  # nothing to be ordered: a bare view
         shape, strides, dtype = facts(name, array)
+        dtype = np.dtype(np.uint8) if dtype.name in FLOAT8_DTYPES else dtype
         memory = cupy.cuda.UnownedMemory(array.data_ptr(), array.nbytes, array, index)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
     tensor = array.detach()
+    if str(tensor.dtype).removeprefix("torch.") in FLOAT8_DTYPES:
+        return cupy.from_dlpack(tensor.view(sys.modules["torch"].uint8))
     if tensor.dtype == sys.modules["torch"].bfloat16:  # which CuPy does not take through DLPack
         return cupy.from_dlpack(tensor.view(sys.modules["torch"].int16)).view(ml_dtype("bfloat16"))
     return cupy.from_dlpack(tensor)

@@ -12,11 +12,11 @@ extern "C" int cuTensorMapEncodeIm2col(void* map, int type, unsigned rank, void*
                                        unsigned pixels, const unsigned* steps, int interleave, int swizzle,
                                        int promotion, int fill) {
     enum { FINE, INVALID_VALUE };
-    enum { UINT16 = 1, TFLOAT32 = 11 };  // of CUtensorMapDataType
+    enum { UINT8, UINT16, TFLOAT32 = 11 };  // of CUtensorMapDataType
     constexpr int MOST_CORNER[] = {1 << 15, 1 << 7, 1 << 4};
     if (std::uintptr_t(map) % 64 || std::uintptr_t(address) % 16) return INVALID_VALUE;
-    if ((type != UINT16 && type != TFLOAT32) || rank < 3 || rank > 5) return INVALID_VALUE;
-    const int space = int(rank) - 2, item_bytes = type == TFLOAT32 ? 4 : 2;
+    if ((type != UINT8 && type != UINT16 && type != TFLOAT32) || rank < 3 || rank > 5) return INVALID_VALUE;
+    const int space = int(rank) - 2, item_bytes = type == TFLOAT32 ? 4 : type + 1;
     for (unsigned i = 0; i < rank; i++)
         if (sizes[i] < 1 || sizes[i] > 1ull << 32 || steps[i] < 1 || steps[i] > 8) return INVALID_VALUE;
     for (unsigned i = 0; i + 1 < rank; i++)

@@ -6,10 +6,24 @@
 // changes before they were waited for. What a kernel must not do at all stops it with a reason (`shim::refuse`).
 #pragma once
 #include "cluster.cuh"
+#include "eight_bits.cuh"
 #include <deque>
 #include <map>
 
 #define __grid_constant__
+
+using u8_t = unsigned char;
+
+struct e4m3_t {
+    unsigned char bits;
+};
+
+struct e5m2_t {
+    unsigned char bits;
+};
+
+template <typename A, typename B>
+struct Factors {};
 
 struct Barrier {
     unsigned long long state;
@@ -240,21 +254,25 @@ static const bool looked_after = (look_after(), true);
 
 // --- products -------------------------------------------------------------------------------------
 
-constexpr int MOST_COLUMNS = 256;
+constexpr int MOST_COLUMNS = 256, MOST_DEPTH = 32;
+
+enum Adding { IN_FLOAT32, IN_13_BITS, IN_INT32 };
+using Decode = void (*)(std::uint64_t matrix, int row, float* to);  // a row of k elements
 
 struct Product {
-    float* sums;
+    void* sums;
     std::uint64_t a, b;
     bool adds;
     int columns;
-    void (*decode)(std::uint64_t matrix, int row, float* to);  // a row of k elements
-    int depth;                                                 // k
+    Decode decode_a, decode_b;
+    int depth;  // k
+    Adding adding;
 };
 
 struct Sums {  // of a thread, while products are under way
-    float* seen;
+    void* seen;
     int count;
-    float hidden[MOST_COLUMNS / 2];
+    unsigned hidden[MOST_COLUMNS / 2];
 };
 
 struct Products {  // of a thread
@@ -270,7 +288,7 @@ static Products products[MOST_THREADS];
 struct Shared {
     std::uint64_t a = 0, b = 0, version = ~0ull;
     int columns = 0, block = 0;
-    void (*decode)(std::uint64_t, int, float*) = nullptr;
+    Decode decode_a = nullptr, decode_b = nullptr;
     float all[64][MOST_COLUMNS];
 };
 
@@ -286,21 +304,69 @@ inline unsigned row_address(std::uint64_t matrix, int row) {
 }
 
 template <typename T>
+float number(T item) {
+    return widen(item);
+}
+
+inline float number(u8_t item) { return item; }
+
+// A sign, bits of an exponent, and others of a fraction; WHOLE: the largest exponents are of numbers, too.
+template <int FRACTION, bool WHOLE>
+float short_float(unsigned bits) {
+    constexpr int EXPONENT = 7 - FRACTION, BIAS = (1 << (EXPONENT - 1)) - 1, TOP = (1 << EXPONENT) - 1;
+    const int exponent = bits >> FRACTION & TOP, fraction = bits & ((1 << FRACTION) - 1);
+    const float sign = bits >> 7 ? -1.f : 1.f;
+    if (WHOLE ? (bits & 0x7f) == 0x7f : exponent == TOP && fraction) return NAN;
+    if (!WHOLE && exponent == TOP) return sign * INFINITY;
+    if (exponent == 0) return sign * std::ldexp(float(fraction), 1 - BIAS - FRACTION);
+    return sign * std::ldexp(float((1 << FRACTION) + fraction), exponent - BIAS - FRACTION);
+}
+
+inline float number(e4m3_t item) { return short_float<3, true>(item.bits); }
+inline float number(e5m2_t item) { return short_float<2, false>(item.bits); }
+
+template <typename T>
 void decode_row(std::uint64_t matrix, int row, float* to) {
     const unsigned from = row_address(matrix, row);
     for (int piece = 0; piece < 2; piece++) {
         T items[16 / sizeof(T)];
         std::memcpy(items, at_address(swizzled(from + piece * 16), 16), 16);
         for (T item : items) {
-            float v = widen(item);
+            float v = number(item);
             if (sizeof(T) == 4) v = __uint_as_float(__float_as_uint(v) & 0xffffe000u);  // the rest is not looked at
             *to++ = v;
         }
     }
 }
 
-__attribute__((optimize("O3"))) inline void multiply_all(Shared& to, const float (&a)[64][16],
-                                                         const float (&b)[16][MOST_COLUMNS], int depth) {
+// v without what lies below 13 bits after the first one.
+inline float cut(float v) { return __uint_as_float(__float_as_uint(v) & ~1023u); }
+
+// Of 8-bit floats: products are cut off 13 bits below the largest one's first bit, and added as integers.
+__attribute__((optimize("O3"))) inline void multiply_in_13_bits(Shared& to, const float (&a)[64][MOST_DEPTH],
+                                                                const float (&b)[MOST_DEPTH][MOST_COLUMNS]) {
+    for (int row = 0; row < 64; row++) {
+        static float largest[MOST_COLUMNS], plain[MOST_COLUMNS];
+        static int sums[MOST_COLUMNS];
+        for (int j = 0; j < to.columns; j++) largest[j] = plain[j] = sums[j] = 0;
+        for (int k = 0; k < MOST_DEPTH; k++)
+            for (int j = 0; j < to.columns; j++) {
+                const float v = a[row][k] * b[k][j];
+                plain[j] += v;
+                largest[j] = std::max(largest[j], std::abs(v));
+            }
+        static float units[MOST_COLUMNS];  // 1 over the least unit, which is a power of 2
+        for (int j = 0; j < to.columns; j++)
+            units[j] = 0x1p13f / __uint_as_float(std::max(__float_as_uint(largest[j]), 1u << 23) & 0x7f800000u);
+        for (int k = 0; k < MOST_DEPTH; k++)
+            for (int j = 0; j < to.columns; j++) sums[j] += int(a[row][k] * b[k][j] * units[j]);
+        for (int j = 0; j < to.columns; j++)
+            to.all[row][j] = std::isfinite(plain[j]) ? cut(sums[j] / units[j]) : plain[j];
+    }
+}
+
+__attribute__((optimize("O3"))) inline void multiply_all(Shared& to, const float (&a)[64][MOST_DEPTH],
+                                                         const float (&b)[MOST_DEPTH][MOST_COLUMNS], int depth) {
     for (int row = 0; row < 64; row++) {
         float* sums = to.all[row];
         for (int j = 0; j < to.columns; j++) sums[j] = 0;
@@ -312,24 +378,29 @@ __attribute__((optimize("O3"))) inline void multiply_all(Shared& to, const float
 inline const Shared& result_of(const Product& product) {
     for (const Shared& known : computed)
         if (known.version == shared_version && known.a == product.a && known.b == product.b &&
-            known.columns == product.columns && known.decode == product.decode && known.block == rank)
+            known.columns == product.columns && known.decode_a == product.decode_a &&
+            known.decode_b == product.decode_b && known.block == rank)
             return known;
     Shared& fresh = computed[next_computed++ % 8];
-    fresh.a = product.a, fresh.b = product.b, fresh.columns = product.columns, fresh.decode = product.decode;
+    fresh.a = product.a, fresh.b = product.b, fresh.columns = product.columns;
+    fresh.decode_a = product.decode_a, fresh.decode_b = product.decode_b;
     fresh.version = shared_version, fresh.block = rank;
-    static float a[64][16], b[16][MOST_COLUMNS];
-    for (int row = 0; row < 64; row++) product.decode(product.a, row, a[row]);
+    static float a[64][MOST_DEPTH], b[MOST_DEPTH][MOST_COLUMNS];
+    for (int row = 0; row < 64; row++) product.decode_a(product.a, row, a[row]);
     for (int column = 0; column < product.columns; column++) {
-        float of_column[16];
-        product.decode(product.b, column, of_column);
+        float of_column[MOST_DEPTH];
+        product.decode_b(product.b, column, of_column);
         for (int k = 0; k < product.depth; k++) b[k][column] = of_column[k];
     }
-    multiply_all(fresh, a, b, product.depth);
+    if (product.adding == IN_13_BITS)
+        multiply_in_13_bits(fresh, a, b);
+    else
+        multiply_all(fresh, a, b, product.depth);
     return fresh;
 }
 
 // The sums as they will be, of an array that shows NaN from now on.
-inline float* hidden_sums(Products& mine, float* seen, int count) {
+inline void* hidden_sums(Products& mine, void* seen, int count) {
     for (Sums& known : mine.sums)
         if (known.seen == seen) return known.hidden;
     mine.sums.push_back({seen, count});
@@ -343,17 +414,24 @@ inline void finish(const Product& product) {
     const Shared& result = result_of(product);
     for (int i = 0; i < product.columns / 2; i++) {
         const float v = result.all[row + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
-        product.sums[i] = product.adds ? product.sums[i] + v : v;
+        if (product.adding == IN_INT32) {
+            unsigned& sum = static_cast<unsigned*>(product.sums)[i];  // wraps
+            sum = unsigned(int(v)) + (product.adds ? sum : 0);
+        } else {
+            float& sum = static_cast<float*>(product.sums)[i];
+            sum = product.adds ? sum + v : v;
+            if (product.adding == IN_13_BITS) sum = cut(sum);
+        }
     }
 }
 
-template <typename T>
-void start_product(float* sums, int columns, std::uint64_t a, std::uint64_t b, bool adds) {
+template <typename A, typename B>
+void start_product(void* sums, int columns, std::uint64_t a, std::uint64_t b, bool adds, Adding adding) {
     Products& mine = products[current];
     if (!mine.ordered) refuse("a product starts before order_products");
     if (takes_turns[rank] && !has_turn[current / WARP]) refuse("a product starts out of turn");
-    float* hidden = hidden_sums(mine, sums, columns / 2);
-    mine.open.push_back({hidden, a, b, adds, columns, decode_row<T>, int(32 / sizeof(T))});
+    void* hidden = hidden_sums(mine, sums, columns / 2);
+    mine.open.push_back({hidden, a, b, adds, columns, decode_row<A>, decode_row<B>, int(32 / sizeof(A)), adding});
 }
 
 }  // namespace shim
@@ -508,8 +586,8 @@ inline void close_products() {
     mine.open.clear();
 }
 
-template <int LEFT, int SLICES, int COUNT>
-void wait_for_products(float (&sums)[SLICES][COUNT]) {
+template <int LEFT, int SLICES, int COUNT, typename T>
+void wait_for_products(T (&sums)[SLICES][COUNT]) {
     __syncwarp();
     shim::Products& mine = shim::products[shim::current];
     while (mine.closed.size() > LEFT) {
@@ -528,8 +606,14 @@ void wait_for_products(float (&sums)[SLICES][COUNT]) {
     __syncwarp();  // the products of all lanes end at once
 }
 
-template <int COUNT, typename T>
-void start_product(float (&sums)[COUNT], unsigned long long a, unsigned long long b, bool adds, T) {
+template <int COUNT, typename A, typename B>
+void start_product(float (&sums)[COUNT], unsigned long long a, unsigned long long b, bool adds, Factors<A, B>) {
     static_assert(COUNT == 32 || COUNT == 64 || COUNT == 96 || COUNT == 128, "as kernels/hopper.cuh");
-    shim::start_product<T>(sums, 2 * COUNT, a, b, adds);
+    shim::start_product<A, B>(sums, 2 * COUNT, a, b, adds, sizeof(A) == 1 ? shim::IN_13_BITS : shim::IN_FLOAT32);
+}
+
+template <int COUNT, typename A, typename B>
+void start_product(int (&sums)[COUNT], unsigned long long a, unsigned long long b, bool adds, Factors<A, B>) {
+    static_assert(COUNT == 32 || COUNT == 64 || COUNT == 96 || COUNT == 128, "as kernels/hopper.cuh");
+    shim::start_product<A, B>(sums, 2 * COUNT, a, b, adds, shim::IN_INT32);
 }

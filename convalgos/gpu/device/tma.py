@@ -39,7 +39,7 @@ CACHED_MAPS = 256  # maps of a plan
 ANYWHERE = 1 << 20  # an address, of a map that is not used
 
 # Of the driver's enumerations.
-UINT16, TFLOAT32 = 1, 11
+MAP_TYPES = {1: 0, 2: 1, 4: 11}  # by bytes: UINT8, UINT16, TFLOAT32
 NO_INTERLEAVE, SWIZZLE_128_BYTES, PROMOTE_TO_256_BYTES, ZEROS_OUTSIDE = 0, 3, 3, 0
 
 
@@ -50,7 +50,7 @@ class Im2colView:
     A copy holds `pixels` rows of `channels`, in 128 bytes each.
     """
 
-    itemsize: int  # 4: float32, rounded to TF32 on the way; 2: any, as they are
+    itemsize: int  # 4: float32, rounded to TF32 on the way; 2 and 1: any, as they are
     sizes: tuple[int, ...]  # channels, W, H, D, images
     lower: tuple[int, ...]  # W, H, D: where the first output's first tap lies,
     upper: tuple[int, ...]  # and the last one's, counted from the last input
@@ -114,7 +114,7 @@ def encode(view: Im2colView, address: int, driver: str | None = None) -> np.ndar
     rank, space = len(view.sizes), len(view.steps)
     status = _encoder(driver or DRIVER)(
         record.ctypes.data,
-        TFLOAT32 if view.itemsize == 4 else UINT16,
+        MAP_TYPES[view.itemsize],
         rank,
         address,
         (ctypes.c_uint64 * rank)(*view.sizes),

@@ -71,8 +71,12 @@ PLAIN = WgmmaForm(
         WgmmaTile(64, 256, 5, 1),
     ),
 )
-SQUARE = WgmmaTile(128, 128, 6, 1)
-WIDE, TALL = PLAIN.tiles[:2]
+WIDE, TALL, _, SQUARE, SMALL, _ = PLAIN.tiles
+# Of 8 bits. Those of floats have two sums for each output of a thread: of a step, and of all before.
+FORMS = {
+    "int8": WgmmaForm("", (WIDE, TALL, SQUARE, SMALL)),
+    "float8": WgmmaForm("", (SQUARE, SMALL)),
+}
 RACED = (
     WgmmaForm("pingpong", (SQUARE, WgmmaTile(64, 256, 5, 1)), pingpong=True),
     WgmmaForm("cluster", (WIDE, TALL), cluster=2),

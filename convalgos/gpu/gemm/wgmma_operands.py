@@ -58,9 +58,12 @@ def x_parts(terms: int) -> int:
 
 
 def packed_bytes(problem: ConvProblem, terms: int, wide: bool = True) -> int:
-    """Of the packed x, filled up so that what follows is aligned; none where x is read as it is."""
-    if not is_packed(problem, terms, wide):
-        return 0
+    """Of the packed x; none where x is read as it is."""
+    return copied_bytes(problem, terms, wide) if is_packed(problem, terms, wide) else 0
+
+
+def copied_bytes(problem: ConvProblem, terms: int, wide: bool = True) -> int:
+    """Of a packed x, filled up so that what follows is aligned."""
     pixels = problem.N * math.prod(problem.spatial)
     row = x_parts(terms) * problem.groups * padded_channels(problem, terms, wide)
     return ceil_div(pixels * row * problem.itemsize, ALIGNED) * ALIGNED

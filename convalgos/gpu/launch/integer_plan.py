@@ -1,7 +1,7 @@
 """Plans of 8-bit integers on a GPU: filters in signed terms, and zero points and scales for kernels.
 
-Kernels multiply int8 alone. Of unsigned x they flip the highest bit, which takes 128 from every element and
-from its zero point. A filter less its zero points need not fit 8 bits: it is then the sum of two or three
+Most kernels multiply int8 alone. Of unsigned x they flip the highest bit, which takes 128 from every element
+and from its zero point. A filter less its zero points need not fit 8 bits: it is then the sum of two or three
 terms that do, over which the kernels sum up as over further taps. So w's zero points cost nothing where they
 are 0, or 128 of unsigned elements.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class QuantizedFilter:
 class IntegerSumsPlan(GpuPlan):
     """A plan whose kernels sum up in int32 and end with the output step. Filters are `QuantizedFilter`s."""
 
+    flips: ClassVar[bool] = True  # the highest bit of unsigned x, for kernels that multiply int8 alone
+
+    @property
+    def _flipped(self) -> bool:
+        return self.flips and self.problem.dtype == "uint8"
+
     def record(self, w: QuantizedFilter, activation: Any, problem: ConvProblem | None = None) -> Any:
         """What kernels take by value.
 
@@ -66,7 +72,7 @@ class IntegerSumsPlan(GpuPlan):
             relu=activation is not None,
             **{name: self._address(getattr(w, name)) for name in POINTERS},
             filler=(int(given.x_zero_point) & 0xFF) * 0x01010101,
-            flip=0x80808080 if self.problem.dtype == "uint8" else 0,
+            flip=0x80808080 if self._flipped else 0,
             output=OUTPUTS[self.problem.y_dtype],
             **limits,
         )
@@ -113,7 +119,7 @@ class IntegerGpuPlan(IntegerSumsPlan):
         if zero_point.any():
             wide = wide - table(np.array(zero_point)).reshape(-1, *(1,) * (w.ndim - 1))
         of_w = wide.reshape(p.K, -1).sum(1, dtype=np.int64)
-        x_zero_point = int(quantization.x_zero_point) - 128 * (p.dtype == "uint8")
+        x_zero_point = int(quantization.x_zero_point) - 128 * self._flipped
         step = quantization.output(p, None)
         multiplier = np.ones(p.K, np.float32) if step is None else step.multiplier
         terms = signed_terms(self.device.xp, wide, terms_needed(p.w_dtype, zero_point))

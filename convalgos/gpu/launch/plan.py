@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.arrays import empty_like
+from convalgos.core.arrays import empty_like, float8_bits
+from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.epilogue import RELU, Activation, ActivationLike, activation_of
 from convalgos.core.errors import Unsupported
 from convalgos.core.plan import Plan, flipped
@@ -223,10 +224,13 @@ class GpuPlan(Plan):
         return self.device.xp.ascontiguousarray(turned)
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
-        array = self.device.as_array(name, array)
+        given, array = array, self.device.as_array(name, array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
-        if array.dtype != (dtype := self._dtypes[name]):
+        dtype = self._dtypes[name]
+        if dtype.name in FLOAT8_DTYPES and (bits := float8_bits(given, array, dtype)) is not None:
+            return bits
+        if array.dtype != dtype:
             raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {dtype}")
         return array
 

@@ -179,15 +179,16 @@ def repeating_arrays(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     They repeat after a prime number of elements, so that no two rows, channels or images are the same; the
     second are scaled for results of order 1. Zeros of the filter are those of `random_arrays`.
     """
-    dtype, scale = numpy_dtype(problem.dtype), 1 / math.sqrt(max(1, problem.reduction))
+    scale = 1 / math.sqrt(max(1, problem.reduction))
+    dtypes = [numpy_dtype(problem.dtype_of(name)) for name in problem.arrays[:2]]
     first, second, _ = problem.array_shapes
     if problem.sums_integers:
         few_x, few_w = (min(PERIOD, math.prod(shape)) for shape in (first, second))
         rng = np.random.default_rng(0)
         x, w = _integers((few_x,), problem.dtype, rng), _integers((few_w,), problem.w_dtype, rng)
         return np.resize(x, first), with_zeros(problem, np.resize(w, second))
-    w = repeating_normal(second, 1, dtype, scale)
-    return repeating_normal(first, 0, dtype), with_zeros(problem, w)
+    w = repeating_normal(second, 1, dtypes[1], scale)
+    return repeating_normal(first, 0, dtypes[0]), with_zeros(problem, w)
 
 
 def with_zeros(problem: ConvProblem, second: np.ndarray) -> np.ndarray:

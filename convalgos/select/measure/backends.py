@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.interference import Meter, Samples
 from convalgos.gpu import device as gpu
 
@@ -111,7 +112,8 @@ class GpuBackend(Backend):
 
     def put(self, array: np.ndarray) -> Any:
         with self._device.active():
-            return self._device.xp.asarray(array)
+            in_bits = array.dtype.name in FLOAT8_DTYPES  # which CuPy has not
+            return self._device.xp.asarray(array.view(np.uint8) if in_bits else array)
 
     def get(self, array: Any) -> np.ndarray:
         xp = self._device.xp

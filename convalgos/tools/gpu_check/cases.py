@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import Any, TypeVar
 
-from convalgos.core.element_types import BINARY, INTEGERS
+from convalgos.core.element_types import BINARY, FLOAT8_DTYPES, INTEGERS, OF_ML_DTYPES
 from convalgos.core.errors import missing
 from convalgos.core.problem import DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.tools.bench.suites import Layer
@@ -22,13 +22,14 @@ TYPES: dict[str, dict[str, Any]] = {  # what each is called in the report
     "float64": {"dtype": "float64"},
     "int8": {"dtype": "int8"},
     "uint8": {"dtype": "uint8", "w_dtype": "int8", "y_dtype": "uint8"},
+    "float8_e4m3fn": {"dtype": "float8_e4m3fn", "y_dtype": "float16"},
+    "float8_e5m2": {"dtype": "float8_e5m2", "w_dtype": "float8_e4m3fn", "y_dtype": "bfloat16"},
     "binary": {"dtype": BINARY},
     "float16 2:4": {"dtype": "float16", "density": 0.5, "pattern": "2:4"},
     "bfloat16 2:4": {"dtype": "bfloat16", "density": 0.5, "pattern": "2:4"},
 }
 SPARSE = tuple(name for name, kind in TYPES.items() if "pattern" in kind)
-EXACT = (*INTEGERS, BINARY)  # types that are multiplied exactly
-FORWARD = (*EXACT, *SPARSE)  # of which gradients are none, or those of others
+FORWARD = (*INTEGERS, BINARY, *FLOAT8_DTYPES, *SPARSE)  # of which gradients are none, or those of others
 FOUR = 4  # input channels of a group, of whose multiples sparse types are
 AWKWARD = (
     "n1 c1 h1 w1 k1 r1 s1",
@@ -109,12 +110,12 @@ class Case:
 
 
 def types(names: Iterable[str]) -> list[str]:
-    """Those that NumPy has here: bfloat16 comes from a package of its own."""
-    return [name for name in names if not name.startswith("bfloat16") or not missing("ml_dtypes")]
+    """Those that NumPy has here: some come from a package of their own."""
+    return [name for name in names if name.split()[0] not in OF_ML_DTYPES or not missing("ml_dtypes")]
 
 
 def types_facing(direction: str) -> list[str]:
-    """Those of a direction: integers and signs have no gradients, those of sparse filters are like any."""
+    """Those of a direction: of one byte there are no gradients, those of sparse filters are like any."""
     return [name for name in types(TYPES) if direction == DIRECTIONS[0] or name not in FORWARD]
 
 
@@ -145,7 +146,9 @@ def by_importance(layers: Iterable[Layer]) -> list[Case]:
     ))  # fmt: skip
     thin = _some(every, is_depthwise, first, ("bfloat16",)), _some(every, is_depthwise, last, ("float16",))
     whole = tuple(
-        _some(every, kind, layout, ("int8",)) for kind in (is_dense, is_depthwise) for layout in LAYOUTS
+        _some(every, kind, layout, names)
+        for kind, names in ((is_dense, ("int8", "float8_e4m3fn")), (is_depthwise, ("int8",)))
+        for layout in LAYOUTS
     )
     signs = tuple(_some(every, is_dense, layout, (BINARY,)) for layout in LAYOUTS)
     others = in_turn((*whole, *signs, *thin, *rest))

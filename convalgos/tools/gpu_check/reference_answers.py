@@ -57,11 +57,12 @@ class Truth:
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The arrays of floats; those that are multiplied, logical."""
         p = self.problem
-        dtype, scale = numpy_dtype(p.dtype), 1 / math.sqrt(max(1, p.reduction))
+        scale = 1 / math.sqrt(max(1, p.reduction))
+        dtypes = [numpy_dtype(p.dtype_of(name)) for name in p.arrays]
         first, second, _ = p.array_shapes
-        self.first = repeating_normal(first, rng, dtype, period=LONG_PERIOD)
-        self.second = with_zeros(p, repeating_normal(second, rng, dtype, scale, LONG_PERIOD))
-        self.bias = repeating_normal((p.bias_size,), rng, dtype, period=LONG_PERIOD)
+        self.first = repeating_normal(first, rng, dtypes[0], period=LONG_PERIOD)
+        self.second = with_zeros(p, repeating_normal(second, rng, dtypes[1], scale, LONG_PERIOD))
+        self.bias = repeating_normal((p.bias_size,), rng, dtypes[2], period=LONG_PERIOD)
         return p.logical(0, self.first), p.logical(1, self.second)
 
     def _draw_integers(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

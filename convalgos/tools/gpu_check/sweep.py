@@ -30,6 +30,7 @@ from convalgos.gpu.cudnn import Cudnn
 from convalgos.gpu.device import Device, GpuMachine, measured
 from convalgos.gpu.direct import Direct
 from convalgos.gpu.gemm.wgmma_forms import PLAIN, WgmmaTile
+from convalgos.gpu.gemm.wgmma_plan import sum_steps
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.launch.split_k import splits_of
 from convalgos.gpu.spectral import block_fft, transposed_io
@@ -175,7 +176,7 @@ def _tiles(machine: GpuMachine) -> Iterator[SweepPoint]:
         algorithm = wgmma.Wgmma("half" if problem.itemsize == 2 else "tf32")
         if not algorithm.capability <= machine.capability < algorithm.until:
             continue
-        allowed = splits_of(wgmma.sum_steps(problem, algorithm.terms))
+        allowed = splits_of(sum_steps(problem, algorithm.terms))
         for tile in PLAIN.tiles:
             if algorithm.form.shared_bytes(tile) <= machine.block_shared_bytes:
                 trials = [_product(algorithm, problem, tile, splits) for splits in allowed]
@@ -186,9 +187,7 @@ def _product(algorithm: wgmma.Wgmma, problem: ConvProblem, tile: WgmmaTile, spli
     def predicted(machine: GpuMachine) -> float:
         return algorithm.seconds(problem, tile, splits, machine) + machine.launch
 
-    return SweepPoint(
-        problem, algorithm.id, lambda: wgmma.WgmmaPlan(problem, algorithm, tile, splits), predicted
-    )
+    return SweepPoint(problem, algorithm.id, lambda: algorithm.planned(problem, tile, splits), predicted)
 
 
 def _vendor(machine: GpuMachine) -> Iterator[SweepPoint]:
