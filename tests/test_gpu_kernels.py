@@ -99,6 +99,7 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
         layer.replace(
             layout=layout, dtype="float32" if how == "tf32" else how, direction=algorithm.directions[0],
             compute_dtype="tf32" if how == "tf32" else None,
+            **({"density": 0.5, "pattern": "2:4"} if algorithm.skips_zeros else {}),
         )
         for i, (layout, how) in enumerate(forms) for layer in layers[(i + i // 6) % 2 :: 2]
         if how not in ("int8", "binary") or algorithm.directions[0] == "forward"
