@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.vectors.simd import Value, Vec, emitter
+from convalgos.cpu.vectors.simd import LINE, Value, Vec, emitter
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
 # than 8 run out of address registers even where vector registers are left.
@@ -44,7 +44,7 @@ def conv_tile(
     w: (taps, VECTORS*lanes); y: rows of VECTORS*lanes, y_stride apart; rows, offsets: int64 tables. For
     each tap one vector from `ahead` on, which may be any address, is prefetched into L2, and with
     PREFETCH_TAPS the row of x that is read so many taps later into L1: `offsets` goes on for those (see
-    `padded_for_prefetch`).
+    `padded_for_prefetch`). So is the line behind the last row into L2, where the next rows are neighbours.
     """
     base, later = v.pointer(x), v.pointer(ahead)
     inputs = [v.at(base, v.table64(rows, i)) for i in range(ROWS)]
@@ -53,6 +53,7 @@ def conv_tile(
         v.prefetch(later, v.imul(t, v.lanes))
         if PREFETCH_TAPS:
             v.prefetch(v.at(inputs[0], v.table64(offsets, v.iadd(t, PREFETCH_TAPS))), near=True)
+            v.prefetch(v.at(inputs[-1], v.iadd(v.table64(offsets, t), LINE // v.size)))
         return v.table64(offsets, t)
 
     _tile(v, VECTORS, ACCUMULATE, inputs, offset, w, taps, y, y_stride)
