@@ -50,6 +50,7 @@ ONE_BLOCK = 16  # outputs, which are not cut
 # Calibrated on Zen 5 with AVX-512.
 TABLED = 1.08  # times the sums of `panels`, where pixels are found through a table; convbench, on a Xeon too
 STRIDED = 1.3  # and of a 1x1 layer with a stride, which takes a part of each line of x
+ASKED_FOR = 0.4  # of what is shown, of neighbours whose lines are asked for; Xeon (Granite Rapids)
 SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hide
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -204,12 +205,11 @@ class Neighbours:
     def seconds(self, problem: ConvProblem, machine: Machine) -> float:
         cycles = packing(problem)[0]
         sums = max(packed_blocking.seconds(cycles, problem, machine), panels.filter_seconds(problem, machine))
-        within = problem.x_bytes + problem.y_bytes <= machine.threads * machine.l2_bytes
-        return CALL + machine.launch + sums + _memory(problem, machine) * (0.5 if within else 1.0)
+        return CALL + machine.launch + sums + ASKED_FOR * _memory(problem, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
-        return CALL + machine.launch + 0.9 * sums + 0.5 * memory
+        return CALL + machine.launch + 0.9 * sums + ASKED_FOR * memory
 
     def scratch_bytes(self, problem: ConvProblem) -> int:
         cut = packing(problem)[1] or direct_blocking(problem)

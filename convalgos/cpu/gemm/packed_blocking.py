@@ -31,7 +31,7 @@ BLOCK = 1000.0  # and a block to begin and end
 ROUNDING = 1 + 1e-9  # times that differ by more do so however they were rounded
 IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `panels.crowding`,
 TORN = 1.25  # where channels begin within lines and x does not stay in L2,
-DISTANT = 1.12  # and where x is so many times L2
+DISTANT = 1.06  # and where x is so many times L2
 FAR_X = 4
 
 
