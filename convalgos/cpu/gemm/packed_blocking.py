@@ -101,7 +101,7 @@ def packed_cut(p: ConvProblem, threads: int, limit: float = math.inf) -> tuple[f
             if image % lanes == 0:  # a block begins with a line of y
                 pixels = -(-pixels // lanes) * lanes
             tiles = -(-pixels // most)
-            rows = max(most * 2 // 3 + 1, -(-pixels // tiles))
+            rows = max(most * 3 // 4 + 1, -(-pixels // tiles))
             # of an item: a part of the filters for a block
             share = -(-needed // parts) / needed  # of the vectors of filters
             blocks = -(-image // pixels)

@@ -181,7 +181,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     packed = {
         (v - narrow, rows)
         for v, most in microkernel.PACKED_TILES[wide].items()
-        for rows in range(most * 2 // 3 + 1, most + 1)
+        for rows in range(most * 3 // 4 + 1, most + 1)
         for narrow in (0, 1)
     }
     for vectors, rows in sorted(packed):
