@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import convalgos as ca
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime import array_calls
 
@@ -53,6 +54,17 @@ def test_laid_arrays_take_it():
     assert quick(frozen(X), y, frozen(BIAS), True) is y
     assert np.array_equal(y, np.maximum(EXPECTED + BIAS[:, None, None], 0))
     assert quick(X, y) is y and np.array_equal(y, EXPECTED)  # no bias is left of the run before
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_bias_of_16_bits_is_widened(dtype):
+    problem = ca.ConvProblem.parse(f"n1 c5 h6 w7 k5 r3 s3 p1 groups5 {dtype}")
+    plan = ca.plan(problem, algorithm="cpu.depthwise.channels")
+    x, w = (np.zeros(s, numpy_dtype(dtype)) for s in problem.array_shapes[:2])
+    bias = np.array([1.5, -np.inf, np.nan, 2.0**-20, -3e-5]).astype(x.dtype)  # denormal in float16, too
+    y = np.empty(problem.y_shape, x.dtype)
+    assert plan._quick(x, plan.prepare(w).data, y, bias, False) is y
+    assert np.array_equal(y[0, :, 3, 3].astype("f4"), bias.astype("f4"), equal_nan=True)
 
 
 @pytest.mark.parametrize("odd", ODD)

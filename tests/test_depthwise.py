@@ -22,6 +22,7 @@ from convalgos.cpu.dwconv.row_tables import RowTables
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
+from convalgos.select.registry import facing
 
 # The machine that the costs were calibrated on.
 MACHINE = Machine("AMD EPYC, Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4.6e10, 2.2e11, 1.5e-6)
@@ -100,6 +101,34 @@ def test_rows(text, dtype, kind):
 @pytest.mark.parametrize("text", lines(BOTH) + lines(GROUPED))
 def test_channels(text, layout, dtype, kind):
     check_if_groups_fit(ConvProblem.parse(text).replace(layout=layout, dtype=dtype), kind)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c35 h13 w21 k35 r3 s3 p1 stride2 groups35 bfloat16",
+        "n2 c8 h9 w13 k8 r2 s3 p1 stride3,2 groups2 float16",
+        "n2 c4 h5 w70 k4 r1 s1 stride2 groups4 bfloat16",  # phases that no tap reaches
+    ],
+)
+def test_strided_gradients_of_16_bits_interleave_them(text, layout):
+    problem = ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
+    check(facing(Channels(), "backward_data"), problem)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c2 h9 w25 k2 r3 s3 p1 groups2",  # less than a line
+        "n1 c2 h12 w119 k2 r5 s5 p2 groups2",
+        "n1 c2 h12 w57 k2 r7 s7 p3:0,1:4 stride2 groups2",
+        "n1 c2 h20 w32 k2 r3 s3 groups2",
+        "n1 c2 h12 w43 k2 r7 s7 p3 groups2",
+    ],
+)
+def test_rows_in_lines(text):
+    check(Rows(), ConvProblem.parse(f"{text} bfloat16"), "integers")
 
 
 def forget_cuts():
@@ -350,6 +379,9 @@ for text in (
         check(Channels(), ConvProblem.parse(text).replace(layout=layout), "integers")
 for text in ("n1 c24 h9 w10 k24 r3 s3 p1 groups6", "n1 c24 h9 w10 k24 r3 s3 p1 groups3 channels_last"):
     check(Channels(), ConvProblem.parse(text), "integers")
+for dtype in ("bfloat16", "float16"):  # bfloat16 is rounded by operations on integers there
+    check(Rows(), ConvProblem.parse(f"n1 c3 h7 w25 k3 r3 s3 p1 groups3 {dtype}"), "reals")
+    check(Channels(), ConvProblem.parse(f"n1 c19 h7 w9 k19 r3 s3 p1 groups19 {dtype} channels_last"), "reals")
 """
 
 

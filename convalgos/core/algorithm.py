@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from convalgos.core.element_types import DTYPES, INTEGERS, SHORT_FLOATS, default_compute
+from convalgos.core.element_types import DTYPES, HALF_DTYPES, INTEGERS, SHORT_FLOATS, default_compute
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
@@ -176,11 +176,17 @@ class Algorithm(ABC):
     def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
         """What may be computed in the place of a problem: the problem in a type that this computes, and
         after it one that is faster."""
-        if problem.dtype in SHORT_FLOATS and problem.dtype not in self.dtypes:
+        if problem.dtype in SHORT_FLOATS and not self.takes_halves(problem):
             problem = _widened(problem) if problem.compute_dtype == "float32" else problem
         if self.device != "cpu" or (reread := problem.reread) is problem:
             return (problem,)
         return problem, reread
+
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        """Whether 16-bit data are computed as they are; else in float32, where that is computed at all."""
+        if problem.y_dtype != problem.dtype and not self.widens and "float32" in self.dtypes:
+            return False
+        return problem.dtype in self.dtypes
 
     def serve(self, problem: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
         """`plan`, or `Unsupported` with the reason; data of 16 and 8 bits are converted where that is needed.
@@ -223,8 +229,12 @@ def error_of_sums(problem: ConvProblem) -> float:
     six of these, for the largest of 10^8 sums, are 1.2 sqrt(k) eps. The 4 leaves room for products that are
     rounded before they are added and for signs that agree, which few terms make likely: two products may err
     by 2 eps of their size, which is that of the sum, and not of what is left of it where they cancel. So
-    errors are relative to `cpu.reference.error_scale`. The 2 is for the bias, and for rounding y.
+    errors are relative to `cpu.reference.error_scale`. The 2 is for the bias, and for rounding y. Data of 16
+    bits are summed in float32, and rounded once more.
     """
+    if problem.dtype in HALF_DTYPES and problem.compute_dtype == "float32":
+        rounded = problem.eps if problem.y_dtype == problem.dtype else 0.0
+        return rounded + error_of_sums(_widened(problem))
     return problem.eps * (4 * math.sqrt(max(1, problem.reduction)) + 2) * room_for_few(problem)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -38,10 +39,13 @@ from convalgos.cpu.dwconv.channel_kernels import (
     filter_channel_blocks,
 )
 from convalgos.cpu.dwconv.channel_tables import band_tables, lane_filters
-from convalgos.cpu.layout import channel_vectors
+from convalgos.cpu.layout import channel_vectors, half_pixels
+from convalgos.cpu.runtime import half
+from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.halves import BRAIN, HALF, SAME
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 MOST_SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
@@ -66,7 +70,10 @@ class ChannelsPlan(KernelPlan):
         w_row = p.w_shape[1] * p.kernel[2] * c.lanes
         w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
         bands, runs = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
-        kernel = p.itemsize, c.lanes, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
+        size, form = computed_bytes(p), map_form(p.dtype)
+        near = form if c.in_place else SAME
+        kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
+        gather, place = turns(size, c.lanes, form)
         self._ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
         addresses = []
         for q, left, right in c.columns if c.ranged else ():
@@ -74,7 +81,8 @@ class ChannelsPlan(KernelPlan):
                 self._ranges[left, right] = c.ranges(q)
             addresses.append(self._ranges[left, right].ctypes.data)
         values: dict[str, int | np.ndarray] = {
-            "size": p.itemsize, "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
+            "size": p.itemsize, "sum_size": size, "near_size": p.itemsize if c.in_place else size,
+            "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "last_group": p.groups - c.vectors * c.groups if c.in_place else p.groups,  # the last overlaps
             "in_place": int(c.in_place), "band_count": c.bands, "bands": bands, "runs": runs,
@@ -99,8 +107,7 @@ class ChannelsPlan(KernelPlan):
             ),
             "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
             "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *c.code),
-            "gather": channel_vectors.gather(p.itemsize, c.lanes),
-            "place": channel_vectors.place(p.itemsize, c.lanes),
+            "gather": gather, "place": place,
         }  # fmt: skip
         steps = [(filter_channel_blocks(), tasks)]
         super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
@@ -110,7 +117,7 @@ class ChannelsPlan(KernelPlan):
         """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""
         c, p = self._cut, self._cut.problem
         filters, outside = self._filters
-        packed = aligned_empty(c.blocks * c.vectors * p.gemm_k * c.lanes, w.dtype)
+        packed = aligned_empty(c.blocks * c.vectors * p.gemm_k * c.lanes, np.dtype(p.compute_dtype))
         packed = packed.reshape(c.blocks, c.vectors, *p.kernel[:2], p.w_shape[1], p.kernel[2], c.lanes)
         chosen = w.reshape(p.K, p.w_shape[1], *p.kernel)[filters]  # (blocks, vectors, lanes, C/g, T, R, S)
         packed[...] = chosen.transpose(0, 1, 4, 5, 3, 6, 2)
@@ -119,9 +126,18 @@ class ChannelsPlan(KernelPlan):
         return packed
 
 
+def turns(size: int, lanes: int, form: int) -> tuple[int, int]:
+    """`gather` and `place` of maps, which turn pixels to scratch and back."""
+    if form == SAME:
+        return channel_vectors.gather(size, lanes), channel_vectors.place(size, lanes)
+    form = HALF if form == HALF else BRAIN
+    return half_pixels.gather_halves(form, lanes), half_pixels.place_halves(form, lanes)
+
+
 @dataclass(frozen=True)
 class Channels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
 
     @property
     def variant(self) -> str:
@@ -132,6 +148,9 @@ class Channels(SingleThreaded, Algorithm):
 
     def least_groups(self, problem: ConvProblem) -> int:
         return max(1, min(problem.groups, 2 * groups_of_vector(problem)))
+
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        return super().takes_halves(problem) and half.why_not(problem.dtype) is None
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         c = channel_blocking(problem)
@@ -148,7 +167,7 @@ class Channels(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if _of_other_groups(problem):
             return math.inf
-        p, lanes = problem, simd.lanes(problem.itemsize)
+        p, lanes = problem, simd.lanes(computed_bytes(problem))
         cycles = _least_cycles(p)
         compute = p.N * -(-p.groups // groups_of_vector(p)) * cycles * 4 * lanes / machine.peak(p.dtype)
         return CALL + machine.launch + compute + machine.stream(p.x_bytes + p.y_bytes, p.bytes) / 2
@@ -182,7 +201,7 @@ def _least_cycles(p: ConvProblem) -> float:
 
 def _of_other_groups(problem: ConvProblem) -> str | None:
     """Why the channels and filters of a problem are not for this; told without cutting it."""
-    lanes = simd.lanes(problem.itemsize)
+    lanes = simd.lanes(computed_bytes(problem))
     if problem.groups == 1 and problem.C > 1:
         return "filters groups of few channels, and this is one group of all"
     if max(problem.w_shape[1], problem.gemm_n) > lanes:

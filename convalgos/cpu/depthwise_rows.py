@@ -19,8 +19,9 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import (
     ROW_BAND,
@@ -34,6 +35,8 @@ from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tables import RowTables, folded_passes
 from convalgos.cpu.dwconv.row_tiling import plane_cycles, row_tiling
 from convalgos.cpu.layout import streaming
+from convalgos.cpu.runtime import half
+from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
@@ -52,10 +55,12 @@ class RowsPlan(KernelPlan):
         p = c.problem
         tasks = plan_threads()
         tables = RowTables(c)
-        self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, p.dtype)
+        self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, numpy_dtype(p.dtype))
         self._masks = tables.masks
+        kernel = computed_bytes(p), c.lanes, map_form(p.dtype)
         values: dict[str, int | np.ndarray] = {
-            "size": p.itemsize, "tasks": tasks, "planes": p.N * p.C, "channels": p.C, "multiplier": p.gemm_n,
+            "size": p.itemsize, "sum_size": kernel[0], "tasks": tasks, "planes": p.N * p.C, "channels": p.C,
+            "multiplier": p.gemm_n,
             "band_count": len(tables.bands), "bands": np.array(tables.bands, ROW_BAND),
             "strips": np.array(tables.strips, ROW_STRIP), "tiles": np.array(tables.tiles, ROW_TILE),
             "height": p.spatial[1], "width": p.spatial[2], "x_plane": math.prod(p.spatial),
@@ -65,8 +70,8 @@ class RowsPlan(KernelPlan):
             "passes": pass_table([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
             "folded_passes": folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
             "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
-            "filter_tiles": filter_row_tiles(p.itemsize, c.lanes, c.rows, c.step, p.stride[2], c.square),
-            "stream": streaming.stream(p.itemsize, c.lanes) if c.streams else 0,
+            "filter_tiles": filter_row_tiles(*kernel, c.rows, c.step, p.stride[2], c.square),
+            "stream": streaming.stream(p.itemsize, simd.lanes(p.itemsize)) if c.streams else 0,
             "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
         steps = [(filter_depthwise_planes(), tasks)]
@@ -74,12 +79,13 @@ class RowsPlan(KernelPlan):
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """As it is: (K, 1, *kernel)."""
-        return np.array(w, order="C")
+        return np.array(w, self.problem.compute_dtype, order="C")
 
 
 @dataclass(frozen=True)
 class Rows(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
 
     @property
     def variant(self) -> str:
@@ -87,6 +93,9 @@ class Rows(SingleThreaded, Algorithm):
 
     def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
+
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        return super().takes_halves(problem) and half.why_not(problem.dtype) is None
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         c = row_tiling(problem)
@@ -108,7 +117,7 @@ class Rows(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if _of_other_layers(problem):
             return math.inf
-        p, lanes = problem, simd.lanes(problem.itemsize)
+        p, lanes = problem, simd.lanes(computed_bytes(problem))
         vectors = p.N * p.K * math.prod(p.spatial_out[:-1]) * -(-p.spatial_out[-1] // lanes)  # of y
         rest = p.gemm_k // (p.kernel[-1] * (p.kernel[-2] if p.ndim > 1 else 1))  # kernel slices
         cycles = p.gemm_k / 2 + rest * 0.15

@@ -17,17 +17,14 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import room_for_few
-from convalgos.core.allocator import aligned_zeros
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.cook_toom import amplification
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import half_pixels
-from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import Workspace
+from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.tiled import bounds, filters, search
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
@@ -38,7 +35,7 @@ from convalgos.cpu.tiled.winograd_transforms import (
     winograd_input_tiles,
     winograd_output_tiles,
 )
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import halves, simd
 
 SINGLE = 4  # bytes of an element inside
 SINGLE_EPS = 2.0**-23
@@ -82,25 +79,17 @@ def half_schedule(problem: ConvProblem, m: int, r: int, threads: int) -> HalfBox
 class WinogradHalfPlan(BoxPlan):
     def __init__(self, problem: ConvProblem, algorithm: WinogradHalf, cut: HalfBoxSchedule):
         kernel = (SINGLE, cut.lanes, algorithm.m, algorithm.r, cut.dims)
-        brain = int(problem.dtype == "bfloat16")
+        form = halves.HALF if problem.dtype == "float16" else halves.BRAIN
         super().__init__(
             problem, algorithm, cut, winograd_input_tiles(*kernel), winograd_output_tiles(*kernel),
             panels.sum_panel(SINGLE, cut.lanes, cut.product_rows, cut.vectors, 0),
-            gather=half_pixels.gather_halves(brain, cut.lanes),
-            scatter=half_pixels.scatter_halves(brain, cut.lanes),
+            gather=half_pixels.gather_halves(form, cut.lanes),
+            scatter=half_pixels.scatter_halves(form, cut.lanes),
         )  # fmt: skip
         self._filter_tiles = winograd_filter_tiles(*kernel)
-        self._no_bias = aligned_zeros(problem.K + cut.lanes, np.float32)
-        self._no_bias_address = self._address(self._no_bias)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         return filters.transform_filter(w.astype(np.float32), self.cut, self.record, self._filter_tiles)
-
-    def quick_call(self, problem: ConvProblem) -> None:
-        """A bias is widened, which compiled calls do not."""
-
-    def new_workspace(self) -> Workspace:
-        return Workspace(self.record, self._scratch_bytes, self._no_bias)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -120,9 +109,7 @@ class WinogradHalf(BoxAlgorithm):
         found = transformed_by(problem, self.r)
         if isinstance(found, str):
             return found
-        if problem.dtype == "float16" and simd.vector_bytes() > 16 and not has("f16c"):
-            return "needs instructions that widen float16 (F16C)"
-        return None
+        return half.why_not(problem.dtype)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         taps = plane_taps(problem)

@@ -39,6 +39,12 @@ SIXTEEN_BITS = (
     "n1 c8 w30 k6 s4 p1",
     "n1 c8 w30 k6 s2",
 )
+IN_SIXTEEN_BITS = (  # of those that widen and round in their kernels
+    "n2 c33 h9 w20 k33 r3 s3 p1 groups33 bfloat16",
+    "n1 c32 h7 w37 k32 r5 s5 p2 stride2 groups32 float16",
+    "n1 c20 w70 k20 s9 p3:2 groups20 bfloat16",
+    "n1 c16 h10 w9 k16 r3 s3 p1:0,2:1 dilation2 groups4 bfloat16",
+)
 WITH_NAN = (
     "n2 c3 h16 w17 k5 r3 s3 p1",
     "n1 c4 h16 w17 k4 r3 s3 p1 groups4",
@@ -154,7 +160,10 @@ def check_figures(algorithm: Algorithm) -> int:
 
 def check_sixteen_bits(algorithm: Algorithm) -> int:
     """Data of 16 bits are computed in float32: an output is off by its own rounding and that error only."""
-    runs = 0
+    native = (
+        ConvProblem.parse(text).replace(layout=layout) for text, layout in product(IN_SIXTEEN_BITS, LAYOUTS)
+    )
+    runs = check_all(algorithm, (problem for problem in native if problem.dtype in algorithm.dtypes))
     for text, layout, dtype in product(SIXTEEN_BITS, LAYOUTS, ("float16", "bfloat16")):
         problem = suited(algorithm, ConvProblem.parse(text).replace(dtype=dtype, layout=layout))
         wide = problem.replace(dtype="float32", layout="channels_first")

@@ -68,6 +68,9 @@ class ByForward(Algorithm):
     def spins(self) -> bool:
         return self.inner.spins
 
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        return super().takes_halves(problem) and self.inner.takes_halves(problem)
+
     # --- as its problems are -----------------------------------------------------------------
 
     def why_not(self, problem: ConvProblem) -> str | None:

@@ -20,7 +20,6 @@ from typing import ClassVar
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.backward.polyphase import is_whole
-from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -63,11 +62,6 @@ class BackwardData(ByForward):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys((*self.inner.needs, "llvmlite")))
 
-    def why_not(self, problem: ConvProblem) -> str | None:
-        if problem.dtype in HALF_DTYPES and not problem.is_empty and not is_whole(problem):
-            return "interleaves phases of a stride in float32 and float64 only"
-        return super().why_not(problem)
-
     def forwards(self, problem: ConvProblem) -> list[ConvProblem]:
         return [p.forward for p in self.subproblems(problem) if p.forward]
 
@@ -98,8 +92,6 @@ class BackwardData(ByForward):
         return not problem.is_empty and len(self.subproblems(problem)[0].phases) > 1
 
     def slicing(self, problem: ConvProblem) -> Slicing | None:
-        if problem.dtype in HALF_DTYPES:  # kernels of these take a bias in float32
-            return None
         return slicing(problem, self.inner, self.spare(problem))
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:

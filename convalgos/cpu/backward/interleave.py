@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place_strided
 from convalgos.cpu.layout.streaming import stream
@@ -48,7 +49,7 @@ class Interleaving:
         self._problem, self._tasks = problem, jit.thread_count()
         self._kernel = interleave_kernel(problem)
         self._fills = not all(addresses)
-        self._fill = fill_rows(problem, np.zeros(problem.C if self._fills else 0, problem.dtype))
+        self._fill = fill_rows(problem, np.zeros(problem.C if self._fills else 0, numpy_dtype(problem.dtype)))
         self._tables = (phase_sizes(problem, together), places(problem, addresses))
         record = interleave_arguments(problem, self._tasks, self._tables[0], together)
         record["x"], record["bias"] = self._tables[1].ctypes.data, self._fill.ctypes.data

@@ -19,12 +19,13 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
 from convalgos.cpu.backward.subproblems import filters_of, subproblems
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.half import computed_bytes
 from convalgos.cpu.runtime.plan import RUN_FIELDS, Packed, arguments, fields
 from convalgos.cpu.runtime.threads import on_one_thread, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
@@ -123,16 +124,16 @@ class SlicesWorkspace:
 
     def __init__(self, plan: SlicedPlan):
         p, cut = plan.problem, plan.cut
-        size, scratch_bytes = p.itemsize, plan.workspace_bytes // plan.tasks
+        size, wide, scratch_bytes = p.itemsize, computed_bytes(p), plan.workspace_bytes // plan.tasks
         self._problem, self._together = p, plan.together
         self._scratch = aligned_empty(plan.workspace_bytes, np.uint8)
         # with spare elements for the last vectors that kernels read
-        self._biases = np.zeros(plan.together * p.C + 2 * simd.lanes(size), p.dtype)
+        self._biases = np.zeros(plan.together * p.C + 2 * simd.lanes(wide), p.compute_dtype)
         self._filled = not all(plan.plans)  # whether there are phases that no tap reaches
-        self._fill = interleave.fill_rows(p, np.zeros(p.C if self._filled else 0, p.dtype))
+        self._fill = interleave.fill_rows(p, np.zeros(p.C if self._filled else 0, numpy_dtype(p.dtype)))
         self._finished = False  # whether biases and fill are other than zeros
         self._kept: list[np.ndarray] = []  # what records and tables have addresses of
-        biases = (self._biases.ctypes.data, p.w_shape[1] * size)
+        biases = (self._biases.ctypes.data, p.w_shape[1] * wide)
         fill = (self._fill.ctypes.data, p.w_shape[1] * interleave.fill_row(p))
 
         steps = []  # of all tasks, as `SLICE_STEP`

@@ -12,7 +12,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Subproblem, filters_of
@@ -102,7 +102,7 @@ class PhasesWorkspace:
         if is_whole(problem):
             return
         shapes = [plan.problem.array_shapes[2] if plan else (0,) for plan in plans]
-        scratch = aligned_empty(sum(map(math.prod, shapes)), np.dtype(problem.dtype))
+        scratch = aligned_empty(sum(map(math.prod, shapes)), numpy_dtype(problem.dtype))
         addresses: list[int] = []
         done = 0
         for i, (child, plan, shape) in enumerate(zip(found, plans, shapes, strict=True)):

@@ -13,8 +13,10 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
+from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.halves import LINE_FORMS
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
@@ -38,7 +40,7 @@ class ChannelBlocking:
 
     @cached_attribute
     def lanes(self) -> int:
-        return simd.lanes(self.problem.itemsize)
+        return simd.lanes(computed_bytes(self.problem))
 
     @cached_attribute
     def groups(self) -> int:
@@ -80,7 +82,7 @@ class ChannelBlocking:
         """Of one task."""
         if self.in_place:
             return 0
-        return self.vectors * (self.source[2] + self.target[2]) * self.problem.itemsize
+        return self.vectors * (self.source[2] + self.target[2]) * computed_bytes(self.problem)
 
     @property
     def fetch(self) -> bool:
@@ -93,7 +95,8 @@ class ChannelBlocking:
         if self.in_place:
             alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
             return alike and p.x_bytes > cache_sizes()[2] // 4
-        return self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+        whole = p.itemsize == computed_bytes(p)  # pixels are as large in scratch as in x and y
+        return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
     @cached_attribute
     def code(self) -> tuple[int, int, int]:
@@ -157,20 +160,21 @@ class ChannelBlocking:
 
 
 def groups_of_vector(p: ConvProblem) -> int:
-    return simd.lanes(p.itemsize) // max(p.w_shape[1], p.gemm_n)
+    return simd.lanes(computed_bytes(p)) // max(p.w_shape[1], p.gemm_n)
 
 
 @cached_by_threads(256)
 def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     p = problem.as_3d
-    lanes, groups = simd.lanes(p.itemsize), groups_of_vector(problem)
+    lanes, groups = simd.lanes(computed_bytes(p)), groups_of_vector(problem)
     whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
     in_place = p.layout == "channels_last" and whole and p.groups >= groups
     # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
     # many bytes apart that they share few of its sets.
     narrow = p.spatial_out[2] <= (2 if in_place else 1) * MOST_PIXELS[vector_bytes()][2]
     crowded = in_place and p.C * p.itemsize % 512 == 0
-    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded)
+    lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
+    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
     c = replace(_uncut_block(one_group(problem), in_place, pair), problem=p)
     bands = _band_count(c)
     return c if bands == 1 else replace(c, bands=bands)

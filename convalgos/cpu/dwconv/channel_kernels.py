@@ -20,17 +20,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from convalgos.cpu.dwconv.channel_taps import AddRow, GroupChannels, add_any_row, add_usual_row
+from convalgos.cpu.dwconv.channel_lines import LineChannels, in_lines, line_order
+from convalgos.cpu.dwconv.channel_taps import AddRow, GroupChannels, Total, add_any_row, add_usual_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import Register, Value, Vec, call, carray, pointer
+from convalgos.cpu.vectors.halves import maps
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
 # The record of the driver, and its tables. In these x, w and y are offsets in elements; of a band, in pixels
-# of a slice.
+# of a slice. Elements of x and y have `size` bytes, those of what the kernels read and write `near_size` (x
+# and y, or scratch), and all others `sum_size`.
 CHANNEL_KERNEL_FIELDS = arguments(
-    "size tasks images blocks vectors block_groups groups last_group channels filters in_place band_count "
-    "bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel y_n y_k y_vector "
+    "size sum_size near_size tasks images blocks vectors block_groups groups last_group channels filters "
+    "in_place band_count bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel "
+    "y_n y_k y_vector "
     "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
     "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
     "fetch taps stride dilation filter_block"
@@ -53,7 +57,7 @@ GROUPED_PIXELS = (1, 4, 7, 14)
 
 @simd.emitter
 def filter_columns(
-    v: Vec, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int,
+    v: Vec, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int,
     args: Value, band: Value, column: Value, x: Value, w: Value, bias: Value, y: Value, ahead: Value,
     claim: Value,
 ) -> None:  # fmt: skip
@@ -65,36 +69,40 @@ def filter_columns(
     `right`. Starts from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With
     TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which
     to which output a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each
-    pixel of y.
+    pixel of y. FORM tells the elements of x and y, see `halves`.
     """
     a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
     c = v.record(column, COLUMN_BLOCK)
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     low = v.lower_bound(a.relu)
-    channels = GroupChannels(v, IN, OUT, TAPS or a.taps)
+    channels = GroupChannels(v, maps(v, FORM), IN, OUT, TAPS or a.taps)
+    if in_lines(FORM, IN, OUT, VECTORS):
+        channels = LineChannels(v, FORM, TAPS or a.taps, a.w_vector)
+        first = [v.shuffle(first[0], first[1], order) for order in line_order(v.lanes)]
+    m = channels.maps
 
     def filtered(add: AddRow) -> None:
         runs = v.iadd(a.runs, v.imul(b.first_run, ROW_RUN.itemsize))
         with v.loop(b.runs) as n:
             run = v.record(v.iadd(runs, v.imul(n, ROW_RUN.itemsize)), ROW_RUN)
             with v.loop(run.rows) as i:
-                source = v.at(v.pointer(x), v.iadd(run.x, v.imul(i, a.from_next)))
-                target = v.at(v.pointer(y), v.iadd(run.y, v.imul(i, a.to_next)))
+                source = m.at(v.pointer(x), v.iadd(run.x, v.imul(i, a.from_next)))
+                target = m.at(v.pointer(y), v.iadd(run.y, v.imul(i, a.to_next)))
                 sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
                 with v.loop(run.slice_taps) as t, v.loop(run.row_taps) as r:
-                    line = v.at(source, v.iadd(v.imul(t, a.slice_step), v.imul(r, a.row_step)))
+                    line = m.at(source, v.iadd(v.imul(t, a.slice_step), v.imul(r, a.row_step)))
                     taps = v.iadd(run.w, v.iadd(v.imul(t, a.w_slice), v.imul(r, a.w_row)))
                     of_row = v.at(v.pointer(w), taps)
-                    for j, pixels in enumerate(sums):
-                        from_ = v.at(line, v.imul(a.from_vector, j))
+                    for j, pixels in enumerate(channels.units(sums)):
+                        from_ = m.at(line, v.imul(a.from_vector, j))
                         add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
-                _finish(v, a, target, sums, low, ahead, claim)
+                _finish(channels, a, target, sums, low, ahead, claim)
 
     def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
         row = TAPS, STRIDE, DILATION
 
-        def add(pixels: Sequence[Register], x: Value, w: Value) -> None:
+        def add(pixels: Sequence[Total], x: Value, w: Value) -> None:
             add_usual_row(v, channels, pixels, row, a.taps, x, a.from_pixel, w, padding)
 
         return add
@@ -110,33 +118,36 @@ def filter_columns(
 
 
 def _finish(
-    v: Vec, a: Any, target: Value, sums: Sequence[Sequence[Register]], low: Value, ahead: Value, claim: Value
-) -> None:
+    channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]], low: Value, ahead: Value,
+    claim: Value,
+) -> None:  # fmt: skip
     """The sums of all vectors of a row with their activation, and what is asked for ahead."""
-    for j, pixels in enumerate(sums):
-        to = v.at(target, v.imul(a.to_vector, j))
+    m = channels.maps
+    for j, pixels in enumerate(channels.units(sums)):
+        to = m.at(target, m.imul(a.to_vector, j))
         for q, total in enumerate(pixels):
-            to = v.step(to, a.to_pixel if q else 0)
-            v.store(v.fmax(total.value, low), to)
-        with v.loop(a.fetch):
-            to = v.at(target, v.imul(a.to_vector, j))
+            to = m.step(to, a.to_pixel if q else 0)
+            m.store(channels.finished(total, low), to)
+        with m.loop(a.fetch):
+            to = m.at(target, m.imul(a.to_vector, j))
             for q in range(len(pixels)):
-                to = v.step(to, a.to_pixel if q else 0)
-                v.prefetch(to, ahead)
-                v.prefetch(to, claim, write=True)
+                to = m.step(to, a.to_pixel if q else 0)
+                m.prefetch(to, ahead)
+                m.prefetch(to, claim, write=True)
 
 
 @jit.specialise
 def filter_block(
-    SIZE: int, LANES: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int
-) -> jit.Kernel:
+    SIZE: int, LANES: int, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int,
+    DILATION: int,
+) -> jit.Kernel:  # fmt: skip
     """`filter_columns`."""
 
     def filter_block(
         args: int, band: int, column: int, x: int, w: int, bias: int, y: int, ahead: int, claim: int
     ) -> None:
         filter_columns(
-            SIZE, LANES, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
+            SIZE, LANES, FORM, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
             args, band, column, x, w, bias, y, ahead, claim,
         )  # fmt: skip
 
@@ -150,7 +161,7 @@ def gather_band(a: Any, band: Any, first_group: int, x: int, scratch: int) -> No
         groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
         for d in range(a.slices if groups > 0 else 0):
             source = x + (j * a.x_vector + d * a.x_slice + band.x * a.x_pixel) * a.size
-            target = scratch + (j * a.from_vector + d * a.from_slice) * a.size
+            target = scratch + (j * a.from_vector + d * a.from_slice) * a.sum_size
             call(a.gather, (source, a.x_c, a.x_pixel, groups * a.channels, band.x_pixels, target))
 
 
@@ -160,7 +171,7 @@ def place_band(a: Any, band: Any, first_group: int, sums: int, y: int) -> None:
     for j in range(a.vectors):
         groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
         for o in range(a.slices_out if groups > 0 else 0):
-            source = sums + (j * a.to_vector + o * a.to_slice) * a.size
+            source = sums + (j * a.to_vector + o * a.to_slice) * a.sum_size
             target = y + (j * a.y_vector + o * a.y_slice + band.y * a.y_pixel) * a.size
             call(a.place, (source, a.y_k, a.y_pixel, groups * a.filters, band.y_pixels, target))
 
@@ -177,7 +188,7 @@ def filter_channel_blocks() -> jit.Kernel:
         bands = carray(pointer(a.bands), a.band_count, CHANNEL_BAND)
         columns = carray(pointer(a.columns), a.column_count, COLUMN_BLOCK)
         scratch = a.scratch + task * a.scratch_bytes
-        sums = scratch + a.sums * a.size
+        sums = scratch + a.sums * a.sum_size
         per_image = a.blocks * a.band_count
         total = a.images * per_image
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -194,20 +205,21 @@ def filter_channel_blocks() -> jit.Kernel:
             ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
             if not a.in_place:
                 gather_band(a, band, group, x, scratch)
-                source = scratch - band.x * a.from_pixel * a.size
-                target = sums - band.y * a.to_pixel * a.size
+                source = scratch - band.x * a.from_pixel * a.sum_size
+                target = sums - band.y * a.to_pixel * a.sum_size
                 # a pixel of sums is as large as what its vector has in x and y, behind one another
                 ahead = (x - target) // a.size + a.vectors * a.x_vector
                 claim = (y - target) // a.size
-            w = a.w + block * a.w_block * a.size
-            bias = a.bias + group * a.filters * a.size
+            w = a.w + block * a.w_block * a.sum_size
+            bias = a.bias + group * a.filters * a.sum_size
             for j in range(a.column_count):
                 column = columns[j]
                 call(
                     a.filter_block,
                     (
                         args, a.bands + number * CHANNEL_BAND.itemsize, a.columns + j * COLUMN_BLOCK.itemsize,
-                        source + column.x * a.size, w, bias, target + column.y * a.size, ahead, claim,
+                        source + column.x * a.near_size, w, bias, target + column.y * a.near_size, ahead,
+                        claim,
                     ),
                 )  # fmt: skip
             if not a.in_place:

@@ -7,6 +7,8 @@ import numpy as np
 from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
 from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, ROW_RUN
+from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
+from convalgos.cpu.runtime.half import map_form
 
 
 def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
@@ -18,6 +20,8 @@ def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
     groups = np.add.outer(first, np.arange(c.vectors) * c.groups)  # (blocks, vectors)
     lanes = np.arange(c.lanes)
     filters = np.add.outer(groups * p.gemm_n, lanes)
+    if c.in_place and in_lines(map_form(p.dtype), p.w_shape[1], p.gemm_n, c.vectors):
+        filters = filters[:, :1, :1] + line_order(c.lanes)
     outside = (filters >= p.K) | (lanes >= c.groups * p.gemm_n)
     return np.where(outside, 0, filters), outside if outside.any() else None
 

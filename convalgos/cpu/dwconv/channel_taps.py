@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from convalgos.cpu.vectors.simd import Register, Value, Vec
+from convalgos.cpu.vectors.simd import Value, Vec
 
 # Columns of taps that are summed at a time, of any number; the first again and again.
 TAP_CHUNKS = (8, 4, 2, 1)
 
+Total = Any  # the sums of a pixel: a `Register`, or what else `GroupChannels.add` takes
 # (sums of pixels, x, w): add the products of a row of taps
-AddRow = Callable[[Sequence[Register], Value, Value], None]
+AddRow = Callable[[Sequence[Total], Value, Value], None]
 Load = Callable[[Value], Value]
 Steps = dict[int, list[tuple[int, int]]]  # `meetings`
 
@@ -31,37 +32,57 @@ def meetings(pixels: int, taps: int, stride: int, dilation: int) -> dict[int, li
 
 
 class GroupChannels:
-    """The input channels of a group: how one is brought to the lanes of the filters of its group."""
+    """The input channels of a group: how one is brought to the lanes of the filters of its group.
 
-    def __init__(self, v: Vec, number: int, filters: int, taps: Value):
-        self._v, self.number, self._filters, self._taps = v, number, filters, taps
-        self._groups = v.lanes // max(number, filters)
+    `maps` moves along pixels, and there are `width` elements of w between two taps.
+    """
+
+    def __init__(self, v: Vec, m: Vec, number: int, filters: int, taps: Value):
+        """m: what loads from x."""
+        self._v, self.maps, self.number, self._filters, self._taps = v, m, number, filters, taps
+        self._groups, self.width = v.lanes // max(number, filters), v.lanes
 
     def each(self, x: Value, w: Value, add: Callable[[Value, Value, Load], None]) -> None:
         """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
         v = self._v
         if self._groups == 1 and self.number > 1:
             with v.loop(self.number) as channel:
-                add(v.at(x, channel), v.at(w, v.imul(channel, v.imul(self._taps, v.lanes))), v.broadcast)
+                near = v.at(w, v.imul(channel, v.imul(self._taps, v.lanes)))
+                add(self.maps.at(x, channel), near, self.maps.broadcast)
             return
         for channel in range(self.number):
             add(x, v.at(w, v.imul(self._taps, channel * v.lanes)), self._loads(channel))
+
+    def weight(self, w: Value, tap: int) -> Any:
+        return self._v.load(w, tap * self.width)
+
+    def add(self, total: Total, value: Any, weight: Any) -> None:
+        """Add the products of a pixel with a tap."""
+        total.set(self._v.fma(value, weight, total.value))
+
+    def units(self, sums: Sequence[Sequence[Total]]) -> Sequence[Sequence[Total]]:
+        """The sums of pixels (of vectors, of pixels) that are loaded together."""
+        return sums
+
+    def finished(self, total: Total, low: Value) -> Any:
+        """What is stored of a pixel."""
+        return self._v.fmax(total.value, low)
 
     def _loads(self, channel: int) -> Load:
         v, last = self._v, self._groups - 1
         lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
         if lanes == list(range(v.lanes)):
-            return v.load
+            return self.maps.load
 
         def load(at: Value) -> Value:
-            value = v.load(at)
+            value = self.maps.load(at)
             return v.shuffle(value, value, lanes)
 
         return load
 
 
 def add_usual_row(
-    v: Vec, channels: GroupChannels, pixels: Sequence[Register], row: tuple[int, int, int], taps: Value,
+    v: Vec, channels: GroupChannels, pixels: Sequence[Total], row: tuple[int, int, int], taps: Value,
     x: Value, x_pixel: Value, w: Value, padding: tuple[Value, Value] | None,
 ) -> None:  # fmt: skip
     """The products of one row of a kernel of TAPS columns, of which at least one meets any output; or of
@@ -82,7 +103,7 @@ def add_usual_row(
         count = v.idiv(v.isub(taps, first), chunk)
         with v.loop(count) as c:
             s = v.iadd(first, v.imul(c, chunk))
-            x_s, w_s = v.at(x, v.imul(x_pixel, s)), v.at(w, v.imul(s, v.lanes))
+            x_s, w_s = channels.maps.at(x, v.imul(x_pixel, s)), v.at(w, v.imul(s, channels.width))
             if padding:
                 left, end = (v.isub(n, s) for n in padding)
                 missing = v.imax(left, v.isub(last + 1, end))  # columns at one end
@@ -97,7 +118,7 @@ def add_usual_row(
 
 
 def _add_columns(
-    v: Vec, channels: GroupChannels, pixels: Sequence[Register], steps: Steps, x: Value, x_pixel: Value,
+    v: Vec, channels: GroupChannels, pixels: Sequence[Total], steps: Steps, x: Value, x_pixel: Value,
     w: Value, border: int = 0, inside: tuple[Value, Value] | None = None,
 ) -> None:  # fmt: skip
     """Some columns of taps.
@@ -113,24 +134,24 @@ def _add_columns(
     if channels.number == 1:  # else they are too many for the registers, and each check is for all channels
         parts.sort()
         taps = sorted({tap for pairs in steps.values() for _, tap in pairs})
-        weights = {tap: v.load(w, tap * v.lanes) for tap in taps}
+        weights = {tap: channels.weight(w, tap) for tap in taps}
 
     def add(columns: Sequence[int]) -> Callable[[Value, Value, Load], None]:
         def add_channel(x: Value, w: Value, load: Load) -> None:
             at = columns[0]
             for column in columns:
-                x = v.step(x, v.imul(x_pixel, column - at))
+                x = channels.maps.step(x, v.imul(x_pixel, column - at))
                 at = column
                 value = load(x)
                 for pixel, tap in steps[column]:
-                    weight = weights[tap] if weights else v.load(w, tap * v.lanes)
-                    pixels[pixel].set(v.fma(value, weight, pixels[pixel].value))
+                    weight = weights[tap] if weights else channels.weight(w, tap)
+                    channels.add(pixels[pixel], value, weight)
 
         return add_channel
 
     at = 0
     for columns in parts:
-        x = v.step(x, v.imul(x_pixel, columns[0] - at))
+        x = channels.maps.step(x, v.imul(x_pixel, columns[0] - at))
         at = columns[0]
         with ExitStack() as where:
             if inside and columns is not middle:
@@ -143,27 +164,27 @@ def add_any_row(v: Vec, channels: GroupChannels, a: Any, ranges: Value) -> AddRo
     last."""
     between, across = v.imul(a.from_pixel, a.stride), v.imul(a.from_pixel, a.dilation)
 
-    def add(pixels: Sequence[Register], x: Value, w: Value) -> None:
+    def add(pixels: Sequence[Total], x: Value, w: Value) -> None:
         def add_channel(x: Value, w: Value, load: Load) -> None:
             with v.loop(a.taps) as s:
                 weight = v.load(w, v.imul(s, v.lanes))
                 start, end = (v.table64(ranges, v.iadd(v.imul(s, 2), i)) for i in (0, 1))
-                at = v.at(x, v.imul(across, s))
+                at = channels.maps.at(x, v.imul(across, s))
                 missing = v.iadd(start, v.isub(len(pixels), end))
                 with v.choose(v.isub(0, missing)) as (whole, part):
                     with whole:
                         here = at
                         for pixel, total in enumerate(pixels):
-                            here = v.step(here, between if pixel else 0)
-                            total.set(v.fma(load(here), weight, total.value))
+                            here = channels.maps.step(here, between if pixel else 0)
+                            channels.add(total, load(here), weight)
                     with part:
                         here = at
                         for pixel, total in enumerate(pixels):
-                            here = v.step(here, between if pixel else 0)
+                            here = channels.maps.step(here, between if pixel else 0)
                             behind_start = v.unless_negative(v.isub(pixel, start))
                             before_end = v.unless_negative(v.isub(v.isub(end, 1), pixel))
                             with behind_start, before_end:
-                                total.set(v.fma(load(here), weight, total.value))
+                                channels.add(total, load(here), weight)
 
         channels.each(x, w, add_channel)
 

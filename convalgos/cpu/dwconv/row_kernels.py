@@ -21,29 +21,32 @@ from convalgos.cpu.dwconv.tap_passes import BOTH, LEFT, PASS_ROWS, RIGHT, Masks,
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.halves import lines_of, maps
 from convalgos.cpu.vectors.simd import Register, Value, Vec, call, carray, pointer
 
 # Rows of a tile, by the rows of x between those under two outputs and the stride along rows; and those that
 # vectors of one row stand for (`filter_folded_row`).
 TILE_ROWS = {(1, 1): (1, 2, 4, 6, 7, 8), (2, 2): (1, 2, 3, 4, 7), (0, 1): (1, 4), (0, 2): (1, 4)}
 FOLDED_ROWS = (1, 2, 4, 8)
-SQUARE_KERNELS = {1: (3, 5), 2: (3, 5, 7)}  # rows and columns of usual kernels, by the stride
+SQUARE_KERNELS = {1: (3, 5), 2: (3, 5, 7)}  # rows and columns of usual kernels, by the stride,
+HALF_SQUARE_KERNELS = {1: (3, 5, 7), 2: (3, 5, 7)}  # and of those of 16 bits, of which each load is widened
 
 # Vectors ahead that lone rows are asked for: saves a fifth of the time of 200 MB from memory on a Xeon
 # (Granite Rapids), and costs none in the caches.
 PREFETCH_VECTORS = 64
 
-# The record of the driver, and its tables. Offsets count elements.
+# The record of the driver, and its tables. Offsets count elements; those of x and y have `size` bytes, and
+# all others `sum_size`.
 ROW_KERNEL_FIELDS = arguments(
-    "size tasks planes channels multiplier band_count bands strips tiles height width x_plane y_plane pad "
-    "row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period y_row "
-    "filter_tiles stream scratch_bytes"
+    "size sum_size tasks planes channels multiplier band_count bands strips tiles height width x_plane "
+    "y_plane pad row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period "
+    "y_row filter_tiles stream scratch_bytes"
 )
 ROW_BAND = fields(
     "y first elements first_tile tiles plain plain_q left first_left right first_right double first_double "
     "single first_single folded_kernel first_folded folded"
 )
-# Of a band, with masks: the first output, from there to the second vector.
+# Of a band, with masks: the first output, from there to the second vector, outputs stored of the last one.
 ROW_STRIP = fields("q second masks columns")
 # Of output rows: their slice of x, first input row, slice of w, slices that meet, y.
 ROW_TILE = fields("x h w slices y")
@@ -51,7 +54,7 @@ ROW_TILE = fields("x h w slices y")
 
 @simd.emitter
 def filter_strips(
-    v: Vec, ROWS: int, STEP: int, STRIDE: int, TAPS: int,
+    v: Vec, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int,
     args: Value, band: Value, x: Value, w: Value, bias: Value, y: Value,
 ) -> None:  # fmt: skip
     """The tiles of a band (see `ROW_TILE`), of ROWS output rows each, strip by strip of columns.
@@ -60,10 +63,11 @@ def filter_strips(
     on, and with relu at the end. TAPS are the rows and columns of the kernel, or 0 for any. Rows outside of
     range(height) are read from `zeros`; STEP 0 is `step`. There are `plain` strips of two vectors side by
     side from output `plain_q` on, and others in a table (see `ROW_STRIP`): of two vectors, by the ends that
-    they reach over, and of one, whose masks tell for each offset which lanes lie in the row.
+    they reach over, and of one, whose masks tell for each offset which lanes lie in the row. FORM tells the
+    elements of x, y and `zeros`, see `halves`.
     """
     a, b = v.record(args, ROW_KERNEL_FIELDS), v.record(band, ROW_BAND)
-    tiles = _TileWriter(v, (ROWS, STEP, STRIDE, TAPS), a, x, w, bias, y)
+    tiles = _TileWriter(v, maps(v, FORM), (ROWS, STEP, STRIDE, TAPS), a, x, w, bias, y)
 
     def strip(first: Value, i: Value) -> Any:
         return v.record(_entry(v, a.strips, ROW_STRIP, v.iadd(first, i)), ROW_STRIP)
@@ -80,62 +84,64 @@ def filter_strips(
                 with v.loop(count) as i:
                     s = strip(first, i)
                     starts = [0, s.second if side == BOTH else v.lanes]
-                    tiles.store(tile, s.q, starts, tiles.filtered(tile, s.q, starts, (s.masks, side)))
+                    sums = tiles.filtered(tile, s.q, starts, (s.masks, side))
+                    if tiles.lines and side == RIGHT:  # rows of less than a line, too
+                        count = v.iadd(s.columns, v.lanes)
+                        tiles.store_some(tile, s.q, starts, sums, tiles.lines, count, 2 * v.lanes)
+                    else:
+                        tiles.store(tile, s.q, starts, sums)
         with v.loop(b.plain) as i:
             q = v.iadd(b.plain_q, v.imul(i, 2 * v.lanes))
             tiles.store(tile, q, [0, v.lanes], tiles.filtered(tile, q, [0, v.lanes], None))
         with v.loop(b.single) as i:
             s = strip(b.first_single, i)
             sums = tiles.filtered(tile, s.q, [0], (s.masks, BOTH))
-            inside = v.mask(s.columns)
-            with v.choose(v.isub(s.columns, v.lanes)) as (whole, part):  # masked stores are slower
-                with whole:
-                    tiles.store(tile, s.q, [0], sums)
-                with part:
-                    tiles.store(tile, s.q, [0], sums, inside)
+            tiles.store_some(tile, s.q, [0], sums, tiles.m, s.columns, v.lanes)
 
 
 class _TileWriter:
     """Writes the code of a strip of a tile: `filtered` its sums, and `store` what they are in y."""
 
     def __init__(
-        self, v: Vec, form: tuple[int, int, int, int], a: Any, x: Value, w: Value, bias: Value, y: Value
-    ):
-        self.v, self.a, self.w, self.y = v, a, w, y
+        self, v: Vec, m: Vec, form: tuple[int, int, int, int], a: Any, x: Value, w: Value, bias: Value,
+        y: Value,
+    ):  # fmt: skip
+        self.v, self.m, self.a, self.w, self.y = v, m, a, w, y
         self.rows, self.step, self.stride, self.taps = form
         self.base, self.bias, self.low = v.pointer(x), v.broadcast(v.pointer(bias)), v.lower_bound(a.relu)
         self.between = v.imul(a.row_step, 1 if self.step else a.step)
         self.pitch = v.imul(self.between, a.width)
         self.split = 1 if self.taps else self.stride  # sums of a vector of outputs
+        self.lines = lines_of(m) if self.taps and self.stride == 1 else None  # that outputs are stored in
 
     def filtered(self, tile: Any, q: Value, starts: Sequence[Value], masks: Masks) -> Sums:
         """The sums of outputs from q on, of vectors that begin at `starts` behind it."""
-        v, a = self.v, self.a
-        plane = v.at(self.base, v.iadd(tile.x, v.imul(q, self.stride)))
+        v, m, a = self.v, self.m, self.a
+        plane = m.at(self.base, v.iadd(tile.x, v.imul(q, self.stride)))
         sets = _sets(v, starts, self.taps, self.stride, masks) if self.taps else []
         sums = [_registers(v, self.bias, len(starts), self.split) for _ in range(self.rows)]
         with v.loop(tile.slices) as t:
-            lines_of = self._lines(tile, v.at(plane, v.imul(t, a.slice_step)))
+            lines_of = self._lines(tile, m.at(plane, v.imul(t, a.slice_step)))
             near = v.at(v.pointer(self.w), v.imul(v.iadd(tile.w, t), a.w_slice))
             if self.taps:
                 lines = lines_of(v.integer(0), (self.rows - 1) * self.step + self.taps)
-                add_kernel(v, sums, self.step, self.taps, self.stride, lines, near, sets)
+                add_kernel(v, m, sums, self.step, self.taps, self.stride, lines, near, sets)
             else:
                 taps = Taps(a.offsets, a.passes, PASS_ROWS[self.step], self.stride, near, a.w_row)
-                add_taps(v, sums, taps, self.step or 1, lines_of, starts, masks)
+                add_taps(v, m, sums, taps, self.step or 1, lines_of, starts, masks)
         return sums
 
     def _lines(self, tile: Any, slice_: Value) -> Callable[[Value, int], list[Value]]:
         """(tap row, count) -> where so many rows of x begin, from that of the tap row on."""
-        v, a = self.v, self.a
+        v, m, a = self.v, self.m, self.a
 
         def lines_of(row: Value, count: int) -> list[Value]:
             row_h = v.iadd(tile.h, v.imul(row, a.row_step))
-            line = v.at(slice_, v.imul(row_h, a.width))
+            line = m.at(slice_, v.imul(row_h, a.width))
             lines = []
             for _ in range(count):
                 lines.append(v.inside(row_h, a.height, line, v.pointer(a.zeros)))
-                row_h, line = v.after(v.iadd(row_h, self.between)), v.step(line, self.pitch)
+                row_h, line = v.after(v.iadd(row_h, self.between)), m.step(line, self.pitch)
             return lines
 
         return lines_of
@@ -144,16 +150,29 @@ class _TileWriter:
         self, tile: Any, q: Value, starts: Sequence[Value], sums: Sums, inside: Value | None = None
     ) -> None:
         """The sums with their activation; `inside`: the lanes that are stored, if not all."""
-        v = self.v
-        line = v.at(v.pointer(self.y), v.iadd(tile.y, q))
+        v, m = self.v, self.m
+        line = m.at(v.pointer(self.y), v.iadd(tile.y, q))
         for row in sums:
-            for start, value in zip(starts, _outputs(v, row, self.split), strict=True):
-                finished = v.fmax(value, self.low)
+            finished = [v.fmax(value, self.low) for value in _outputs(v, row, self.split)]
+            stored: list[tuple[Vec, Value, Any]] = [(m, *each) for each in zip(starts, finished, strict=True)]
+            if self.lines and isinstance(starts[-1], int) and len(starts) == 2:
+                stored = [(self.lines, 0, finished)]
+            for to, start, value in stored:
                 if inside is None:
-                    v.store(finished, line, start)
+                    to.store(value, line, start)
                 else:
-                    v.store_masked(finished, line, start, inside)
-            line = v.at(line, self.a.y_row)
+                    to.store_masked(value, line, start, inside)
+            line = m.at(line, self.a.y_row)
+
+    def store_some(
+        self, tile: Any, q: Value, starts: Sequence[Value], sums: Sums, to: Vec, count: Value, all_: int
+    ) -> None:
+        """`count` of the outputs of a strip, that is `all_` or less; to: what stores them."""
+        with self.v.choose(self.v.isub(count, all_)) as (whole, part):  # masked stores are slower
+            with whole:
+                self.store(tile, q, starts, sums)
+            with part:
+                self.store(tile, q, starts, sums, to.mask(count))
 
 
 def _entry(v: Vec, table: Value, row: Any, index: Value) -> Value:
@@ -199,50 +218,53 @@ def _outputs(v: Vec, sums: Sequence[Register], stride: int) -> list[Value]:
 
 @simd.emitter
 def filter_folded(
-    v: Vec, ROWS: int, STRIDE: int, args: Value, band: Value, x: Value, w: Value, bias: Value, y: Value
-) -> None:
+    v: Vec, FORM: int, ROWS: int, STRIDE: int, args: Value, band: Value, x: Value, w: Value, bias: Value,
+    y: Value,
+) -> None:  # fmt: skip
     """The folded tiles of a band: ROWS neighbouring vectors of a row of outputs, each like a row of its own.
 
     y[q] = sum_s x[q*STRIDE + offsets[s]] * w[s], as in `filter_strips`, for filters of one row. Taps that are
     `period` apart meet neighbouring vectors, so that they stand for rows of the filter.
     """
     a, b = v.record(args, ROW_KERNEL_FIELDS), v.record(band, ROW_BAND)
-    first, low = v.broadcast(v.pointer(bias)), v.lower_bound(a.relu)
+    m, first, low = maps(v, FORM), v.broadcast(v.pointer(bias)), v.lower_bound(a.relu)
     with v.loop(b.folded) as n:
         tile = v.record(_entry(v, a.tiles, ROW_TILE, v.iadd(b.first_folded, n)), ROW_TILE)
         sums = [[total] for total in _registers(v, first, ROWS, STRIDE)]
         with v.loop(tile.slices):
-            base = v.at(v.pointer(x), tile.x)
+            base = m.at(v.pointer(x), tile.x)
 
             def lines_of(row: Value, count: int, base: Value = base) -> list[Value]:
-                return [v.at(base, v.imul(v.iadd(row, i), v.lanes)) for i in range(count)]
+                return [m.at(base, v.imul(v.iadd(row, i), v.lanes)) for i in range(count)]
 
             near = v.at(v.pointer(w), v.imul(tile.w, a.w_slice))
             taps = Taps(a.offsets, a.folded_passes, PASS_ROWS[1], STRIDE, near, a.period)
-            add_taps(v, sums, taps, 1, lines_of, [0], None)
-        source, target = v.at(v.pointer(x), tile.x), v.at(v.pointer(y), tile.y)
+            add_taps(v, m, sums, taps, 1, lines_of, [0], None)
+        source, target = m.at(v.pointer(x), tile.x), m.at(v.pointer(y), tile.y)
         for i, value in enumerate(_outputs(v, [total for (total,) in sums], STRIDE)):
-            v.store(v.fmax(value, low), target, i * v.lanes)
-            v.prefetch(source, (i + PREFETCH_VECTORS) * v.lanes)
-            v.prefetch(target, (i + PREFETCH_VECTORS) * v.lanes, write=True)
+            m.store(v.fmax(value, low), target, i * v.lanes)
+            m.prefetch(source, (i + PREFETCH_VECTORS) * v.lanes)
+            m.prefetch(target, (i + PREFETCH_VECTORS) * v.lanes, write=True)
 
 
 @jit.specialise
-def filter_row_tiles(SIZE: int, LANES: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int) -> jit.Kernel:
+def filter_row_tiles(
+    SIZE: int, LANES: int, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int
+) -> jit.Kernel:
     """`filter_strips`."""
 
     def filter_row_tiles(args: int, band: int, x: int, w: int, bias: int, y: int) -> None:
-        filter_strips(SIZE, LANES, ROWS, STEP, STRIDE, TAPS, args, band, x, w, bias, y)
+        filter_strips(SIZE, LANES, FORM, ROWS, STEP, STRIDE, TAPS, args, band, x, w, bias, y)
 
     return filter_row_tiles
 
 
 @jit.specialise
-def filter_folded_row(SIZE: int, LANES: int, ROWS: int, STRIDE: int) -> jit.Kernel:
+def filter_folded_row(SIZE: int, LANES: int, FORM: int, ROWS: int, STRIDE: int) -> jit.Kernel:
     """`filter_folded`."""
 
     def filter_folded_row(args: int, band: int, x: int, w: int, bias: int, y: int) -> None:
-        filter_folded(SIZE, LANES, ROWS, STRIDE, args, band, x, w, bias, y)
+        filter_folded(SIZE, LANES, FORM, ROWS, STRIDE, args, band, x, w, bias, y)
 
     return filter_folded_row
 
@@ -269,7 +291,7 @@ def filter_depthwise_planes() -> jit.Kernel:
                 k = plane % a.channels * a.multiplier + j
                 y = a.y + ((plane * a.multiplier + j) * a.y_plane + b.y) * a.size
                 to = scratch - b.first * a.size if a.stream else y
-                w, bias = a.w + k * a.filter * a.size, a.bias + k * a.size
+                w, bias = a.w + k * a.filter * a.sum_size, a.bias + k * a.sum_size
                 if b.plain + b.left + b.right + b.double + b.single:
                     call(a.filter_tiles, (args, band, x, w, bias, to))
                 if b.folded:

@@ -45,6 +45,9 @@ class Columns:
     outputs: int
     lanes: int
     shifted: bool = False  # whether each vector of x is loaded once, see `shifted_rows`
+    lines: bool = (
+        False  # whether two vectors are a line, of which some outputs may be stored, see `row_lines`
+    )
 
     @property
     def safe(self) -> tuple[int, int]:
@@ -72,7 +75,8 @@ class Columns:
         if n < lanes:
             starts, single = [], [(first, n)] if n else []
         elif n < 2 * lanes:
-            starts, single = ([], [(first, lanes)]) if n == lanes else ([(first, n - lanes)], [])
+            second = lanes if self.lines else n - lanes
+            starts, single = ([], [(first, lanes)]) if n == lanes else ([(first, second)], [])
         else:
             starts = [(q, lanes) for q in range(first, end - 2 * lanes + 1, 2 * lanes)]
             rest = n % (2 * lanes)

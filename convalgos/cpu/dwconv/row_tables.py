@@ -11,6 +11,7 @@ from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.row_kernels import filter_folded_row
 from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tiling import RowTiling, folded_rows
+from convalgos.cpu.runtime.half import computed_bytes, map_form
 
 # Of columns: the first output, one behind the last, strips as in `ROW_BAND`, outputs that are folded.
 _ColumnBand = tuple[int, int, tuple[int, ...], tuple[int, int]]
@@ -61,7 +62,10 @@ class RowTables:
             doubles + again,
         ):
             found += [len(strips), len(self.strips)]
-            self.strips += [(q, second, self._masks(q, second), self.c.lanes) for q, second in strips]
+            self.strips += [
+                (q, second, self._masks(q, second), min(self.c.lanes, end - q - second))
+                for q, second in strips
+            ]
         found += [len(singles), len(self.strips)]
         self.strips += [(q, 0, self._masks(q, None), count) for q, count in singles]
         return (len(plain), plain.start, *found), (a, b)
@@ -83,7 +87,8 @@ class RowTables:
             else:
                 rows = max(r for r in folded_rows(p.stride[2]) if r <= (b - a) // c.lanes)
                 folded_tiles = self._add_tiles(self._folded_tiles(d, t1 - t0, p0, p1, a, b, rows))
-                of_folded = filter_folded_row(p.itemsize, c.lanes, rows, p.stride[2]), *folded_tiles
+                kernel = filter_folded_row(computed_bytes(p), c.lanes, map_form(p.dtype), rows, p.stride[2])
+                of_folded = kernel, *folded_tiles
             y = (o * p.spatial_out[1] + p0) * p.spatial_out[2]
             self.bands.append((y, first, (p1 - p0) * (end - first), *tiles, *strips, *of_folded))
 

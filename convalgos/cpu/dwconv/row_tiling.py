@@ -15,11 +15,13 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
-from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, SQUARE_KERNELS, TILE_ROWS
+from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, HALF_SQUARE_KERNELS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
+from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.halves import LINE_FORMS, SAME
 
 # Rows of a tile of two vectors at most, by vector bytes: half of the registers hold sums. The same for
 # vectors that stand for rows, each with a sum for each column of the stride.
@@ -47,7 +49,7 @@ class RowTiling:
 
     @cached_attribute
     def lanes(self) -> int:
-        return simd.lanes(self.problem.itemsize)
+        return simd.lanes(computed_bytes(self.problem))
 
     @cached_attribute
     def row_sets(self) -> int:
@@ -70,7 +72,8 @@ class RowTiling:
     def columns(self) -> Columns:
         p = self.problem
         row = p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2]
-        return Columns(*row, self.lanes, self.square > 0)
+        lines = p.stride[2] == 1 and map_form(p.dtype) in LINE_FORMS
+        return Columns(*row, self.lanes, self.square > 0, lines and self.square > 0)
 
     @cached_attribute
     def period(self) -> int:
@@ -142,9 +145,8 @@ class RowTiling:
     def square(self) -> int:
         """TAPS of `filter_row_tiles`."""
         p = self.problem
-        known = (
-            p.kernel[1] == p.kernel[2] and p.kernel[2] in SQUARE_KERNELS[p.stride[2]] and p.dilation[2] == 1
-        )
+        usual = SQUARE_KERNELS if map_form(p.dtype) == SAME else HALF_SQUARE_KERNELS
+        known = p.kernel[1] == p.kernel[2] and p.kernel[2] in usual[p.stride[2]] and p.dilation[2] == 1
         return p.kernel[2] if known and self.step else 0
 
     @property
@@ -176,7 +178,7 @@ def _plane_tiling(problem: ConvProblem, wanted: int, caches: tuple[int, int, int
     p = problem.as_3d
     l1, l2, _ = caches
     _, rows_out, columns_out = p.spatial_out
-    lanes = simd.lanes(p.itemsize)
+    lanes = simd.lanes(computed_bytes(p))
     whole = RowTiling(p, 1, rows_out, columns_out)
     most = max(1, rows_out // whole.row_sets // wanted)
     narrow = columns_out <= lanes and whole.square > 0

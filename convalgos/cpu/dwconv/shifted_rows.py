@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from convalgos.cpu.dwconv.row_lines import line_operands, reads_lines
+from convalgos.cpu.vectors.halves import lines_of
 from convalgos.cpu.vectors.simd import Register, Value, Vec
 
 REGISTERS = {64: 32, 32: 16, 16: 16}  # of vectors, by their bytes
@@ -44,6 +46,7 @@ def behind(size: int, stride: int) -> int:
 
 def add_kernel(
     v: Vec,
+    m: Vec,
     sums: Sequence[Sequence[Register]],
     step: int,
     size: int,
@@ -52,7 +55,11 @@ def add_kernel(
     w: Value,
     sets: Sequence[LoadedVectors],
 ) -> None:
-    """Add to sums[o][k] the products of lines, o * step further for each o, with a square kernel at w."""
+    """Add to sums[o][k] the products of lines, o * step further for each o, with a square kernel at w.
+
+    m: what loads from lines. Those of bfloat16 are loaded as in `row_lines`, and without a stride sums[o] of
+    two neighbouring vectors are of even and of odd outputs then.
+    """
     weights: dict[int, Any] = {}
     if len(sums) * len(sums[0]) + size * size + 2 * stride + 3 <= REGISTERS[v.lanes * v.size]:
         weights = {i: v.broadcast(w, i) for i in range(size * size)}
@@ -63,7 +70,12 @@ def add_kernel(
         meets = [(o, i - o * step) for o in range(len(sums)) if 0 <= i - o * step < size]
         near, first = v.step(w, 0), 0
         for vectors, begin, lanes in sets if meets else ():
-            operand = _operands(v, vectors, size, stride, v.at(line, begin), lanes)
+            at, whole = m.at(line, begin), lines_of(m)
+            if whole is not None and reads_lines(vectors, stride):
+                ends = before(size, stride), behind(size, stride)
+                operand = line_operands(v, whole, ends, vectors, stride, at, lanes)
+            else:
+                operand = _operands(v, m, vectors, size, stride, at, lanes)
             # phase by phase, so that few vectors are in registers
             for s in sorted(range(size), key=lambda s: (s - before(size, stride)) % stride):
                 values = [operand(s, k) for k in range(vectors)]
@@ -77,10 +89,10 @@ def add_kernel(
 
 
 def _operands(
-    v: Vec, vectors: int, size: int, stride: int, line: Value, lanes: dict[int, Value]
+    v: Vec, m: Vec, vectors: int, size: int, stride: int, line: Value, lanes: dict[int, Value]
 ) -> Callable[[int, int], Value]:
     """(s, k) -> line[stride * (k*lanes + i) + s - before(size, stride)] for i in lanes."""
-    words, ahead = v.words(), before(size, stride)
+    words, ahead = m.words(), before(size, stride)
     first, last = -1 if ahead else 0, vectors * stride
     loaded: dict[int, Any] = {}
     for n in range(first, first + loaded_vectors(vectors, size, stride)):

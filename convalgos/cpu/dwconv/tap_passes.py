@@ -38,10 +38,12 @@ class Taps(NamedTuple):
 
 
 def add_taps(
-    v: Vec, sums: Sums, taps: Taps, step: int, lines_of: LinesOf, starts: Sequence[Value], masks: Masks
-) -> None:
+    v: Vec, m: Vec, sums: Sums, taps: Taps, step: int, lines_of: LinesOf, starts: Sequence[Value],
+    masks: Masks,
+) -> None:  # fmt: skip
     """Add to sums[o][k] the products of rows of x, o * step further for each o, with all taps of a slice.
 
+    m: what loads from rows of x.
     lines_of: rows of x from a tap row on; starts: where the vectors begin in a line.
     masks: a table of lanes for each column and `_masked` part of a vector, or None.
     """
@@ -64,7 +66,8 @@ def add_taps(
                     ]
                     lanes = _lanes(v, masks, s, len(starts), taps.stride)
                     shift = v.table64(taps.offsets, s)
-                    _add_column(v, sums, step, lines, shift, starts, weights, together < taps.stride, lanes)
+                    alone = together < taps.stride
+                    _add_column(v, m, sums, step, lines, shift, starts, weights, alone, lanes)
                 column = v.iadd(column, v.imul(entry.pairs, 2))
         begin = v.iadd(begin, v.imul(number, TAP_PASS.itemsize))
 
@@ -97,6 +100,7 @@ def _weight(v: Vec, taps: Taps, at: Value, together: int) -> Value:
 
 def _add_column(
     v: Vec,
+    m: Vec,
     sums: Sums,
     step: int,
     lines: Sequence[Value],
@@ -126,10 +130,10 @@ def _add_column(
         if not meets:
             continue
         for (k, start), part in product(enumerate(starts), range(halves)):
-            at = v.at(line, shifts.get(k, shifts[0]))
+            at = m.at(line, shifts.get(k, shifts[0]))
             beside = part * v.lanes + (0 if k in shifts else start * halves)
             mask = lanes.get((k, part))
-            value = v.load(at, beside) if mask is None else v.load_masked(at, beside, mask)
+            value = m.load(at, beside) if mask is None else m.load_masked(at, beside, mask)
             value = v.even(value) if alone else value
             for o, r in meets:
                 total = sums[o][k * halves + part]

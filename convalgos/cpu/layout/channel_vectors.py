@@ -34,8 +34,13 @@ def copy_strided(target: int, source: int, count: int, stride: int, size: int) -
 
 @jit.helper
 def place_strided(target: int, source: int, count: int, stride: int, size: int) -> None:
-    """target[i * stride] = source[i] for elements of 4 or 8 bytes: `copy_strided` turned round."""
-    if size == 4:
+    """target[i * stride] = source[i] for elements of 2, 4 or 8 bytes: `copy_strided` turned round."""
+    if size == 2:
+        to2 = carray(pointer(target), count * stride, np.int16)
+        from2 = carray(pointer(source), count, np.int16)
+        for i in range(count):
+            to2[i * stride] = from2[i]
+    elif size == 4:
         to4 = carray(pointer(target), count * stride, np.int32)
         from4 = carray(pointer(source), count, np.int32)
         for i in range(count):

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.half import widen_run
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, external, pointer
 
 # Bytes from the first one of an object to what tells its type, and of an array to its fields
@@ -29,10 +31,11 @@ LAID, WRITEABLE = 0x101, 0x400  # flags: C-contiguous and aligned; may be writte
 # What a plan takes and runs: addresses of (ndim,) sizes and of (count, 2) steps, which are (kernel, tasks).
 NAMES = (
     "type x_dtype x_ndim x_sizes x_bytes y_dtype y_ndim y_sizes y_bytes bias_dtype bias_sizes bias_bytes "
-    "no_bias launch steps count"
+    "half no_bias launch steps count"
 )
 CALL = np.dtype([(name, np.int64) for name in NAMES.split()])
 X, W, Y, BIAS, RELU = range(5)  # words of the record of a run
+AS_IT_IS, HALF, BRAIN = range(3)  # a bias: copied, or widened from float16 or bfloat16
 # What the filter and the output step of integers set: how many fields there are, where int32 are that sums
 # start from, and where (count, 2) words are: which of the record, and its value.
 COUNT, STARTS, FIELDS = range(3)
@@ -107,7 +110,10 @@ def _call_arrays(this: int, given: int, count: int) -> int:
         record[W], record[RELU] = _integer(word_at(given + 16), 0), _integer(word_at(given + 40), 0)
         if bias != this:  # a copy, as kernels read whole vectors of it
             record[BIAS] = _integer(word_at(given + 56), 0)
-            copy_bytes(record[BIAS], word_at(bias + DATA), c.bias_bytes)
+            if c.half == AS_IT_IS:
+                copy_bytes(record[BIAS], word_at(bias + DATA), c.bias_bytes)
+            else:
+                widen_run(int(c.half == BRAIN), word_at(bias + DATA), record[BIAS], c.bias_bytes // 2)
         run_steps(c, address, _integer(word_at(given + 64), 0), _integer(word_at(given + 72), 0))
     _count(result)
     return result
@@ -150,14 +156,16 @@ class Taken:
         first, _, result = problem.arrays
         types = [problem.dtype_of(first), problem.dtype_of(result)]
         types.append("int32" if problem.sums_integers else types[1])  # of a bias
-        self.dtypes = x_dtype, y_dtype, bias_dtype = [np.dtype(name) for name in types]
+        self.dtypes = x_dtype, y_dtype, bias_dtype = [numpy_dtype(name) for name in types]
+        half = {"float16": HALF, "bfloat16": BRAIN}.get(types[2], AS_IT_IS)
         self._parts = [np.array(part, np.int64) for part in (x_shape, y_shape, (problem.bias_size,), steps)]
         x_sizes, y_sizes, bias_sizes, pairs = (part.ctypes.data for part in self._parts)
         counts = (int(part.prod()) for part in self._parts[:3])
         x_bytes, y_bytes, bias_bytes = (n * t.itemsize for n, t in zip(counts, self.dtypes, strict=True))
         values = (
             id(np.ndarray), id(x_dtype), len(x_shape), x_sizes, x_bytes, id(y_dtype), len(y_shape), y_sizes,
-            y_bytes, id(bias_dtype), bias_sizes, bias_bytes, no_bias, jit.launch_address(), pairs, len(steps),
+            y_bytes, id(bias_dtype), bias_sizes, bias_bytes, half, no_bias, jit.launch_address(), pairs,
+            len(steps),
         )  # fmt: skip
         self.record = np.array([values], CALL)
         self.address = self.record.ctypes.data

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.element_types import ml_dtype
+from convalgos.core.element_types import HALF_DTYPES, ITEM_BYTES, ml_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import halves, simd
 from convalgos.cpu.vectors.simd import carray, pointer
 
 SMALL = 1 << 12  # elements below which NumPy is as fast,
@@ -21,26 +24,54 @@ PIECE = 1 << 15  # and those that are worth a thread; Xeon with AMX
 HALF_FIELDS = np.dtype([(name, np.int64) for name in ("source", "target", "count", "tasks")])
 
 
+def computed_bytes(problem: ConvProblem) -> int:
+    """Bytes of what is computed with: of float32 for 16 bits."""
+    return ITEM_BYTES[problem.compute_dtype]
+
+
+def map_form(dtype: str) -> int:
+    """What a kernel that computes in float32 has to know of the elements of x and y; see `halves`."""
+    if dtype not in HALF_DTYPES:
+        return halves.SAME
+    if dtype == "float16":
+        return halves.HALF
+    return halves.NATIVE_BRAIN if has("avx512bf16", "avx512vl") else halves.BRAIN
+
+
+def why_not(dtype: str) -> str | None:
+    """Why elements of a type cannot be widened in registers, or None."""
+    if dtype == "float16" and simd.vector_bytes() > 16 and not has("f16c"):
+        return "needs instructions that widen float16 (F16C)"
+    return None
+
+
+@jit.helper
+def widen_run(brain: int, source: int, target: int, count: int) -> None:
+    """float32 of so many bfloat16, or of float16."""
+    halves = carray(pointer(source), count, np.uint16)
+    wide = carray(pointer(target), count, np.uint32)
+    if brain:
+        for i in range(count):
+            wide[i] = np.uint32(halves[i]) << np.uint32(16)
+    else:
+        for i in range(count):
+            bits = np.uint32(halves[i])
+            # the exponent is too small by 112, and that of infinity and NaN by as much again
+            scaled = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32)
+            number = np.float32(scaled * np.float32(2.0**112)).view(np.uint32)
+            special = np.uint32(0x7F800000) if bits & np.uint32(0x7C00) == 0x7C00 else np.uint32(0)
+            wide[i] = number | special | np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
+
+
 @jit.specialise
 def widen(BRAIN: int) -> jit.Kernel:
-    """float32 of bfloat16, or of float16."""
+    """`widen_run` of a share of an array."""
 
     def widen(args: int, task: int) -> None:
         a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first
-        source = carray(pointer(a.source + 2 * first), count, np.uint16)
-        target = carray(pointer(a.target + 4 * first), count, np.uint32)
-        for i in range(count):
-            bits = np.uint32(source[i])
-            if BRAIN:
-                target[i] = bits << np.uint32(16)
-            else:
-                # the exponent is too small by 112, and that of infinity and NaN by as much again
-                scaled = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13)).view(np.float32)
-                wide = np.float32(scaled * np.float32(2.0**112)).view(np.uint32)
-                special = np.uint32(0x7F800000) if bits & np.uint32(0x7C00) == 0x7C00 else np.uint32(0)
-                target[i] = wide | special | np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))
+        widen_run(BRAIN, a.source + 2 * first, a.target + 4 * first, count)
 
     return widen
 

@@ -44,7 +44,6 @@ __all__ = [
 ]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
-_kept: list[Any] = []  # what was compiled must outlive its address
 _uncompilable: str | None = None  # why this process cannot compile
 LONG = 1.0  # seconds of compiling in a process after which it says what it does
 WORD = (
@@ -264,7 +263,7 @@ FASTCALL, ONE = 0x80, 0x08  # Python's METH_FASTCALL and METH_O
 def from_python(name: bytes, function: Callable[..., int], flags: int) -> Callable[..., Any]:
     """A compiled function of objects' addresses as a function of Python."""
     method = _Method(name, compile_kernel(function, "integer"), flags, None)
-    _kept.append(method)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(method))  # for ever: Python frees functions last
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     function_of_python: Callable[..., Any] = make(ctypes.addressof(method), None, None)

@@ -107,8 +107,8 @@ class KernelPlan(Plan):
         self.steps = tuple(steps)
         self._parallel = worth_sharing(problem)
         self._scratch_bytes = scratch_bytes
-        padded = -(-problem.K // simd.lanes(problem.itemsize)) + 1
-        self._no_bias = aligned_zeros(padded * simd.lanes(problem.itemsize), self._dtype)
+        lanes = simd.lanes(half.computed_bytes(problem))
+        self._no_bias = aligned_zeros((-(-problem.K // lanes) + 1) * lanes, np.dtype(problem.compute_dtype))
         self._no_bias_address = self._no_bias.ctypes.data
         self._quick = self.quick_call(problem)
         self._where = None if problem.direction == "backward_weights" else address

@@ -14,7 +14,7 @@ from itertools import product
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from convalgos.core.element_types import INTEGERS
+from convalgos.core.element_types import HALF_DTYPES, INTEGERS
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import (
     direct,
@@ -54,7 +54,7 @@ from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
 from convalgos.cpu.tiled import filters as tiled_filters
-from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
+from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
@@ -88,8 +88,6 @@ def kernels(
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
-    of_half = (half_pixels.gather_halves, half_pixels.scatter_halves)
-    found += [_kernel(factory, brain, simd.lanes(4)) for factory in of_half for brain in (0, 1)]
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
@@ -98,6 +96,8 @@ def kernels(
     found += [_kernel(factory, *parameters) for factory, parameters in pooling_kernels(dtypes)]
     for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
         found += _of_size(size, simd.lanes(size), groups)
+    for form in (half.map_form(dtype) for dtype in dtypes if dtype in HALF_DTYPES):
+        found += _of_halves(form, simd.lanes(4), groups)
     for dtype in (x for short in dtypes for x in SHORT.get(short, ())):
         found += _of_words(dtype)
     return list(dict.fromkeys(found))
@@ -156,13 +156,6 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
     for factory in (row_panels.pack_tiles, patches.fill_channels_first):
         yield _kernel(factory, size)
-    for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
-        for r, taps in product(tile_rows, (0, *row_kernels.SQUARE_KERNELS[stride]) if step else (0,)):
-            if r <= row_tiling.tile_rows(stride, taps > 0):
-                yield _kernel(row_kernels.filter_row_tiles, size, lanes, r, step, stride, taps)
-    for stride in (1, 2):
-        for rows in row_tiling.folded_rows(stride):
-            yield _kernel(row_kernels.filter_folded_row, size, lanes, rows, stride)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
             yield _kernel(strided_rows.copy_rows, size, lanes, stride, kept)
@@ -203,7 +196,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(reorder.reorder_to_first, size, lanes, few)
         yield _kernel(reorder.reorder_to_last, size, lanes, few)
     yield from _of_transforms(size, lanes)
-    yield from _of_channels(size, lanes, groups)
+    yield from _of_depthwise(size, lanes, halves.SAME, groups)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:
@@ -248,13 +241,31 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
                 yield _kernel(factory, size, lanes, f.t, dims)
 
 
-def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
-    """`filter_block`: usual kernels and all others, for layers with one channel and filter in a group, and
-    with any numbers that a vector holds."""
-    most = channel_blocking.MOST_PIXELS[vector_bytes()]
+def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
+    """Of maps of 16 bits, that kernels widen and round; see `halves`."""
+    for factory in (streaming.stream, interleave.interleave_rows):
+        yield _kernel(factory, 2, simd.lanes(2))
+    pixels = halves.HALF if form == halves.HALF else halves.BRAIN
+    for turn in (half_pixels.gather_halves, half_pixels.scatter_halves, half_pixels.place_halves):
+        yield _kernel(turn, pixels, lanes)
+    yield from _of_depthwise(4, lanes, form, groups)
+
+
+def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Kernel]:
+    """`filter_row_tiles`, `filter_folded_row` and `filter_block`: usual kernels and all others, for layers
+    with one channel and filter in a group, and with any numbers that a vector holds."""
+    usual = row_kernels.SQUARE_KERNELS if form == halves.SAME else row_kernels.HALF_SQUARE_KERNELS
+    for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
+        for r, taps in product(tile_rows, (0, *usual[stride]) if step else (0,)):
+            if r <= row_tiling.tile_rows(stride, taps > 0):
+                yield _kernel(row_kernels.filter_row_tiles, size, lanes, form, r, step, stride, taps)
+    for stride in (1, 2):
+        for rows in row_tiling.folded_rows(stride):
+            yield _kernel(row_kernels.filter_folded_row, size, lanes, form, rows, stride)
+    most, block = channel_blocking.MOST_PIXELS[vector_bytes()], channel_kernels.filter_block
     for vectors, sizes in channel_kernels.BLOCK_PIXELS.items():
         for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.DEPTHWISE_ROWS):
-            yield _kernel(channel_kernels.filter_block, size, lanes, 1, 1, vectors, pixels, *row)
+            yield _kernel(block, size, lanes, form, 1, 1, vectors, pixels, *row)
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
@@ -262,6 +273,4 @@ def _of_channels(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             squares = channel_kernels.GROUPED_ROWS if channels == filters else ((0, 0, 0),)
             for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
                 if pixels <= most[1]:
-                    yield _kernel(
-                        channel_kernels.filter_block, size, lanes, channels, filters, 1, pixels, *row
-                    )
+                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row)

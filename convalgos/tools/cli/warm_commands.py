@@ -12,7 +12,8 @@ from convalgos.tools.console.progress_bar import bar
 
 @click.command("warm")
 @click.option(
-    "--dtype", "dtypes", type=click.Choice(("float32", "float64", "int8", "bfloat16")), multiple=True,
+    "--dtype", "dtypes", multiple=True,
+    type=click.Choice(("float32", "float64", "int8", "bfloat16", "float16")),
     default=("float32",), show_default=True, help="Element type of the problems to come; may be repeated.",
 )  # fmt: skip
 @click.option("--groups", is_flag=True, help="Also for every number of channels and filters in a group.")
