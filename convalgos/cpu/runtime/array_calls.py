@@ -20,7 +20,7 @@ import numpy as np
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.half import widen_run
+from convalgos.cpu.runtime.half import widen_bias
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, external, pointer
 
 # Bytes from the first one of an object to what tells its type, and of an array to its fields
@@ -113,7 +113,7 @@ def _call_arrays(this: int, given: int, count: int) -> int:
             if c.half == AS_IT_IS:
                 copy_bytes(record[BIAS], word_at(bias + DATA), c.bias_bytes)
             else:
-                widen_run(int(c.half == BRAIN), word_at(bias + DATA), record[BIAS], c.bias_bytes // 2)
+                widen_bias(int(c.half == BRAIN), word_at(bias + DATA), record[BIAS], c.bias_bytes // 2)
         run_steps(c, address, _integer(word_at(given + 64), 0), _integer(word_at(given + 72), 0))
     _count(result)
     return result

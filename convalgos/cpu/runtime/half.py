@@ -46,7 +46,7 @@ def why_not(dtype: str) -> str | None:
 
 
 @jit.helper
-def widen_run(brain: int, source: int, target: int, count: int) -> None:
+def widen_bias(brain: int, source: int, target: int, count: int) -> None:
     """float32 of so many bfloat16, or of float16."""
     halves = carray(pointer(source), count, np.uint16)
     wide = carray(pointer(target), count, np.uint32)
@@ -65,13 +65,13 @@ def widen_run(brain: int, source: int, target: int, count: int) -> None:
 
 @jit.specialise
 def widen(BRAIN: int) -> jit.Kernel:
-    """`widen_run` of a share of an array."""
+    """`widen_bias` of a share of an array."""
 
     def widen(args: int, task: int) -> None:
         a = carray(pointer(args), 1, HALF_FIELDS)[0]
         first = a.count * task // a.tasks
         count = a.count * (task + 1) // a.tasks - first
-        widen_run(BRAIN, a.source + 2 * first, a.target + 4 * first, count)
+        widen_bias(BRAIN, a.source + 2 * first, a.target + 4 * first, count)
 
     return widen
 
