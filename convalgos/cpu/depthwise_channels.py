@@ -49,7 +49,7 @@ from convalgos.cpu.vectors.halves import BRAIN, HALF, SAME
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
 MOST_SCRATCH = 16 << 20  # bytes for each thread: wide rows are not cut
-FETCHED = 1.5  # sums or bytes, whichever are done first, take so much less where lines are asked for ahead
+FETCHED = 1.6  # sums or bytes, whichever are done first, take so much less where lines are asked for ahead
 ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon (Granite Rapids)
 
 # --- plan ------------------------------------------------------------------------------------
