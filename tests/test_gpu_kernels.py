@@ -28,6 +28,7 @@ from convalgos.gpu.vendor.integer_sums import FINISH_SUMS
 from convalgos.select import algorithms
 from convalgos.tools.bench.suites import suites
 
+E4M3 = "float8_e4m3fn"
 ARCHS = ("sm_80", "sm_90a")
 NEWER = "sm_100a", 4  # compiled for, too, in each fourth configuration
 HOPPERS = ("gpu.implicit_gemm.wgmma_half", "gpu.implicit_gemm.wgmma_tf32")  # whose forms are variants
@@ -93,7 +94,8 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
     """On every layer of the suites, each in half of the forms, and on every awkward problem."""
     layers = [layer.problem for layers in suites().values() for layer in layers]
     forms = product(
-        ("channels_first", "channels_last"), ("float32", "tf32", "float16", "bfloat16", "int8", "binary")
+        ("channels_first", "channels_last"),
+        ("float32", "tf32", "float16", "bfloat16", "int8", "binary", E4M3),
     )
     problems = [
         layer.replace(
@@ -101,8 +103,8 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
             compute_dtype="tf32" if how == "tf32" else None,
             **({"density": 0.5, "pattern": "2:4"} if algorithm.skips_zeros else {}),
         )
-        for i, (layout, how) in enumerate(forms) for layer in layers[(i + i // 6) % 2 :: 2]
-        if how not in ("int8", "binary") or algorithm.directions[0] == "forward"
+        for i, (layout, how) in enumerate(forms) for layer in layers[(i + i // 7) % 2 :: 2]
+        if how not in ("int8", "binary", E4M3) or algorithm.directions[0] == "forward"
     ]  # fmt: skip
     problems += [p for dtype in ("float32", "float64") for p, _ in table_problems(algorithm, dtype)]
     declared, served = set(algorithm.builds()), 0

@@ -93,7 +93,7 @@ def test_16_bit_data_and_a_residual_go_through_both_wrappers(monkeypatch):
     x, w, r = (
         rng.integers(-3, 4, s).astype("f") for s in (problem.x_shape, problem.w_shape, problem.y_shape)
     )
-    y = ca.plan(problem)(
+    y = ca.plan(problem, algorithm="cpu.direct")(
         *(a.astype("float16") for a in (x, w)), residual=r.astype("float16"), activation="relu"
     )
     expected = ca.conv(x, w, padding=(1, 0, 0), algorithm="cpu.reference") + r

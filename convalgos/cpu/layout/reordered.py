@@ -75,6 +75,10 @@ class Reordered(ByForward):
             return f"moves maps of {' and '.join(BYTES)} only"
         return super().why_not(problem)
 
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        """Maps of 16 bits are widened before they are moved."""
+        return False
+
     def within(
         self, problem: ConvProblem, *, workspace_limit: int | None, deterministic: bool, strict_nan: bool
     ) -> Algorithm:

@@ -6,13 +6,13 @@ bits stay such. A NaN in a window is its maximum, as torch and NumPy have it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from convalgos.cpu.compile import code_generation
-from convalgos.cpu.vectors.instructions import Value, Vec, ir
-from convalgos.cpu.vectors.integers import Integers, shorts_of
+from convalgos.cpu.vectors import halves
+from convalgos.cpu.vectors.instructions import Value, Vec
+from convalgos.cpu.vectors.integers import Integers
 
-FLOAT, BRAIN, HALF, SIGNED, UNSIGNED = range(5)  # forms of elements
+FLOAT, BRAIN, HALF = halves.SAME, halves.BRAIN, halves.HALF  # forms of elements
+SIGNED, UNSIGNED = HALF + 1, HALF + 2
 FORMS = {
     "float32": FLOAT, "float64": FLOAT, "bfloat16": BRAIN, "float16": HALF, "int8": SIGNED, "uint8": UNSIGNED,
 }  # fmt: skip
@@ -25,35 +25,16 @@ def can_convert(form: int) -> bool:
 
 
 class PoolElements:
-    """Vectors of a form, reduced by a reduction. v: of what they are computed in."""
+    """Vectors of a form, reduced by a reduction. v: of what they are computed in.
+
+    `v` loads and stores what is in scratch, `maps` what is in x and y.
+    """
 
     def __init__(self, v: Vec, form: int, reduction: int):
         self.form, self.reduction = form, reduction
-        self.v: Vec = Integers(v.b, v.lanes, v.size) if form in (SIGNED, UNSIGNED) else v
-        self._stored: Vec = shorts_of(v) if form in (BRAIN, HALF) else self.v
-
-    def at(self, pointer: Value, offset: Value) -> Value:
-        """The address of an element as it is stored."""
-        return self._stored.at(pointer, offset)
-
-    def load(self, pointer: Value, offset: Value = 0, mask: Value = None) -> Value:
-        stored = self._stored
-        value = stored.load(pointer, offset) if mask is None else stored.load_masked(pointer, offset, mask)
-        if self.form == BRAIN:
-            return self._shorts.brain_floats(value)
-        if self.form == HALF:
-            return self.v.b.fpext(self.v.b.bitcast(value, self._halves), self.v.type)
-        return value
-
-    def store(self, value: Value, pointer: Value, offset: Value = 0, mask: Value = None) -> None:
-        if self.form == BRAIN:
-            value = self._shorts.brain_of(value)
-        elif self.form == HALF:
-            value = self.v.b.bitcast(self.v.b.fptrunc(value, self._halves), self._stored.type)
-        if mask is None:
-            self._stored.store(value, pointer, offset)
-        else:
-            self._stored.store_masked(value, pointer, offset, mask)
+        integers = form in (SIGNED, UNSIGNED)
+        self.v: Vec = Integers(v.b, v.lanes, v.size) if integers else v
+        self.maps = self.v if integers else halves.maps(v, form)
 
     def identity(self) -> Value:
         """What changes no reduction."""
@@ -84,11 +65,15 @@ class PoolElements:
             value = self.reduced(value, self.v.shuffle(value, value, order))
         return value
 
-    @property
-    def _shorts(self) -> Integers:
-        assert isinstance(self._stored, Integers)
-        return self._stored
+    def load(self, pointer: Value, offset: Value = 0, mask: Value = None) -> Value:
+        """Of x; all elements, or those of a mask."""
+        if mask is None:
+            return self.maps.load(pointer, offset)
+        return self.maps.load_masked(pointer, offset, mask)
 
-    @property
-    def _halves(self) -> Any:
-        return ir.VectorType(ir.HalfType(), self.v.lanes)
+    def store(self, value: Value, pointer: Value, offset: Value = 0, mask: Value = None) -> None:
+        """Of y."""
+        if mask is None:
+            self.maps.store(value, pointer, offset)
+        else:
+            self.maps.store_masked(value, pointer, offset, mask)

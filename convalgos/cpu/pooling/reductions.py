@@ -37,7 +37,7 @@ def reduce_rows(
     def chunk(first: Value, vectors: int, mask: Value = None) -> None:
         totals = [_register(of) for _ in range(vectors)]
         with v.loop(slices) as t, v.loop(rows) as r:
-            line = of.at(source, v.iadd(first, v.iadd(v.imul(t, slice_step), v.imul(r, row_step))))
+            line = of.maps.at(source, v.iadd(first, v.iadd(v.imul(t, slice_step), v.imul(r, row_step))))
             for j, total in enumerate(totals):
                 total.set(of.reduced(total.value, of.load(line, j * v.lanes, mask)))
         for j, total in enumerate(totals):
@@ -73,7 +73,7 @@ def reduce_columns(
     with v.loop(outputs) as q:
         window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
         begin = of.v.at(source, v.imul(window.first, channels))
-        pixel = of.at(to, v.imul(q, y_pixel))
+        pixel = of.maps.at(to, v.imul(q, y_pixel))
         divisor = None
         if REDUCTION == MEAN:
             divisor = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows)))
@@ -89,7 +89,7 @@ def reduce_columns(
                     total.set(of.reduced(total.value, of.v.load(from_, j * v.lanes)))
             for j, total in enumerate(totals):
                 value = total.value if divisor is None else v.b.fdiv(total.value, divisor)
-                of.store(value, of.at(pixel, first), j * v.lanes, mask)
+                of.store(value, of.maps.at(pixel, first), j * v.lanes, mask)
 
         width = UNROLLED * v.lanes
         many = v.idiv(channels, width)
@@ -162,7 +162,7 @@ def reduce_planes(
     tail = of.v.mask(v.isub(count, done))
     first = of.v.first_lanes(1)
     with v.loop(planes) as i:
-        plane = of.at(source, v.imul(i, plane_step))
+        plane = of.maps.at(source, v.imul(i, plane_step))
         totals = [_register(of) for _ in range(UNROLLED)]
         with v.loop(many) as j:
             for k, total in enumerate(totals):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.element_types import HALF_DTYPES, ITEM_BYTES, ml_dtype
+from convalgos.core.element_types import HALF_DTYPES, ml_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.runtime import jit
@@ -25,8 +25,8 @@ HALF_FIELDS = np.dtype([(name, np.int64) for name in ("source", "target", "count
 
 
 def computed_bytes(problem: ConvProblem) -> int:
-    """Bytes of what is computed with: of float32 for 16 bits."""
-    return ITEM_BYTES[problem.compute_dtype]
+    """Bytes of an element that is computed with: of float32 for 16 bits."""
+    return 8 if problem.compute_dtype == "float64" else 4
 
 
 def map_form(dtype: str) -> int:

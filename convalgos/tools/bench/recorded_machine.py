@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from typing import Any
 
 from convalgos.core import strict_json
@@ -14,7 +14,10 @@ from convalgos.gpu.device.measured import with_constants
 def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     """The figures of the machine of a table."""
     if "capability" not in found:
-        return checked_figures({f.name: found.get(f.name) for f in fields(Machine)})
+        later = {f.name for f in fields(Machine) if f.default is None}  # figures that old tables do not have
+        return checked_figures(
+            {f.name: found[f.name] for f in fields(Machine) if f.name in found or f.name not in later}
+        )
     major, minor = found["capability"]
     values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
     for name, value in values.items():
@@ -25,3 +28,8 @@ def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     constants, day = dict(values.pop("measured", ())), values.pop("measured_on", "")
     machine = GpuMachine(**{**values, "capability": (int(major), int(minor))})
     return with_constants(machine, constants, day) if constants else machine
+
+
+def machine_figures(machine: Machine | GpuMachine) -> dict[str, Any]:
+    """What a table keeps of a machine: figures that nobody measured are left out."""
+    return {name: value for name, value in asdict(machine).items() if value is not None}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from platform import python_version
@@ -19,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.select.measure.table import Row, Table
 from convalgos.select.measure.timing import Timing
+from convalgos.tools.bench.recorded_machine import machine_figures
 from convalgos.tools.bench.suites import Layer
 
 DISTRIBUTIONS = {  # what `versions` calls a package -> the distributions that bring it
@@ -204,7 +205,7 @@ def as_json(results: Results[Any]) -> dict[str, Any]:
     return head(results.layers[0].kind if results.layers else "bench") | {
         "command": results.command,
         "started": results.started,
-        "machine": asdict(results.machine),
+        "machine": machine_figures(results.machine),
         "versions": results.versions,
         "skipped": [{"name": name, "why_not": why_not} for name, why_not in results.skipped.items()],
         "layers": [result.as_json() for result in results.layers],

@@ -8,7 +8,7 @@ left out.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import GpuMachine
 from convalgos.select.measured import Measured
-from convalgos.tools.bench.recorded_machine import read_machine
+from convalgos.tools.bench.recorded_machine import machine_figures, read_machine
 
 DIGITS = 4  # of a sample in the compact form
 
@@ -104,7 +104,7 @@ def head_json(table: Recorded) -> dict[str, Any]:
     """All of the compact form but its layers."""
     found = {
         "format": FORMATS["selector_table"],
-        "machine": asdict(table.machine),
+        "machine": machine_figures(table.machine),
         "versions": table.versions,
     }
     return found | ({"protocol": table.protocol} if table.protocol else {})
