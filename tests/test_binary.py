@@ -93,6 +93,12 @@ def test_outputs_of_padding_alone():
     assert ca.binary.conv(x, w, padding_value=-1, **far).tolist() == [[[[-3]]]]
     packed = ca.binary.pack(x)
     assert ca.binary.conv(packed, w, padding_value=1, **far).tolist() == [[[[3]]]]
+    nothing, bias = np.zeros((1, 3, 0, 2), np.int8), np.int32([5])
+    for value in (0, 1, -1):  # a map without rows
+        given = {"padding": ((1, 0), (0, 0)), "padding_value": value, "bias": bias, "scale": 0.5}
+        y = ca.binary.conv(nothing, w, **given)
+        assert y.dtype == np.float32 and y.tolist() == [[[[0.5 * (3 * value + 5)] * 2]]]
+        assert ca.binary.conv(nothing, w, out=np.zeros_like(y), **given).tolist() == y.tolist()
 
 
 def test_packed_words():

@@ -12,8 +12,9 @@ import numpy as np
 
 from convalgos.api import planning
 from convalgos.api.types import Activation, Array, ArrayLike, Layout, Padding, Sizes
+from convalgos.core import epilogue
 from convalgos.core.arguments import shown
-from convalgos.core.arrays import as_numpy
+from convalgos.core.arrays import as_numpy, writable_view
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.binary import BinaryPlan
@@ -161,10 +162,23 @@ def _of_padding(
     """Where all windows meet nothing but padding: its values are given like any others."""
     if x.dtype == np.uint64:
         x = unpack(x, p.C, groups=p.groups, layout=p.layout)  # type: ignore[arg-type]
-    if 0 in x.shape or 0 in p.w_shape or 0 in p.y_shape or padding_value == 0:
-        w = np.zeros(p.w_shape, np.int8)
-        return planning.plan(p)(x.astype(np.int8), w, bias=bias, activation=activation, out=out)
     first = p.layout == "channels_first"
+    if 0 in (p.N, *p.w_shape, *p.y_shape) or padding_value == 0:
+        integers = planning.plan(p.replace(y_dtype="int32"))
+        given = x.astype(np.int8), np.zeros(p.w_shape, np.int8)
+        if scale is None:
+            return integers(*given, bias=bias, activation=activation, out=out)
+        factors = np.broadcast_to(np.asarray(scale, np.float32), (p.K,))
+        y = integers(*given, bias=bias).astype(np.float32) * factors.reshape(
+            -1, *(1,) * (p.ndim if first else 0)
+        )
+        epilogue.add_and_activate(y, None, epilogue.activation_of(activation))
+        if out is None:
+            return y
+        if writable_view("out", out).shape != y.shape:
+            raise ValueError(f"out has shape {tuple(out.shape)}; it must be {y.shape}")
+        out[...] = y
+        return out
     around = [(0, 0), (0, 0), *p.padding] if first else [(0, 0), *p.padding, (0, 0)]
     padded = np.pad(x, around, constant_values=padding_value)
     return conv(
