@@ -295,17 +295,13 @@ def _view(name: str, array: Any, layout: str) -> _View:
 
 def _pooled(view: _View, kind: _Kind, given: Any, out: Any) -> Any:
     problem = kind.problem(view)
-    shape = problem.laid(problem.y_shape)
-    target = None
     if out is not None:
         target = _checked("out", out, view.as_given_shape(problem.y_shape), view.array.dtype)
-        if not target.flags.writeable:
-            raise ValueError("out is read-only; it must be writeable")
         turned = view.in_its_order(target)
         if is_laid(turned.flags) and target.dtype.isnative and not np.may_share_memory(target, view.array):
             _pool_plan(problem, setting()).run(view.array, turned)
             return out
-    y = np.empty(shape, view.array.dtype)
+    y = np.empty(problem.laid(problem.y_shape), view.array.dtype)
     _pool_plan(problem, setting()).run(view.array, y)
     return _delivered(view.as_given(y), given, out)
 
@@ -314,10 +310,7 @@ def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:
     """A result as an array of the caller's kind, or in `out`."""
     if out is None:
         return like(result, given)
-    target = _checked("out", out, result.shape, result.dtype)
-    if not target.flags.writeable:
-        raise ValueError("out is read-only; it must be writeable")
-    target[...] = result
+    _checked("out", out, result.shape, result.dtype)[...] = result
     return out
 
 
@@ -327,6 +320,8 @@ def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> 
         raise ValueError(f"{name} has shape {view.shape}; it must be {shape}")
     if not same_dtype(view.dtype, dtype):
         raise TypeError(f"{name} has dtype {view.dtype}; it must be {dtype}, as the other arrays")
+    if name == "out" and not view.flags.writeable:
+        raise ValueError("out is read-only; it must be writeable")
     return view
 
 

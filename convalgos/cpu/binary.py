@@ -19,13 +19,13 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
-from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_numpy
 from convalgos.core.machine import Machine, cpu_flags, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
+from convalgos.core.signs import checked_factors
 from convalgos.cpu.binconv import kernels, packing
 from convalgos.cpu.binconv.blocking import binary_blocking
 from convalgos.cpu.binconv.packing import WORD, pack_signs, unpack_signs
@@ -34,7 +34,6 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, by_name
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 
-PADDING_VALUES = (0, 1, -1)
 # Cycles of a thread on a Xeon (Granite Rapids) with AVX-512: to count the bits of a vector that differ,
 COUNT, EMULATED = 1.7, 8.0  # with an instruction for that, and without (an estimate);
 FINISH = 5.0  # to finish a vector of outputs,
@@ -110,19 +109,10 @@ class BinaryPlan(Plan):
             padding_value: 0, +1 or -1, what x is beyond its border.
             scale: (K,) or a number, which the sums of each filter are multiplied by, of a float32 y.
         """
-        if padding_value not in PADDING_VALUES:
-            raise ValueError(f"padding_value={shown(padding_value)} must be 0, 1 or -1")
+        given = checked_factors(self.problem, padding_value, scale)
         prepared = self._in_own_form(self._checked("w", w, self._w_shape), quantization)
         factors = np.ones(self.problem.K + self.blocking.lanes, np.float32)
-        if scale is not None:
-            given = np.asarray(scale, np.float32)
-            if given.shape not in ((), (self.problem.K,)):
-                raise ValueError(
-                    f"scale has shape {given.shape}, but must be a number or ({self.problem.K},)"
-                )
-            if self.problem.y_dtype != "float32":
-                raise ValueError(f"scale={shown(scale)} must be None: y of {self.problem} is int32")
-            factors[: self.problem.K] = given
+        factors[: self.problem.K] = given
         data = self._with_border(prepared.data, padding_value)
         return PreparedFilter(prepared.key, data._replace(scale=factors))
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.arguments import shown
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
+from convalgos.core.signs import checked_factors
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.launch.fallback import GpuFilter
 from convalgos.gpu.launch.grid import ceil_div
@@ -33,7 +33,6 @@ from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
 
 CHUNK, WORD = 128, 64  # channels of 16 bytes, and of a word of `convalgos.binary.pack`
 THREADS = 256  # of a block that packs, as in pack_signs.cu
-PADDING_VALUES = (0, 1, -1)
 PACK_SIGNS = Build.of("pack_signs.cu")
 
 # `Signs` of pack_signs.cu.
@@ -100,13 +99,7 @@ class SignsPlan(IntegerSumsPlan):
         """
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no zero points")
-        if padding_value not in PADDING_VALUES:
-            raise ValueError(f"padding_value={shown(padding_value)} must be 0, 1 or -1")
-        factors = np.asarray(1.0 if scale is None else scale, np.float32)
-        if factors.shape not in ((), (self.problem.K,)):
-            raise ValueError(f"scale has shape {factors.shape}, but must be a number or ({self.problem.K},)")
-        if scale is not None and self.problem.y_dtype != "float32":
-            raise ValueError(f"scale={shown(scale)} must be None: y of {self.problem} is int32")
+        factors = checked_factors(self.problem, padding_value, scale)
         with self.device.active(), self.device.stream_of(w):
             w = self.device.xp.array(self._checked("w", w, self._w_shape), order="C")
             return GpuFilter(self._key, self._of_bits(self._turned(w), padding_value, factors), None)

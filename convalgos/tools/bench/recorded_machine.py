@@ -14,10 +14,9 @@ from convalgos.gpu.device.measured import with_constants
 def read_machine(found: dict[str, Any]) -> Machine | GpuMachine:
     """The figures of the machine of a table."""
     if "capability" not in found:
-        later = {f.name for f in fields(Machine) if f.default is None}  # figures that old tables do not have
-        return checked_figures(
-            {f.name: found[f.name] for f in fields(Machine) if f.name in found or f.name not in later}
-        )
+        # old tables do not have the figures that may be None
+        names = (f.name for f in fields(Machine) if f.default is not None or f.name in found)
+        return checked_figures({name: found[name] for name in names})
     major, minor = found["capability"]
     values = {f.name: found[f.name] for f in fields(GpuMachine) if f.name in found or f.default is MISSING}
     for name, value in values.items():
