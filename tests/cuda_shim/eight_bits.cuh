@@ -26,19 +26,7 @@ inline unsigned picked_bytes(unsigned low, unsigned high, unsigned order) {
 }
 
 inline void mma(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    struct Fragments {
-        unsigned a[4], b[2];
-    } mine, all[32];
-    std::memcpy(mine.a, a, sizeof mine.a);
-    std::memcpy(mine.b, b, sizeof mine.b);
-    shim::gather(mine, all);
-    const int lane = shim::current % 32;
-    for (int i = 0; i < 4; i++) {
-        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        for (int word = 0; word < 8; word++)
-            sums[i] = add_four(sums[i], all[row % 8 * 4 + word % 4].a[row / 8 + word / 4 * 2],
-                               all[column * 4 + word % 4].b[word / 4]);
-    }
+    mma_words(sums, a, b, add_four);
 }
 
 inline float multiplied(float a, float b) { return a * b; }

@@ -150,4 +150,22 @@ inline void mma(double (&sums)[4], const double (&a)[2], const double (&b)[1]) {
     }
 }
 
+// Products of 8 words of each row and column, which `add(sum, a, b)` adds to a sum of integers.
+template <typename Add>
+inline void mma_words(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2], Add add) {
+    struct Fragments {
+        unsigned a[4], b[2];
+    } mine, all[32];
+    std::memcpy(mine.a, a, sizeof mine.a);
+    std::memcpy(mine.b, b, sizeof mine.b);
+    shim::gather(mine, all);
+    const int lane = shim::current % 32;
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int word = 0; word < 8; word++)
+            sums[i] = add(sums[i], all[row % 8 * 4 + word % 4].a[row / 8 + word / 4 * 2],
+                          all[column * 4 + word % 4].b[word / 4]);
+    }
+}
+
 inline void* dynamic_shared() { return shim::dynamic; }
