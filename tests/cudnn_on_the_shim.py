@@ -10,7 +10,7 @@ from fake_cudnn import PLANS, Front
 from helpers import example
 
 from convalgos.core import algorithm as contract
-from convalgos.core.plan import finish
+from convalgos.core.epilogue import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu import cudnn
 from convalgos.gpu.device import use

@@ -16,7 +16,7 @@ from types import ModuleType
 import ml_dtypes
 import numpy as np
 
-from convalgos.core.plan import finish
+from convalgos.core.epilogue import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference, reference_backward_data, reference_backward_weights
 from convalgos.gpu.vendor.plans import KNOWN

@@ -14,8 +14,9 @@ from fake_cudnn import PLANS, Engine
 
 import convalgos as ca
 from convalgos.core import cache_files
+from convalgos.core.epilogue import finish
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.plan import finish, numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.reference import answer

@@ -14,7 +14,7 @@ from helpers import example
 
 import convalgos as ca
 from convalgos.core import algorithm as contract
-from convalgos.core.plan import finish
+from convalgos.core.epilogue import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer
 

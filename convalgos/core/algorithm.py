@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 from convalgos.core.element_types import DTYPES, HALF_DTYPES, INTEGERS, SHORT_FLOATS, default_compute
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
+from convalgos.core.layouts import PLAIN, blocked_layout
+from convalgos.core.machine import vector_bytes
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
@@ -39,6 +41,9 @@ class Algorithm(ABC):
     widens: ClassVar[bool] = False  # of x of 16 bits, y may be float32
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
     approximates: ClassVar[bool] = False  # less exact than its types: chosen within `max_rel_error` only
+    reads: ClassVar[tuple[str, ...]] = PLAIN  # layouts of x and of y, without a reorder; "blocked" stands for
+    writes: ClassVar[tuple[str, ...]] = PLAIN  # blocks of as many channels as a vector of the CPU has lanes
+    mixes_layouts: ClassVar[bool] = False  # y may lie in another layout than x
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property
@@ -79,8 +84,25 @@ class Algorithm(ABC):
             return f"computes {' and '.join(self.dtypes)} only, not {problem.dtype}"
         if problem.dtype in DTYPES and problem.y_dtype != problem.dtype and not self.widens:
             return f"computes y of x's type, {problem.dtype}, not {problem.y_dtype}"
+        if reason := self._why_not_laid(problem):
+            return reason
         if problem.compute_dtype != (sums := default_compute(problem.dtype)):
             return f"computes {problem.dtype} in {sums}, not in {problem.compute_dtype}"
+        return None
+
+    def _why_not_laid(self, problem: ConvProblem) -> str | None:
+        """Why it cannot read or write the layouts of a problem, or None."""
+        x, y = problem.layout, problem.y_layout
+        if x == y and x in PLAIN and self.reads is self.writes is PLAIN:
+            return None
+        own = blocked_layout(vector_bytes() // problem.itemsize) if self.device == "cpu" else ""
+        for name, layout, served in (("x", x, self.reads), ("y", y, self.writes)):
+            if layout in served or ("blocked" in served and layout == own):
+                continue
+            known = " and ".join(own if word == "blocked" else word for word in served)
+            return f"{'reads' if name == 'x' else 'writes'} {name} in {known} only, not in {layout}"
+        if x != y and not self.mixes_layouts:
+            return f"computes y in the layout of x, {x}, not in {y}"
         return None
 
     def takes(self, problem: ConvProblem) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-LAYOUTS = ("channels_first", "channels_last")
+from convalgos.core import layouts
+
+LAYOUTS = layouts.PLAIN  # of arrays that callers hand in; problems know blocked ones, too
 MODES = ("cross_correlation", "convolution")
 DIRECTIONS = ("forward", "backward_data", "backward_weights")
 NAMED_PADDING = ("valid", "same", "full")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.arguments import shown
+from convalgos.core.layouts import laid
 
 PIECE = 1 << 14  # elements at a time, which with all temporaries stay in L2; estimate
 BELOW = -1000.0  # where v * sigmoid(v) and v * Phi(v) are 0 in every type, but -inf * 0 would be NaN
@@ -95,6 +96,24 @@ def steepest(activation: Activation | None) -> float:
     if activation is None:
         return 1.0
     return max(KINDS[activation.name].steepest, abs(activation.a) if activation.name == "leaky_relu" else 0)
+
+
+def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: Any) -> None:
+    """The output step in NumPy, in place, for plans that have no kernel of their own to fuse it into.
+
+    y: an array of the problem's layout, or a piece of one with all its dimensions.
+    """
+    if bias is not None:
+        y += bias_of_map(bias, problem)
+    if activation == "relu":
+        np.maximum(y, 0, out=y)
+
+
+def bias_of_map(bias: np.ndarray, problem: Any) -> np.ndarray:
+    """A bias (channels,) as it is added to what a problem writes, in its layout."""
+    layout = problem.layout if problem.direction == "backward_data" else problem.y_layout
+    of_map: np.ndarray = laid(bias.reshape(1, -1, *(1,) * problem.ndim), layout)[0]
+    return of_map
 
 
 def add_and_activate(y: np.ndarray, residual: np.ndarray | None, activation: Activation | None) -> None:

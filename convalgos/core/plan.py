@@ -325,17 +325,6 @@ def flipped(w: Any) -> Any:
     return w[(slice(None), slice(None), *(slice(None, None, -1),) * (w.ndim - 2))]
 
 
-def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: ConvProblem) -> None:
-    """The output step in NumPy, in place, for plans that have no kernel of their own to fuse it into.
-
-    y: an array of the problem's layout, or a piece of one with all its dimensions.
-    """
-    if bias is not None:
-        y += bias.reshape(-1, *(1,) * problem.ndim) if problem.layout == "channels_first" else bias
-    if activation == "relu":
-        np.maximum(y, 0, out=y)
-
-
 def result_dtype(problem: ConvProblem) -> np.dtype:
     """The NumPy dtype of what a run of a problem writes."""
     return numpy_dtype(problem.dtype_of(problem.arrays[2]))

@@ -19,7 +19,7 @@ from convalgos.core import arguments, element_types, problem_checks, problem_tex
 from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, IntsLike, PaddingLike, Pads, Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import COMPUTE_DTYPES, DTYPES
-from convalgos.core.merged_dimensions import merged
+from convalgos.core.layouts import array_shape
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -39,7 +39,8 @@ class ConvProblem:
             "same" gives ceil(size / stride) outputs, with the odd element of padding on the high side.
         groups: divides C and K.
         mode: "cross_correlation" (no flip) or "convolution" (the filter is flipped).
-        layout: "channels_first" or "channels_last", the memory order of x and y.
+        layout: memory order of x: "channels_first", "channels_last" or, as `core.layouts` tells, "blocked16".
+        y_layout: that of y; by default the same.
         dtype: element type of x, and of w and y where they are not given: a floating-point one, "int8",
             "uint8", or "binary" (+1 and -1). `w_dtype` may be the other of two integers or 8-bit floats.
         direction: "forward", "backward_data" or "backward_weights".
@@ -71,6 +72,7 @@ class ConvProblem:
     groups: int
     mode: str
     layout: str
+    y_layout: str
     dtype: str
     direction: str
     compute_dtype: str
@@ -86,12 +88,13 @@ class ConvProblem:
         layout: str = "channels_first", dtype: DTypeLike = "float32", direction: str = "forward",
         compute_dtype: DTypeLike | None = None, w_dtype: DTypeLike | None = None,
         y_dtype: DTypeLike | None = None, scales: str = "per_tensor", density: float | None = None,
-        pattern: str = "unstructured",
+        pattern: str = "unstructured", y_layout: str | None = None,
     ):  # fmt: skip
-        given = (x_shape, w_shape, stride, padding, dilation, groups, mode, layout, direction)
+        given = (x_shape, w_shape, stride, padding, dilation, groups, mode, layout, y_layout, direction)
         self.__dict__.update(problem_checks.checked_fields(*given))
         self.__dict__.update(element_types.checked_types(dtype, w_dtype, y_dtype, compute_dtype, direction))
         self.__dict__.update(problem_checks.checked_filter(scales, density, pattern))
+        problem_checks.check_layouts(self.layout, self.y_layout, self.dtype, self.direction)
         problem_checks.check_extent(self.x_shape, self.padding, self.kernel_extent)
         problem_checks.check_counts(self.x_shape, self.w_shape, self.padding, self.y_shape, self.flops)
 
@@ -155,10 +158,8 @@ class ConvProblem:
         return (self.N, self.K, *self.spatial_out)
 
     def array_shape(self, shape: Shape) -> Shape:
-        """The shape of the array that holds a logical (N, C, *spatial) shape in this layout."""
-        if self.layout == "channels_first":
-            return shape
-        return (shape[0], *shape[2:], shape[1])
+        """The shape of the array that holds a logical (N, C, *spatial) shape in x's layout."""
+        return array_shape(self.layout, shape)
 
     @property
     def arrays(self) -> tuple[str, str, str]:
@@ -168,8 +169,8 @@ class ConvProblem:
     @cached_attribute
     def array_shapes(self) -> tuple[Shape, Shape, Shape]:
         """Shapes of these arrays in memory; a gradient has the shape of what it is the gradient of."""
-        x, y = self.array_shape(self.x_shape), self.array_shape(self.y_shape)
-        shapes = {"x": x, "w": self.w_shape, "y": y}
+        y = array_shape(self.y_layout, self.y_shape)
+        shapes = {"x": self.array_shape(self.x_shape), "w": self.w_shape, "y": y}
         first, second, result = (shapes[name[-1]] for name in self.arrays)
         return first, second, result
 
@@ -179,10 +180,8 @@ class ConvProblem:
         return {"y": self.y_shape, "dx": self.x_shape, "dw": self.w_shape}[self.arrays[2]]
 
     def logical(self, which: int, array: Any) -> Any:
-        """A view of one of these three arrays with its channels first."""
-        if self.layout == "channels_first" or self.arrays[which][-1] == "w":  # of filters there is one form
-            return array
-        return array.transpose(0, -1, *range(1, array.ndim - 1))
+        """One of these three arrays with its channels first: a view, or of blocked layouts a copy."""
+        return problem_views.logical_array(self, self.arrays[which], array)
 
     @property
     def reduction(self) -> int:
@@ -288,6 +287,8 @@ class ConvProblem:
 
         Types that were left to their defaults follow a change of dtype.
         """
+        if "layout" in changes and self.y_layout == self.layout:
+            changes.setdefault("y_layout", None)
         if "dtype" in changes:
             for name, default in element_types.defaults(self.dtype).items():
                 if getattr(self, name) == default:
@@ -307,9 +308,9 @@ class ConvProblem:
 
     @cached_attribute
     def relaid(self) -> ConvProblem:
-        """The same problem in the other layout."""
-        first = self.layout == "channels_first"
-        return self.with_valid(layout="channels_last" if first else "channels_first")
+        """The same problem in the other of the two plain layouts."""
+        other = LAYOUTS[self.layout == "channels_first"]
+        return self.with_valid(layout=other, y_layout=other)
 
     @cached_attribute
     def reread(self) -> ConvProblem:
@@ -317,18 +318,12 @@ class ConvProblem:
 
         Maps of one channel or of one pixel are the same in both layouts; rows, or channels, fill vectors.
         """
-        read: ConvProblem = merged(self)
-        if math.prod(self.spatial) == math.prod(self.spatial_out) == 1:
-            return read if self.layout == "channels_last" else read.relaid
-        if self.C == self.K == 1 and self.layout == "channels_last":
-            return read.relaid
-        return read
+        return problem_views.reread(self)  # type: ignore[no-any-return]
 
     @cached_attribute
     def as_3d(self) -> ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
-        seen: ConvProblem = problem_views.in_3d(self)
-        return seen
+        return problem_views.in_3d(self)  # type: ignore[no-any-return]
 
     # --- text --------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from convalgos.core import arguments
-from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, Pads, Shape
-from convalgos.core.element_types import SCALES
+from convalgos.core.arguments import DIRECTIONS, MODES, Pads, Shape
+from convalgos.core.element_types import DTYPES, SCALES
+from convalgos.core.layouts import LAYOUTS, PLAIN
 from convalgos.core.sparsity import checked_zeros
 
 LARGEST_COUNT = 2**63 - 1
@@ -15,7 +16,7 @@ LARGEST_COUNT = 2**63 - 1
 
 def checked_fields(
     x_shape: Any, w_shape: Any, stride: Any, padding: Any, dilation: Any, groups: Any, mode: Any, layout: Any,
-    direction: Any,
+    y_layout: Any, direction: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """The sizes and parameters of a problem from its arguments, each checked by itself.
 
@@ -29,9 +30,11 @@ def checked_fields(
     dilation = arguments.per_dim("dilation", dilation, ndim, 1)
     groups = arguments.integer("groups", groups, 1)
     _check_channels(x_shape[1], w_shape, groups)
+    y_layout = layout if y_layout is None else y_layout
     for name, value, allowed in (
         ("mode", mode, MODES),
         ("layout", layout, LAYOUTS),
+        ("y_layout", y_layout, LAYOUTS),
         ("direction", direction, DIRECTIONS),
     ):
         arguments.one_of(name, value, allowed)
@@ -44,6 +47,7 @@ def checked_fields(
         "groups": groups,
         "mode": mode,
         "layout": layout,
+        "y_layout": y_layout,
         "direction": direction,
     }
 
@@ -56,6 +60,19 @@ def checked_filter(scales: Any, density: Any, pattern: Any) -> dict[str, Any]:
     """
     density, pattern = checked_zeros(density, pattern)
     return {"scales": arguments.one_of("scales", scales, SCALES), "density": density, "pattern": pattern}
+
+
+def check_layouts(layout: str, y_layout: str, dtype: str, direction: str) -> None:
+    """ValueError where layouts do not go with the rest: floating-point maps lie in blocks, going forward."""
+    for name, value in (("layout", layout), ("y_layout", y_layout)):
+        if value in PLAIN and layout == y_layout:
+            continue
+        if dtype not in DTYPES:
+            raise ValueError(
+                f"{name}={value!r}: maps of {dtype} must lie in one of {', '.join(PLAIN)}, alike"
+            )
+        if direction != "forward":
+            raise ValueError(f"{name}={value!r} must be plain, and that of x, where direction={direction!r}")
 
 
 def check_extent(x_shape: Shape, padding: Pads, extent: Shape) -> None:

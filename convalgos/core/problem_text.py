@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from convalgos.core.arguments import DIRECTIONS, LAYOUTS, MODES, NAMED_PADDING, Pads, Shape, shown
+from convalgos.core.arguments import DIRECTIONS, MODES, NAMED_PADDING, Pads, Shape, shown
 from convalgos.core.element_types import (
     COMPUTE_DTYPES,
     FLOAT8_DTYPES,
@@ -18,6 +18,7 @@ from convalgos.core.element_types import (
     Y_DTYPES,
     defaults,
 )
+from convalgos.core.layouts import LAYOUTS
 from convalgos.core.sparsity import checked_zeros
 
 INTS = r"\d+(?:[,x]\d+)*"  # one number, or one per dimension
@@ -26,6 +27,7 @@ MOST_DIGITS = 100  # of a number, which is then found too large
 WORDS = {
     "mode": MODES,
     "layout": LAYOUTS,
+    "y_layout": tuple(f"y_{name}" for name in LAYOUTS),
     "direction": DIRECTIONS,
     "dtype": X_DTYPES,
     "w_dtype": tuple(f"w_{d}" for d in (*INTEGERS, *FLOAT8_DTYPES)),
@@ -34,7 +36,7 @@ WORDS = {
     "scales": SCALES,
     "pattern": ("unstructured",),
 }
-PREFIX = {"w_dtype": "w_", "y_dtype": "y_", "compute_dtype": "compute_"}  # of words
+PREFIX = {"w_dtype": "w_", "y_dtype": "y_", "compute_dtype": "compute_", "y_layout": "y_"}  # of words
 PATTERN, DENSITY = r"\d+:\d+|block\d+x\d+", r"density(\d*\.?\d+(?:e-?\d+)?)"
 
 
@@ -53,6 +55,7 @@ def written(problem: Any) -> str:
             words.append(name + _write_ints(values))
     if p.groups != 1:
         words.append(f"groups{p.groups}")
+    default = defaults(p.dtype) | {"y_layout": p.layout}
     words += [
         word
         for word, default in (
@@ -60,7 +63,7 @@ def written(problem: Any) -> str:
             (p.layout, LAYOUTS[0]),
             (p.direction, DIRECTIONS[0]),
             (p.dtype, "float32"),
-            *((prefix + getattr(p, k), prefix + defaults(p.dtype)[k]) for k, prefix in PREFIX.items()),
+            *((prefix + getattr(p, k), prefix + default[k]) for k, prefix in PREFIX.items()),
             (p.scales, SCALES[0]),
             (p.pattern, "unstructured"),
         )

@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from convalgos.core import layouts
+from convalgos.core.layouts import PLAIN
+from convalgos.core.merged_dimensions import merged
+
 # What stays as it is: fields, and what need not be counted again.
 KEPT = (
-    *("stride", "padding", "dilation", "groups", "mode", "layout", "dtype", "direction", "compute_dtype"),
+    *(
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "mode",
+        "layout",
+        "y_layout",
+        "dtype",
+        "direction",
+        "compute_dtype",
+    ),
     *("w_dtype", "y_dtype", "scales", "density", "pattern"),
     *("x_shape", "w_shape", "kernel_extent"),
     *("N", "C", "K", "gemm_m", "gemm_n", "gemm_k", "flops", "x_bytes", "w_bytes", "y_bytes", "itemsize"),
     *("is_pointwise", "is_plain_product"),
 )
 _kept = attrgetter(*KEPT)
+
+
+def logical_array(problem: Any, name: str, array: Any) -> Any:
+    """An array of a problem with its channels first: a view, or of blocked layouts a copy."""
+    if name[-1] == "w":  # of filters there is one form
+        return array
+    layout, channels = (problem.layout, problem.C) if name[-1] == "x" else (problem.y_layout, problem.K)
+    return layouts.to_logical(array, layout, channels)
+
+
+def reread(problem: Any) -> Any:
+    """The problem of the same memory that is faster to compute: see `ConvProblem.reread`."""
+    if problem.layout not in PLAIN or problem.y_layout != problem.layout:
+        return problem
+    read = merged(problem)
+    if math.prod(problem.spatial) == math.prod(problem.spatial_out) == 1:
+        return read if problem.layout == "channels_last" else read.relaid
+    if problem.C == problem.K == 1 and problem.layout == "channels_last":
+        return read.relaid
+    return read
 
 
 def reshaped(problem: Any, **changes: Any) -> Any:

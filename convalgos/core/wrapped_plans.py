@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.epilogue import finish
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Named, Plan, finish
+from convalgos.core.plan import Named, Plan
 from convalgos.core.problem import ConvProblem
 
 CONVERSION, CONVERSION_SHARED = 1.5e-6, 5.5e-6  # seconds to begin one, alone and on all threads,

@@ -17,9 +17,11 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.element_types import INTEGERS
+from convalgos.core.epilogue import finish
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums
+from convalgos.core.layouts import LAYOUTS, laid
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan, finish, flipped
+from convalgos.core.plan import Plan, flipped
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 
 CALL = 1e-4  # seconds of the NumPy calls for a kernel element of a group,
@@ -219,6 +221,8 @@ def _window(p: ConvProblem, tap: tuple[int, ...]) -> tuple[slice, ...]:
 @dataclass(frozen=True)
 class Reference(Algorithm):
     family: ClassVar[str] = "cpu.reference"
+    reads = writes = LAYOUTS
+    mixes_layouts = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "int8", "uint8", "binary")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ()
@@ -255,13 +259,12 @@ class ReferencePlan(Plan):
         workspace: Any,
     ) -> None:  # fmt: skip
         p = self.problem.replace(mode="cross_correlation")  # w is flipped already
-        last = p.layout == "channels_last"
-        x = np.moveaxis(x, -1, 1) if last else x
         with np.errstate(over="ignore"):  # beyond the type lies infinity
+            exact = answer(p, p.logical(0, x), p.logical(1, w))
             if p.direction == "backward_weights":
-                y[...] = answer(p, x, np.moveaxis(w, -1, 1) if last else w)
+                y[...] = exact
                 return
-            y[...] = np.moveaxis(answer(p, x, w), 1, -1) if last else answer(p, x, w)
+            y[...] = laid(exact, p.layout if p.direction == "backward_data" else p.y_layout)
         finish(y, bias, activation, p)
 
 
@@ -278,7 +281,7 @@ class IntegerReferencePlan(IntegerPlan):
         padded = w.pad * w.packed.sum(tuple(range(1, p.ndim + 2)))  # (K,): what `pad` in the place of 0 adds
         exact = reference(p, x, w.packed, padded)  # (N, K, *spatial_out)
         sums = exact.astype(np.int64).astype(np.int32)
-        finish_sums(sums if p.layout == "channels_first" else np.moveaxis(sums, 1, -1), w, y, p)
+        finish_sums(laid(sums, p.y_layout), w, y, p)
 
 
 ALGORITHMS = (Reference(),)

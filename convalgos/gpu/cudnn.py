@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.epilogue import finish
 from convalgos.core.errors import Unsupported
-from convalgos.core.plan import finish
 from convalgos.core.problem import DIRECTIONS, ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.gpu.compile.module import Build

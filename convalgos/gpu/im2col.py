@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import error_of_sums
-from convalgos.core.plan import finish
+from convalgos.core.epilogue import finish
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import current

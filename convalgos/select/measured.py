@@ -74,6 +74,7 @@ class Family(NamedTuple):
     groups: int
     mode: str
     layout: str
+    y_layout: str
     dtype: str
     direction: str
     compute_dtype: str | None
@@ -87,9 +88,9 @@ class Family(NamedTuple):
         """The problem of a shape; ValueError where the kernel does not fit it."""
         return ConvProblem(
             (batch, self.C, *sizes), self.w_shape, self.stride, self.padding, self.dilation, self.groups,
-            mode=self.mode, layout=self.layout, dtype=self.dtype, direction=self.direction,
-            compute_dtype=self.compute_dtype, w_dtype=self.w_dtype, y_dtype=self.y_dtype, scales=self.scales,
-            density=self.density, pattern=self.pattern,
+            mode=self.mode, layout=self.layout, y_layout=self.y_layout, dtype=self.dtype,
+            direction=self.direction, compute_dtype=self.compute_dtype, w_dtype=self.w_dtype,
+            y_dtype=self.y_dtype, scales=self.scales, density=self.density, pattern=self.pattern,
         )  # fmt: skip
 
 
@@ -122,8 +123,8 @@ def now() -> str:
 def family(p: ConvProblem) -> Family:
     """The layer that a problem is a shape of."""
     return Family(
-        p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.dtype, p.direction,
-        p.compute_dtype, p.w_dtype, p.y_dtype, p.scales, p.density, p.pattern,
+        p.C, p.w_shape, p.stride, p.padding, p.dilation, p.groups, p.mode, p.layout, p.y_layout, p.dtype,
+        p.direction, p.compute_dtype, p.w_dtype, p.y_dtype, p.scales, p.density, p.pattern,
     )  # fmt: skip
 
 

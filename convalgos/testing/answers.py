@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core import layouts
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.plan import Plan, numpy_dtype
@@ -76,12 +77,17 @@ def check(
 
     def moved(array: Array, name: str) -> Array:
         """A logical array in the order of memory; filters and their gradients have one order."""
-        return np.moveaxis(array, 1, -1) if last and name[-1] != "w" else array
+        if name[-1] == "w":
+            return array
+        layout = problem.layout if name[-1] == "x" else problem.y_layout
+        of_map, beyond = layouts.laid(array, layout), layouts.laid(np.ones_like(array), layout) == 0
+        return np.where(beyond, np.nan, of_map) if beyond.any() else of_map  # no lane beyond C is read
 
-    last, filters_read = problem.layout == "channels_last", problem.direction != "backward_weights"
-    x, w, bias, y = example(problem.replace(layout="channels_first"), kind)
-    x_name, w_name, y_name = problem.arrays
-    x, w, y = moved(x, x_name), moved(w, w_name), moved(y, y_name)
+    filters_read = problem.direction != "backward_weights"
+    x, w, bias, y = example(problem.replace(layout="channels_first", y_layout="channels_first"), kind)
+    x_name, w_name, _ = problem.arrays
+    exactly = x, w, y
+    x, w = moved(x, x_name), moved(w, w_name)
     exact = kind == "integers" and not algorithm.spreads_nan  # sums of plain products, which fit
     bound = algorithm.error_bound(algorithm.computed(problem))
     assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
@@ -109,10 +115,12 @@ def check(
             got = plan(guarded_x.array, prepared, bias=given, out=out.array, activation=activation)
         assert got is out.array
         assert out.intact(), f"wrote outside y ({step})"
-        assert guarded_x.intact() and np.array_equal(guarded_x.array, before), f"wrote x ({step})"
+        same = np.array_equal(guarded_x.array, before, equal_nan=True)
+        assert guarded_x.intact() and same, f"wrote x ({step})"
         assert given is None or np.array_equal(given, bias), "wrote the bias"
 
-        found = _error(problem, (x, w, y, bias if with_bias else None), activation, got, exact, step)
+        found = problem.logical(2, got)
+        found = _error(problem, (*exactly, bias if with_bias else None), activation, found, exact, step)
         assert found <= bound, f"error {found:.2e} is over the bound {bound:.2e} ({step})"
         worst = max(worst, found / bound)
     return worst
@@ -125,13 +133,12 @@ def _error(
     """Error of a result relative to the size of its sums; all of it is written, and integers are exact.
 
     Args:
-        exactly: what was read first and second, the float64 answer without the bias, and the bias.
+        exactly: what was read first and second, the float64 answer without the bias, and the bias; logical.
     """
     x, w, y, bias = exactly
     expected = y
     if bias is not None:
-        over_channels = -1 if problem.layout == "channels_last" else (-1, *(1,) * problem.ndim)
-        expected = y + bias.astype(np.float64).reshape(over_channels)
+        expected = y + bias.astype(np.float64).reshape(-1, *(1,) * problem.ndim)
     scale = error_scale(problem, x, w, expected)  # before relu: of the sums that were rounded
     expected = np.maximum(expected, 0) if activation else expected
     unwritten = int(np.isnan(got).sum())

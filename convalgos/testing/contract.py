@@ -18,7 +18,10 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
+from convalgos.core.element_types import DTYPES
 from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import PLAIN, blocked_layout
+from convalgos.core.machine import vector_bytes
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference
@@ -68,6 +71,20 @@ def _served_of(algorithm: Algorithm, texts: tuple[str, ...]) -> Iterator[ConvPro
 def check_answers(algorithm: Algorithm) -> int:
     """Right on the awkward table, in both layouts and its types, on integers (exact) and on reals."""
     return sum(check_all(algorithm, (p for p, _ in table_problems(algorithm, dtype))) for dtype in WIDE)
+
+
+def check_blocked_layouts(algorithm: Algorithm) -> int:
+    """Right on blocks of channels, and between them and the plain layouts, as far as it says that it is."""
+    if "blocked" not in (*algorithm.reads, *algorithm.writes):
+        return 0
+    runs = 0
+    for dtype in WIDE:
+        lanes = vector_bytes() // DTYPES[dtype]
+        pairs = [(x, y) for x, y in product((*PLAIN, blocked_layout(lanes)), repeat=2) if {x, y} - {*PLAIN}]
+        for i, (problem, _) in enumerate(table_problems(algorithm, dtype)):
+            x, y = pairs[i // 2 % len(pairs)] if i % 2 else (blocked_layout(lanes),) * 2
+            runs += check_all(algorithm, [problem.replace(layout=x, y_layout=y)])
+    return runs
 
 
 def check_gradients(algorithm: Algorithm) -> int:
@@ -279,6 +296,7 @@ def _same_bits(plan: Plan, x: Array, filters: Any, bias: Array, first: Array, _:
 
 CHECKS: dict[str, Callable[[Algorithm], int]] = {
     "answers": check_answers,
+    "blocked_layouts": check_blocked_layouts,
     "refusals": check_refusals,
     "figures": check_figures,
     "others_refused": check_others_refused,

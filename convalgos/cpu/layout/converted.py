@@ -18,9 +18,10 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.element_types import EXPLICIT_BITS, ITEM_BYTES
+from convalgos.core.epilogue import finish
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan, finish, numpy_dtype
+from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import half, quantise

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.element_types import FLOAT8_DTYPES, needed_modules
+from convalgos.core.epilogue import finish
 from convalgos.core.errors import missing
-from convalgos.core.plan import NOT_CHOSEN, Choice, Plan, finish
+from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import DTYPES, ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current, why_none
