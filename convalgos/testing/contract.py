@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -69,22 +69,19 @@ def _served_of(algorithm: Algorithm, texts: tuple[str, ...]) -> Iterator[ConvPro
 
 
 def check_answers(algorithm: Algorithm) -> int:
-    """Right on the awkward table, in both layouts and its types, on integers (exact) and on reals."""
-    return sum(check_all(algorithm, (p for p, _ in table_problems(algorithm, dtype))) for dtype in WIDE)
+    """Right on the awkward table, in its layouts and types, on integers (exact) and on reals."""
+    plain = (problem for dtype in WIDE for problem, _ in table_problems(algorithm, dtype))
+    return check_all(algorithm, chain(plain, _in_blocks(algorithm)))
 
 
-def check_blocked_layouts(algorithm: Algorithm) -> int:
-    """Right on blocks of channels, and between them and the plain layouts, as far as it says that it is."""
-    if "blocked" not in (*algorithm.reads, *algorithm.writes):
-        return 0
-    runs = 0
-    for dtype in WIDE:
-        lanes = vector_bytes() // DTYPES[dtype]
-        pairs = [(x, y) for x, y in product((*PLAIN, blocked_layout(lanes)), repeat=2) if {x, y} - {*PLAIN}]
+def _in_blocks(algorithm: Algorithm) -> Iterator[ConvProblem]:
+    """The table on blocks of channels, and between them and the plain layouts, one of each pair a problem."""
+    for dtype in WIDE if "blocked" in (*algorithm.reads, *algorithm.writes) else ():
+        own = blocked_layout(vector_bytes() // DTYPES[dtype])
+        pairs = [(x, y) for x, y in product((*PLAIN, own), repeat=2) if own in (x, y)]
         for i, (problem, _) in enumerate(table_problems(algorithm, dtype)):
-            x, y = pairs[i // 2 % len(pairs)] if i % 2 else (blocked_layout(lanes),) * 2
-            runs += check_all(algorithm, [problem.replace(layout=x, y_layout=y)])
-    return runs
+            x, y = pairs[i // 2 % len(pairs)] if i % 2 else (own, own)
+            yield problem.replace(layout=x, y_layout=y)
 
 
 def check_gradients(algorithm: Algorithm) -> int:
@@ -296,7 +293,6 @@ def _same_bits(plan: Plan, x: Array, filters: Any, bias: Array, first: Array, _:
 
 CHECKS: dict[str, Callable[[Algorithm], int]] = {
     "answers": check_answers,
-    "blocked_layouts": check_blocked_layouts,
     "refusals": check_refusals,
     "figures": check_figures,
     "others_refused": check_others_refused,

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.epilogue import finish
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan, finish
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.select.ranking import Candidate
 
