@@ -34,6 +34,7 @@ FLOORS = (
     {"select.measure", "signal", "testing"},
     {"api"},
     {"quantized"},
+    {"network"},
     {"torch", "onnx", "__init__"},
     {"tools.console"},
     {"tools.bench"},

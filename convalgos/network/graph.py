@@ -1,0 +1,230 @@
+"""A network as a graph: values, and the steps that compute them.
+
+A value is an array that one step writes and others read, by name; its shape is logical, (N, C, *spatial) of
+maps. Steps are in an order in which each reads what was written before it. What this library does not compute
+itself is a `Foreign` step, a region of the network that another library runs.
+
+Shapes are not part of the graph: `shapes_of` finds them for the shapes of its inputs, so that one graph
+serves every batch and every size of image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from convalgos.core.arguments import Pads, Shape
+from convalgos.core.epilogue import Activation
+from convalgos.core.pool_problem import PoolProblem
+from convalgos.core.problem import ConvProblem
+from convalgos.core.transposed_sizes import transposed_spatial
+
+Shapes = Mapping[str, Shape]  # of values by name
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Computes one value from others. Steps are compared by identity: two may compute the same."""
+
+    name: str  # of the node that it comes from, for reports
+    inputs: tuple[str, ...]
+    output: str
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What it writes: one value, but for regions of another library."""
+        return (self.output,)
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        """The shape of its output, from those of its inputs.
+
+        Raises:
+            ValueError: the inputs do not go together.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution(Step):
+    """activation(conv(x, w) + bias + residual); inputs: (x,) or (x, residual)."""
+
+    w: np.ndarray  # (K, C/groups, *kernel)
+    bias: np.ndarray | None = None  # (K,)
+    stride: Shape = ()
+    padding: Pads | str = ()  # "same" is known with the size of the map only
+    dilation: Shape = ()
+    groups: int = 1
+    activation: Activation | None = None
+
+    def problem(self, x_shape: Shape) -> ConvProblem:
+        """What is convolved of an x of this shape."""
+        return ConvProblem(
+            x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups,
+            dtype=self.w.dtype,
+        )  # fmt: skip
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return self.problem(shapes[self.inputs[0]]).y_shape
+
+
+@dataclass(frozen=True, eq=False)
+class TransposedConvolution(Step):
+    """activation(conv_transpose(x, w) + bias + residual); inputs: (x,) or (x, residual)."""
+
+    w: np.ndarray  # (channels of x, channels of y / groups, *kernel)
+    bias: np.ndarray | None = None
+    stride: Shape = ()
+    padding: Pads | str = ()
+    dilation: Shape = ()
+    output_padding: Shape = ()
+    groups: int = 1
+    activation: Activation | None = None
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        x, w = shapes[self.inputs[0]], self.w.shape
+        geometry = self.stride, self.padding, self.dilation, self.output_padding
+        return (x[0], w[1] * self.groups, *transposed_spatial(x[2:], w[2:], *geometry))
+
+    def problem(self, x_shape: Shape) -> ConvProblem:
+        """The convolution whose transpose this is, in direction backward_data, for an x of this shape."""
+        y_shape = self.output_shape({self.inputs[0]: x_shape})
+        return ConvProblem(
+            y_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups,
+            dtype=self.w.dtype, direction="backward_data",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling(Step):
+    """The maximum or the mean of windows; kernel None takes the whole of x."""
+
+    reduction: str = "max"
+    kernel: Shape | None = None
+    stride: Shape | None = None
+    padding: Pads | str = ()
+    dilation: Shape = ()
+    ceil_mode: bool = False
+    count_padding: bool = False
+
+    def problem(self, x_shape: Shape, dtype: str = "float32") -> PoolProblem:
+        return PoolProblem.of(
+            x_shape, self.kernel, stride=self.stride, padding=self.padding or 0, dilation=self.dilation or 1,
+            ceil_mode=self.ceil_mode, reduction=self.reduction, count_padding=self.count_padding, dtype=dtype,
+        )  # fmt: skip
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return self.problem(shapes[self.inputs[0]]).y_shape
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(Step):
+    """activation(a + b), activation(a * b) or activation(a); b may have one number a map: (N, C, 1, 1)."""
+
+    operation: str = "identity"  # "add", "multiply" or "identity"
+    activation: Activation | None = None
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return np.broadcast_shapes(*(shapes[name] for name in self.inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenation(Step):
+    """Its inputs side by side along the channels."""
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        first = shapes[self.inputs[0]]
+        return (first[0], sum(shapes[name][1] for name in self.inputs), *first[2:])
+
+
+@dataclass(frozen=True, eq=False)
+class Upsampling(Step):
+    """Each element of x repeated by a whole factor along each spatial dimension (nearest neighbour)."""
+
+    factors: Shape = ()
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        x = shapes[self.inputs[0]]
+        return (*x[:2], *(n * f for n, f in zip(x[2:], self.factors, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class View(Step):
+    """The same elements, in channels_first, in another shape: 0 keeps a size, -1 takes the rest."""
+
+    shape: Shape = ()
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        x = shapes[self.inputs[0]]
+        sizes = [x[i] if n == 0 else n for i, n in enumerate(self.shape)]
+        if -1 in sizes:
+            sizes[sizes.index(-1)] = math.prod(x) // max(1, -math.prod(sizes))
+        return tuple(sizes)
+
+
+class ForeignRegion(Protocol):
+    """What another library runs: it takes and gives arrays in channels_first, without copies where it can."""
+
+    library: str  # "onnxruntime", "torch"
+    what: str  # it computes, in few words: names of its operators
+
+    def shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
+        """Of its outputs."""
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Write the outputs, whose arrays are given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign(Step):
+    """A region of the network that another library runs; of its outputs, `output` is the first."""
+
+    region: ForeignRegion | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, *self.others)
+
+
+@dataclass(frozen=True)
+class NetworkGraph:
+    """Inputs and outputs by name, and the steps between them, each behind those whose outputs it reads."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    shapes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)  # of the inputs, as declared
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of values that are not float32
+
+    def shapes_of(self, inputs: Shapes) -> dict[str, Shape]:
+        """The shape of every value, from those of the inputs.
+
+        Raises:
+            ValueError: an input is missing, or shapes do not go together; names the step.
+        """
+        if missing := [name for name in self.inputs if name not in inputs]:
+            raise ValueError(f"inputs lack {', '.join(map(repr, missing))}; the network has {self.inputs}")
+        shapes = {name: tuple(inputs[name]) for name in self.inputs}
+        for step in self.steps:
+            try:
+                if isinstance(step, Foreign) and step.region is not None:
+                    given = step.region.shapes([shapes[name] for name in step.inputs])
+                    shapes |= dict(zip(step.outputs, map(tuple, given), strict=True))
+                else:
+                    shapes[step.output] = step.output_shape(shapes)
+            except ValueError as error:
+                raise ValueError(f"step {step.name!r}: {error}") from error
+        return shapes
+
+    def readers(self) -> dict[str, list[Step]]:
+        """The steps that read each value; none for outputs of the network that nobody reads."""
+        found: dict[str, list[Step]] = {name: [] for name in self.inputs}
+        for step in self.steps:
+            found |= {name: [] for name in step.outputs}
+            for name in step.inputs:
+                found[name].append(step)
+        return found
