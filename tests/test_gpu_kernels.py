@@ -24,6 +24,7 @@ from convalgos.gpu.compile.sources import source
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.gpu.launch.epilogue import FusedEpilogue, epilogue_build
+from convalgos.gpu.pooling.plan import pooling_builds
 from convalgos.gpu.vendor.integer_sums import FINISH_SUMS
 from convalgos.select import algorithms
 from convalgos.tools.bench.suites import suites
@@ -130,14 +131,15 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
 
 
 @needs_nvrtc
-def test_output_steps_compile_into_kernels():
-    """One build of each source with GELU, the longest activation, and a residual; the step with all."""
+def test_output_steps_and_pooling_compile():
+    """One build of each source with GELU, the longest, and a residual; the step with all; pooling."""
     first = {build.source: build for a in reversed(OURS) if "forward" in a.directions for build in a.builds()}
     gelu = FusedEpilogue(activation_of("gelu"), residual=True)
     pairs = [(build.also(**gelu.macros), "sm_90a") for build in first.values()]
     pairs += [(epilogue_build("bfloat16", Activation(name)), "sm_80") for name in KINDS]
     pairs.append((epilogue_build("float64", activation_of("gelu")), "sm_80"))
     pairs.append((FINISH_SUMS, "sm_80"))
+    pairs += product(pooling_builds(), ARCHS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda pair: compiled(*pair), pairs))
     for (build, arch), result in zip(pairs, results, strict=True):

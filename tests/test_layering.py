@@ -27,7 +27,7 @@ FLOORS = (
     {"cpu.runtime", "gpu.launch"},
     {"cpu.layout"},
     {"cpu.gemm", "cpu.dwconv", "cpu.spconv", "cpu.binconv", "cpu.pooling"}
-    | {"gpu.gemm", "gpu.dwconv", "gpu.spectral", "gpu.vendor"},
+    | {"gpu.gemm", "gpu.dwconv", "gpu.pooling", "gpu.spectral", "gpu.vendor"},
     {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
     {"cpu", "gpu"},
     {"select"},

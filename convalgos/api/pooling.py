@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from convalgos.api import pooling_gpu
 from convalgos.api.gradients import conv_backward_data
+from convalgos.api.pool_kind import PoolKind
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
-from convalgos.core.arguments import is_sequence, shown
 from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
-from convalgos.core.errors import Unsupported
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
@@ -61,7 +61,7 @@ def max_pool(
         y (N, C, *spatial_out) of x's kind of array, or (y, indices). A window with a NaN gives NaN.
 
     Raises:
-        ValueError, TypeError: an argument is invalid; the message names it. Unsupported: x lies on a GPU.
+        ValueError, TypeError: an argument is invalid; the message names it.
 
     Example:
         >>> import numpy as np, convalgos as ca
@@ -69,12 +69,14 @@ def max_pool(
         >>> ca.max_pool(x, 2).ravel()
         array([ 5.,  7., 13., 15.], dtype=float32)
     """
-    kind = _Kind(kernel, stride, padding, dilation, ceil_mode, "max", True)
+    kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "max")
+    if device_of(x) != "cpu":
+        return pooling_gpu.pool(x, kind, layout, out, return_indices)
     view = _view("x", x, layout)
     y = _pooled(view, kind, x, out)
     if not return_indices:
         return y
-    problem = kind.problem(view)
+    problem = view.problem(kind)
     places = np.empty(problem.laid(problem.y_shape), np.int32)
     _maxima_plan(problem, setting()).find(view.array, places)
     return y, like(view.as_given(places).astype(np.int64), x)
@@ -104,7 +106,9 @@ def avg_pool(
         array([[[1.5],
                 [5.5]]], dtype=float32)
     """
-    kind = _Kind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
+    kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
+    if device_of(x) != "cpu":
+        return pooling_gpu.pool(x, kind, layout, out, False)
     return _pooled(_view("x", x, layout), kind, x, out)
 
 
@@ -136,8 +140,11 @@ def max_pool_backward(
         >>> ca.max_pool_backward(np.float32([[[10, 20]]]), x, 2)
         array([[[ 0., 10., 20.,  0.]]], dtype=float32)
     """
+    kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "max")
+    if device_of(x) != "cpu":
+        return pooling_gpu.max_gradient(dy, x, kind, layout, out)
     view = _view("x", x, layout)
-    problem = _Kind(kernel, stride, padding, dilation, ceil_mode, "max", True).problem(view)
+    problem = view.problem(kind)
     if view.array.dtype.kind in "iu":
         raise TypeError(f"x has dtype {view.array.dtype}, which has no gradient; give floating-point numbers")
     given = view.in_its_order(_checked("dy", dy, view.as_given_shape(problem.y_shape), view.array.dtype))
@@ -171,6 +178,9 @@ def avg_pool_backward(
         >>> ca.avg_pool_backward(np.float32([[[10, 20]]]), (1, 1, 4), 2)
         array([[[ 5.,  5., 10., 10.]]], dtype=float32)
     """
+    if device_of(dy) != "cpu":
+        kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
+        return pooling_gpu.mean_gradient(dy, x_shape, kind, layout, out)
     arguments.one_of("layout", layout, arguments.LAYOUTS)
     given = as_numpy("dy", dy)
     last = layout == "channels_last"
@@ -226,43 +236,11 @@ class _View(NamedTuple):
         """A shape (N, C, *spatial) in the layout of the call."""
         return logical if self.layout == "channels_first" else (logical[0], *logical[2:], logical[1])
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, C, *spatial)"""
+    def problem(self, kind: PoolKind) -> PoolProblem:
+        """Windows over it."""
         shape = self.array.shape
-        return shape if self.memory == "channels_first" else (shape[0], shape[-1], *shape[1:-1])
-
-
-class _Kind(NamedTuple):
-    """What is asked for of windows."""
-
-    kernel: Any
-    stride: Any
-    padding: Any
-    dilation: Any
-    ceil_mode: bool
-    reduction: str
-    count_padding: bool
-
-    def problem(self, view: _View) -> PoolProblem:
-        hashable = self._replace(**{n: _tuples(v) for n, v in self._asdict().items()})
-        return _problem(hashable, view.shape, view.memory, view.array.dtype.name)
-
-
-def _tuples(value: Any) -> Any:
-    """What has a hash: lists as tuples, and of what has none, its text, which is refused then."""
-    if is_sequence(value):
-        return tuple(map(_tuples, value))
-    return value if isinstance(value, Hashable) else shown(value)
-
-
-@lru_cache(256)
-def _problem(kind: _Kind, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
-    return PoolProblem.of(
-        shape, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
-        ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
-        dtype=dtype,
-    )  # fmt: skip
+        logical = shape if self.memory == "channels_first" else (shape[0], shape[-1], *shape[1:-1])
+        return kind.problem(logical, self.memory, self.array.dtype.name)
 
 
 @lru_cache(256)
@@ -277,8 +255,6 @@ def _maxima_plan(problem: PoolProblem, made_for: Setting) -> MaximaPlan:
 
 def _view(name: str, array: Any, layout: str) -> _View:
     """An argument in the order of its memory."""
-    if (device := device_of(array)) != "cpu":
-        raise Unsupported(f"{name} lies on {device}; pooling takes arrays in host memory")
     arguments.one_of("layout", layout, arguments.LAYOUTS)
     given = as_numpy(name, array)
     if not 3 <= given.ndim <= 5:
@@ -293,8 +269,8 @@ def _view(name: str, array: Any, layout: str) -> _View:
     return _View(as_laid(given), layout, layout)
 
 
-def _pooled(view: _View, kind: _Kind, given: Any, out: Any) -> Any:
-    problem = kind.problem(view)
+def _pooled(view: _View, kind: PoolKind, given: Any, out: Any) -> Any:
+    problem = view.problem(kind)
     if out is not None:
         target = _checked("out", out, view.as_given_shape(problem.y_shape), view.array.dtype)
         turned = view.in_its_order(target)

@@ -17,7 +17,7 @@ from convalgos.core.problem import DIRECTIONS
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
 from convalgos.select import registry
 from convalgos.tools.bench.suites import Layer
-from convalgos.tools.gpu_check import cases, checks, compiling, probe, quick, sanitize, sweep, timing
+from convalgos.tools.gpu_check import cases, checks, compiling, pooling, probe, quick, sanitize, sweep, timing
 from convalgos.tools.gpu_check.reference_answers import Answers
 from convalgos.tools.gpu_check.results import Result
 from convalgos.tools.gpu_check.worker import Task, Worker
@@ -197,6 +197,10 @@ def _cudnn(setting: Setting, until: float) -> list[Task]:
     return [_job("cudnn", checks.check_algorithms, cases=chosen, thorough=True, until=until, whose="cuDNN's")]
 
 
+def _pooling(setting: Setting, until: float) -> list[Task]:
+    return [_job("pooling", pooling.check_pooling, until=until)]
+
+
 def _calls(setting: Setting, until: float) -> list[Task]:
     return [_job("calls", timing.calls, until=until)]
 
@@ -236,6 +240,7 @@ REST = (
     Stage((CheckPhase("layers", "the layers of the suites", 120.0, _layers),)),
     Stage((CheckPhase("gradients", "of awkward problems and of layers", 60.0, _gradients),)),
     Stage((CheckPhase("cudnn", "cuDNN's plans on awkward problems", 50.0, _cudnn),)),
+    Stage((CheckPhase("pooling", "maxima and means of windows", 30.0, _pooling),)),
     Sanitizing((CheckPhase("sanitizer", "compute-sanitizer over what failed", 60.0, lambda *_: []),)),
     Stage((CheckPhase("calls", "the host's time", 30.0, _calls),)),
     Stage((CheckPhase("signals", "long causal filters beside FFTs", 40.0, _signals),)),
