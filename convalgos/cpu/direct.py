@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -39,6 +40,7 @@ from convalgos.cpu.gemm.direct_blocking import FEW, DirectBlocking, direct_block
 from convalgos.cpu.gemm.packed_blocking import PackedCut
 from convalgos.cpu.gemm.packed_plan import PackedPlan
 from convalgos.cpu.layout import strided_rows
+from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
@@ -59,7 +61,7 @@ DIRECT_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
     "parts vectors panels widest taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
-    "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit input_bytes scratch_stride "
+    "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit last input_bytes scratch_stride "
     "y_n y_k y_pixel stream sum_panel sum_narrow store_run lanes copy_rows"
 )
 
@@ -85,17 +87,17 @@ def sum_blocks() -> Callable[..., None]:
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             unit, part = item // a.parts, item % a.parts
             index, group = unit // a.groups, unit % a.groups
-            if a.unit == 1:
+            if not a.last:
                 index, group = unit % blocks, unit // blocks
             block = block_extent(a, index)
             if a.copied:
-                key = index * a.groups + group if a.unit == 1 else index
+                key = index if a.last else index * a.groups + group
                 if key != loaded:
-                    channel = group * a.channels if a.unit == 1 else 0
+                    channel = 0 if a.last else group * a.channels
                     x = a.x + (block.n * a.x_n + channel * a.x_c) * a.size
                     copy_block_images(a, block, x, scratch, a.load_c)
                     loaded = key
-                source = scratch + (0 if a.unit == 1 else group * a.channels) * a.size
+                source = scratch + (group * a.channels if a.last else 0) * a.size
             else:
                 source = input_in_place(a, block, group)
             table = a.pixel_table + table_number(a, block) * a.table_length * 8
@@ -146,7 +148,7 @@ class DirectPlan(KernelPlan):
             "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
             "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
-            "load_c": 1 if last else p.w_shape[1],
+            "load_c": 1 if last else p.w_shape[1], "last": int(last),
             "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
             "store_run": panels.store_run(size, lanes),
             **kernels,
@@ -257,7 +259,8 @@ def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS
-    if problem.is_plain_product and problem.layout == "channels_first" and not problem.is_empty:
+    first = problem.layout == problem.y_layout == "channels_first"
+    if problem.is_plain_product and first and not problem.is_empty:
         return NEIGHBOURS
     return BLOCKS
 
@@ -301,6 +304,12 @@ def _copies(cut: DirectBlocking, machine: Machine) -> float:
 @dataclass(frozen=True)
 class Direct(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
+    reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    writes: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    mixes_layouts: ClassVar[bool] = True
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        return super().why_not(problem) or why_not_in_blocks(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return direct_form(problem).seconds(problem, machine)

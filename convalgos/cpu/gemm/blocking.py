@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.layout import strided_rows
@@ -67,6 +68,13 @@ class Blocks:
         return map_strides(p.layout, channels, sizes)
 
     @property
+    def unit(self) -> int:
+        """Channels of a pixel that are neighbours in x."""
+        return (
+            self.problem.C if self.problem.layout == "channels_last" else BLOCKS.get(self.problem.layout, 1)
+        )
+
+    @property
     def input_elements(self) -> int:
         """Of scratch, with a cache line's worth of elements that the vectors of the last row may write."""
         return self.images * self.strides[0] + 16 if self.copied else 0
@@ -74,18 +82,17 @@ class Blocks:
     def fields(self) -> dict[str, int]:
         """What a driver over blocks finds in its record: sizes, steps and strides, in elements."""
         p = self.problem
-        last = p.layout == "channels_last"
         d, h, w = p.spatial
-        outputs = math.prod(p.spatial_out)
         x_strides = map_strides(p.layout, p.C, p.spatial)
+        y_n, y_k, _, _, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
         values = {
             "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
-            "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": p.C if last else 1,
+            "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": self.unit,
             "lanes": simd.lanes(p.itemsize), "copy_rows": self._row_copier,
             "step_d": p.stride[0] if self.copied and p.kernel[0] == 1 else 1,
             "step_h": p.stride[1] if self.copied and p.kernel[1] == 1 else 1,
             "input_bytes": self.input_elements * p.itemsize,
-            "y_n": p.K * outputs, "y_k": 1 if last else outputs, "y_pixel": p.K if last else 1,
+            "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel,
             "depth": d, "height": h, "width": w,
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", self.block, self.blocks[1:], p.spatial_out, strict=True):
@@ -100,7 +107,7 @@ class Blocks:
     def _row_copier(self) -> int:
         """The kernel that copies rows of one channel, where there are any to copy."""
         p = self.problem
-        if not self.copied or (p.layout == "channels_last" and p.C > 1):
+        if not self.copied or self.unit > 1:
             return 0
         return strided_rows.row_copier(p.itemsize, simd.lanes(p.itemsize), 1, 1)
 
@@ -128,7 +135,8 @@ class Blocks:
         """(taps,) input offsets: channels outermost, as in a filter, or innermost, as channels last."""
         p = self.problem
         _, c, *spatial = self.strides
-        channels = np.arange(p.w_shape[1]) * c
+        block, lane = np.divmod(np.arange(p.w_shape[1]), BLOCKS.get(p.layout, 1))
+        channels = block * BLOCKS.get(p.layout, 1) * c + lane
         along = [np.arange(r) * s * e for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
         taps = reduce(np.add.outer, along).ravel()
         outer, inner = (channels, taps) if by_channel else (taps, channels)
@@ -302,13 +310,13 @@ def copy_block(
 ) -> None:  # fmt: skip
     """x[c, d0.., h0.., w0..] into scratch[c, count_d, count_h, count_w], zero outside of x; all in bytes.
 
-    Channels first a row is one of `channels`; channels last all of them are the `unit` of a pixel.
+    Channels first a row is one of `channels`; else `unit` of them lie side by side, all or a block of them.
     """
     before = min(count_w, max(0, -w0))
     inside = count_w - before - min(count_w - before, max(0, w0 + count_w - a.width))
     vectors = (count_w + a.lanes - 1) // a.lanes * a.lanes
     rows = strided_rows.rows_of(h0, a.step_h, count_h, a.height)
-    for c in range(channels):
+    for c in range(0, channels, a.unit):
         for i in range(count_d):
             d = d0 + i * a.step_d
             plane = x + (c * a.x_c + d * a.x_d + (w0 + before) * a.x_w) * a.size

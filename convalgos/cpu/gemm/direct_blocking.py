@@ -61,7 +61,7 @@ Groups = tuple[int, int]  # that are dealt to threads one after the other, and i
 
 def _dealt_groups(p: ConvProblem) -> Groups:
     """Threads share groups rather than pixels, and write no cache line in common, where maps lie apart."""
-    return (p.groups, 1) if p.layout == "channels_first" else (1, p.groups)
+    return (1, p.groups) if p.layout == "channels_last" else (p.groups, 1)
 
 
 @lru_cache(4096)

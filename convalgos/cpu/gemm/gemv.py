@@ -23,9 +23,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import whole_lines
+from convalgos.core.layouts import to_logical
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panels
+from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
@@ -181,10 +183,9 @@ def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
     p: the 3-D view.
     """
     last = p.layout == "channels_last"
-    places = np.arange(math.prod(p.x_shape), dtype=np.int32)
-    if last:
-        places = np.moveaxis(places.reshape(p.N, *p.spatial, p.C), -1, 1)
-    places = np.pad(places.reshape(p.x_shape), ((0, 0), (0, 0), *p.padding), constant_values=OUTSIDE)
+    laid = p.array_shape(p.x_shape)
+    places = to_logical(np.arange(math.prod(laid), dtype=np.int32).reshape(laid), p.layout, p.C)
+    places = np.pad(places, ((0, 0), (0, 0), *p.padding), constant_values=OUTSIDE)
     spans = sliding_window_view(places, p.kernel_extent, (2, 3, 4))  # (N, C, outputs.., kernel extent..)
     spans = spans[:, :, *(slice(None, None, s) for s in (*p.stride, *p.dilation))]
     order = (0, 2, 3, 4, 5, 6, 7, 1) if last else (0, 2, 3, 4, 1, 5, 6, 7)
@@ -202,14 +203,16 @@ class GemvPlan(KernelPlan):
         first = table[:, 0] if in_place else np.arange(p.gemm_m) * p.gemm_k
         rows[: p.gemm_m], rows[p.gemm_m :] = first, first[-1]
         pixels = math.prod(p.spatial_out)
-        by_pixel = p.layout == "channels_last" or pixels == 1  # y is (outputs, K)
+        y_n, y_k, _, _, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
+        if by_pixel := p.y_layout == "channels_last" or pixels == 1:  # y is (outputs, K)
+            y_k, y_pixel = 1, y_n // pixels
         values: dict[str, int | np.ndarray] = {
             "size": size, "outputs": p.gemm_m, "taps": p.gemm_k, "panels": cut.panels,
             "vectors": cut.vectors_of, "apart": sums_apart(cut.rows, cut.vectors_of),
             "filters": p.K, "tasks": cut.tasks, "copied": int(not in_place), "table": table, "rows": rows,
             "input_bytes": 0 if in_place else self._input_bytes(p), "scratch_stride": scratch,
             "pixels": p.gemm_m if by_pixel else pixels, "images": 1 if by_pixel else p.N,
-            "y_n": p.K * pixels, "y_k": 1 if by_pixel else pixels, "y_pixel": p.K if by_pixel else 1,
+            "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel,
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         kernel = multiply_rows(size, lanes, cut.rows)

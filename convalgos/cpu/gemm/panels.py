@@ -202,10 +202,9 @@ def sum_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int
 def streams_panels(problem: ConvProblem) -> bool:
     """Whether y is too large for the caches, and its planes are aligned alike, to be stored around them."""
     plane = math.prod(problem.spatial_out) * problem.itemsize
-    last = problem.layout == "channels_last"
     aligned = plane % vector_bytes() == 0
     return (
-        not last
+        problem.y_layout == "channels_first"
         and aligned
         and streaming.outgrows_caches(problem.y_bytes, streaming.STREAMED_PANELS, own=True)
     )
@@ -220,7 +219,7 @@ def finish_row(v: Vec, x: Value, bias: Value, relu: Value, columns: Value, y: Va
 
 @jit.specialise
 def store_run(SIZE: int, LANES: int) -> jit.Kernel:
-    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in either layout.
+    """y[filter, pixel] = sums[pixel][filter] + bias, for a run of pixels, in any layout.
 
     With `stream` (see `streams`), pieces that fill a vector are stored around the caches.
     """
