@@ -1,11 +1,14 @@
 """The other layout: where it is the same memory, and where it is worth two reorders."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from helpers import PROBLEMS, check, check_all, example
 
 import convalgos as ca
 from convalgos.core.errors import missing
+from convalgos.core.layouts import PLAIN, laid
 from convalgos.core.problem import DIRECTIONS
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.layout.reordered import Reordered, is_promising
@@ -28,23 +31,35 @@ def parse(text, **changes):
 # --- the kernels -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 @pytest.mark.parametrize(
     "shape",
     [
         *((2, 3, 7), (1, 2, 100), (3, 4, 31, 33), (1, 5, 4, 3), (2, 17, 40, 41), (1, 16, 16), (1, 40, 3)),
-        *((2, 8, 5, 7, 31), (1, 3, 1025), (1, 9, 2050)),
+        *((2, 8, 5, 7, 31), (1, 3, 1025), (1, 9, 2050), (1, 35, 1)),
     ],
 )
 def test_reorders_are_numpys(shape, dtype):
-    first = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    last = np.ascontiguousarray(np.moveaxis(first, 1, -1))
-    for x, y, to_last in ((first, last, True), (last, first, False)):
-        around = np.full(y.size + 64, np.nan, dtype)
+    """Lanes of x beyond C hold anything, and those of y become 0."""
+    logical = (np.random.default_rng(0).standard_normal(shape) * 1000).astype(dtype)
+    for source, target in permutations((*PLAIN, "blocked8", "blocked16"), 2):
+        if reorder.is_same(shape, source, target):
+            continue
+        x, y = (np.ascontiguousarray(laid(logical, layout)) for layout in (source, target))
+        x[laid(np.ones_like(logical), source) == 0] = 99
+        around = np.full(y.size + 64, 77, dtype)
         found = around[33 : 33 + y.size].reshape(y.shape)
-        reorder.Reorder(shape, y.itemsize, to_last)(x, found)
-        assert np.array_equal(found, y)
-        assert np.isnan(around[:33]).all() and np.isnan(around[33 + y.size :]).all(), "wrote outside"
+        reorder.Reorder(shape, y.itemsize, source, target)(x, found)
+        assert np.array_equal(found, y), (source, target)
+        assert (around[:33] == 77).all() and (around[33 + y.size :] == 77).all(), "wrote outside"
+
+
+def test_maps_that_are_the_same_memory():
+    for shape in ((1, 16, 3, 5), (2, 32, 1, 1), (3, 1, 4, 4), (1, 24, 1, 1), (2, 16, 1)):
+        logical = np.arange(np.prod(shape)).reshape(shape)
+        for source, target in permutations((*PLAIN, "blocked8", "blocked16"), 2):
+            x, y = (np.ascontiguousarray(laid(logical, layout)).ravel() for layout in (source, target))
+            assert reorder.is_same(shape, source, target) == np.array_equal(x, y), (shape, source, target)
 
 
 # --- between reorders ------------------------------------------------------------------------

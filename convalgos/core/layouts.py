@@ -25,6 +25,16 @@ def blocked_layout(lanes: int) -> str:
     return f"blocked{lanes}"
 
 
+def channels_together(layout: str, channels: int) -> int:
+    """Channels of a pixel that lie side by side: one, all of them, or those of a block.
+
+    A map is (N, blocks of so many channels, *spatial, so many channels) in every layout.
+    """
+    if layout in BLOCKS:
+        return BLOCKS[layout]
+    return channels if layout == "channels_last" else 1
+
+
 def array_shape(layout: str, shape: Shape) -> Shape:
     """The shape of the array that holds a logical (N, C, *spatial) shape.
 

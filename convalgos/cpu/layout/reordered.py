@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
+from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -110,11 +111,14 @@ class Reordered(ByForward):
         """x and y in the other layout, and what the algorithm needs."""
         if problem.is_empty:
             return 0
-        maps = sum(nbytes for shape, nbytes in _maps(problem) if not reorder.is_same(shape))
+        maps = sum(nbytes for shape, nbytes in _maps(problem) if not reorder.is_same(shape, *PLAIN))
         return maps + self.inner.workspace_bytes(problem.relaid)
 
     def _moving(self, problem: ConvProblem, machine: Any) -> float:
-        return sum(reorder.reorder_seconds(shape, problem.itemsize, machine) for shape, _ in _maps(problem))
+        times = [
+            reorder.reorder_seconds(shape, problem.itemsize, *PLAIN, machine) for shape, _ in _maps(problem)
+        ]
+        return sum(seconds + reorder.REORDER_CALL for seconds in times if seconds)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return ReorderedPlan(problem, self)
@@ -176,11 +180,11 @@ class ReorderedMap:
         other = problem.relaid
         self._shape = other.array_shape(shape)
         self._array = self._reorder = None
-        if not reorder.is_same(shape):
+        if not reorder.is_same(shape, *PLAIN):
             dtype = np.dtype(problem.dtype)
             self._array = aligned_empty(int(np.prod(shape)), dtype).reshape(self._shape)
-            to = problem if written else other
-            self._reorder = reorder.Reorder(shape, dtype.itemsize, to.layout == "channels_last")
+            layouts = (other.layout, problem.layout) if written else (problem.layout, other.layout)
+            self._reorder = reorder.Reorder(shape, dtype.itemsize, *layouts)
 
     def view(self, array: np.ndarray) -> np.ndarray:
         """Where the algorithm reads or writes it."""

@@ -46,7 +46,14 @@ from convalgos.cpu.gemm import (
     word_rows,
     word_tiles,
 )
-from convalgos.cpu.layout import channel_vectors, half_pixels, reorder, streaming, strided_rows
+from convalgos.cpu.layout import (
+    channel_vectors,
+    half_pixels,
+    reorder,
+    reorder_kernels,
+    streaming,
+    strided_rows,
+)
 from convalgos.cpu.runtime import array_calls, half, jit, mkl
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
@@ -192,9 +199,14 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
         if rows * columns <= padded_planes.TAP_SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
             yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)
-    for few in (0, *range(2, reorder.FEW + 1)):
-        yield _kernel(reorder.reorder_to_first, size, lanes, few)
-        yield _kernel(reorder.reorder_to_last, size, lanes, few)
+    for few, to_last in product(range(2, reorder.FEW + 1), range(2)):
+        yield _kernel(reorder_kernels.reorder_few, size, lanes, few, to_last)
+    for kernel in (
+        reorder_kernels.reorder_rows,
+        reorder_kernels.reorder_pixels,
+        reorder_kernels.reorder_blocks,
+    ):
+        yield _kernel(kernel, size, lanes)
     yield from _of_transforms(size, lanes)
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
 
