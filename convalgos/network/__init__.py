@@ -1,1 +1,17 @@
-"""Whole networks: read from ONNX or torch, planned across layers, and run end to end."""
+"""Whole networks: read from ONNX or torch, planned across layers, and run end to end.
+
+`ca.network.from_onnx(path)` gives a `Network`, which is called with arrays.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Network", "from_onnx"]
+
+HOMES = {"Network": "network", "from_onnx": "onnx_graph"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOMES:
+        return getattr(import_module(f"convalgos.network.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'convalgos.network' has no attribute {name!r}")

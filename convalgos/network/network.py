@@ -1,0 +1,180 @@
+"""A whole network that runs: planned for the shapes of its inputs when they first come, then called."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.api.types import Effort
+from convalgos.core.arguments import Shape, one_of, shown
+from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.network.executor import Executor
+from convalgos.network.graph import NetworkGraph
+from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.step_plans import channels_first_plan
+
+PLANS = 32  # that a network keeps, for as many shapes of its inputs
+EFFORTS = ("estimate", "measure", "exhaustive")
+
+
+class NetworkPlan:
+    """A network planned for fixed shapes of its inputs, with all filters prepared."""
+
+    def __init__(self, graph: NetworkGraph, planned: Planned):
+        self.graph = graph
+        self.planned = planned
+        self._executor = Executor(graph, planned)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
+        return self._executor.run(inputs)
+
+
+class Network:
+    """A network of convolutions and what stands between them, run as a whole.
+
+    Args:
+        graph: from `ca.network.from_onnx`, or made by hand.
+
+    Example:
+        >>> import numpy as np
+        >>> from convalgos.core.epilogue import RELU
+        >>> from convalgos.network.graph import Convolution, NetworkGraph
+        >>> w = np.ones((4, 3, 3, 3), "f4")
+        >>> layer = Convolution("first", ("x",), "y", w, padding=1, activation=RELU)
+        >>> net = Network(NetworkGraph(("x",), ("y",), (layer,), {"x": ("n", 3, "h", "w")}))
+        >>> net(np.ones((1, 3, 8, 8), "f4")).shape
+        (1, 4, 8, 8)
+    """
+
+    def __init__(self, graph: NetworkGraph):
+        self.graph = graph
+        self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(
+        self,
+        shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1,
+        *,
+        precisions: Sequence[str] = ("float32",),
+        effort: Effort = "estimate",
+        workspace_limit: int | None = None,
+        max_rel_error: float | None = None,
+    ) -> NetworkPlan:
+        """The plan for these shapes of the inputs, which later calls with such inputs run by.
+
+        Args:
+            shapes: of the inputs, in their order or by name; or of the only one; or the batch, where all
+                other sizes are declared in the model.
+            precisions, effort, workspace_limit, max_rel_error: of every convolution; see `ca.plan`.
+
+        Raises:
+            ValueError: shapes are not those of this network. Unsupported: a step cannot be computed.
+        """
+        one_of("effort", effort, EFFORTS)
+        limits = PlanLimits(tuple(precisions), effort, workspace_limit, max_rel_error)
+        found = self._plan(self._shapes(shapes), limits)
+        with self._lock:  # this is now the one that calls run by
+            self._plans[tuple(found.planned.shapes[name] for name in self.graph.inputs)] = found
+        return found
+
+    def __call__(self, *arrays: Any, inputs: Mapping[str, Any] | None = None) -> Any:
+        """The output of the network, or a tuple of them where there are several; new arrays.
+
+        Args:
+            arrays: the inputs in their order.
+            inputs: the inputs by name, in the place of `arrays`.
+
+        Raises:
+            ValueError: an input is missing, is none of the network's, or has a wrong shape.
+            TypeError: an input has a wrong dtype.
+        """
+        given = self._given(arrays, inputs)
+        views = [self._checked(name, array) for name, array in zip(self.graph.inputs, given, strict=True)]
+        key = tuple(view.shape for view in views)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan(dict(zip(self.graph.inputs, key, strict=True)), PlanLimits())
+            with self._lock:
+                plan = self._plans.setdefault(key, plan)
+                while len(self._plans) > PLANS:
+                    self._plans.popitem(last=False)
+        outputs = plan.run(views)
+        if given and type(given[0]) is not np.ndarray:
+            outputs = [like(y, given[0]) for y in outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
+        return NetworkPlan(self.graph, channels_first_plan(self.graph, shapes, limits))
+
+    def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
+        """The inputs in their order."""
+        names = self.graph.inputs
+        if inputs is None:
+            if len(arrays) != len(names):
+                raise ValueError(f"{len(arrays)} inputs were given; the network takes {_listed(names)}")
+            return arrays
+        if arrays:
+            raise ValueError("inputs are given in their order or by name, not both")
+        if unknown := [name for name in inputs if name not in names]:
+            raise ValueError(f"inputs has {_listed(unknown)}; the network takes {_listed(names)}")
+        if lacking := [name for name in names if name not in inputs]:
+            raise ValueError(f"inputs lacks {_listed(lacking)}; the network takes {_listed(names)}")
+        return [inputs[name] for name in names]
+
+    def _checked(self, name: str, array: Any) -> np.ndarray:
+        """An input as a contiguous NumPy array of the right dtype, with the sizes that are declared."""
+        view = as_numpy(name, array)
+        dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
+        if not same_dtype(view.dtype, dtype):
+            raise TypeError(f"{name} has dtype {view.dtype}, but the network takes {dtype}")
+        self._check_shape(name, view.shape)
+        return np.ascontiguousarray(view, dtype)
+
+    def _check_shape(self, name: str, shape: Shape) -> None:
+        declared = self.graph.shapes.get(name)
+        if declared is None:
+            return
+        wrong = any(isinstance(d, int) and d != n for d, n in zip(declared, shape, strict=False))
+        if wrong or len(declared) != len(shape):
+            told = ", ".join(map(str, declared))
+            raise ValueError(f"{name} has shape {shape}, but the network takes ({told})")
+
+    def _shapes(self, given: Any) -> dict[str, Shape]:
+        """The shapes that `plan` was given, by name."""
+        names = self.graph.inputs
+        if isinstance(given, int | np.integer):
+            return {name: self._of_batch(name, int(given)) for name in names}
+        if isinstance(given, Mapping):
+            shapes = self._given((), given)
+        else:
+            shapes = list(given)
+            if shapes and all(isinstance(n, int | np.integer) for n in shapes):
+                shapes = [shapes]
+            shapes = self._given(tuple(shapes), None)
+        found = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
+        for name, shape in found.items():
+            self._check_shape(name, shape)
+        return found
+
+    def _of_batch(self, name: str, batch: int) -> Shape:
+        """The declared shape of an input with this batch."""
+        declared = self.graph.shapes.get(name, ())
+        rest = tuple(n for n in declared[1:] if isinstance(n, int))
+        if not declared or len(rest) < len(declared) - 1 or batch < 0:
+            raise ValueError(
+                f"shapes={batch}: give the shape of {name!r}, which is declared as {shown(declared)}"
+            )
+        if isinstance(declared[0], int) and declared[0] != batch:
+            raise ValueError(f"shapes={batch}: {name!r} is declared with a batch of {declared[0]}")
+        return (batch, *rest)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,42 @@
+"""A network's graph from an ONNX model: nodes that this library computes as steps, others left to ORT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.network.graph import NetworkGraph, Step
+from convalgos.network.network import Network
+from convalgos.network.onnx_model import OnnxModel, load_onnx
+from convalgos.network.onnx_steps import steps_of_node
+from convalgos.network.passes import fused
+
+
+def from_onnx(model: Any) -> Network:
+    """The network of an ONNX model: its convolutions, and what stands between them, run by this library.
+
+    Nodes that it does not compute are left to ONNX Runtime, in regions as large as can be. Batch norms,
+    activations and residual sums become part of convolutions. Sizes that the model leaves open stay so.
+
+    Args:
+        model: a path, the bytes of a model, or an `onnx.ModelProto`.
+
+    Raises:
+        ValueError: it is no valid model.
+        Unsupported: onnx is not installed, or the model has nodes for which onnxruntime must be.
+
+    Example:
+        >>> net = from_onnx("model.onnx")  # doctest: +SKIP
+        >>> y = net(x)  # doctest: +SKIP
+    """
+    return Network(graph_of(load_onnx(model)))
+
+
+def graph_of(model: OnnxModel) -> NetworkGraph:
+    """The graph of a model, fused."""
+    steps: list[Step] = []
+    for node in model.nodes:
+        steps += steps_of_node(node, model)
+    names = {name for step in steps for name in (*step.inputs, *step.outputs)} | {*model.inputs}
+    dtypes = {name: model.dtype(name) for name in names if model.dtype(name) not in ("float32", "")}
+    shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
+    return fused(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))

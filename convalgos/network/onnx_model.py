@@ -1,0 +1,205 @@
+"""An ONNX model as its reader sees it: nodes, constants, and what is known of the shapes of values.
+
+Constants are folded by ONNX Runtime's own optimiser, where a model has nodes that compute nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.arguments import shown
+from convalgos.core.errors import Unsupported, missing
+
+ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
+OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
+LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
+DynamicShape = tuple[int | str, ...]
+
+
+@dataclass(eq=False)
+class OnnxNode:
+    """A node of a model; `protos` are those of the model that it stands for, more than one after patterns."""
+
+    op: str  # with the domain in front where it is not ONNX's own
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    protos: tuple[Any, ...] = ()
+
+
+class ValueType:
+    """What is known of a value before the network is planned."""
+
+    def __init__(self, proto: Any):
+        import onnx
+
+        tensor = proto.type.tensor_type
+        self.dtype = ""  # where it is none of NumPy's, or not known
+        self.shape: DynamicShape | None = None  # None: not even the rank is known
+        if proto.type.HasField("tensor_type") and tensor.elem_type:
+            self.dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+        if proto.type.HasField("tensor_type") and tensor.HasField("shape"):
+            self.shape = tuple(
+                d.dim_value if d.HasField("dim_value") else d.dim_param or f"{proto.name}.{i}"
+                for i, d in enumerate(tensor.shape.dim)
+            )
+
+
+class OnnxModel:
+    """The main graph of a model.
+
+    Args:
+        proto: an `onnx.ModelProto` with all its data.
+    """
+
+    def __init__(self, proto: Any):
+        import onnx
+
+        self.proto = proto
+        self._tensors = {t.name: t for t in proto.graph.initializer}
+        self._arrays: dict[str, np.ndarray] = {}
+        self.nodes: list[OnnxNode] = []
+        for node in proto.graph.node:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
+            if op == "Constant" and (array := _constant(attributes)) is not None:
+                self._arrays[node.output[0]] = array
+                continue
+            name = node.name or (node.output[0] if node.output else node.op_type)
+            self.nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
+        self.inputs = tuple(v.name for v in proto.graph.input if v.name not in self._tensors)
+        self.outputs = tuple(v.name for v in proto.graph.output)
+        self.opset = max((o.version for o in proto.opset_import if o.domain in ONNX_NAMES), default=1)
+
+    def is_constant(self, name: str) -> bool:
+        return name in self._tensors or name in self._arrays
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """A constant value, or None."""
+        if name not in self._arrays and name in self._tensors:
+            from onnx import numpy_helper
+
+            self._arrays[name] = numpy_helper.to_array(self._tensors[name])
+        return self._arrays.get(name)
+
+    def tensor(self, name: str) -> Any:
+        """A constant value as a TensorProto of this name."""
+        from onnx import numpy_helper
+
+        return self._tensors.get(name) or numpy_helper.from_array(self._arrays[name], name)
+
+    def needs_folding(self) -> bool:
+        """Whether a node computes what is constant, or what follows from shapes."""
+        return any(node.op in OF_SHAPES or all(map(self.is_constant, node.inputs)) for node in self.nodes)
+
+    @cached_property
+    def types(self) -> dict[str, ValueType]:
+        """Of each value for which they can be inferred, those of inputs and constants included."""
+        import onnx
+
+        graph = self.proto.graph
+        skeleton = onnx.GraphProto(name="skeleton")
+        skeleton.node.extend(graph.node)
+        skeleton.input.extend(graph.input)
+        skeleton.output.extend(graph.output)
+        declared = {v.name for v in graph.input}
+        for tensor in graph.initializer:
+            if np.prod(tensor.dims, dtype=np.int64) < LARGE:
+                skeleton.initializer.append(tensor)
+            elif tensor.name not in declared:
+                made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                skeleton.input.append(made)
+        model = onnx.helper.make_model(skeleton, opset_imports=self.proto.opset_import)
+        model.ir_version = self.proto.ir_version
+        found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        return {v.name: ValueType(v) for v in (*found.input, *found.value_info, *found.output)}
+
+    def shape(self, name: str) -> DynamicShape | None:
+        """The shape of a value, with words for sizes that are not known; None where its rank is not."""
+        if self.is_constant(name):
+            array = self.constant(name)
+            return None if array is None else array.shape
+        return self.types[name].shape if name in self.types else None
+
+    def dtype(self, name: str) -> str:
+        """The element type of a value, or "" where it is not known."""
+        if self.is_constant(name):
+            array = self.constant(name)
+            return "" if array is None else array.dtype.name
+        return self.types[name].dtype if name in self.types else ""
+
+
+def load_onnx(model: Any) -> OnnxModel:
+    """A model from a path, its bytes, or a ModelProto; what is constant in it is folded.
+
+    Raises:
+        ValueError: it is no model, or its data lie elsewhere. Unsupported: onnx is not installed, or what
+            is constant needs ONNX Runtime, which is not.
+    """
+    if reason := missing("onnx"):
+        raise Unsupported(f"reading an ONNX model {reason}")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    path = None
+    try:
+        if isinstance(model, str | os.PathLike):
+            path = Path(model)
+            proto = onnx.load(path)
+        elif isinstance(model, bytes | bytearray | memoryview):
+            proto = onnx.load_model_from_string(bytes(model))
+        elif isinstance(model, onnx.ModelProto):
+            proto = model
+        else:
+            raise ValueError(f"model={shown(model)} must be a path, the bytes of a model, or a ModelProto")
+    except DecodeError as error:
+        raise ValueError(f"model={shown(path or 'bytes')} is no ONNX model: {error}") from None
+    external = onnx.TensorProto.EXTERNAL
+    if any(t.data_location == external for t in proto.graph.initializer):
+        raise ValueError("the data of the model lie in other files: give the path of the model")
+    if not proto.graph.output:
+        raise ValueError("the model has no outputs")
+    read = OnnxModel(proto)
+    return OnnxModel(_folded(proto, path)) if read.needs_folding() else read
+
+
+def _folded(proto: Any, path: Path | None) -> Any:
+    """The model as ONNX Runtime writes it after its basic optimisation."""
+    import onnx
+
+    if reason := missing("onnxruntime"):
+        raise Unsupported(f"folding the constants of this model {reason}")
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory(prefix="convalgos-onnx-") as folder:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(Path(folder) / "model.onnx")
+        options.log_severity_level = 3  # errors
+        source = str(path) if path is not None else proto.SerializeToString()
+        try:
+            onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its own types, which have no base but this
+            raise ValueError(f"ONNX Runtime cannot load the model: {error}") from error
+        return onnx.load(options.optimized_model_filepath)
+
+
+def _constant(attributes: dict[str, Any]) -> np.ndarray | None:
+    """The array of a Constant node; None where it is sparse or of strings."""
+    from onnx import numpy_helper
+
+    kind, value = next(iter(attributes.items()), ("", None))
+    if value is not None and kind == "value" and value.data_type != 8:  # strings
+        array: np.ndarray = numpy_helper.to_array(value)
+        return array
+    if kind in ("value_float", "value_floats"):
+        return np.array(value, np.float32)
+    return np.array(value, np.int64) if kind in ("value_int", "value_ints") else None

@@ -1,0 +1,63 @@
+"""What planning a network gives, and running it takes: a plan for each step, layouts, places in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from convalgos.api.types import Effort
+from convalgos.core.arguments import Shape
+from convalgos.network.graph import Shapes, Step
+
+
+class PlanLimits(NamedTuple):
+    """What the plans of a network are held to; see `ca.plan` for each."""
+
+    precisions: tuple[str, ...] = ("float32",)
+    effort: Effort = "estimate"
+    workspace_limit: int | None = None  # bytes, of each step
+    max_rel_error: float | None = None  # of each convolution
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutChange(Step):
+    """The same map in another layout, which planning put between two steps."""
+
+    source: str = "channels_first"
+    target: str = "channels_first"
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return shapes[self.inputs[0]]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedStep:
+    """A step of the graph, or a `LayoutChange`, with the plan that computes it in its layouts."""
+
+    step: Step
+    reads: tuple[str, ...]  # layout of each input
+    writes: str  # layout of the output
+    plan: (
+        Any  # `Plan`, `PoolPlan`, a plan of elementwise steps or of a reorder, `ForeignRegion`; None of views
+    )
+    seconds: float  # predicted
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The steps of a network in the order in which they run, for fixed shapes of its inputs."""
+
+    steps: tuple[PlannedStep, ...]
+    shapes: Mapping[str, Shape]  # of every value, logical
+    layouts: Mapping[str, str] = field(default_factory=dict)  # of values that are not channels_first
+    places: Mapping[str, int | tuple[str, int]] = field(default_factory=dict)
+    # value -> bytes from the begin of the arena, or (value that it is a slice of, first channel); values that
+    # have no place have an array of their own
+    arena_bytes: int = 0
+    scratch_bytes: int = 0  # the most that one step asks for; steps share it
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for a run."""
+        return sum(s.seconds for s in self.steps)
