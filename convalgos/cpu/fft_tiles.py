@@ -26,6 +26,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -269,6 +270,9 @@ class FftTiles(Algorithm):
 
     family: ClassVar[str] = "cpu.fft_tiles"
     spreads_nan: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    writes: ClassVar[tuple[str, ...]] = reads
+    mixes_layouts: ClassVar[bool] = True
 
     @property
     def variant(self) -> str:

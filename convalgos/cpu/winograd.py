@@ -25,6 +25,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.cook_toom import POINTS, amplification
+from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -86,6 +87,9 @@ class Winograd(BoxAlgorithm):
 
     family: ClassVar[str] = "cpu.winograd"
     spreads_nan: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    writes: ClassVar[tuple[str, ...]] = reads
+    mixes_layouts: ClassVar[bool] = True
 
     @property
     def variant(self) -> str:

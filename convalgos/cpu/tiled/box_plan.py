@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors
-from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.layout.strides import vector_strides
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import (
@@ -18,11 +19,11 @@ from convalgos.cpu.tiled.driver import (
     BOX_ARGUMENTS,
     SIZES,
     multiply_box,
-    read_box,
     run_each_box,
     share_box,
-    write_box,
 )
+from convalgos.cpu.tiled.reading import read_box
+from convalgos.cpu.tiled.writing import write_box
 
 
 class BoxPlan(KernelPlan):
@@ -80,18 +81,22 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
     gather: as of `BoxPlan`.
     """
     p = cut.problem
-    x_steps, y_steps = (map_strides(p.layout, c, s) for c, s in ((p.C, p.spatial), (p.K, p.spatial_out)))
+    x_steps = vector_strides(p.layout, p.C, p.spatial, cut.lanes)
+    y_steps = vector_strides(p.y_layout, p.K, p.spatial_out, cut.sum_lanes)
+    amid = p.layout in BLOCKS and p.groups > 1 and p.w_shape[1] % cut.lanes  # groups begin amid a block
     values: dict[str, Any] = {
         "box": 0, "phase": 0, "x_size": p.itemsize, "y_size": p.itemsize, "fill": 0, "fills_depth": 0,
         "tasks": cut.threads, "groups": p.groups,
         "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
-        "x_n": x_steps[0], "x_c": x_steps[1], "y_n": y_steps[0], "y_k": y_steps[1],
+        "x_n": x_steps[0], "x_vector": x_steps[1], "x_c": x_steps[2], "x_blocks": int(p.layout in BLOCKS),
+        "y_n": y_steps[0], "y_vector": y_steps[1], "y_k": y_steps[2], "y_blocks": int(p.y_layout in BLOCKS),
         "gather": gather or channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
+        "join": channel_vectors.place(p.itemsize, cut.lanes) if amid else 0,
     }  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
         axis, given = (
             getattr(cut, name),
-            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
+            {"cuts": cut.cuts[1 + i], "x": x_steps[3 + i], "y": y_steps[3 + i]},
         )
         values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
     for name in set(SIZES.names or ()) - values.keys():

@@ -45,9 +45,9 @@ AXIS_FIELDS = np.dtype(
 SIZES = arguments(
     "box phase size lanes x_size v_size sum_size sum_lanes y_size parts tasks groups images cuts_n channels "
     "filters channel_blocks filter_blocks points panel panels vectors slice_taps chunk slot_step slot_tiles "
-    "strip v_row v_point m_panel m_point own_bytes table_bytes box_bytes fill fills_depth x_n x_c y_n y_k "
-    "row_tiles offsets phase_places point_taps "
-    "gather scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
+    "strip v_row v_point m_panel m_point own_bytes table_bytes box_bytes fill fills_depth "
+    "x_n x_vector x_c y_n y_vector y_k x_blocks y_blocks row_tiles offsets phase_places point_taps "
+    "gather join scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
 )
 BOX_ARGUMENTS = np.dtype(
     [*SIZES.descr, ("depth", AXIS_FIELDS), ("rows", AXIS_FIELDS), ("columns", AXIS_FIELDS)]
@@ -88,94 +88,6 @@ def box_of(a: Any, index: int) -> Box:
 def image_tiles(a: Any, box: Box) -> Any:
     """Tiles of a slice of one image of a box: from an image to the next in V and M."""
     return (box.h1 - box.h0) * (box.w1 - box.w0) * a.row_tiles
-
-
-@jit.helper
-def span(axis: Any, tiles: int) -> Any:
-    """`TiledAxis.span`."""
-    return (tiles * axis.outputs + axis.taps - 2) * axis.step + axis.tail
-
-
-# --- read ----------------------------------------------------------------------------------------
-
-
-@jit.helper
-def fill_pixels(address: int, count: int, word: int) -> None:
-    """Some bytes, a multiple of 8: what the border of a map holds."""
-    if word == 0:
-        zero_bytes(address, count)
-    else:
-        words = carray(pointer(address), count // 8, np.int64)
-        for i in range(count // 8):
-            words[i] = word
-
-
-@jit.helper
-def transform_inputs(a: Any, source: int, width: int, strip: int, tiles_w: int, v: int) -> None:
-    """All tiles of a strip of rows: source (row, column, lane) -> V, for one vector of channels."""
-    pixel = a.lanes * a.size
-    down = a.rows.step * width * a.lanes
-    # a 1-D transform takes only this one
-    across = a.columns.step * a.lanes if a.columns.outputs > 1 else down
-    places = carray(pointer(a.phase_places), a.rows.phases * a.columns.phases, np.int64)
-    for i in range(strip):
-        for lattice in range(a.rows.lattices * a.columns.lattices):
-            lattice_h, lattice_w = lattice // a.columns.lattices, lattice % a.columns.lattices
-            for phase in range(a.rows.phases * a.columns.phases):
-                phase_h, phase_w = phase // a.columns.phases, phase % a.columns.phases
-                row = i * a.rows.outputs * a.rows.step + lattice_h * a.rows.stride + phase_h * a.rows.dilation
-                column = lattice_w * a.columns.stride + phase_w * a.columns.dilation
-                first = source + (row * width + column) * pixel
-                target = v + places[phase] * a.channel_blocks * a.parts * a.lanes * a.v_size
-                tile_step = a.columns.outputs * a.columns.step * a.lanes
-                call(a.input_tiles, (first, down, across, tile_step, tiles_w, target, a.v_row, a.v_point))
-            v += tiles_w * a.v_row * a.v_size
-
-
-@jit.specialise
-def read_box() -> Callable[..., None]:
-    """x -> V, for some (image, vector of channels) items of a box."""
-
-    def read_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
-        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
-        box = box_of(a, index)
-        pixel = a.lanes * a.size
-        slots = (
-            (box.o1 - box.o0 - 1) * a.depth.stride + (a.depth.taps - 1) * a.depth.dilation
-        ) // a.slot_step + 1
-        tiles_w = box.w1 - box.w0
-        # The region under a strip of tiles begins at (top, left) of the map, and may reach beyond it.
-        left = box.w0 * a.columns.outputs * a.columns.step - a.columns.pad
-        width = span(a.columns, tiles_w)
-        column0, column1 = max(0, -left), min(width, a.columns.size - left)  # of the region, inside the map
-        for h in range(box.h0, box.h1, a.strip):
-            strip = min(a.strip, box.h1 - h)
-            top = h * a.rows.outputs * a.rows.step - a.rows.pad
-            height = span(a.rows, strip)
-            row0, row1 = max(0, -top), min(height, a.rows.size - top)
-            if max(row0, column0) > 0 or row1 < height or column1 < width:
-                fill_pixels(own, height * width * pixel, a.fill)
-            for item in range(first, last):
-                n, block = item // a.channel_blocks, item % a.channel_blocks
-                channels = min(a.lanes, a.channels - block * a.lanes)
-                x = (box.n0 + n) * a.x_n + (box.group * a.channels + block * a.lanes) * a.x_c
-                for slot in range(slots):
-                    d = box.o0 * a.depth.stride - a.depth.pad + slot * a.slot_step
-                    outside = d < 0 or d >= a.depth.size
-                    if outside and not a.fills_depth:
-                        continue  # the products leave it out
-                    if outside:
-                        fill_pixels(own, height * width * pixel, a.fill)
-                    plane = x + d * a.depth.x + (left + column0) * a.columns.x
-                    for row in range(row0, row0 if outside else row1):
-                        source = a.x + (plane + (top + row) * a.rows.x) * a.x_size
-                        target = own + (row * width + column0) * pixel
-                        call(a.gather, (source, a.x_c, a.columns.x, channels, column1 - column0, target))
-                    v = slot * a.slot_tiles + n * image_tiles(a, box) + (h - box.h0) * tiles_w * a.row_tiles
-                    v = shared + (v * a.v_row + block * a.parts * a.lanes) * a.v_size
-                    transform_inputs(a, own, width, strip, tiles_w, v)
-
-    return read_box
 
 
 # --- multiply ------------------------------------------------------------------------------------
@@ -239,66 +151,6 @@ def multiply_box() -> Callable[..., None]:
                 o = end
 
     return multiply_box
-
-
-# --- write ---------------------------------------------------------------------------------------
-
-
-@jit.helper
-def transform_outputs(a: Any, m: int, strip: int, tiles_w: int, target: int, width: int) -> None:
-    """All tiles of a strip of rows: M -> target (row, column, lane), for one vector of filters."""
-    down = a.rows.lattices * width * a.sum_lanes
-    across = a.columns.lattices * a.sum_lanes if a.columns.outputs > 1 else down
-    tile_step = a.columns.outputs * a.columns.lattices * a.sum_lanes
-    rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
-    for i in range(strip):
-        for lattice in range(a.rows.lattices * a.columns.lattices):
-            row = i * a.rows.outputs * a.rows.lattices + lattice // a.columns.lattices
-            first = target + (row * width + lattice % a.columns.lattices) * a.sum_lanes * a.sum_size
-            call(
-                a.output_tiles,
-                (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step, rows, columns),
-            )
-            m += tiles_w * a.panel * a.sum_size
-
-
-@jit.specialise
-def write_box() -> Callable[..., None]:
-    """M -> y, for some (image, vector of filters) items of a box."""
-
-    def write_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
-        a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
-        box = box_of(a, index)
-        pixel = a.sum_lanes * a.sum_size
-        tiles_w = box.w1 - box.w0
-        per_image = image_tiles(a, box)
-        products = shared + a.points * a.v_point * a.v_size
-        left = box.w0 * a.columns.outputs * a.columns.lattices
-        width = tiles_w * a.columns.outputs * a.columns.lattices  # the last tile may reach beyond y
-        for h in range(box.h0, box.h1, a.strip):
-            strip = min(a.strip, box.h1 - h)
-            top = h * a.rows.outputs * a.rows.lattices
-            rows = min(a.rows.size_out - top, strip * a.rows.outputs * a.rows.lattices)
-            for item in range(first, last):
-                n, block = item // a.filter_blocks, item % a.filter_blocks
-                k = box.group * a.filters + block * a.sum_lanes
-                filters = min(a.sum_lanes, a.filters - block * a.sum_lanes)
-                for o in range(box.o0, box.o1):
-                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_image
-                    m += (h - box.h0) * tiles_w * a.row_tiles
-                    m = (
-                        block // a.vectors * a.m_panel
-                        + m * a.panel
-                        + block % a.vectors * a.parts * a.sum_lanes
-                    )
-                    transform_outputs(a, products + m * a.sum_size, strip, tiles_w, own, width)
-                    y = (box.n0 + n) * a.y_n + k * a.y_k + o * a.depth.y + top * a.rows.y + left * a.columns.y
-                    for row in range(rows):
-                        source, target = own + row * width * pixel, a.y + (y + row * a.rows.y) * a.y_size
-                        bias, pixels = a.bias + k * a.sum_size, min(width, a.columns.size_out - left)
-                        call(a.scatter, (source, bias, a.relu, a.y_k, a.columns.y, filters, pixels, target))
-
-    return write_box
 
 
 # --- all boxes -----------------------------------------------------------------------------------

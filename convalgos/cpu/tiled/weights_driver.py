@@ -6,7 +6,7 @@
    b. multiply: at each point M += V D, a sum over all tiles for every channel of x and filter of dy;
 3. write: M is transformed back into dw.
 
-V and D are what `driver.read_box` makes. Tiles of dy do not overlap; the tiles of x under them overlap their
+V and D are what `reading.read_box` makes. Tiles of dy do not overlap; the tiles of x under them overlap their
 neighbours by the kernel. M is (point, depth tap, phase, channel, filter). All threads share each box and the
 points of M: every sum runs over the tiles in their order, whatever the number of threads. Where there is one
 box, M need not hold all channels: a thread sums some channels for a panel of filters at all points, and

@@ -59,7 +59,14 @@ from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import blocking
 from convalgos.cpu.spectral import kernels as spectral_kernels
-from convalgos.cpu.tiled import driver, fft_transforms, weights_driver, winograd_transforms
+from convalgos.cpu.tiled import (
+    driver,
+    fft_transforms,
+    reading,
+    weights_driver,
+    winograd_transforms,
+    writing,
+)
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.tools.cli.binary_kernels import binary_kernels
@@ -135,8 +142,8 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 
 _CONVERSIONS = half.widen, half.narrow
 _OF_ALL: tuple[Callable[..., object], ...] = (
-    row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, driver.read_box,
-    driver.multiply_box, driver.write_box, driver.run_each_box, driver.share_box,
+    row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, reading.read_box,
+    driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
