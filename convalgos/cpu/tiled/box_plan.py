@@ -91,6 +91,7 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
         "x_n": x_steps[0], "x_vector": x_steps[1], "x_c": x_steps[2], "x_blocks": int(p.layout in BLOCKS),
         "y_n": y_steps[0], "y_vector": y_steps[1], "y_k": y_steps[2], "y_blocks": int(p.y_layout in BLOCKS),
         "gather": gather or channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
+        "in_place": int(not gather and x_steps[2] == 1),
         "join": channel_vectors.place(p.itemsize, cut.lanes) if amid else 0,
     }  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
