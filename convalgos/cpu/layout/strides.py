@@ -28,24 +28,6 @@ def map_strides(layout: str, channels: int, spatial: tuple[int, ...]) -> tuple[i
     return -(-channels // block) * block * d * h * w, d * h * w, h * w * block, w * block, block
 
 
-def vector_strides(
-    layout: str, channels: int, spatial: tuple[int, ...], lanes: int
-) -> tuple[int, int, int, int, int, int]:
-    """Elements between neighbours along (N, vectors of channels, channels of a vector, D, H, W).
-
-    Example:
-        >>> vector_strides("channels_first", 32, (1, 7, 5), 16)
-        (1120, 560, 35, 35, 5, 1)
-        >>> vector_strides("blocked16", 20, (1, 7, 5), 16)
-        (1120, 560, 1, 560, 80, 16)
-    """
-    if layout in BLOCKS:
-        n, _, *pixel = map_strides("channels_last", lanes, spatial)
-        return -(-channels // lanes) * n, n, 1, pixel[0], pixel[1], pixel[2]
-    image, channel, *pixel = map_strides(layout, channels, spatial)
-    return image, lanes * channel, channel, pixel[0], pixel[1], pixel[2]
-
-
 @jit.helper
 def first_output(a: Any, block: int) -> tuple[int, int, int, int]:
     """(block of images, slice, row, column) of the first output of a block."""

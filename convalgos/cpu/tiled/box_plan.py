@@ -11,7 +11,7 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors
-from convalgos.cpu.layout.strides import vector_strides
+from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import (
@@ -81,23 +81,25 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
     gather: as of `BoxPlan`.
     """
     p = cut.problem
-    x_steps = vector_strides(p.layout, p.C, p.spatial, cut.lanes)
-    y_steps = vector_strides(p.y_layout, p.K, p.spatial_out, cut.sum_lanes)
-    amid = p.layout in BLOCKS and p.groups > 1 and p.w_shape[1] % cut.lanes  # groups begin amid a block
+    x_steps = map_strides(p.layout, p.C, p.spatial)
+    y_steps = map_strides(p.y_layout, p.K, p.spatial_out)
+    x_blocks, y_blocks = (layout in BLOCKS for layout in (p.layout, p.y_layout))
+    x_c, y_k = 1 if x_blocks else x_steps[1], 1 if y_blocks else y_steps[1]
+    amid = x_blocks and p.groups > 1 and p.w_shape[1] % cut.lanes  # groups begin amid a block
     values: dict[str, Any] = {
         "box": 0, "phase": 0, "x_size": p.itemsize, "y_size": p.itemsize, "fill": 0, "fills_depth": 0,
         "tasks": cut.threads, "groups": p.groups,
         "channels": p.w_shape[1], "filters": p.gemm_n, "images": p.N, "cuts_n": cut.cuts[0],
-        "x_n": x_steps[0], "x_vector": x_steps[1], "x_c": x_steps[2], "x_blocks": int(p.layout in BLOCKS),
-        "y_n": y_steps[0], "y_vector": y_steps[1], "y_k": y_steps[2], "y_blocks": int(p.y_layout in BLOCKS),
+        "x_n": x_steps[0], "x_vector": cut.lanes * x_steps[1], "x_c": x_c, "x_blocks": int(x_blocks),
+        "y_n": y_steps[0], "y_vector": cut.sum_lanes * y_steps[1], "y_k": y_k, "y_blocks": int(y_blocks),
         "gather": gather or channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
-        "in_place": int(not gather and x_steps[2] == 1),
+        "in_place": int(not gather and x_c == 1),
         "join": channel_vectors.place(p.itemsize, cut.lanes) if amid else 0,
     }  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
         axis, given = (
             getattr(cut, name),
-            {"cuts": cut.cuts[1 + i], "x": x_steps[3 + i], "y": y_steps[3 + i]},
+            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
         )
         values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
     for name in set(SIZES.names or ()) - values.keys():
