@@ -1,16 +1,21 @@
 """Products of short numbers: exact for integers of every type, layout, form and instruction; bfloat16."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from narrow_vectors import run_on_haswell
 
 import convalgos as ca
 from convalgos import ConvProblem
+from convalgos.core.machine import cache_sizes
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dot import ALGORITHMS, Dot
+from convalgos.cpu.gemm import word_rows
 from convalgos.cpu.gemm.word_blocking import word_blocking
 from convalgos.cpu.reference import Reference, reference, reference_backward_data
+from convalgos.cpu.vectors import simd
 from convalgos.testing import check
 
 BY_NAME = {a.instructions: a for a in ALGORITHMS}
@@ -92,6 +97,29 @@ def test_blocking_takes_every_form():
     assert not cut("in place", "channels_first").in_place
     assert cut("joined taps").joined and not cut("rows").in_place
     assert cut("flat").flat and cut("flat, strided").flat and cut("flat, strided").phases == 2
+
+
+@pytest.mark.parametrize("form", [word_rows.FLIPPED, word_rows.UNSIGNED, word_rows.SHORTS, word_rows.BRAINS])
+def test_pixels_of_few_channels_become_words(form):
+    """All of a row, in vectors that overlap at its end; channels that fill words, and those that do not."""
+    made, read = word_rows.MADE[form], np.dtype(f"u{word_rows.READ[form]}")
+    convert = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(word_rows.row_converter(form, simd.lanes(4), 1))
+    for channels in (1, 2, 3, 4, 5):
+        x = np.random.default_rng(channels).integers(0, np.iinfo(read).max, (37, channels)).astype(read)
+        words = -(-channels * made // 4)
+        y = np.zeros((37, words), "u4")
+        convert(x.ctypes.data, read.itemsize, x.strides[0], channels, 37, y.ctypes.data, words, 0)
+        got = y.view(f"u{made}")[:, :channels]
+        expected = {word_rows.FLIPPED: x ^ 128, word_rows.BRAINS: x.astype("u4") << 16}.get(form, x)
+        assert np.array_equal(got, expected)
+
+
+def test_outputs_of_a_block_stay_in_the_second_cache():
+    """Where panels of filters write parts of the same lines in turn."""
+    engine = BY_NAME["amx"].engine(ConvProblem((1, 1, 1), (1, 1, 1), dtype="uint8"))
+    problem = ConvProblem.parse("n1 c3 h384 w384 k192 r3 s3 stride2 uint8 w_int8 y_uint8 channels_last")
+    cut = word_blocking(problem, engine)
+    assert cut.rows * cut.columns * problem.K <= cache_sizes()[1] / 4 + cut.columns * problem.K
 
 
 def test_sums_beyond_16_bits_and_beyond_32():

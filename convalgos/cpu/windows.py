@@ -43,7 +43,7 @@ MOST_CHANNELS = 32  # of a group
 # Cycles of a thread; Xeon (Granite Rapids) with AVX-512
 ROW, ROW_VECTOR = 1.5, 1.3  # to place a row, and each vector of it
 GROUP, FILTERS = 50, 10  # to begin with the groups that are placed at once, and with some filters of each
-TURN = 0.27  # of a byte of channels_last
+TURN = 0.36  # of a byte of channels_last
 LOAD = 0.9  # of a vector for a tap: most cross cache lines
 STORE, STORE_WORDS = 1.5, 2.5  # to finish and to store a vector
 TILE = 3  # to begin a tile

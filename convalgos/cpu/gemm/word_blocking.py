@@ -29,7 +29,7 @@ from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import LINE
 
 MOST_COLUMNS = 1024  # of a block
-L2_SHARE = 4  # of the second cache, that the input of a block takes
+L2_SHARE = 4  # of the second cache, that the input of a block takes, and as much its outputs
 # Cycles of a matrix product by rows of its tile, over those of 16 rows, with what it loads; Granite Rapids
 TILE_BASE, TILE_ROW, TILE_LEAST = 0.64, 0.0225, 0.81
 TILE = 16  # cycles of that
@@ -305,11 +305,15 @@ def _cut(
     most = max(1, _room() // (pixel_bytes * p.kernel[0]))  # pixels of input under a block
     span = columns * p.stride[2] * (p.kernel[2] if flat else 1)
     of_q = 1 if flat else max(1, -(-columns // MOST_COLUMNS), -(-span * p.kernel_extent[1] // most))
-    of_p = min(rows, max(1, -(-rows * p.stride[1] * span // of_q // most)))
+    of_p = max(1, -(-rows * p.stride[1] * span // of_q // most))
+    panels = -(-p.gemm_n // (vectors * (vector_bytes() // 4)))
+    if panels > 1 and p.layout == "channels_last":  # every panel writes a part of each line of y
+        outputs = p.y_bytes // (p.N * slices * p.groups)
+        of_p = max(of_p, -(-outputs // of_q // max(_room(), p.w_bytes // p.groups)))
+    of_p = min(rows, of_p)
     units = p.N * slices * p.groups
     if units * of_p * of_q >= UNEVEN * threads:
         return (of_p, of_q), 1
-    panels = -(-p.gemm_n // (vectors * (vector_bytes() // 4)))
     short = threads // math.gcd(units * of_p * of_q, threads)
     uneven = _unevenness(panels, short) > TWICE_READ * _unevenness(rows, of_p * short)
     if p.w_bytes > p.x_bytes and panels >= short and (engine.matrix or not uneven):

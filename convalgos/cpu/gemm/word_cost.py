@@ -14,6 +14,7 @@ from convalgos.cpu.gemm.word_blocking import TILE_BASE, TILE_LEAST, TILE_ROW, Wo
 from convalgos.cpu.gemm.word_tiles import PAIRS, Engine
 from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
 from convalgos.cpu.runtime.threads import worth_sharing
+from convalgos.cpu.vectors import matrix_tiles
 
 # Seconds, and cycles in which float32 has its peak, on a Xeon (Granite Rapids)
 BRAIN_CALL = 4.0e-6  # around a run in bfloat16
@@ -23,9 +24,11 @@ OUTPUT, TURNED = 3.1, {1: 4.9, 2: 3.8}  # of a vector of sums that is finished; 
 L3_VECTOR = 6.6  # of a vector of the filter that comes from the third cache
 LOADED = 1.67  # times the products of matrix tiles, as they wait for loads,
 ISSUED, ISSUED_PAIRS = 1.13, 1.35  # and those of vectors
+SHORT_CHUNKS = 0.4  # of their time where chunks have few words
 FEW_FILTERS = 1.2  # times those of tiles where each tile of pixels is read for one product
 COPIED, CONVERTED = 2.3, 11.5  # of a vector of words: copied, brought to words channels last,
-SQUARED = {1: 12.0, 2: 7.9}  # and transposed, by bytes of an element
+SQUARED = {1: 12.0, 2: 7.9}  # and transposed, by bytes of an element,
+WOVEN = 4.0  # or woven, where a pixel is 1, 2 or 4 words
 FEW_WORDS, FEW_POWER = 4, 0.8  # of groups of fewer words, vectors of pixels are the emptier
 ROW = 35  # of a row of words
 SHOWN = 0.15  # of the time in which x, w and y are moved, which the sums do not hide
@@ -79,6 +82,7 @@ def _summing(cut: WordBlocking, machine: Machine, threads: int) -> float:
     if engine.matrix:
         rows = 16 * max(TILE_LEAST, TILE_BASE + TILE_ROW * cut.tile)
         chunks = tiles * vectors * len(cut.offsets) * 16  # words that are multiplied, some in vain
+        rows *= SHORT_CHUNKS + (1 - SHORT_CHUNKS) * cut.words / matrix_tiles.WORDS
         sums = chunks * rows * product * LOADED * (FEW_FILTERS if cut.vectors == 1 else 1)
         busy = sums + tiles * cut.panels * TILE_CALL + read
     else:
@@ -98,6 +102,8 @@ def _reading(cut: WordBlocking) -> float:
         each = COPIED
     elif last:
         each = CONVERTED * max(1.0, FEW_WORDS / cut.pixel_words) ** FEW_POWER
+    elif cut.pixel_words in (1, 2, 4):
+        each = WOVEN
     else:
         each = SQUARED[p.itemsize] * -(-cut.span // cut.lanes) * cut.lanes / cut.span  # whole squares
     if cut.flat:

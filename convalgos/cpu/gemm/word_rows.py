@@ -58,6 +58,18 @@ def convert_pixels(
             word.store_masked(value, target, v.iadd(v.imul(i, words), v.imul(first, v.lanes)), room)
 
 
+@emitter
+def convert_few_neighbours(v: Vec, FORM: int, CHANNELS: int, x: Value, y: Value) -> None:
+    """A vector of pixels of CHANNELS elements, side by side in x, to pixels of one or two whole words."""
+    each = 4 // MADE[FORM]
+    of_pixel = -(-CHANNELS // each) * each  # elements, with those behind the channels, which become 0
+    pixels = v.lanes * each // of_pixel
+    read, made = Integers(v.b, pixels * CHANNELS, READ[FORM]), Integers(v.b, v.lanes * each, READ[FORM])
+    order = [i * CHANNELS + c if c < CHANNELS else read.lanes for i in range(pixels) for c in range(of_pixel)]
+    spaced = v.shuffle(read.load(v.pointer(x)), read.zero(), order)
+    words_of(v).store(_converted(v, FORM, made, spaced), v.pointer(y))
+
+
 def _converted(v: Vec, form: int, short: Integers, value: Any) -> Any:
     """Elements of x as a vector of words."""
     if form == FLIPPED:
@@ -169,8 +181,23 @@ def row_converter(FORM: int, LANES: int, LAST: int) -> jit.Kernel:
     def convert_last(
         x: int, x_c: int, x_pixel: int, channels: int, count: int, y: int, words: int, plain: int
     ) -> None:
+        each = 4 // MADE[FORM]
+        least = (channels + each - 1) // each
+        dense = x_pixel == channels * READ[FORM] and words == least
         if plain:
             copy_bytes(y, x, count * x_pixel)
+        elif dense and channels % each == 0:  # pixels are neighbours on both sides
+            convert_pixels(4, LANES, FORM, x, x_pixel, channels * count, 1, y, words * count)
+        elif each > 1 and dense and channels < 4 and count >= LANES // least:
+            for i in range(0, count, LANES // least):
+                first = min(i, count - LANES // least)
+                from_, to = x + first * x_pixel, y + first * words * 4
+                if channels == 1:
+                    convert_few_neighbours(4, LANES, FORM, 1, from_, to)
+                elif channels == 2:
+                    convert_few_neighbours(4, LANES, FORM, 2, from_, to)
+                else:
+                    convert_few_neighbours(4, LANES, FORM, 3, from_, to)
         else:
             convert_pixels(4, LANES, FORM, x, x_pixel, channels, count, y, words)
 
