@@ -7,6 +7,7 @@ import pytest
 
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.filter_sums import filter_sums
 from convalgos.cpu.vectors import matrix_tiles, requantise, simd
 from convalgos.cpu.vectors.instructions import Vec
 from convalgos.cpu.vectors.integers import bytes_of, shorts_of, words_of
@@ -53,6 +54,15 @@ def test_short_products_are_exact_at_the_corners():
     if vnni:
         bytes_ = (a.astype("i4") * b.view("i1")).reshape(-1, 4).sum(1)
         assert np.array_equal(y[0], bytes_ + 7) and np.array_equal(y[1], expected + 7)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_of_filters(dtype):
+    """At the ends of their range, of one element, and of more than vectors and threads share evenly."""
+    ends = np.iinfo(dtype)
+    for shape in ((1, 1), (5, 3, 3, 7), (7, 70000)):
+        w = np.random.default_rng(0).choice(np.array([ends.min, ends.max], dtype), shape)
+        assert np.array_equal(filter_sums(w), w.reshape(len(w), -1).sum(1, dtype="i8"))
 
 
 @simd.emitter

@@ -57,6 +57,11 @@ class IntegerPlan(Plan):
         x, y: `as_laid`, in the problem's layout. `w.offset` has the bias in it, `w.output` the activation.
         """
 
+    def filter_sums(self, w: np.ndarray) -> np.ndarray:
+        """The sums of the filters' elements, (K,). w: (K, C/groups, *kernel)."""
+        sums: np.ndarray = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
+        return sums
+
     # --- a call ------------------------------------------------------------------------------
 
     def prepare_filter(self, w: np.ndarray) -> IntegerFilter:
@@ -92,8 +97,9 @@ class IntegerPlan(Plan):
 
     def _integer_filter(self, w: np.ndarray, quantization: Quantization) -> IntegerFilter:
         p, zero_point = self.problem, quantization.w_zero_points(self.problem)
-        offset, output = quantization.offset(p, w), quantization.output(p, None)
         pad, packed = int(quantization.x_zero_point), self.pack(w, zero_point)
+        offset = quantization.offset(p, self.filter_sums(w)) if pad else np.zeros(p.K, np.int32)
+        output = quantization.output(p, None)
         return IntegerFilter(packed, pad, offset, zero_point, output, {None: output}, quantization, {})
 
 

@@ -24,6 +24,7 @@ from convalgos.core.problem import ConvProblem
 
 ROUNDINGS = ("onnxruntime", "onnx")
 INT32 = np.iinfo(np.int32)
+ZERO_POINTS = {"int8": (-128, 127), "uint8": (0, 255)}  # that a type holds
 
 
 class OutputStep(NamedTuple):
@@ -102,13 +103,10 @@ class Quantization:
         _check_zero_point("y_zero_point", self.y_zero_point, problem.y_dtype)
         return self
 
-    def offset(self, problem: ConvProblem, w: np.ndarray) -> np.ndarray:
-        """What is added to the sums of each filter, int32 (K,). w: (K, C/groups, *kernel)."""
-        if self.x_zero_point == 0:
-            return np.zeros(problem.K, np.int32)  # without the sums, which take longer than packing w
-        of_w = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
+    def offset(self, problem: ConvProblem, sums: np.ndarray) -> np.ndarray:
+        """What is added to the sums of each filter, int32 (K,). sums: of w's elements, (K,)."""
         zero_point = np.broadcast_to(np.asarray(self.w_zero_point, np.int64), problem.K)
-        wide = (problem.gemm_k * zero_point - of_w) * int(self.x_zero_point)
+        wide = (problem.gemm_k * zero_point - sums) * int(self.x_zero_point)
         return np.asarray(wide.astype(np.int32))  # wraps, as the sums do
 
     def w_zero_points(self, problem: ConvProblem) -> np.ndarray | None:
@@ -166,6 +164,8 @@ def _of_filters(multiplier: Any, problem: ConvProblem) -> np.ndarray:
 
 
 def _check_scale(name: str, value: Any, problem: ConvProblem | None = None) -> None:
+    if isinstance(value, float) and 0 < value < np.inf:  # most of them, in little time
+        return
     array = np.asarray(value)
     _check_count(name, value, array, problem)
     numbers = isinstance(value, Real) or array.dtype.kind in "fiu"
@@ -174,9 +174,11 @@ def _check_scale(name: str, value: Any, problem: ConvProblem | None = None) -> N
 
 
 def _check_zero_point(name: str, value: Any, dtype: str, problem: ConvProblem | None = None) -> None:
+    low, high = ZERO_POINTS.get(dtype, (0, 0))
+    if isinstance(value, int) and low <= value <= high:
+        return
     array = np.asarray(value)
     _check_count(name, value, array, problem)
-    low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype in ("int8", "uint8") else (0, 0)
     whole = isinstance(value, Integral) or array.dtype.kind in "iu"
     if not whole or (array.size and not low <= array.min() <= array.max() <= high):
         told = f"an integer from {low} to {high}, as of {dtype}" if high else f"0, as {name[0]} is {dtype}"

@@ -75,7 +75,7 @@ class IntegerDotPlan(IntegerRecordPlan):
             w, zero = (w ^ 0x80).view(np.int8), zero - 128
         correction = np.zeros(p.K, np.int32)
         if self._shifts:
-            sums = w.reshape(p.K, -1).sum(1, dtype=np.int32) - p.gemm_k * zero
+            sums = self.filter_sums(w) - p.gemm_k * zero
             correction = (-128 * sums).astype(np.int32)
         if not zero.any():
             return WordFilter(product.pack(w), None, correction, None)

@@ -19,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import BIAS, STARTS, X, Y
+from convalgos.cpu.runtime.filter_sums import filter_sums
 from convalgos.cpu.runtime.plan import ALONE, by_name
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors.requantise import STEP_FIELDS
@@ -57,6 +58,7 @@ class IntegerRecordPlan(IntegerPlan):
     _record: np.ndarray
     _driver: int
     new_scratch: Callable[[int, Any], np.ndarray] = staticmethod(aligned_empty)
+    filter_sums = staticmethod(filter_sums)
 
     def __init__(self, problem: ConvProblem, algorithm: Named, workspace_bytes: int, tasks: int):
         super().__init__(problem, algorithm, workspace_bytes)

@@ -11,6 +11,7 @@ from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.layout import byte_pixels
 from convalgos.cpu.layout.byte_pixels import MIDDLE, STEP_FIELDS
+from convalgos.cpu.runtime.filter_sums import filter_sums
 from convalgos.cpu.runtime.plan import Packed, Workspace
 from convalgos.cpu.tiled.box_plan import BoxPlan
 
@@ -31,6 +32,7 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
     """Its inputs are gathered as 16-bit integers between -128 and 127. Subclasses implement `pack` and
     `transformed`."""
 
+    filter_sums = staticmethod(filter_sums)
     shift = 0  # bits of gathered pixels behind the point
 
     def new_workspace(self) -> IntegerWorkspace:

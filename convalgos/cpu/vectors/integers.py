@@ -73,9 +73,15 @@ class Integers(Vec):
 
     def largest(self, x: Any) -> Any:
         """The largest of all lanes, which are at least 0, as an integer of 64 bits."""
-        reduce = function_of(
-            self.b, ir.FunctionType(self.element, [self.type]), f"llvm.vector.reduce.umax.{self.suffix}"
-        )
+        return self._reduced("umax", x)
+
+    def total(self, x: Any) -> Any:
+        """The sum of all lanes, whose bits are the low ones of an integer of 64 bits."""
+        return self._reduced("add", x)
+
+    def _reduced(self, name: str, x: Any) -> Any:
+        kind = ir.FunctionType(self.element, [self.type])
+        reduce = function_of(self.b, kind, f"llvm.vector.reduce.{name}.{self.suffix}")
         return self.b.zext(self.b.call(reduce, [x]), ir.IntType(64))
 
     def rounded_product(self, a: Any, b: Any) -> Any:

@@ -18,7 +18,7 @@ from convalgos.cpu.dwconv import (
     window_sums,
 )
 from convalgos.cpu.layout import byte_pixels
-from convalgos.cpu.runtime import quantise
+from convalgos.cpu.runtime import filter_sums, quantise
 from convalgos.cpu.tiled import (
     fixed_point_transforms,
     integer_transforms,
@@ -38,6 +38,8 @@ def integer_kernels() -> Iterator[Listed]:
     yield from _of_channel_words()
     for factory in (quantise.range_of, quantise.bytes_of_floats):
         yield factory, (simd.lanes(4),)
+    for signed in (0, 1):
+        yield filter_sums.sum_filters, (simd.lanes(4), signed)
 
 
 def _of_tiles() -> Iterator[Listed]:
