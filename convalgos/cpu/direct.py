@@ -25,6 +25,8 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, gemv, packed_blocking, panels
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
+from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -252,13 +254,30 @@ class TabledBlocks:
         return DirectPlan(problem, algorithm)
 
 
-FEW_OUTPUTS, NEIGHBOURS, BLOCKS = FewOutputs(), Neighbours(), TabledBlocks()
+class InBlocks:
+    """x and y lie in blocks of channels, and tiles of neighbours are vectors in both."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        return blocked_seconds(problem, machine)
+
+    least = seconds
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        return plan_threads() * blocked_cut(problem)[1].scratch_bytes
+
+    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
+        return BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
+
+
+FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS
+    if lies_in_blocks(problem):
+        return IN_BLOCKS
     first = problem.layout == problem.y_layout == "channels_first"
     if problem.is_plain_product and first and not problem.is_empty:
         return NEIGHBOURS

@@ -34,6 +34,9 @@ from convalgos.cpu.dwconv import (
     weight_kernels,
 )
 from convalgos.cpu.gemm import (
+    blocked_cut,
+    blocked_plan,
+    blocked_tiles,
     gemv,
     packed_plan,
     packed_tiles,
@@ -146,7 +149,8 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
-    packed_plan.sum_packed_blocks, patches.multiply_patches, jit.of_borrowed, jit.data_address,
+    packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches,
+    jit.of_borrowed, jit.data_address,
     jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
@@ -195,6 +199,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
     for rows in sorted({rows for _, rows in packed}):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
+    for (vectors, most), stride in product(blocked_cut.BLOCKED_TILES[wide].items(), (1, 2)):
+        for rows in range(most - most // 6, most + 1):
+            yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, stride)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):

@@ -1,0 +1,211 @@
+"""How a layer is cut whose maps lie in blocks of channels: tiles of neighbours, blocks of these, parts of the
+filters.
+
+The inputs of a block of outputs stay in L2 while the panels of filters pass. Threads share the outputs, and
+each of them reads all filters; or they share the filters, and each of them reads all inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.layouts import BLOCKS
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import in_a_row
+from convalgos.cpu.gemm import dealt_panels, packed_blocking
+from convalgos.cpu.gemm.blocking import Blocks, short_blocks
+from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.vectors import simd
+
+# Rows of a tile by its vectors of filters: what the registers hold beside a vector of each and an input.
+BLOCKED_TILES = {64: {1: 14, 2: 14, 3: 9, 4: 6}, 32: {1: 12, 2: 6, 3: 4}, 16: {1: 6, 2: 4}}
+MOST_RUNS = 4  # rows of a map in a tile, each of which takes a register of addresses
+MOST_STRIDE = 2  # of tiles along a row
+ENTRIES = 64  # blocks of channels, for each tap of a kernel, of a pass over a panel of filters
+ROOM = 0.4  # of L2, for the inputs of a block
+# Cycles of a thread, which begins two products of vectors in each; Xeon (Granite Rapids).
+TAP, TILE = 0.8, 40.0  # for a tap beside its products or loads, and for a tile beside its taps
+BYTE = 0.02  # for a byte of inputs or filters to come from beyond L2
+COPIED = 0.1  # for a byte that is copied
+
+
+class RowTile(NamedTuple):
+    """Rows of neighbouring outputs."""
+
+    runs: int  # whole rows of a map, or 1
+    length: int  # outputs of each
+
+
+@dataclass(frozen=True)
+class BlockedCut(dealt_panels.DealtPanels, Blocks):
+    """How the output is cut."""
+
+    panels: int
+    rows: int  # of a tile, at most
+    parts: int  # of the filters
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task: the input of a block, where it is copied."""
+        return whole_lines(self.input_elements * self.problem.itemsize)
+
+    @property
+    def entries(self) -> int:
+        """Blocks of channels, for each tap of the kernel."""
+        p = self.problem
+        return -(-p.w_shape[1] // BLOCKS[p.layout]) * math.prod(p.kernel)
+
+    @property
+    def chunk(self) -> int:
+        """Entries of a pass over a panel: equal passes."""
+        return -(-self.entries // -(-self.entries // ENTRIES))
+
+    def entry_offsets(self) -> np.ndarray:
+        """(entries + 1,) input offsets: blocks of channels outermost, then the taps of the kernel.
+
+        The last one is only asked for.
+        """
+        p = self.problem
+        lanes = BLOCKS[p.layout]
+        taps = self.tap_offsets(by_channel=True).reshape(p.w_shape[1], -1)[::lanes]
+        return np.append(taps.ravel(), 0)
+
+    def tiles(self, counts: tuple[int, ...]) -> list[tuple[int, int, RowTile]]:
+        """(first input, first output, tile) of a block of so many images, slices, rows and columns."""
+        p = self.problem
+        n, _, d, h, w = self.strides
+        steps = self.steps
+        y_n, _, y_d, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
+        images, slices, rows, columns = counts
+        high = runs_of(columns, rows, self.rows)
+        found = []
+        for i, j, k in product(range(images), range(slices), range(0, rows, high)):
+            x, y = i * n + j * d * steps[0] + k * h * steps[1], i * y_n + j * y_d + k * y_h
+            for first, length in along_row(columns, self.rows):
+                tile = RowTile(min(high, rows - k), length)
+                found.append((x + first * w * p.stride[2], y + first * y_w, tile))
+        return found
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Slices and rows of what is read from one output to the next."""
+        p = self.problem
+        return (
+            1 if self.copied and p.kernel[0] == 1 else p.stride[0],
+            1 if self.copied and p.kernel[1] == 1 else p.stride[1],
+        )
+
+    def all_tiles(self) -> list[list[tuple[int, int, RowTile]]]:
+        """Those of a block, for each way of being cut short."""
+        sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
+        return [self.tiles(counts) for counts in short_blocks(sizes, totals)]
+
+
+def along_row(columns: int, most: int) -> list[tuple[int, int]]:
+    """(first, length) of even tiles of a row, of at most so many outputs."""
+    count = -(-columns // most)
+    ends = [columns * i // count for i in range(count + 1)]
+    return [(begin, end - begin) for begin, end in pairwise(ends)]
+
+
+def runs_of(columns: int, rows: int, most: int) -> int:
+    """Rows of a map that a tile takes."""
+    return max(1, min(rows, most // columns, MOST_RUNS))
+
+
+def row_view(problem: ConvProblem) -> ConvProblem:
+    """The 3-D view; the pixels of a pointwise problem without stride or padding are one long row."""
+    if problem.is_plain_product:
+        view: ConvProblem = in_a_row(problem, (1, 1, math.prod(problem.spatial)))
+        return view
+    return problem.as_3d
+
+
+def tile_cycles(rows: int, vectors: int, taps: int) -> float:
+    """Of a tile."""
+    return taps * (max(rows * vectors, rows + vectors) / 2 + TAP) + TILE + rows * vectors
+
+
+def lies_in_blocks(problem: ConvProblem) -> bool:
+    """Whether x and y lie in blocks of channels, and tiles of neighbours are vectors in both."""
+    p = problem
+    return p.layout == p.y_layout and p.layout in BLOCKS and p.stride[-1] <= MOST_STRIDE and not p.is_empty
+
+
+@cached_by_threads(256)
+def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
+    """The cycles of the busiest thread, and the cut that takes the fewest."""
+    p, threads = row_view(problem), plan_threads()
+    copied = any(pad != (0, 0) for pad in p.padding)
+    needed = -(-p.gemm_n // simd.lanes(p.itemsize))
+    found = []
+    for vectors, rows in BLOCKED_TILES[vector_bytes()].items():
+        count = -(-needed // vectors)
+        if -(-needed // count) != vectors:
+            continue  # the same panels as of narrower tiles
+        for parts in {1, min(threads, needed)}:
+            images, block = cut_outputs(p, rows, threads if parts == 1 else 1)
+            panels = dealt_panels.panels_of_parts(needed, count, parts)
+            cut = BlockedCut(p, images, block, copied, panels, rows, parts)
+            found.append((cut_cycles(cut, threads), vectors, parts, cut))
+    best = min(found, key=lambda each: each[:3])
+    return best[0], best[3]
+
+
+def cut_outputs(p: ConvProblem, rows: int, threads: int) -> tuple[int, tuple[int, int, int]]:
+    """Images and outputs of a block, whose inputs stay in L2, and of which there are some for each thread.
+
+    Args:
+        rows: of a tile.
+    """
+    o, h, w = p.spatial_out
+    pixel = p.w_shape[1] * p.itemsize * math.prod(min(s, r) for s, r in zip(p.stride, p.kernel, strict=True))
+    pixels = max(rows, int(ROOM * cache_sizes()[1]) // pixel)
+    if o * h * w <= pixels // 2 and p.N > 1:
+        return max(1, min(pixels // (o * h * w), -(-p.N // threads))), (o, h, w)
+    shares = max(1, -(-threads // (p.N * p.groups)))  # of an image, at least
+    if p.N * p.groups % threads and p.N * p.groups < 4 * threads:
+        shares = threads
+    if h == 1:
+        blocks = -(-max(shares, -(-w // pixels)) // shares) * shares
+        tiles = -(-w // rows)
+        return 1, (1, 1, min(w, -(-tiles // blocks) * -(-w // tiles)))
+    along = max(1, min(h, pixels // w))
+    blocks = max(-(-h // along), shares)
+    blocks = min(h, -(-blocks // shares) * shares)
+    return 1, (1, -(-h // blocks), w)
+
+
+def blocked_seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time of a run."""
+    cycles = blocked_cut(problem)[0]
+    return CALL + machine.launch + packed_blocking.seconds(cycles, problem, machine)
+
+
+def cut_cycles(cut: BlockedCut, threads: int) -> float:
+    """Of the busiest thread."""
+    p = cut.problem
+    images, slices, rows, columns = cut.images, *cut.block
+    high = runs_of(columns, rows, cut.rows)
+    narrow = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
+    sums = sum(
+        count * tile_cycles(high * length, vectors, p.gemm_k)
+        for count, vectors in narrow if count
+        for _, length in along_row(columns, cut.rows)
+    ) * images * slices * (rows / high)  # fmt: skip
+    blocks = math.prod(cut.blocks)
+    items = blocks * p.groups * cut.parts
+    share = min(1.0, p.gemm_m / (blocks * cut.pixels))  # the last blocks are short
+    inputs = cut.images * p.w_shape[1] * math.prod(cut.spans) * p.itemsize
+    filters = p.w_bytes / p.groups / cut.parts
+    item = sums * share / cut.parts + inputs * (BYTE + COPIED * cut.copied)
+    return -(-items // threads) * item + filters * BYTE * max(1, p.groups // threads)
