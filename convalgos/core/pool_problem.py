@@ -16,6 +16,7 @@ from convalgos.core import arguments
 from convalgos.core.arguments import IntsLike, PaddingLike, Pads, Shape, shown
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import ITEM_BYTES
+from convalgos.core.layouts import LAYOUTS, array_shape
 
 REDUCTIONS = ("max", "mean")
 DTYPES = {  # that each serves
@@ -71,6 +72,7 @@ class PoolProblem:
     reduction: str
     count_padding: bool
     layout: str
+    y_layout: str
     dtype: str
 
     @classmethod
@@ -86,6 +88,7 @@ class PoolProblem:
         reduction: str = "max",
         count_padding: bool = True,
         layout: str = "channels_first",
+        y_layout: str | None = None,
         dtype: str = "float32",
     ) -> Self:
         """The problem of arguments that are checked.
@@ -99,6 +102,7 @@ class PoolProblem:
                 begins behind x is left out.
             reduction: "max" or "mean".
             count_padding: whether a mean counts padding as zeros.
+            layout: of x. y_layout: of y, None for the same; it may be another where y has one pixel.
             dtype: float32, float64, float16 or bfloat16; of a maximum int8 and uint8 as well.
 
         Raises:
@@ -123,7 +127,8 @@ class PoolProblem:
         problem = cls(
             shape, sizes, steps, arguments.pads(padding, spatial, sizes, steps, apart), apart,
             bool(ceil_mode), reduction, bool(count_padding),
-            arguments.one_of("layout", layout, arguments.LAYOUTS), dtype,
+            arguments.one_of("layout", layout, LAYOUTS),
+            arguments.one_of("y_layout", y_layout or layout, LAYOUTS), dtype,
         )  # fmt: skip
         for size, extent, pads in zip(spatial, problem.extent, problem.padding, strict=True):
             if max(pads) >= extent:
@@ -135,6 +140,11 @@ class PoolProblem:
                     f"kernel={shown(kernel)} with dilation={shown(dilation)} is {extent} long, but x has "
                     f"{size} elements and {sum(pads)} of padding there"
                 )
+        if problem.y_layout != problem.layout and set(problem.y_shape[2:]) > {1}:
+            raise ValueError(
+                f"y_layout={y_layout!r} is another than layout={layout!r}: it may be where y has one pixel, "
+                f"and y has shape {problem.y_shape}"
+            )
         return problem
 
     @property
@@ -153,8 +163,13 @@ class PoolProblem:
         return (*self.x_shape[:2], *(len(w.first) for w in self.windows))
 
     def laid(self, shape: Shape) -> Shape:
-        """A shape (N, C, *spatial) in the problem's layout."""
-        return shape if self.layout == "channels_first" else (shape[0], *shape[2:], shape[1])
+        """A shape (N, C, *spatial) in x's layout."""
+        return array_shape(self.layout, shape)
+
+    @property
+    def array_shapes(self) -> tuple[Shape, Shape]:
+        """Of x and of y in memory."""
+        return self.laid(self.x_shape), array_shape(self.y_layout, self.y_shape)
 
     @property
     def itemsize(self) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.element_types import HALF_DTYPES
+from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -62,8 +63,12 @@ class ChannelsPlan(KernelPlan):
         tasks = plan_threads()
         slices, slices_out = p.spatial[0], p.spatial_out[0]
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
-        last = p.layout == "channels_last"
-        (x_c, x_pixel), (y_k, y_pixel) = ((1, p.C), (1, p.K)) if last else ((x_pixels, 1), (y_pixels, 1))
+        # of vectors of channels, which are whole blocks; and of pixels
+        x_c, y_k = (
+            1 if layout == "channels_last" else pixels
+            for layout, pixels in ((p.layout, x_pixels), (p.y_layout, y_pixels))
+        )
+        x_pixel, y_pixel = channels_together(p.layout, p.C), channels_together(p.y_layout, p.K)
         # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
         (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
         from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
@@ -84,11 +89,11 @@ class ChannelsPlan(KernelPlan):
             "size": p.itemsize, "sum_size": size, "near_size": p.itemsize if c.in_place else size,
             "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
-            "last_group": p.groups - c.vectors * c.groups if c.in_place else p.groups,  # the last overlaps
-            "in_place": int(c.in_place), "band_count": c.bands, "bands": bands, "runs": runs,
-            "x_n": p.C * x_pixels, "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
+            "last_group": c.last_group, "x_near": int(c.x_near), "y_near": int(c.y_near),
+            "shares_lines": int(c.shares_lines), "band_count": c.bands, "bands": bands, "runs": runs,
+            "x_n": math.prod(p.array_shapes[0][1:]), "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
             "x_slice": x_pixels // slices * x_pixel, "x_pixel": x_pixel,
-            "y_n": p.K * y_pixels, "y_k": y_k, "y_vector": c.groups * p.gemm_n * y_k,
+            "y_n": math.prod(p.array_shapes[2][1:]), "y_k": y_k, "y_vector": c.groups * p.gemm_n * y_k,
             "y_slice": y_pixels // slices_out * y_pixel, "y_pixel": y_pixel,
             "slices": slices, "slices_out": slices_out,
             "from_vector": from_vector, "from_slice": from_slice, "from_pixel": from_pixel,
@@ -97,7 +102,7 @@ class ChannelsPlan(KernelPlan):
             "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
             "rows_ahead": p.kernel[1] + ROWS_AHEAD,
             "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
-            "scratch_bytes": c.scratch_bytes, "sums": c.vectors * slices * from_slice,
+            "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
             "columns": np.array(
                 [
                     ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, left, right, table)
@@ -138,6 +143,9 @@ def turns(size: int, lanes: int, form: int) -> tuple[int, int]:
 class Channels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
+    reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    writes: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
+    mixes_layouts: ClassVar[bool] = True
 
     @property
     def variant(self) -> str:
@@ -209,6 +217,18 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
             f"holds whole groups in vectors of {lanes} lanes, and these have "
             f"{problem.w_shape[1]} channels and {problem.gemm_n} filters"
         )
+    whole = simd.lanes(problem.itemsize) == lanes  # else blocks are longer than vectors of what is summed
+    if not whole and (problem.layout != problem.y_layout or problem.layout not in PLAIN):
+        return f"reads {problem.dtype} in {' and '.join(PLAIN)} only, and writes the layout that it reads"
+    groups = groups_of_vector(problem)
+    for name, layout, count in (
+        ("x", problem.layout, problem.w_shape[1]),
+        ("y", problem.y_layout, problem.gemm_n),
+    ):
+        if layout in BLOCKS and groups * count != lanes:
+            return (
+                f"holds {groups} groups in a vector, whose {groups * count} channels of {name} are no block"
+            )
     return None
 
 

@@ -8,8 +8,9 @@ from functools import lru_cache
 import numpy as np
 
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
-from convalgos.core.problem import ConvProblem
+from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.problem_views import one_group
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
@@ -25,6 +26,7 @@ SHUFFLE = 1.0  # that copies a channel to the lanes of its group, and its load: 
 BORDER = 4.0  # a channel, of a block that meets padding: it is summed in parts
 RANGED = 3.0  # a channel and a tap of a block whose outputs come from a table,
 CHECKED = 1.0  # and an output of one that meets padding: each is checked
+EVEN_UNITS = 16  # units of work for each thread, from which on it matters little if one has one more
 SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
 
 
@@ -33,7 +35,8 @@ class ChannelBlocking:
     """How the work is cut: `vectors` of groups by bands of output rows, and rows into blocks of columns."""
 
     problem: ConvProblem  # the 3-D view
-    in_place: bool  # x and y are read and written where they lie
+    x_near: bool  # x is read where it lies,
+    y_near: bool  # and y is written there; else scratch, in vectors of channels
     vectors: int  # filtered side by side
     pixels: int  # of a block of columns
     bands: int  # their sizes differ by one row at most
@@ -48,27 +51,52 @@ class ChannelBlocking:
         return groups_of_vector(self.problem)
 
     @property
+    def in_place(self) -> bool:
+        return self.x_near and self.y_near
+
+    @property
+    def shares_lines(self) -> bool:
+        """Whether vectors of channels that lie side by side share lines of x."""
+        return self.in_place and self.problem.layout == "channels_last"
+
+    @property
     def blocks(self) -> int:
         """Of `vectors` vectors of groups."""
         return -(-self.problem.groups // (self.groups * self.vectors))
+
+    @property
+    def last_group(self) -> int:
+        """Where the last of them begins: in place it overlaps the one before, and reads no further."""
+        p = self.problem
+        if not (self.x_near or self.y_near):
+            return int(p.groups)
+        filled = BLOCKS.keys() & {p.layout, p.y_layout}  # blocks of channels are whole
+        groups = -(-p.groups // self.groups) * self.groups if filled else p.groups
+        return int(groups - self.vectors * self.groups)
 
     @cached_attribute
     def source(self) -> tuple[int, int, int]:
         """Elements between pixels, slices and vectors of what the kernels read: x, or its band in scratch."""
         p = self.problem
+        if self.x_near:
+            return self._map_strides(p.spatial, p.layout, p.C)
         height = min(p.spatial[1], (self.band_rows - 1) * p.stride[1] + p.kernel_extent[1])
-        return self._strides(p.spatial[0], (p.spatial[1] if self.in_place else height) * p.spatial[2], p.C)
+        return self._scratch_strides(p.spatial[0], height * p.spatial[2])
 
     @cached_attribute
     def target(self) -> tuple[int, int, int]:
         """The same for what they write: y, or its band in scratch."""
         p = self.problem
-        rows = p.spatial_out[1] if self.in_place else self.band_rows
-        return self._strides(p.spatial_out[0], rows * p.spatial_out[2], p.K)
+        if self.y_near:
+            return self._map_strides(p.spatial_out, p.y_layout, p.K)
+        return self._scratch_strides(p.spatial_out[0], self.band_rows * p.spatial_out[2])
 
-    def _strides(self, slices: int, pixels: int, channels: int) -> tuple[int, int, int]:
-        if self.in_place:
-            return channels, pixels * channels, self.lanes
+    def _map_strides(self, spatial: Shape, layout: str, channels: int) -> tuple[int, int, int]:
+        pixel = channels_together(layout, channels)
+        pixels = spatial[1] * spatial[2]
+        return pixel, pixels * pixel, spatial[0] * pixels * pixel if layout in BLOCKS else self.lanes
+
+    def _scratch_strides(self, slices: int, pixels: int) -> tuple[int, int, int]:
         pixels = -(-pixels // self.lanes) * self.lanes  # squares
         return self.lanes, pixels * self.lanes, slices * pixels * self.lanes
 
@@ -80,9 +108,12 @@ class ChannelBlocking:
     @property
     def scratch_bytes(self) -> int:
         """Of one task."""
-        if self.in_place:
-            return 0
-        return self.vectors * (self.source[2] + self.target[2]) * computed_bytes(self.problem)
+        return self.vectors * self.turned * computed_bytes(self.problem)
+
+    @property
+    def turned(self) -> int:
+        """Elements of a vector that go through scratch."""
+        return (0 if self.x_near else self.source[2]) + (0 if self.y_near else self.target[2])
 
     @property
     def fetch(self) -> bool:
@@ -96,6 +127,7 @@ class ChannelBlocking:
             alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
             return alike and p.x_bytes > cache_sizes()[2] // 4
         whole = p.itemsize == computed_bytes(p)  # pixels are as large in scratch as in x and y
+        whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
     @cached_attribute
@@ -166,26 +198,44 @@ def groups_of_vector(p: ConvProblem) -> int:
 @cached_by_threads(256)
 def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     p = problem.as_3d
-    lanes, groups = simd.lanes(computed_bytes(p)), groups_of_vector(problem)
-    whole = p.w_shape[1] == p.gemm_n and groups * p.gemm_n == lanes  # no lane is left over
-    in_place = p.layout == "channels_last" and whole and p.groups >= groups
+    groups = groups_of_vector(problem)
+    near = _near(p, groups)
+    in_place = near == (True, True)
+    shared = in_place and p.layout == "channels_last"
     # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
     # many bytes apart that they share few of its sets.
-    narrow = p.spatial_out[2] <= (2 if in_place else 1) * MOST_PIXELS[vector_bytes()][2]
-    crowded = in_place and p.C * p.itemsize % 512 == 0
+    narrow = p.spatial_out[2] <= (2 if shared else 1) * MOST_PIXELS[vector_bytes()][2]
+    crowded = shared and p.C * p.itemsize % 512 == 0
     lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
-    c = replace(_uncut_block(one_group(problem), in_place, pair), problem=p)
+    c = replace(_uncut_block(one_group(problem), near, pair), problem=p)
     bands = _band_count(c)
     return c if bands == 1 else replace(c, bands=bands)
 
 
+def _near(p: ConvProblem, groups: int) -> tuple[bool, bool]:
+    """Whether x is read and y written where it lies, in whole vectors of so many groups."""
+    lanes = simd.lanes(computed_bytes(p))
+    if p.layout == p.y_layout == "channels_last" and p.w_shape[1] != p.gemm_n:
+        return False, False
+    layouts, counts = (p.layout, p.y_layout), (p.w_shape[1], p.gemm_n)
+    # the last vector of channels_last overlaps the one before, which blocks do not
+    overlaps = not BLOCKS.keys() & set(layouts) or p.groups % groups == 0
+    x_near, y_near = (
+        layout in BLOCKS
+        or (layout == "channels_last" and groups * count == lanes and p.groups >= groups and overlaps)
+        for layout, count in zip(layouts, counts, strict=True)
+    )
+    return x_near, y_near
+
+
 @lru_cache(4096)
-def _uncut_block(problem: ConvProblem, in_place: bool, pair: bool) -> ChannelBlocking:
+def _uncut_block(problem: ConvProblem, near: tuple[bool, bool], pair: bool) -> ChannelBlocking:
     """A block of groups, in one band; kept for other numbers of groups.
 
     Args:
         problem: of one group.
+        near: whether x is read and y written where it lies.
         pair: whether two vectors are worth a try.
     """
     p = problem.as_3d
@@ -195,7 +245,7 @@ def _uncut_block(problem: ConvProblem, in_place: bool, pair: bool) -> ChannelBlo
         known = BLOCK_PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
         sizes = [n for n in known if n <= min(most[vectors], columns)]
         pixels = min(sizes, key=lambda n: (-(-columns // n) * (max(n, SUMS_UNDER_WAY / vectors) + 0.6), -n))
-        c = ChannelBlocking(p, in_place, vectors, pixels, 1)
+        c = ChannelBlocking(p, *near, vectors, pixels, 1)
         if vectors == 1 or not c.ranged:
             break
     return c
@@ -204,8 +254,8 @@ def _uncut_block(problem: ConvProblem, in_place: bool, pair: bool) -> ChannelBlo
 def _band_count(c: ChannelBlocking) -> int:
     """Bands for all threads, whose rows stay in half of L2. c: in one band."""
     p, rows_out = c.problem, c.problem.spatial_out[1]
-    if c.in_place:
-        row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * p.C * p.itemsize
+    if c.x_near:
+        row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * c.source[0] * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
     threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
@@ -216,25 +266,29 @@ def _band_count(c: ChannelBlocking) -> int:
         if units >= THREAD_UNITS * threads or (units >= threads and rows_out // (bands + 1) <= overlap):
             break
         bands += 1
+    units = p.N * c.blocks * bands
+    uneven = units % threads and units < EVEN_UNITS * threads
+    if c.in_place and not c.shares_lines and uneven and rows_out // (threads * bands) > overlap:
+        bands *= threads  # rows that two bands share are read where they lie
     return bands
 
 
 def block_cycles(problem: ConvProblem) -> float:
     """Of a block of groups of one image, on one core."""
     c, first_cache = channel_blocking(problem), cache_sizes()[0]
-    return _block_cycles(one_group(problem), c.in_place, c.vectors, c.pixels, c.bands, first_cache)
+    return _block_cycles(one_group(problem), (c.x_near, c.y_near), c.vectors, c.pixels, c.bands, first_cache)
 
 
 @lru_cache(4096)
 def _block_cycles(
-    problem: ConvProblem, in_place: bool, vectors: int, pixels: int, bands: int, first_cache: int
+    problem: ConvProblem, near: tuple[bool, bool], vectors: int, pixels: int, bands: int, first_cache: int
 ) -> float:
     """The same of the fields of a `ChannelBlocking`, of one group: kept for other numbers of them.
 
     Calibrated on Zen 5 with AVX-512: two products a cycle, and squares of pixels turned in two
     cycles a pixel in the first cache, in three and a half beyond.
     """
-    c = ChannelBlocking(problem.as_3d, in_place, vectors, pixels, bands)
+    c = ChannelBlocking(problem.as_3d, *near, vectors, pixels, bands)
     p = c.problem
     slices, rows = taps_met(p, 0), taps_met(p, 1)
     blocks = -(-p.spatial_out[2] // c.pixels)
@@ -252,6 +306,6 @@ def _block_cycles(
     kernel = slices * rows * of_row
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
     calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)
-    turned = 0.0 if c.in_place else (c.source[2] + c.target[2]) * c.bands / c.lanes
+    turned = c.turned * c.bands / c.lanes
     turned *= 2 if c.scratch_bytes <= first_cache else 3.5
     return c.vectors * (kernel + outputs + turned) + calls + 80 * c.bands

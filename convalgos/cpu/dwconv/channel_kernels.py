@@ -33,11 +33,10 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 # and y, or scratch), and all others `sum_size`.
 CHANNEL_KERNEL_FIELDS = arguments(
     "size sum_size near_size tasks images blocks vectors block_groups groups last_group channels filters "
-    "in_place band_count bands runs column_count columns slices slices_out x_n x_c x_vector x_slice x_pixel "
-    "y_n y_k y_vector "
-    "y_slice y_pixel from_vector from_slice from_pixel from_next to_vector to_slice to_pixel to_next "
-    "slice_step row_step rows_ahead w_block w_vector w_slice w_row scratch_bytes sums gather place "
-    "fetch taps stride dilation filter_block"
+    "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
+    "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
+    "from_next  to_vector to_slice to_pixel to_next  slice_step row_step rows_ahead w_block w_vector "
+    "w_slice w_row scratch_bytes sums gather place  fetch taps stride dilation filter_block"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
 ROW_RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
@@ -180,7 +179,7 @@ def place_band(a: Any, band: Any, first_group: int, sums: int, y: int) -> None:
 def filter_channel_blocks() -> jit.Kernel:
     """Images x blocks of groups x bands, dealt to the tasks in equal runs.
 
-    In place, bands come before blocks, so that the blocks find the lines they share in the cache.
+    Of channels_last in place, bands come before blocks, which find the lines they share in the cache.
     """
 
     def filter_channel_blocks(args: int, task: int) -> None:
@@ -194,8 +193,8 @@ def filter_channel_blocks() -> jit.Kernel:
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             n = unit // per_image
             rest = unit - n * per_image
-            block = rest % a.blocks if a.in_place else rest // a.band_count
-            number = rest // a.blocks if a.in_place else rest % a.band_count
+            block = rest % a.blocks if a.shares_lines else rest // a.band_count
+            number = rest // a.blocks if a.shares_lines else rest % a.band_count
             band = bands[number]
             group = min(block * a.vectors * a.block_groups, a.last_group)
             x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
@@ -203,9 +202,10 @@ def filter_channel_blocks() -> jit.Kernel:
             source, target = x, y
             # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
             ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
-            if not a.in_place:
+            if not a.x_near:
                 gather_band(a, band, group, x, scratch)
                 source = scratch - band.x * a.from_pixel * a.sum_size
+            if not a.y_near:
                 target = sums - band.y * a.to_pixel * a.sum_size
                 # a pixel of sums is as large as what its vector has in x and y, behind one another
                 ahead = (x - target) // a.size + a.vectors * a.x_vector
@@ -222,7 +222,7 @@ def filter_channel_blocks() -> jit.Kernel:
                         claim,
                     ),
                 )  # fmt: skip
-            if not a.in_place:
+            if not a.y_near:
                 place_band(a, band, group, sums, y)
 
     return filter_channel_blocks

@@ -15,8 +15,7 @@ def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
     """(blocks, vectors, lanes) the filter of each lane, and which lanes have none, if any."""
     p = c.problem
     first = np.arange(c.blocks) * c.vectors * c.groups
-    if c.in_place:
-        first = np.minimum(first, p.groups - c.vectors * c.groups)
+    first = np.minimum(first, c.last_group)
     groups = np.add.outer(first, np.arange(c.vectors) * c.groups)  # (blocks, vectors)
     lanes = np.arange(c.lanes)
     filters = np.add.outer(groups * p.gemm_n, lanes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import PLAIN
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.maxima import (
@@ -31,7 +32,7 @@ class MaximaPlan:
     """Where the maxima of a problem's windows lie, and dx of dy.
 
     Raises:
-        Unsupported: a map has more elements than places of 32 bits reach.
+        Unsupported: a map has more elements than places of 32 bits reach, or lies in blocks of channels.
     """
 
     def __init__(self, problem: PoolProblem):
@@ -39,6 +40,8 @@ class MaximaPlan:
             raise Unsupported(
                 f"places of maxima are integers of 32 bits, and {problem.x_shape[2:]} has more elements"
             )
+        if problem.layout not in PLAIN:
+            raise Unsupported(f"places of maxima are found in {' and '.join(PLAIN)} only")
         self._x_shape = problem.laid(problem.x_shape)
         self._elements = of = Computed(problem)
         values, kernel = _values(problem, of.kinds)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.drivers import (
@@ -33,6 +36,9 @@ OVERLAP = 3  # windows over each row, from which on these are to stay in L1
 class PoolPlan:
     """Windows of a problem reduced to their maximum or mean.
 
+    Raises:
+        Unsupported: blocks of channels would be written that have lanes beyond the last, of several images.
+
     Example:
         >>> plan = PoolPlan(PoolProblem.of((1, 1, 4, 4), 2))
         >>> plan.run(np.arange(16, dtype="f4").reshape(1, 1, 4, 4), y := np.empty((1, 1, 2, 2), "f4"))
@@ -47,7 +53,7 @@ class PoolPlan:
         self._runs = KernelRuns(POOL_FIELDS, values | of.sizes, kernel, of.tasks(units))
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Write y; both `as_laid`, in the problem's layout and of its dtype."""
+        """Write y; both `as_laid`, in the problem's layouts and of its dtype."""
         if not y.size:
             return
         if not self._elements.widens:
@@ -63,7 +69,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     n, channels = problem.x_shape[:2]
     depth, height, width = in_three(problem)
     size, lanes, form, _ = kinds
-    last = problem.layout == "channels_last"
+    last = problem.layout != "channels_first"
     values: dict[str, Any] = {
         "planes": n if last else n * channels,
         "blocks": 1,
@@ -71,6 +77,8 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         "column_blocks": 1,
     }
     if not last:
+        if problem.y_layout in BLOCKS and n > 1 and channels % BLOCKS[problem.y_layout]:
+            raise Unsupported(f"writes whole blocks of channels only in {problem.y_layout}, not {channels}")
         for _ in range(2):  # whole rows are one longer row, and whole slices
             merged = height.over_rows_of(width)
             if merged is not None:
@@ -95,9 +103,23 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         return values, pool_in_pixels(*kinds)
     merged = height.over_rows_of(width)  # a window over whole rows is one of as many rows of a pixel
     height, width = (height, width) if merged is None else (merged, POINT)
-    block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
-    values |= {"channels": channels, "blocks": -(-channels // block), "block_channels": block}
-    return values | _in_rows(depth, height, width, channels, block, kinds), pool_channels_last(*kinds)
+    pixels, pixels_out = (math.prod(shape[2:]) for shape in (problem.x_shape, problem.y_shape))
+    if problem.layout in BLOCKS:
+        block = BLOCKS[problem.layout]
+        blocks = -(-channels // block)
+        values |= {
+            **_in_rows(depth, height, width, block, block, kinds), "blocks": blocks,
+            "x_plane": blocks * pixels * block, "x_block": pixels * block, "y_block": pixels_out * block,
+            # what lies beyond the last channel is reduced, too, where there is room for it
+            "channels": blocks * block if problem.y_layout in BLOCKS else channels,
+        }  # fmt: skip
+    else:
+        block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
+        blocks = -(-channels // block)
+        values |= _in_rows(depth, height, width, channels, block, kinds)
+        values |= {"channels": channels, "blocks": blocks, "x_block": block, "y_block": block}
+    values |= {"block_channels": block, "y_plane": math.prod(problem.array_shapes[1][1:])}
+    return values, pool_channels_last(*kinds)
 
 
 def _in_rows(
