@@ -21,7 +21,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference, reference_backward_data, reference_backward_weights
 from convalgos.gpu.vendor.plans import KNOWN
 
-data_type = Enum("data_type", "FLOAT HALF BFLOAT16 INT8 INT32")
+data_type = Enum("data_type", "FLOAT HALF BFLOAT16 FP8_E4M3 FP8_E5M2 INT8 INT32")
 heur_mode = Enum("heur_mode", "A B FALLBACK")
 numerical_note = Enum(
     "numerical_note",
@@ -32,6 +32,8 @@ DTYPES = {
     data_type.FLOAT: np.float32,
     data_type.HALF: np.float16,
     data_type.BFLOAT16: ml_dtypes.bfloat16,
+    data_type.FP8_E4M3: ml_dtypes.float8_e4m3fn,
+    data_type.FP8_E5M2: ml_dtypes.float8_e5m2,
     data_type.INT8: np.int8,
     data_type.INT32: np.int32,
 }
@@ -275,7 +277,7 @@ class Graph:
     def _array(self, tensor, addresses):
         dtype = np.dtype(DTYPES[tensor.set["data_type"]])
         memory = (ctypes.c_char * (tensor.span * dtype.itemsize)).from_address(addresses[tensor.set["uid"]])
-        flat = np.frombuffer(memory, dtype)
+        flat = np.frombuffer(memory, f"u{dtype.itemsize}")  # as some functions know no types of ml_dtypes
         flat.flags.writeable = True
         steps = [dtype.itemsize * s for s in tensor.set["stride"]]
-        return np.lib.stride_tricks.as_strided(flat, tensor.set["dim"], steps)
+        return np.lib.stride_tricks.as_strided(flat, tensor.set["dim"], steps).view(dtype)

@@ -24,6 +24,7 @@ from convalgos.gpu import cudnn as module
 from convalgos.gpu.device import use
 from convalgos.gpu.vendor import plans as vendor_plans
 from convalgos.gpu.vendor import runner
+from convalgos.gpu.vendor.float8 import why_not_float8
 from convalgos.select import choose, devices, find_algorithm, registry
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import IDS
@@ -92,6 +93,44 @@ def test_16_bits(install, trusting, dtype):
     assert np.array_equal(found.astype(np.float32), right(problem, y, bias, "relu"))
     own = [graph for graph in front.graphs if graph.arrays[0].set["dim"] == [*problem.x_shape]]
     assert {graph.kind.name for graph in own} == {"HALF" if dtype == "float16" else "BFLOAT16"}
+
+
+FLOAT8 = ConvProblem.parse("n2 c16 h5 w6 k32 r3 s3 p1:0,2 stride2 channels_last float8_e4m3fn")
+
+
+@needs_shim
+@pytest.mark.parametrize(("w_dtype", "y_dtype"), [("float8_e4m3fn", "float32"), ("float8_e5m2", "float16")])
+def test_8_bit_floats(install, w_dtype, y_dtype):
+    """Of either type, checked against float32, with bias and ReLU in a step of their own."""
+    problem = FLOAT8.replace(w_dtype=w_dtype, y_dtype=y_dtype)
+    front, (x, w, bias, y) = install(), data(problem)
+    plan = CUDNN.serve(problem)
+    kinds = [numpy_dtype(n) for n in (problem.dtype, w_dtype, y_dtype)]
+    given, bias = [a.astype(kind) for a, kind in zip((x, w), kinds, strict=False)], bias.astype(kinds[2])
+    found = plan(*given, bias=bias, activation="relu")
+    assert found.dtype == kinds[2] and np.array_equal(found, right(problem, y, bias.astype("f4"), "relu"))
+    assert not any(plan._fused.values())
+    (graph,) = {g.kind.name for g in front.graphs if g.arrays[0].set["dim"] == [*problem.x_shape]}
+    assert graph == "FP8_E4M3" and front.graphs[0].output.set["data_type"].name == (
+        "FLOAT" if y_dtype == "float32" else "HALF"
+    )
+
+
+@needs_shim
+def test_wrong_8_bit_floats_are_not_used(install):
+    install(Engine("eng1", wrong=True))
+    with pytest.warns(RuntimeWarning, match="is not used"), pytest.raises(Unsupported, match="its error is"):
+        CUDNN.serve(FLOAT8)
+
+
+def test_8_bit_floats_that_it_does_not_take_have_a_reason(install):
+    assert CUDNN.why_not(FLOAT8) is None
+    for changes, told in (
+        ({"layout": "channels_first"}, "channels last and in one group"),
+        ({"w_shape": (24, 16, 3, 3)}, "multiples of 16, not 16 and 24"),
+    ):
+        assert told in CUDNN.why_not(FLOAT8.replace(**changes))
+    assert "from compute capability 9.0 on, but the device has 8.9" in why_not_float8(FLOAT8, (8, 9))
 
 
 INTEGERS = (  # a problem, what its filter is prepared with, and an activation

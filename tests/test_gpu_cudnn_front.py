@@ -67,7 +67,7 @@ def described(front, problem, epilogue=PLAIN):
 def test_every_layer_in_every_type_and_layout_is_a_valid_graph(front, direction):
     kinds = ({}, {"compute_dtype": "tf32"}, {"dtype": "float16"}, {"dtype": "bfloat16"})
     if direction == "forward":
-        kinds = (*kinds, {"dtype": "int8"})
+        kinds = (*kinds, {"dtype": "int8"}, {"dtype": "float8_e5m2", "y_dtype": "bfloat16"})
     for text, layout, kind in product((*SUITE, *AWKWARD), LAYOUTS, kinds):
         problem = ConvProblem.parse(text).replace(layout=layout, direction=direction, **kind)
         problem = with_explicit_padding(problem)
@@ -78,6 +78,9 @@ def test_every_layer_in_every_type_and_layout_is_a_valid_graph(front, direction)
         assert [*zip(node["pre_padding"], node["post_padding"], strict=True)] == pads, text
         if problem.sums_integers:
             assert [arrays[uid]["data_type"] for uid in (FIRST, SECOND, OUTPUT)] == ["INT8", "INT8", "INT32"]
+        if problem.dtype == "float8_e5m2":
+            kinds_of = [arrays[uid]["data_type"] for uid in (FIRST, SECOND, OUTPUT)]
+            assert kinds_of == ["FP8_E5M2", "FP8_E5M2", "BFLOAT16"]
         for uid, (_, shape) in zip((FIRST, SECOND, OUTPUT), operands(problem), strict=True):
             found = arrays[uid]
             assert [n for n in found["dim"] if n != 1] == [n for n in shape if n != 1], text

@@ -5,9 +5,8 @@ with an id of its own, `gpu.cudnn.eng67_k2_7_k13_0`, which measuring times and w
 strict: neither tensor cores nor inputs of fewer bits. A plan is used after its result was compared with that
 of `gpu.direct` (`vendor.verify`), as cuDNN has been seen to be silently wrong. Bias and ReLU run within the
 kernel where cuDNN has the same kernel with them, and its ReLU keeps NaNs; else in a step of their own. Wins
-channels last on tensor cores, where its engines are the fastest there are.
-Of int8, channels last in whole words of 4, it writes the sums; a kernel of this library ends them as those of
-its own.
+channels last on tensor cores, where its engines are the fastest there are. Of int8 it writes the sums, which
+a kernel of ours ends.
 Source: nvidia-cudnn-frontend (pygraph); cuDNN's numerical notes.
 """
 
@@ -22,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.epilogue import finish
 from convalgos.core.errors import Unsupported
 from convalgos.core.problem import DIRECTIONS, ConvProblem
@@ -34,6 +34,7 @@ from convalgos.gpu.launch.grid import NO_BIAS, ceil_div
 from convalgos.gpu.launch.integer_plan import IntegerGpuPlan, QuantizedFilter
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.vendor import cost as vendor_cost
+from convalgos.gpu.vendor.float8 import float8_bound, why_not_float8
 from convalgos.gpu.vendor.graph import PLAIN, Epilogue, with_explicit_padding
 from convalgos.gpu.vendor.integer_sums import (
     FINISH_SUMS,
@@ -58,13 +59,14 @@ class Cudnn(GpuAlgorithm):
     offer: Offer | None = None  # None for the first of the heuristics
 
     family: ClassVar[str] = "gpu.cudnn"
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16", "int8")
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16", *FLOAT8_DTYPES, "int8")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ("cudnn",)
     computes: ClassVar[dict[str, tuple[str, ...]]] = {
         "float32": ("float32", "tf32"),
         "float16": ("float32",),
         "bfloat16": ("float32",),
+        **dict.fromkeys(FLOAT8_DTYPES, ("float32",)),
         "int8": ("int32",),
     }
 
@@ -129,6 +131,8 @@ class Cudnn(GpuAlgorithm):
     def error_bound(self, problem: ConvProblem) -> float:
         if problem.sums_integers:
             return exact_sums(problem)
+        if problem.dtype in FLOAT8_DTYPES:
+            return float8_bound(problem)
         # Sums of products; engines may use Winograd in float32, or tensor cores that cut sums off.
         sums = 2**-23 * (16 * math.sqrt(max(1, problem.reduction)) + 16)
         tf32 = 4 * 2**-11 * (problem.compute_dtype == "tf32")
@@ -150,9 +154,9 @@ class Cudnn(GpuAlgorithm):
             return reason
         if problem.is_empty:
             return None
-        if problem.sums_integers and (reason := why_not_integers(problem)):
-            return reason
         device = current()
+        if reason := why_not_integers(problem) or why_not_float8(problem, device.figures.capability):
+            return reason
         try:
             device.stream()
         except Unsupported as error:
@@ -258,7 +262,7 @@ class CudnnPlan(GpuPlan):
         """The same kernel with bias and ReLU, found and checked at the first call that asks for them."""
         if self.device.capturing():
             return None
-        if self.problem.direction != "forward":
+        if self.problem.direction != "forward" or self.problem.dtype in FLOAT8_DTYPES:
             self._fused[relu] = None
             return None
         if self._zeros is None:

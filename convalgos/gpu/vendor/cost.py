@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 
+from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device.machine import GpuMachine
 from convalgos.gpu.vendor.recorded import HOST, is_recorded, recorded_seconds
@@ -34,7 +35,7 @@ LEAST_SUM = 128  # products that a part of a split sum has at least
 STEP = 32  # products of a step of a tile
 # Fitted, H200.
 REACHED = {"float32": 0.73, "tf32": 0.90, "float16": 0.93}  # of the peak, by a tile that waits for no loads
-REACHED["int8"] = REACHED["float16"]  # as of 16 bits; not measured
+REACHED |= dict.fromkeys(("int8", *FLOAT8_DTYPES), REACHED["float16"])  # as of 16 bits; not measured
 LOADS = 66.5  # products of tensor cores in whose time an element is loaded
 FILL = 930.0  # bytes of their sum in whose time a tile begins and ends
 PLAIN_LOADS, PLAIN_FILL = 20.5, 224.0  # the same of CUDA cores
@@ -44,7 +45,7 @@ VECTOR = {
     "float32": 1,
     "tf32": 4,
     "float16": 8,
-    "int8": 16,
+    **dict.fromkeys(("int8", *FLOAT8_DTYPES), 16),
 }  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
@@ -64,7 +65,8 @@ def predicted_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
 def model_seconds(problem: ConvProblem, machine: GpuMachine) -> float:
     """The same, whatever was recorded."""
     half = problem.itemsize == 2
-    kind = "float16" if half else "int8" if problem.sums_integers else problem.compute_dtype or "float32"
+    named = "float16" if half else "int8" if problem.sums_integers else problem.dtype
+    kind = (problem.compute_dtype or "float32") if named == "float32" else named
     if problem.is_depthwise:
         wide = math.prod(problem.kernel) > WIDE
         share = OF_WIDE[problem.layout] if wide else DEPTHWISE[half]

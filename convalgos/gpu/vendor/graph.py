@@ -27,6 +27,8 @@ KINDS = {  # dtype -> cuDNN's name
     "float32": "FLOAT",
     "float16": "HALF",
     "bfloat16": "BFLOAT16",
+    "float8_e4m3fn": "FP8_E4M3",
+    "float8_e5m2": "FP8_E5M2",
     "int8": "INT8",
     "int32": "INT32",
 }
@@ -93,7 +95,7 @@ def describe(front: Any, problem: ConvProblem, epilogue: Epilogue = PLAIN, **whe
 
     Args:
         front: the module `cudnn`.
-        epilogue: forward only, and none of integers, of which the result is their sums.
+        epilogue: forward only, and none of integers, of which the result is their sums, and 8-bit floats.
         where: `handle` of the device that it is for; or `device_property`, which plans without a device.
 
     Raises:
@@ -103,14 +105,18 @@ def describe(front: Any, problem: ConvProblem, epilogue: Epilogue = PLAIN, **whe
     sums = "int32" if problem.sums_integers else "float32"
     kind, wide = (getattr(front.data_type, KINDS[dtype]) for dtype in (problem.dtype, sums))
     graph = front.pygraph(io_data_type=kind, intermediate_data_type=wide, compute_data_type=wide, **where)
+    first, second, (output, shape) = operands(problem)
+
+    def kind_of(name: str) -> Any:
+        return getattr(front.data_type, KINDS[problem.dtype_of(name)])
 
     def array(name: str, uid: int, shape: tuple[int, ...]) -> Any:
         dims, strides = dims_strides(shape, last)
+        kind = kind_of(output if name == "bias" else name)
         made = graph.tensor(dim=dims, stride=strides, data_type=kind, name=name)
         made.set_uid(uid)
         return made
 
-    first, second, (_, shape) = operands(problem)
     method, *names = CALLS[problem.direction]
     inputs = array(first[0], FIRST, first[1]), array(second[0], SECOND, second[1])
     result = getattr(graph, method)(**dict(zip(names, inputs, strict=True)), **parameters(problem))
@@ -125,7 +131,7 @@ def describe(front: Any, problem: ConvProblem, epilogue: Epilogue = PLAIN, **whe
     result.set_output(True)
     result.set_dim(dims)
     result.set_stride(strides)
-    result.set_data_type(wide if problem.sums_integers else kind)
+    result.set_data_type(kind_of(output))
     graph.validate()
     return graph
 

@@ -30,6 +30,8 @@ FINISH_SUMS, FINISHERS = Build.of("finish_sums.cu", **INTEGER_ELEMENTS), 256  # 
 
 def why_not_integers(problem: ConvProblem) -> str | None:
     """Why cuDNN does not multiply a problem of integers; words of 4 are what its engines load at least."""
+    if not problem.sums_integers:
+        return None
     if problem.w_dtype != "int8":
         return f"multiplies int8 by int8 alone, not by {problem.w_dtype}"
     if problem.layout != "channels_last" or problem.groups > 1:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.device import Device, use
@@ -121,8 +122,8 @@ def _compare(
     # Kernels take a filter as it lies; that they compute in TF32 is in their bound.
     problem = problem.replace(mode="cross_correlation")
     few = _ends(problem).replace(direction="forward", compute_dtype=None)
-    if problem.direction != "forward":
-        few = few.replace(dtype="float32")
+    if problem.direction != "forward" or problem.dtype in FLOAT8_DTYPES:
+        few = few.replace(dtype="float32", w_dtype=None, y_dtype=None)
     if reason := reference_algorithm().why_not(few):
         return f"it cannot be checked: {reason}"
     try:
@@ -146,15 +147,18 @@ def _forward(
 ) -> str | None:
     xp, dtype = device.xp, numpy_dtype(problem.dtype)
     plan, activation = reference_algorithm().serve(few), "relu" if relu else None
-    of_y = numpy_dtype(problem.y_dtype)
-    x, w = (numbers(device, shape, dtype, seed) for seed, shape in enumerate(problem.array_shapes[:2]))
+    of_w, of_y = numpy_dtype(problem.w_dtype), numpy_dtype(problem.y_dtype)
+    x_shape, w_shape, _ = problem.array_shapes
+    x, w = numbers(device, x_shape, dtype, 0), numbers(device, w_shape, of_w, 1)
     added = numbers(device, (problem.K,), dtype, 2)
+    wide = _widened(xp, w, of_w)
 
     def answers() -> tuple[np.ndarray, np.ndarray]:
         """Outputs of the first and the last image, by the kernel and by the reference."""
         y = _unwritten(xp, problem, of_y)
         run(x, w, added, y)
-        right = plan(_outer(xp, x), w, bias=added if bias else None, activation=activation)
+        few_x = _widened(xp, _outer(xp, x), dtype)
+        right = plan(few_x, wide, bias=added if bias else None, activation=activation)
         return _host(xp, _outer(xp, y)), _host(xp, right)
 
     found, right = answers()
@@ -202,7 +206,8 @@ def _gradient(
 
 
 def numbers(device: Device, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Any:
-    """An array of the device with normal random numbers, or any integers, made at the speed of a copy."""
+    """An array of the device with normal random numbers, or any integers, made at the speed of a copy; of
+    8-bit floats, which CuPy has not, their bits."""
     rng = np.random.default_rng(seed)
     if dtype.kind == "i":
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -211,7 +216,15 @@ def numbers(device: Device, shape: tuple[int, ...], dtype: np.dtype, seed: int) 
         values = rng.standard_normal(PERIOD, np.float32).astype(dtype)
     size, xp = math.prod(shape), device.xp
     bits = xp.asarray(values.view(f"u{dtype.itemsize}"))  # which every library can repeat
-    return xp.tile(bits, -(-size // PERIOD))[:size].view(dtype).reshape(shape)
+    repeated = xp.tile(bits, -(-size // PERIOD))[:size]
+    return (repeated if dtype.name in FLOAT8_DTYPES else repeated.view(dtype)).reshape(shape)
+
+
+def _widened(xp: Any, array: Any, dtype: np.dtype) -> Any:
+    """The bits of 8-bit floats as float32; any other array as it is."""
+    if dtype.name not in FLOAT8_DTYPES:
+        return array
+    return xp.asarray(_host(xp, array).view(dtype).astype(np.float32))
 
 
 def _unwritten(xp: Any, problem: ConvProblem, dtype: np.dtype) -> Any:
