@@ -159,10 +159,12 @@ class View(Step):
 
     def output_shape(self, shapes: Shapes) -> Shape:
         x = shapes[self.inputs[0]]
-        sizes = [x[i] if n == 0 else n for i, n in enumerate(self.shape)]
-        if -1 in sizes:
-            sizes[sizes.index(-1)] = math.prod(x) // max(1, -math.prod(sizes))
-        return tuple(sizes)
+        kept = [i for i, n in enumerate(self.shape) if n == 0]
+        rest = math.prod(n for i, n in enumerate(x) if i not in kept)  # also of maps without elements
+        given = math.prod(n for n in self.shape if n > 0)
+        if kept[-1:] >= [len(x)] or rest % given or (rest != given and -1 not in self.shape):
+            raise ValueError(f"an array of shape {x} cannot be seen in the shape {self.shape}")
+        return tuple(x[i] if n == 0 else rest // given if n < 0 else n for i, n in enumerate(self.shape))
 
 
 class ForeignRegion(Protocol):

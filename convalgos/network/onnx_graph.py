@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from convalgos.network.graph import NetworkGraph, Step
+from convalgos.core.errors import Unsupported, missing
+from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.network import Network
 from convalgos.network.onnx_model import OnnxModel, load_onnx
+from convalgos.network.onnx_patterns import with_activations_named
+from convalgos.network.onnx_region import join_regions
 from convalgos.network.onnx_steps import steps_of_node
-from convalgos.network.passes import fused
+from convalgos.network.passes import fused, needed
+from convalgos.network.regions import with_regions
 
 
 def from_onnx(model: Any) -> Network:
@@ -33,10 +37,17 @@ def from_onnx(model: Any) -> Network:
 
 def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
+    model.nodes = with_activations_named(model)
     steps: list[Step] = []
     for node in model.nodes:
         steps += steps_of_node(node, model)
-    names = {name for step in steps for name in (*step.inputs, *step.outputs)} | {*model.inputs}
-    dtypes = {name: model.dtype(name) for name in names if model.dtype(name) not in ("float32", "")}
+    names = {name for step in steps for name in step.outputs} | {*model.inputs}
+    dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
-    return fused(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
+    graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
+    graph = with_regions(fused(graph), join_regions)
+    for step in graph.steps:
+        if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
+            assert step.region is not None
+            raise Unsupported(f"the network has {step.region.what}, which {reason}")
+    return graph

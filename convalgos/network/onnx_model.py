@@ -19,6 +19,7 @@ from convalgos.core.errors import Unsupported, missing
 
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
+TRIED = (320, 256)  # sizes of inputs that a model leaves open, to tell which of its values are of one shape
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
 DynamicShape = tuple[int | str, ...]
 
@@ -58,16 +59,17 @@ class OnnxModel:
 
     Args:
         proto: an `onnx.ModelProto` with all its data.
+        inputs: names of its inputs, where these are not all that have no value in it.
     """
 
-    def __init__(self, proto: Any):
+    def __init__(self, proto: Any, inputs: tuple[str, ...] | None = None):
         import onnx
 
         self.proto = proto
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {}
         self.nodes: list[OnnxNode] = []
-        for node in proto.graph.node:
+        for node in _without_identities(proto.graph):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
             if op == "Constant" and (array := _constant(attributes)) is not None:
@@ -75,7 +77,8 @@ class OnnxModel:
                 continue
             name = node.name or (node.output[0] if node.output else node.op_type)
             self.nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
-        self.inputs = tuple(v.name for v in proto.graph.input if v.name not in self._tensors)
+        free = tuple(v.name for v in proto.graph.input if v.name not in self._tensors)
+        self.inputs = free if inputs is None else inputs
         self.outputs = tuple(v.name for v in proto.graph.output)
         self.opset = max((o.version for o in proto.opset_import if o.domain in ONNX_NAMES), default=1)
 
@@ -90,6 +93,14 @@ class OnnxModel:
             self._arrays[name] = numpy_helper.to_array(self._tensors[name])
         return self._arrays.get(name)
 
+    def maker(self, name: str) -> OnnxNode | None:
+        """The node that makes a value; None of inputs and constants."""
+        return self._makers.get(name)
+
+    @cached_property
+    def _makers(self) -> dict[str, OnnxNode]:
+        return {name: node for node in self.nodes for name in node.outputs}
+
     def tensor(self, name: str) -> Any:
         """A constant value as a TensorProto of this name."""
         from onnx import numpy_helper
@@ -102,13 +113,32 @@ class OnnxModel:
 
     @cached_property
     def types(self) -> dict[str, ValueType]:
-        """Of each value for which they can be inferred, those of inputs and constants included."""
+        """Of each value for which they can be inferred, those of inputs included."""
+        return self._inferred({})
+
+    @cached_property
+    def _types_tried(self) -> dict[str, ValueType]:
+        """The same for inputs of fixed sizes: shapes that are equal then are held to be equal ever."""
+        sizes = iter(TRIED * len(self.types))
+        given = {}
+        for name in self.inputs:
+            shape = self.types[name].shape or ()
+            filled = [n if isinstance(n, int) else next(sizes) if i else 2 for i, n in enumerate(shape)]
+            given[name] = tuple(filled)
+        return self._inferred(given)
+
+    def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
         import onnx
 
         graph = self.proto.graph
         skeleton = onnx.GraphProto(name="skeleton")
         skeleton.node.extend(graph.node)
-        skeleton.input.extend(graph.input)
+        for value in graph.input:
+            if given.get(value.name):
+                kind = value.type.tensor_type.elem_type
+                skeleton.input.append(onnx.helper.make_tensor_value_info(value.name, kind, given[value.name]))
+            else:
+                skeleton.input.append(value)
         skeleton.output.extend(graph.output)
         declared = {v.name for v in graph.input}
         for tensor in graph.initializer:
@@ -118,7 +148,7 @@ class OnnxModel:
                 made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
                 skeleton.input.append(made)
         model = onnx.helper.make_model(skeleton, opset_imports=self.proto.opset_import)
-        model.ir_version = self.proto.ir_version
+        model.ir_version = max(4, self.proto.ir_version)  # from which on initializers are no inputs
         found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
         return {v.name: ValueType(v) for v in (*found.input, *found.value_info, *found.output)}
 
@@ -128,6 +158,11 @@ class OnnxModel:
             array = self.constant(name)
             return None if array is None else array.shape
         return self.types[name].shape if name in self.types else None
+
+    def tried_shape(self, name: str) -> DynamicShape | None:
+        """The shape of a value where the inputs have some sizes: words are only for what data decide."""
+        found = self._types_tried.get(name)
+        return self.shape(name) if found is None or self.is_constant(name) else found.shape
 
     def dtype(self, name: str) -> str:
         """The element type of a value, or "" where it is not known."""
@@ -168,7 +203,7 @@ def load_onnx(model: Any) -> OnnxModel:
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
     read = OnnxModel(proto)
-    return OnnxModel(_folded(proto, path)) if read.needs_folding() else read
+    return OnnxModel(_folded(proto, path), read.inputs) if read.needs_folding() else read
 
 
 def _folded(proto: Any, path: Path | None) -> Any:
@@ -190,6 +225,41 @@ def _folded(proto: Any, path: Path | None) -> Any:
         except Exception as error:  # its own types, which have no base but this
             raise ValueError(f"ONNX Runtime cannot load the model: {error}") from error
         return onnx.load(options.optimized_model_filepath)
+
+
+def _without_identities(graph: Any) -> list[Any]:
+    """The nodes, where readers of an Identity or a Dropout read its input, but for bodies of other nodes."""
+    captured = {name for node in graph.node for name in captured_by(node)}
+    kept = captured | {output.name for output in graph.output}
+    read = {name for node in graph.node for name in node.input}
+    same: dict[str, str] = {}
+    nodes = []
+    for node in graph.node:
+        if any(name in same for name in node.input):
+            renamed = type(node)()
+            renamed.CopyFrom(node)
+            del renamed.input[:]
+            renamed.input.extend(same.get(name, name) for name in node.input)
+            node = renamed
+        drops = node.op_type == "Dropout" and len(node.input) < 3 and not read & {*node.output[1:]}
+        if node.domain in ONNX_NAMES and (drops or node.op_type == "Identity") and node.output[0] not in kept:
+            same[node.output[0]] = node.input[0]
+        else:
+            nodes.append(node)
+    return nodes
+
+
+def captured_by(node: Any) -> list[str]:
+    """Values of the graph around it that the bodies of an If, a Loop or a Scan read."""
+    found = []
+    for attribute in node.attribute:
+        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            own = {v.name for v in (*body.input, *body.initializer)}
+            for inner in body.node:
+                found += [n for n in (*inner.input, *captured_by(inner)) if n not in own]
+                own |= {*inner.output}
+            found += [v.name for v in body.output if v.name not in own]
+    return found
 
 
 def _constant(attributes: dict[str, Any]) -> np.ndarray | None:

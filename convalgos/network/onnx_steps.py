@@ -7,128 +7,137 @@ says: other types than float32, filters that are not constant, attributes out of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from convalgos.core.epilogue import Activation
 from convalgos.network.graph import (
     Concatenation,
     Convolution,
-    Elementwise,
-    Foreign,
     Pooling,
     Step,
+    TransposedConvolution,
+    Upsampling,
     View,
 )
+from convalgos.network.onnx_elementwise import ELEMENTWISE, Maker, Steps, named_activation, rank_of
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_region import foreign_step
 
-Steps = list[Step] | None
-LARGEST = float(np.finfo(np.float32).max)
-PADDED = {"NOTSET", "VALID", "SAME_UPPER"}  # of auto_pad
+AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
+REPEATS = {  # how coordinates are transformed and rounded, where whole factors repeat elements
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+    ("pytorch_half_pixel", "round_prefer_ceil"),
+}
 
 
 def steps_of_node(node: OnnxNode, model: OnnxModel) -> list[Step]:
-    """The steps of a node; its own name is that of the last one's output."""
+    """The steps of a node, of which the last writes its output."""
     make = MAKERS.get(node.op)
-    if make is not None and all(model.dtype(name) == "float32" for name in node.inputs[:1]):
+    if make is not None and node.inputs and model.dtype(node.inputs[0]) == "float32":
         made = make(node, model)
         if made is not None:
             return made
-    return [
-        Foreign(node.name, tuple(n for n in node.inputs if n), node.outputs[0], None, tuple(node.outputs[1:]))
-    ]
-
-
-def _rank(node: OnnxNode, model: OnnxModel) -> int:
-    """Dimensions of the first input; 0 where they are not known."""
-    return len(model.shape(node.inputs[0]) or ())
+    return [foreign_step(model, node)]
 
 
 def _conv(node: OnnxNode, model: OnnxModel) -> Steps:
-    w, bias = model.constant(node.inputs[1]), None
-    if len(node.inputs) > 2 and node.inputs[2]:
-        bias = model.constant(node.inputs[2])
-        if bias is None:
-            return None
-    padding = _padding(node, 0 if w is None else w.ndim - 2)
-    if w is None or padding is None or not 3 <= w.ndim <= 5:
+    found = _filter_and_bias(node, model)
+    if found is None:
         return None
+    w, bias = found
+    x, padding = node.inputs[0], _padding(node, w.ndim - 2)
+    if padding is None:
+        return None
+    before = model.maker(x)
+    if before is not None and before.op == "Pad" and not isinstance(padding, str):
+        more = _zeros_around(before, model, w.ndim - 2)
+        if more is not None:
+            x = before.inputs[0]
+            padding = tuple((a + c, b + d) for (a, b), (c, d) in zip(padding, more, strict=True))
     given, ones = node.attributes.get, (1,) * (w.ndim - 2)
     return [
         Convolution(
-            node.name, (node.inputs[0],), node.outputs[0], w, bias, tuple(given("strides", ones)), padding,
+            node.name, (x,), node.outputs[0], w, bias, tuple(given("strides", ones)), padding,
             tuple(given("dilations", ones)), given("group", 1),
         )
     ]  # fmt: skip
 
 
+def _filter_and_bias(node: OnnxNode, model: OnnxModel) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """Those of a node, where they are constant."""
+    w, bias = model.constant(node.inputs[1]), None
+    if len(node.inputs) > 2 and node.inputs[2]:
+        bias = model.constant(node.inputs[2])
+        if bias is None:
+            return None
+    return None if w is None or not 3 <= w.ndim <= 5 else (w, bias)
+
+
 def _padding(node: OnnxNode, ndim: int) -> Any:
     """The padding of a window; None where it is of a kind that steps do not know."""
     kind = node.attributes.get("auto_pad", b"NOTSET").decode()
-    if kind not in PADDED:
-        return None
     if kind != "NOTSET":
-        return "valid" if kind == "VALID" else "same"
+        return AUTO_PADS.get(kind)
     pads = node.attributes.get("pads", (0,) * (2 * ndim))
     return tuple(zip(pads[:ndim], pads[ndim:], strict=True)) if min(pads, default=0) >= 0 else None
 
 
-def _activation(activation: Activation) -> Callable[[OnnxNode, OnnxModel], Steps]:
+def _zeros_around(node: OnnxNode, model: OnnxModel, ndim: int) -> list[tuple[int, int]] | None:
+    """The padding of a Pad that puts zeros around maps."""
+    pads, value = node.attributes.get("pads"), node.attributes.get("value", 0.0)
+    if pads is None and len(node.inputs) > 1:
+        pads = model.constant(node.inputs[1])
+    if len(node.inputs) > 2 and node.inputs[2]:
+        array = model.constant(node.inputs[2])
+        value = np.nan if array is None else float(array.reshape(-1)[0])
+    if node.attributes.get("mode", b"constant") != b"constant" or value != 0 or pads is None:
+        return None
+    if len(node.inputs) > 3 or len(pads) != 2 * (ndim + 2) or min(pads) < 0:
+        return None
+    low, high = (list(map(int, ends)) for ends in (pads[: ndim + 2], pads[ndim + 2 :]))
+    return None if any((*low[:2], *high[:2])) else list(zip(low[2:], high[2:], strict=True))
+
+
+def _conv_transpose(node: OnnxNode, model: OnnxModel) -> Steps:
+    found = _filter_and_bias(node, model)
+    given = node.attributes.get
+    if found is None or given("output_shape") or given("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    w, bias = found
+    padding, ones = _padding(node, w.ndim - 2), (1,) * (w.ndim - 2)
+    if padding is None:
+        return None
+    more = tuple(given("output_padding", (0,) * len(ones)))
+    strides, dilations = tuple(given("strides", ones)), tuple(given("dilations", ones))
+    return [
+        TransposedConvolution(
+            node.name, (node.inputs[0],), node.outputs[0], w, bias, strides, padding, dilations, more,
+            given("group", 1),
+        )
+    ]  # fmt: skip
+
+
+def _global_pool(reduction: str) -> Maker:
     def make(node: OnnxNode, model: OnnxModel) -> Steps:
-        return [Elementwise(node.name, (node.inputs[0],), node.outputs[0], "identity", activation)]
-
-    return make
-
-
-def _clip(node: OnnxNode, model: OnnxModel) -> Steps:
-    ends = [float(node.attributes.get("min", -LARGEST)), float(node.attributes.get("max", LARGEST))]
-    for i, name in enumerate(node.inputs[1:3]):
-        if name:
-            value = model.constant(name)
-            if value is None or value.size != 1:
-                return None
-            ends[i] = float(value.reshape(-1)[0])
-    low, high = max(ends[0], -LARGEST), min(ends[1], LARGEST)
-    if low > high:
-        return None
-    return _activation(Activation("clip", low, high))(node, model)
-
-
-def _leaky_relu(node: OnnxNode, model: OnnxModel) -> Steps:
-    return _activation(Activation("leaky_relu", float(node.attributes.get("alpha", 0.01))))(node, model)
-
-
-def _gelu(node: OnnxNode, model: OnnxModel) -> Steps:
-    tanh = node.attributes.get("approximate", b"none") == b"tanh"
-    return _activation(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
-
-
-def _add(node: OnnxNode, model: OnnxModel) -> Steps:
-    if len(node.inputs) != 2 or any(model.is_constant(n) for n in node.inputs):
-        return None
-    shapes = [model.shape(name) for name in node.inputs]
-    if None in shapes or shapes[0] != shapes[1]:
-        return None
-    return [Elementwise(node.name, tuple(node.inputs), node.outputs[0], "add")]
-
-
-def _global_pool(reduction: str) -> Callable[[OnnxNode, OnnxModel], Steps]:
-    def make(node: OnnxNode, model: OnnxModel) -> Steps:
-        if not 3 <= _rank(node, model) <= 5:
+        if not 3 <= rank_of(node, model) <= 5:
             return None
         return [Pooling(node.name, (node.inputs[0],), node.outputs[0], reduction)]
 
     return make
 
 
-def _pool(reduction: str) -> Callable[[OnnxNode, OnnxModel], Steps]:
+def _pool(reduction: str) -> Maker:
     def make(node: OnnxNode, model: OnnxModel) -> Steps:
         given = node.attributes.get
         kernel = tuple(given("kernel_shape", ()))
         ones, padding = (1,) * len(kernel), _padding(node, len(kernel))
-        if not 1 <= len(kernel) <= 3 or padding is None or len(node.outputs) > 1:
+        if not 1 <= len(kernel) <= 3 or padding is None or any(node.outputs[1:]):
             return None
         return [
             Pooling(
@@ -141,17 +150,89 @@ def _pool(reduction: str) -> Callable[[OnnxNode, OnnxModel], Steps]:
     return make
 
 
-def _flatten(node: OnnxNode, model: OnnxModel) -> Steps:
-    if node.attributes.get("axis", 1) != 1:
+def _reduce_mean(node: OnnxNode, model: OnnxModel) -> Steps:
+    """The mean of whole maps."""
+    axes, rank = _axes(node, model), rank_of(node, model)
+    if axes is None or not 3 <= rank <= 5 or sorted(a % rank for a in axes) != [*range(2, rank)]:
         return None
-    return [View(node.name, (node.inputs[0],), node.outputs[0], (0, -1))]
+    if node.attributes.get("keepdims", 1):
+        return [Pooling(node.name, (node.inputs[0],), node.outputs[0], "mean")]
+    mean = f"{node.outputs[0]}/kept"
+    return [
+        Pooling(node.name, (node.inputs[0],), mean, "mean"),
+        View(node.name, (mean,), node.outputs[0], (0, 0)),
+    ]
+
+
+def _axes(node: OnnxNode, model: OnnxModel) -> Sequence[int] | None:
+    """Of a node that has them as an attribute, in later opsets as an input."""
+    if len(node.inputs) > 1 and node.inputs[1]:
+        array = model.constant(node.inputs[1])
+        return None if array is None else [int(a) for a in array.reshape(-1)]
+    return node.attributes.get("axes")
+
+
+def _resize(node: OnnxNode, model: OnnxModel) -> Steps:
+    given, shape = node.attributes.get, model.shape(node.inputs[0])
+    mode = given("mode", b"nearest").decode()
+    coordinates = given("coordinate_transformation_mode", b"half_pixel").decode()
+    rounded = given("nearest_mode", b"round_prefer_floor").decode()
+    if node.op == "Upsample" or model.opset < 11:
+        coordinates, rounded, where = "asymmetric", "floor", 1
+    else:
+        where = 2
+    scales = model.constant(node.inputs[where]) if len(node.inputs) > where and node.inputs[where] else None
+    if mode != "nearest" or shape is None or not 3 <= len(shape) <= 5 or given("axes"):
+        return None
+    if scales is None or len(scales) != len(shape) or any(s != int(s) or s < 1 for s in scales):
+        return None
+    by_two = (coordinates, rounded) == ("asymmetric", "round_prefer_floor") and max(scales) <= 2
+    if (scales[:2] != 1).any() or not (by_two or (coordinates, rounded) in REPEATS):
+        return None
+    factors = tuple(int(s) for s in scales[2:])
+    return [Upsampling(node.name, (node.inputs[0],), node.outputs[0], factors)]
+
+
+def _view(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
+    old = model.shape(node.inputs[0])
+    if old is None:
+        return None
+    axes = None
+    if node.op == "Flatten":
+        new: Any = (0, -1) if node.attributes.get("axis", 1) == 1 else None
+    elif node.op == "Reshape":
+        new = model.constant(node.inputs[1])
+        new = None if new is None or (node.attributes.get("allowzero", 0) and 0 in new) else new
+    elif (axes := _axes(node, model)) is None:
+        return None
+    elif node.op == "Squeeze":
+        gone = {a % len(old) for a in axes}
+        new = _sizes_after([(i, n) for i, n in enumerate(old) if i not in gone])
+    else:
+        rank = len(old) + len(axes)
+        one = {a % rank for a in axes}
+        rest = iter(enumerate(old))
+        new = _sizes_after([(-1, 1) if i in one else next(rest) for i in range(rank)])
+    if new is None or not len(new):
+        return None
+    return [View(node.name, (node.inputs[0],), node.outputs[0], tuple(map(int, new)))]
+
+
+def _sizes_after(kept: list[tuple[int, Any]]) -> list[int] | None:
+    """The shape of a view: (dimension of x that it was, size) of each of its dimensions."""
+    sizes = [0 if i == at else n for at, (i, n) in enumerate(kept)]
+    open_sizes = [at for at, n in enumerate(sizes) if not isinstance(n, int)]
+    if len(open_sizes) > 1:
+        return None
+    return [-1 if at in open_sizes else n for at, n in enumerate(sizes)]
 
 
 def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
     """A product of (N, C) with a constant matrix is a convolution of maps of one pixel."""
     given = node.attributes.get
     w = model.constant(node.inputs[1])
-    if w is None or w.ndim != 2 or w.dtype != np.float32 or given("transA", 0) or _rank(node, model) != 2:
+    if w is None or w.ndim != 2 or given("transA", 0) or rank_of(node, model) != 2:
         return None
     w = w if given("transB", 0) else w.T  # (K, C)
     w = w * np.float32(given("alpha", 1.0)) if given("alpha", 1.0) != 1 else w
@@ -166,7 +247,7 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
-    if w is None or w.ndim != 2 or w.dtype != np.float32 or _rank(node, model) != 2:
+    if w is None or w.ndim != 2 or rank_of(node, model) != 2:
         return None
     return _linear(node, w.T, None)
 
@@ -184,29 +265,28 @@ def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
 
 
 def _concat(node: OnnxNode, model: OnnxModel) -> Steps:
-    rank = _rank(node, model)
+    rank = rank_of(node, model)
     if rank < 2 or node.attributes["axis"] not in (1, 1 - rank) or any(map(model.is_constant, node.inputs)):
-        return None
-    if any(model.dtype(name) != "float32" for name in node.inputs):
         return None
     return [Concatenation(node.name, tuple(node.inputs), node.outputs[0])]
 
 
-MAKERS: dict[str, Callable[[OnnxNode, OnnxModel], Steps]] = {
+MAKERS: dict[str, Maker] = {
+    **ELEMENTWISE,
+    ACTIVATION: named_activation,
     "Conv": _conv,
-    "Relu": _activation(Activation("relu")),
-    "Sigmoid": _activation(Activation("sigmoid")),
-    "HardSwish": _activation(Activation("hard_swish")),
-    "Clip": _clip,
-    "LeakyRelu": _leaky_relu,
-    "Gelu": _gelu,
-    "Add": _add,
-    "Sum": _add,
+    "ConvTranspose": _conv_transpose,
     "GlobalAveragePool": _global_pool("mean"),
     "GlobalMaxPool": _global_pool("max"),
     "MaxPool": _pool("max"),
     "AveragePool": _pool("mean"),
-    "Flatten": _flatten,
+    "ReduceMean": _reduce_mean,
+    "Resize": _resize,
+    "Upsample": _resize,
+    "Flatten": _view,
+    "Reshape": _view,
+    "Squeeze": _view,
+    "Unsqueeze": _view,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Concat": _concat,

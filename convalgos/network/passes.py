@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -16,9 +18,63 @@ from convalgos.network.graph import (
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
-    for fuse in (without_views, with_residuals, with_activations, with_residuals, with_activations, needed):
+    for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return graph
+    return needed(graph)
+
+
+def views_last(graph: NetworkGraph) -> NetworkGraph:
+    """An activation of a view is computed before it, on what it is a view of."""
+    makers = _only_read_by_the_next(graph)
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        view = makers.get(step.inputs[0]) if step.inputs else None
+        alone = isinstance(step, Elementwise) and step.operation == "identity"
+        if alone and isinstance(view, View):
+            steps[view.output] = replace(step, inputs=view.inputs, output=view.output)
+            steps[step.output] = replace(view, inputs=(view.output,), output=step.output)
+        else:
+            steps[step.output] = step
+    return replace(graph, steps=tuple(steps.values()))
+
+
+def with_scales(graph: NetworkGraph) -> NetworkGraph:
+    """Scales and shifts of the channels of a convolution become part of its filter and bias."""
+    makers = _only_read_by_the_next(graph)
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
+        if (
+            isinstance(of, SUMMED) and _is_scale(step) and isinstance(step, Convolution)
+            and not of.activation and len(of.inputs) == 1
+        ):  # fmt: skip
+            del steps[of.output]
+            steps[step.output] = _scaled(of, step)
+        else:
+            steps[step.output] = step
+    return replace(graph, steps=tuple(steps.values()))
+
+
+def _is_scale(step: Step) -> bool:
+    """Whether a step is y = scale * x + shift, with numbers of each channel."""
+    if not isinstance(step, Convolution) or len(step.inputs) > 1:
+        return False
+    alone = step.groups == len(step.w) and step.w.size == len(step.w)
+    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
+
+
+def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
+    """A convolution whose outputs are then scaled and shifted, as one."""
+    scale = by.w.reshape(-1)  # (K,)
+    ones = (1,) * (of.w.ndim - 2)
+    if isinstance(of, Convolution):
+        w = of.w * scale.reshape(-1, 1, *ones)
+    else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
+        of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
+        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
+    bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
+    shift = 0 if by.bias is None else by.bias
+    return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
 
 
 def with_activations(graph: NetworkGraph) -> NetworkGraph:

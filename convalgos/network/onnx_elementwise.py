@@ -1,0 +1,177 @@
+"""Nodes of ONNX that change elements one by one, as steps: activations, sums, products, scales and shifts.
+
+A product with a constant, one number or one for each channel, and a sum with one, is a convolution that takes
+each channel by itself; passes make it part of the convolution before it where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from convalgos.core.epilogue import Activation
+from convalgos.network.graph import Convolution, Elementwise, Step
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+
+Steps = list[Step] | None
+Maker = Callable[[OnnxNode, OnnxModel], Steps]
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def rank_of(node: OnnxNode, model: OnnxModel) -> int:
+    """Dimensions of the first input; 0 where they are not known."""
+    return len(model.shape(node.inputs[0]) or ())
+
+
+def activated_by(activation: Activation) -> Maker:
+    """Nodes that are an activation without numbers."""
+
+    def make(node: OnnxNode, model: OnnxModel) -> Steps:
+        return [Elementwise(node.name, (node.inputs[0],), node.outputs[0], "identity", activation)]
+
+    return make
+
+
+def named_activation(node: OnnxNode, model: OnnxModel) -> Steps:
+    """What patterns found."""
+    return activated_by(node.attributes["activation"])(node, model)
+
+
+def clip(node: OnnxNode, model: OnnxModel) -> Steps:
+    ends = [float(node.attributes.get("min", -LARGEST)), float(node.attributes.get("max", LARGEST))]
+    for i, name in enumerate(node.inputs[1:3]):
+        if name:
+            value = model.constant(name)
+            if value is None or value.size != 1:
+                return None
+            ends[i] = float(value.reshape(-1)[0])
+    low, high = max(ends[0], -LARGEST), min(ends[1], LARGEST)
+    return activated_by(Activation("clip", low, high))(node, model) if low <= high else None
+
+
+def leaky_relu(node: OnnxNode, model: OnnxModel) -> Steps:
+    return activated_by(Activation("leaky_relu", float(node.attributes.get("alpha", 0.01))))(node, model)
+
+
+def gelu(node: OnnxNode, model: OnnxModel) -> Steps:
+    tanh = node.attributes.get("approximate", b"none") == b"tanh"
+    return activated_by(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
+
+
+def hard_sigmoid(node: OnnxNode, model: OnnxModel) -> Steps:
+    """A scale and a shift, and all between 0 and 1."""
+    alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
+    y = f"{node.outputs[0]}/scaled"
+    scaled = _scaled(node, model, node.inputs[0], y, np.array([alpha]), np.array([beta]))
+    if scaled is None:
+        return None
+    return [*scaled, Elementwise(node.name, (y,), node.outputs[0], "identity", Activation("clip", 0.0, 1.0))]
+
+
+def batch_norm(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Its running mean and variance: a scale and a shift of each channel."""
+    arrays = [model.constant(name) for name in node.inputs[1:5]]
+    if len(arrays) < 4 or len(node.outputs) > 1 or node.attributes.get("training_mode", 0):
+        return None
+    if any(array is None for array in arrays):
+        return None
+    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in arrays)
+    scale = gamma / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
+    return _scaled(node, model, node.inputs[0], node.outputs[0], scale, beta - mean * scale)
+
+
+def arithmetic(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Add, Sub, Mul, Div of two values, or of one and a constant."""
+    if len(node.inputs) != 2:
+        return None
+    a, b = node.inputs
+    known = [model.constant(name) if model.is_constant(name) else None for name in node.inputs]
+    if known[0] is not None or known[1] is not None:
+        return _with_constant(node, model, known)
+    if node.op not in ("Add", "Sum", "Mul"):
+        return None
+    first, second = model.shape(a), model.shape(b)
+    if first is None or second is None or len(first) != len(second):
+        return None
+    operation = "multiply" if node.op == "Mul" else "add"
+    if first == second or _same(model, a, b):
+        return [Elementwise(node.name, (a, b), node.outputs[0], operation)]
+    for one, other in ((a, b), (b, a)):
+        if operation == "multiply" and _is_of_each_map(model, one, other):
+            return [Elementwise(node.name, (one, other), node.outputs[0], operation)]
+    return None
+
+
+def _same(model: OnnxModel, a: str, b: str) -> bool:
+    tried = model.tried_shape(a)
+    return tried is not None and all(isinstance(n, int) for n in tried) and tried == model.tried_shape(b)
+
+
+def _is_of_each_map(model: OnnxModel, x: str, numbers: str) -> bool:
+    """Whether there is one number (N, C, 1, 1) for each map of x."""
+    maps, shape = model.tried_shape(x), model.tried_shape(numbers)
+    if maps is None or shape is None or len(shape) < 3 or {*shape[2:]} != {1}:
+        return False
+    return maps[:2] == shape[:2] and all(isinstance(n, int) for n in shape)
+
+
+def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | None]) -> Steps:
+    right = known[1] is not None
+    x, constant = node.inputs[not right], known[right]
+    if constant is None or constant.dtype != np.float32 or model.dtype(x) != "float32":
+        return None
+    shape = model.shape(x)
+    if shape is None or constant.ndim > len(shape):
+        return None
+    sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
+    if constant.size != 1 and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
+        return None
+    numbers = constant.reshape(-1).astype(np.float64)
+    scale, shift = np.ones(1), np.zeros(1)
+    if node.op in ("Add", "Sum"):
+        shift = numbers
+    elif node.op == "Sub":
+        scale, shift = (scale, -numbers) if right else (-scale, numbers)
+    elif node.op == "Mul":
+        scale = numbers
+    elif not right or not numbers.all():
+        return None
+    else:
+        scale = 1 / numbers
+    return _scaled(node, model, x, node.outputs[0], scale, shift)
+
+
+def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:
+    """y = scale * x + shift, with one number or one for each channel."""
+    shape = model.shape(x)
+    if shape is None or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int):
+        return None
+    channels, ones = shape[1], (1,) * (len(shape) - 2)
+    try:
+        w, bias = (np.broadcast_to(np.float32(v).reshape(-1), channels) for v in (scale, shift))
+    except ValueError:  # a constant that makes more channels of one
+        return None
+    w = np.ascontiguousarray(w).reshape(channels, 1, *ones)  # (C, 1, 1, 1)
+    return [
+        Convolution(
+            node.name, (x,), y, w, np.ascontiguousarray(bias), ones, ((0, 0),) * len(ones), ones, channels
+        )
+    ]
+
+
+ELEMENTWISE: dict[str, Maker] = {
+    "Relu": activated_by(Activation("relu")),
+    "Sigmoid": activated_by(Activation("sigmoid")),
+    "HardSwish": activated_by(Activation("hard_swish")),
+    "HardSigmoid": hard_sigmoid,
+    "Clip": clip,
+    "LeakyRelu": leaky_relu,
+    "Gelu": gelu,
+    "Add": arithmetic,
+    "Sum": arithmetic,
+    "Sub": arithmetic,
+    "Mul": arithmetic,
+    "Div": arithmetic,
+    "BatchNormalization": batch_norm,
+}

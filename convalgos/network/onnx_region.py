@@ -1,0 +1,201 @@
+"""Nodes of an ONNX model that ONNX Runtime runs: a session of their own, bound to this library's arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.arguments import Shape
+from convalgos.core.errors import Unsupported, missing
+from convalgos.core.setting import thread_count
+from convalgos.network.graph import Foreign
+from convalgos.network.onnx_model import OnnxModel, OnnxNode, ValueType, captured_by
+from convalgos.network.onnx_patterns import names_of
+
+SHAPES = 64  # of inputs, for which the shapes of outputs are remembered
+
+
+class OnnxRegion:
+    """A part of a model as a model by itself. Any number of threads may run it at a time.
+
+    Args:
+        inputs, outputs: names of the values that it reads and writes; constants are its own.
+    """
+
+    library = "onnxruntime"
+
+    def __init__(
+        self, model: OnnxModel, nodes: Sequence[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]
+    ):
+        self.what = names_of(nodes)
+        self.nodes = tuple(nodes)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._model = model
+        self._proto: Any = None
+        self._sessions: dict[int, Any] = {}
+        self._shapes: dict[tuple[Shape, ...], list[Shape]] = {}
+        self._lock = threading.Lock()
+
+    def shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
+        """Shapes of the outputs, as ONNX infers them, else by a run on ones."""
+        key = tuple(map(tuple, inputs))
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._inferred(key) or self._tried(key)
+            if len(self._shapes) >= SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = found
+        return found
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
+        self.bind(inputs, outputs).run()
+
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> BoundRegion:
+        """A run on arrays that stay where they are."""
+        return BoundRegion(self.session(), self, inputs, outputs)
+
+    def session(self) -> Any:
+        """The session of as many threads as this library has now."""
+        threads = thread_count()
+        with self._lock:
+            if threads not in self._sessions:
+                self._sessions[threads] = self._new_session(threads)
+            return self._sessions[threads]
+
+    def model(self) -> Any:
+        """The ModelProto of the region."""
+        if self._proto is None:
+            self._proto = self._new_model()
+        return self._proto
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _new_session(self, threads: int) -> Any:
+        if reason := missing("onnxruntime"):
+            raise Unsupported(f"the network has {self.what}, which {reason}")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors
+        # threads that wait for work would keep the cores from the steps that follow
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(
+            self.model().SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def _new_model(self) -> Any:
+        import onnx
+
+        graph = onnx.GraphProto(name="region")
+        graph.node.extend(proto for node in self.nodes for proto in node.protos)
+        own = {name for proto in graph.node for name in proto.output}
+        read = {n for proto in graph.node for n in (*proto.input, *captured_by(proto))} - own
+        graph.initializer.extend(
+            self._model.tensor(name) for name in sorted(read) if self._model.is_constant(name)
+        )
+        graph.input.extend(map(self._declared, self.inputs))
+        graph.output.extend(map(self._declared, self.outputs))
+        model = onnx.helper.make_model(graph, opset_imports=self._model.proto.opset_import)
+        model.ir_version = self._model.proto.ir_version
+        model.functions.extend(self._model.proto.functions)
+        return model
+
+    def _declared(self, name: str) -> Any:
+        """A value with its type, and the rank of its shape where that is known."""
+        import onnx
+
+        dtype, shape = self._model.dtype(name), self._model.shape(name)
+        if not dtype:
+            raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return onnx.helper.make_tensor_value_info(name, kind, None if shape is None else [None] * len(shape))
+
+    def _inferred(self, inputs: tuple[Shape, ...]) -> list[Shape] | None:
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model())
+        for value, shape in zip(model.graph.input, inputs, strict=True):
+            made = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)
+            value.CopyFrom(made)
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        except onnx.shape_inference.InferenceError as error:
+            raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
+        found = [ValueType(value).shape for value in inferred.graph.output]
+        if any(shape is None or not all(isinstance(n, int) for n in shape) for shape in found):
+            return None
+        return found  # type: ignore[return-value]
+
+    def _tried(self, inputs: tuple[Shape, ...]) -> list[Shape]:
+        arrays = {
+            name: np.ones(shape, self._model.dtype(name))
+            for name, shape in zip(self.inputs, inputs, strict=True)
+        }
+        try:
+            found = self.session().run(list(self.outputs), arrays)
+        except Exception as error:  # its own types, which have no base but this
+            raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
+        return [y.shape for y in found]
+
+
+class BoundRegion:
+    """A session with arrays that it reads and writes where they lie."""
+
+    def __init__(
+        self, session: Any, region: OnnxRegion, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ):
+        self.arrays = (*inputs, *outputs)  # kept alive
+        self._session = session
+        self._feeds = dict(zip(region.inputs, inputs, strict=True))
+        self._targets = dict(zip(region.outputs, outputs, strict=True))
+        self._binding = None
+        if all(array.size for array in self.arrays):
+            self._binding = session.io_binding()
+            for name, x in self._feeds.items():
+                self._binding.bind_input(name, "cpu", 0, x.dtype, x.shape, x.ctypes.data)
+            for name, y in self._targets.items():
+                self._binding.bind_output(name, "cpu", 0, y.dtype, y.shape, y.ctypes.data)
+
+    def run(self) -> None:
+        """Write the outputs."""
+        if self._binding is not None:
+            self._session.run_with_iobinding(self._binding)
+            return
+        found = self._session.run(list(self._targets), self._feeds)  # arrays of no elements cannot be bound
+        for y, value in zip(self._targets.values(), found, strict=True):
+            y[...] = value
+
+
+def foreign_step(model: OnnxModel, node: OnnxNode) -> Foreign:
+    """A node that ONNX Runtime is to run, as a step."""
+    region = OnnxRegion(model, [node], _read(node, model), [name for name in node.outputs if name])
+    return _step(node.name, region)
+
+
+def join_regions(steps: Sequence[Foreign], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Foreign:
+    """Foreign steps of a model as one."""
+    regions = [step.region for step in steps]
+    nodes = [node for region in regions if isinstance(region, OnnxRegion) for node in region.nodes]
+    first = regions[0]
+    assert isinstance(first, OnnxRegion)
+    return _step(steps[0].name, OnnxRegion(first._model, nodes, inputs, outputs))
+
+
+def _step(name: str, region: OnnxRegion) -> Foreign:
+    return Foreign(name, region.inputs, region.outputs[0], region, region.outputs[1:])
+
+
+def _read(node: OnnxNode, model: OnnxModel) -> list[str]:
+    """Values that a node and the bodies in it read and that are not constant."""
+    found = dict.fromkeys(node.inputs)
+    for proto in node.protos:
+        found |= dict.fromkeys(captured_by(proto))
+    return [name for name in found if name and not model.is_constant(name)]
