@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.arguments import Shape
 from convalgos.core.layouts import array_shape
 from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
-from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution, View
+from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.planned import Planned, PlannedStep
 
 
@@ -44,8 +46,8 @@ class Executor:
     def _run_step(self, i: int, planned_step: PlannedStep, values: dict[str, np.ndarray]) -> None:
         step, plan = planned_step.step, planned_step.plan
         x = [values[name] for name in step.inputs]
-        if isinstance(step, View):
-            values[step.output] = x[0].reshape(self.planned.shapes[step.output])
+        if plan is None:
+            values[step.output] = x[0].reshape(self._array_shape(step.output))
             return
         y = [self._new(name) for name in step.outputs]
         if isinstance(step, Convolution | TransposedConvolution):
@@ -62,12 +64,17 @@ class Executor:
             plan.run(x, y)
         elif isinstance(plan, PoolPlan):
             plan.run(x[0], y[0])
+        elif isinstance(plan, Reorder):
+            plan(x[0], y[0])
         else:
             plan.run(x, y[0])
         values |= dict(zip(step.outputs, y, strict=True))
 
     def _new(self, name: str) -> Any:
         """An uninitialised array for a value."""
-        shape = array_shape(self.planned.layouts.get(name, "channels_first"), self.planned.shapes[name])
+        shape = self._array_shape(name)
         dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
         return aligned_empty(math.prod(shape), dtype).reshape(shape)
+
+    def _array_shape(self, name: str) -> Shape:
+        return array_shape(self.planned.layouts.get(name, "channels_first"), self.planned.shapes[name])

@@ -63,7 +63,7 @@ class Convolution(Step):
     def problem(self, x_shape: Shape) -> ConvProblem:
         """What is convolved of an x of this shape."""
         return ConvProblem(
-            x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups,
+            x_shape, self.w.shape, self.stride or 1, self.padding or 0, self.dilation or 1, self.groups,
             dtype=self.w.dtype,
         )  # fmt: skip
 
@@ -93,7 +93,7 @@ class TransposedConvolution(Step):
         """The convolution whose transpose this is, in direction backward_data, for an x of this shape."""
         y_shape = self.output_shape({self.inputs[0]: x_shape})
         return ConvProblem(
-            y_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups,
+            y_shape, self.w.shape, self.stride or 1, self.padding or 0, self.dilation or 1, self.groups,
             dtype=self.w.dtype, direction="backward_data",
         )  # fmt: skip
 

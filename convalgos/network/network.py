@@ -12,10 +12,11 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, one_of, shown
 from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.network.choice import plan_network
 from convalgos.network.executor import Executor
 from convalgos.network.graph import NetworkGraph
+from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
-from convalgos.network.step_plans import channels_first_plan
 
 PLANS = 32  # that a network keeps, for as many shapes of its inputs
 EFFORTS = ("estimate", "measure", "exhaustive")
@@ -54,6 +55,7 @@ class Network:
     def __init__(self, graph: NetworkGraph):
         self.graph = graph
         self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
+        self._choices: dict[PlanLimits, LayoutChoice] = {}  # of the first shapes, whose layouts others take
         self._lock = threading.Lock()
 
     def plan(
@@ -111,7 +113,9 @@ class Network:
     # --- inside ------------------------------------------------------------------------------
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
-        return NetworkPlan(self.graph, channels_first_plan(self.graph, shapes, limits))
+        planned, choice = plan_network(self.graph, shapes, limits, self._choices.get(limits))
+        self._choices.setdefault(limits, choice)
+        return NetworkPlan(self.graph, planned)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

@@ -1,75 +1,63 @@
-"""The plan of one step of a network, in given layouts, by the planner of its kind."""
+"""The plan of a step of a network that is no convolution, in the layout that was chosen for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from convalgos.api.planning import plan
 from convalgos.core.epilogue import add_and_activate
+from convalgos.core.layouts import BLOCKS, array_shape
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
     Concatenation,
-    Convolution,
     Elementwise,
     Foreign,
-    NetworkGraph,
     Pooling,
     Shapes,
     Step,
-    TransposedConvolution,
     Upsampling,
     View,
 )
-from convalgos.network.planned import PlanLimits, Planned, PlannedStep
-
-FIRST = "channels_first"
 
 
-def plan_of(step: Step, shapes: Shapes, limits: PlanLimits) -> Any:
-    """The plan of a step whose maps all lie channels first; None of a view, which computes nothing."""
-    x_shape = shapes[step.inputs[0]] if step.inputs else ()
-    if isinstance(step, Convolution | TransposedConvolution):
-        formats = None if limits.precisions == ("float32",) else limits.precisions
-        return plan(
-            step.problem(x_shape), effort=limits.effort, workspace_limit=limits.workspace_limit,
-            max_rel_error=limits.max_rel_error, precisions=formats,
-        )  # fmt: skip
+def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
+    """The plan of a step that is no convolution, whose maps lie in one layout; None of a view."""
     if isinstance(step, Pooling):
-        return PoolPlan(step.problem(x_shape))
+        return PoolPlan(_laid_pooling(step.problem(shapes[step.inputs[0]]), layout))
     if isinstance(step, Foreign):
         return step.region
     if isinstance(step, View):
         return None
-    return NumpyStep(step)
+    return NumpyStep(step, layout)
 
 
-def channels_first_plan(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits) -> Planned:
-    """Every step by the best plan of its own, all maps channels first, each value in its own array."""
-    every = graph.shapes_of(shapes)
-    steps = [
-        PlannedStep(step, (FIRST,) * len(step.inputs), FIRST, plan_of(step, every, limits), 0.0)
-        for step in graph.steps
-    ]
-    return Planned(tuple(steps), every)
+def _laid_pooling(problem: PoolProblem, layout: str) -> PoolProblem:
+    """A pooling in a layout; blocks of channels are images with their channels last."""
+    if layout not in BLOCKS:
+        return replace(problem, layout=layout)
+    images, blocks, *spatial, block = array_shape(layout, problem.x_shape)
+    return replace(problem, x_shape=(images * blocks, block, *spatial), layout="channels_last")
 
 
 class NumpyStep:
-    """An elementwise step, a concatenation or an upsampling of maps that lie channels first, by NumPy."""
+    """An elementwise step, a concatenation or an upsampling, of maps that lie in one layout, by NumPy."""
 
-    def __init__(self, step: Step):
+    def __init__(self, step: Step, layout: str):
         self.step = step
+        self._last = layout == "channels_last"
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
         step = self.step
         if isinstance(step, Concatenation):
-            np.concatenate(inputs, axis=1, out=y)
+            np.concatenate(inputs, axis=-1 if self._last else 1, out=y)
         elif isinstance(step, Upsampling):
             x = inputs[0]
-            for axis, factor in enumerate(step.factors, 2):
+            for axis, factor in enumerate(step.factors, 1 if self._last else 2):
                 x = np.repeat(x, factor, axis)
             y[...] = x
         elif isinstance(step, Elementwise):

@@ -46,14 +46,31 @@ def choose_plan(
     Raises:
         Unsupported: nothing can serve the problem within the limits; lists each reason.
     """
-    whole = selector is not None or device != "cpu" or problem.is_empty or constraints.precisions is not None
-    if whole or (known := devices.store(device).known()).lookup(problem):
+    known = devices.store(device).known()
+    if selector is not None or _is_ranked(problem, device, constraints, known):
         return explained(rank(problem, device, constraints, selector=selector), device)
     algorithm, other = fastest(problem, device, constraints, known)
     if algorithm is None:
         return pick(problem, device, constraints)
     choice = _explanation(problem, constraints, algorithm, other)
     return algorithm.built(problem, algorithm.computed(problem), choice)
+
+
+def predicted_pick(problem: ConvProblem, device: str, constraints: Constraints) -> Candidate | None:
+    """What `choose_plan` picks, with the seconds that are expected of it; None where nothing serves."""
+    known = devices.store(device).known()
+    if _is_ranked(problem, device, constraints, known):
+        return next(iter(rank(problem, device, constraints).candidates), None)
+    algorithm, _ = fastest(problem, device, constraints, known)
+    if algorithm is None:
+        return None
+    return Candidate.of(algorithm, problem, estimate.cost(algorithm, problem, devices.figures(device)))
+
+
+def _is_ranked(problem: ConvProblem, device: str, constraints: Constraints, known: Known) -> bool:
+    """Whether all candidates are ranked: step 1 of `choose_plan`."""
+    whole = device != "cpu" or problem.is_empty or constraints.precisions is not None
+    return whole or bool(known.lookup(problem))
 
 
 def fastest(

@@ -1,0 +1,265 @@
+"""The arena: one piece of memory for the values of a network, those of different times over each other.
+
+Values first find what they share memory with: views lie where what they show lies; what is put side by side
+is written into slices of the whole, and so costs nothing; elementwise steps write over what nobody reads
+after them. What is left are buffers with a size and a time, which are packed.
+
+Source: Pisarchyk and Lee 2020, arXiv:2001.03288 (greedy by size, best fit).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.layouts import BLOCKS, array_shape
+from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
+from convalgos.network.planned import Planned, PlannedStep
+
+Place = int | tuple[str, int]  # bytes from the begin, or (value that it is a slice of, first channel)
+
+
+class Buffer(NamedTuple):
+    """Memory that is in use from the run of one step to that of another, both included."""
+
+    nbytes: int
+    first: int
+    last: int
+
+
+def most_alive(buffers: Sequence[Buffer]) -> int:
+    """The bytes in use at the worst step: no packing takes less."""
+    changes: dict[int, int] = {}
+    for nbytes, first, last in buffers:
+        changes[first] = changes.get(first, 0) + nbytes
+        changes[last + 1] = changes.get(last + 1, 0) - nbytes
+    most = alive = 0
+    for step in sorted(changes):
+        alive += changes[step]
+        most = max(most, alive)
+    return most
+
+
+def place_buffers(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
+    """(where each buffer begins, bytes of all): buffers whose times overlap lie apart.
+
+    The best of several orders in which each takes the tightest gap that it fits in.
+
+    Example:
+        >>> place_buffers([Buffer(64, 0, 1), Buffer(64, 1, 2), Buffer(128, 2, 3)])
+        ([0, 128, 0], 192)
+    """
+    orders = (
+        lambda i: (-buffers[i].nbytes, buffers[i].first),
+        lambda i: (buffers[i].first, -buffers[i].nbytes),
+        lambda i: (-buffers[i].nbytes * (buffers[i].last - buffers[i].first + 1), buffers[i].first),
+    )
+    least, best = most_alive(buffers), ([0] * len(buffers), 0)
+    for turn, order in enumerate(orders):
+        found = _packed(buffers, sorted(range(len(buffers)), key=order))
+        if not turn or found[1] < best[1]:
+            best = found
+        if best[1] == least:
+            break
+    return best
+
+
+def _packed(buffers: Sequence[Buffer], order: Sequence[int]) -> tuple[list[int], int]:
+    places, total = [0] * len(buffers), 0
+    placed: list[tuple[int, int, int, int]] = []  # (begin, end, first, last)
+    for i in order:
+        nbytes, first, last = buffers[i]
+        best, tightest, free = None, math.inf, 0
+        for begin, end, other_first, other_last in placed:  # by where they begin
+            if first <= other_last and other_first <= last:
+                if nbytes <= begin - free < tightest:
+                    best, tightest = free, begin - free
+                free = max(free, end)
+        places[i] = free if best is None else best
+        total = max(total, places[i] + nbytes)
+        placed.append((places[i], places[i] + nbytes, first, last))
+        placed.sort()
+    return places, total
+
+
+def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
+    """A plan with the places of its values, and the sizes of the arena and of the scratch.
+
+    Inputs and outputs of the network have no place: they lie in arrays of the caller.
+    """
+    return _Sharing(planned, graph).placed()
+
+
+class _Sharing:
+    """Which values lie in the memory of others."""
+
+    def __init__(self, planned: Planned, graph: NetworkGraph):
+        self._planned, self._graph = planned, graph
+        self._outside = {*graph.inputs, *graph.outputs}
+        self._same: dict[str, str] = {}  # value -> one that lies where it does
+        self._slices: dict[str, tuple[str, int]] = {}  # value -> (whole, first channel)
+        self._members: dict[str, list[str]] = {}  # of each buffer, by the value that it is named after
+        self._written: dict[str, int] = {}  # by which step
+        self._read: dict[str, list[int]] = {name: [] for name in graph.inputs}  # by which steps
+        for i, planned_step in enumerate(planned.steps):
+            for name in planned_step.step.inputs:
+                self._read[name].append(i)
+            for name in planned_step.step.outputs:
+                self._written[name], self._read[name] = i, []
+        for name in graph.outputs:
+            self._read[name].append(len(planned.steps))  # by the caller
+
+    def placed(self) -> Planned:
+        steps = self._planned.steps
+        for planned_step in sorted(steps, key=lambda s: -len(s.step.inputs)):  # the longest has the others
+            if isinstance(planned_step.step, Concatenation):
+                self._slice(planned_step)
+        for planned_step in steps:
+            if is_view(planned_step):
+                self._same[planned_step.step.output] = planned_step.step.inputs[0]
+        for name in self._read:
+            self._members.setdefault(self._root(name), []).append(name)
+        for i, planned_step in enumerate(steps):
+            self._overwrite(i, planned_step)
+        roots = [name for name in self._members if name not in self._outside]
+        buffers = [self._buffer(name) for name in roots]
+        offsets, total = place_buffers(buffers)
+        begins = dict(zip(roots, offsets, strict=True))
+        places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
+        scratch = max((getattr(s.plan, "scratch_bytes", 0) or 0 for s in steps), default=0)
+        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=whole_lines(scratch))
+
+    def _slice(self, planned_step: PlannedStep) -> None:
+        """Let the inputs of a concatenation lie in its output, where its layout and their steps allow it."""
+        whole, layout = planned_step.step.output, planned_step.writes
+        if whole in self._outside:
+            return
+        channels = 0
+        for name in planned_step.step.inputs:
+            if self._may_lie_in(name, layout, channels):
+                self._slices[name] = whole, channels
+            channels += self._planned.shapes[name][1]
+        self._slice_within(planned_step)
+
+    def _slice_within(self, planned_step: PlannedStep) -> None:
+        """Of a concatenation whose inputs lie side by side in another whole, the output is there already."""
+        step = planned_step.step
+        found = [self._slices.get(name, ("", 0)) for name in step.inputs]
+        channels = [self._planned.shapes[name][1] for name in step.inputs]
+        begins = [found[0][1] + sum(channels[:i]) for i in range(len(channels))]
+        whole = found[0][0]
+        if (
+            whole == step.output
+            or found != [(whole, c) for c in begins]
+            or len(set(step.inputs)) < len(found)
+        ):
+            return
+        if whole and self._may_lie_in(step.output, planned_step.writes, begins[0]):
+            self._slices[step.output] = whole, begins[0]
+
+    def _may_lie_in(self, name: str, layout: str, channels: int) -> bool:
+        """Whether a value may be written into channels of a whole, from this one on."""
+        shape = self._planned.shapes[name]
+        if name in self._outside or name in self._slices or self._layout(name) != layout:
+            return False
+        if layout == "channels_last" or channels % BLOCKS.get(layout, 1):
+            return False
+        by = self._planned.steps[self._written[name]]
+        if is_view(by):
+            return False
+        among = (by, *(self._planned.steps[i] for i in self._read[name]))
+        return shape[0] == 1 or all(_takes_slices(s) for s in among)
+
+    def _overwrite(self, i: int, planned_step: PlannedStep) -> None:
+        """Let the output of a step lie where an input does that nobody reads later."""
+        step, layout = planned_step.step, planned_step.writes
+        if self._root(step.output) != step.output or step.output in self._outside:
+            return
+        if isinstance(step, Elementwise):
+            candidates = step.inputs
+        elif isinstance(step, Convolution) and getattr(planned_step.plan, "residual_in_place", False):
+            candidates = step.inputs[1:]
+        else:
+            return
+        for name in candidates:
+            root = self._root(name)
+            if root in self._outside or root in (whole for whole, _ in self._slices.values()):
+                continue
+            free = all(r <= i for member in self._members[root] for r in self._read[member])
+            if free and self._layout(name) == layout and self._nbytes(name) == self._nbytes(step.output):
+                self._same[step.output] = name
+                self._members[root] += self._members.pop(step.output)
+                return
+
+    def _root(self, name: str) -> str:
+        """The value whose buffer it lies in."""
+        while True:
+            if name in self._same:
+                name = self._same[name]
+            elif name in self._slices:
+                name = self._slices[name][0]
+            else:
+                return name
+
+    def _place(self, name: str, begins: dict[str, int]) -> Place | None:
+        while name in self._same:
+            name = self._same[name]
+        return self._slices.get(name, begins.get(name))
+
+    def _buffer(self, root: str) -> Buffer:
+        members = self._members[root]
+        first = min(self._written[name] for name in members)
+        last = max(max(self._read[name], default=self._written[name]) for name in members)
+        return Buffer(whole_lines(self._nbytes(root)), first, last)
+
+    def _layout(self, name: str) -> str:
+        return self._planned.layouts.get(name, "channels_first")
+
+    def _nbytes(self, name: str) -> int:
+        count = math.prod(array_shape(self._layout(name), self._planned.shapes[name]))
+        return count * np.dtype(self._graph.dtypes.get(name, "float32")).itemsize
+
+
+def arrays_of(planned: Planned, graph: NetworkGraph, arena: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays, in their layouts, of all values that have a place in an arena.
+
+    Args:
+        arena: 1-D, of bytes, on a cache line.
+    """
+    found: dict[str, np.ndarray] = {}
+
+    def array(name: str) -> np.ndarray:
+        if name in found:
+            return found[name]
+        place, logical = planned.places[name], planned.shapes[name]
+        shape = array_shape(planned.layouts.get(name, "channels_first"), logical)
+        if isinstance(place, int):
+            dtype = np.dtype(graph.dtypes.get(name, "float32"))
+            flat = arena[place : place + math.prod(shape) * dtype.itemsize].view(dtype)
+        else:
+            whole, channel = array(place[0]), place[1]
+            block = BLOCKS.get(planned.layouts.get(name, "channels_first"), 1)
+            flat = whole[:, channel // block :]
+            if logical[0] != 1:
+                return found.setdefault(name, flat[:, : shape[1]])
+            flat = flat.reshape(-1)[: math.prod(shape)]  # of one image
+        return found.setdefault(name, flat.reshape(shape))
+
+    for name in planned.places:
+        array(name)
+    return found
+
+
+def is_view(planned_step: PlannedStep) -> bool:
+    """Whether it computes nothing: its output is the memory of its input."""
+    return isinstance(planned_step.step, View) or planned_step.plan is None
+
+
+def _takes_slices(planned_step: PlannedStep) -> bool:
+    """Whether its arrays may be slices, with more from one image to the next than they hold."""
+    return isinstance(planned_step.step, Concatenation) or getattr(planned_step.plan, "strided_batch", False)

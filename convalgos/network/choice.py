@@ -1,0 +1,136 @@
+"""A network planned: layouts and algorithms of all steps chosen at once, and the memory laid out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from convalgos.api.planning import plan
+from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
+from convalgos.network.arena import with_places
+from convalgos.network.graph import NetworkGraph, Shapes, Step
+from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
+from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.step_options import FIRST, StepOption, StepOptions, formats
+from convalgos.network.step_plans import plan_of
+from convalgos.select import devices
+
+ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
+
+
+def plan_network(
+    graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, like: LayoutChoice | None = None
+) -> tuple[Planned, LayoutChoice]:
+    """The plan of a network for shapes of its inputs, and the layouts that were chosen.
+
+    Args:
+        like: the choice for other shapes, whose layouts are taken; only algorithms are then chosen.
+
+    Raises:
+        ValueError: the shapes do not go together. Unsupported: a step cannot be computed within the limits.
+    """
+    every = graph.shapes_of(shapes)
+    options = StepOptions(graph, every, limits)
+    if like is None:
+        choice = choose_layouts(layout_problem(graph, every, options), limits)
+    else:
+        choice = options_in(like, options)
+    return planned_by(graph, every, limits, choice), choice
+
+
+def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice) -> Planned:
+    """The plan of a network whose values have these shapes, in the layouts that were chosen."""
+    return with_places(_Assembly(graph, shapes, limits, choice).planned(), graph)
+
+
+def layout_problem(graph: NetworkGraph, shapes: Shapes, options: StepOptions) -> LayoutProblem:
+    """The choice of layouts for a network whose values have these shapes."""
+    machine = devices.figures("cpu")
+
+    def conversion(name: str, source: str, target: str) -> float:
+        return reorder_seconds(shapes[name], ITEMSIZE, source, target, machine)
+
+    return LayoutProblem(graph, {step: options.of(step) for step in graph.steps}, conversion)
+
+
+def choose_layouts(problem: LayoutProblem, limits: PlanLimits) -> LayoutChoice:
+    """The best choice within the limits, and never worse than any layout alone."""
+    found = problem.solve()
+    if not found.exact:
+        known = [problem.in_layout(layout) for layout in problem.layouts()]
+        found = problem.solve(known=[*known, found])
+    return found
+
+
+def options_in(like: LayoutChoice, options: StepOptions) -> LayoutChoice:
+    """The same layouts, for other shapes."""
+    found = {step: options.one_of(step, option) for step, option in like.options.items()}
+    seconds = sum(option.seconds for option in found.values())
+    return replace(like, options=found, seconds=seconds, exact=False)
+
+
+class _Assembly:
+    """The steps of a plan in order, those that change layouts among them."""
+
+    def __init__(self, graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice):
+        self._graph, self._limits, self._choice = graph, limits, choice
+        self._shapes = dict(shapes)
+        self._layouts = dict.fromkeys(graph.inputs, FIRST)
+        self._steps: list[PlannedStep] = []
+        self._machine = devices.figures("cpu")
+        self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
+
+    def planned(self) -> Planned:
+        for name in self._graph.inputs:
+            self._change_for_output(name)
+        for step in self._graph.steps:
+            self._add(step, self._choice.options[step])
+            for name in step.outputs:
+                self._change_for_output(name)
+        return Planned(tuple(self._steps), self._shapes, self._layouts)
+
+    def _add(self, step: Step, option: StepOption) -> None:
+        inputs = tuple(map(self._in_layout, step.inputs, option.reads))
+        output = self._name(step.output, option.writes)
+        if (inputs, output) != (step.inputs, step.output):
+            step = replace(step, inputs=inputs, output=output)
+            self._shapes[output] = self._shapes.get(output) or step.output_shape(self._shapes)
+        self._layouts |= dict.fromkeys(step.outputs, option.writes)
+        plan, seconds = self._plan(step, option)
+        self._steps.append(PlannedStep(step, option.reads, option.writes, plan, seconds))
+
+    def _plan(self, step: Step, option: StepOption) -> tuple[Any, float]:
+        """The plan of a step in the layouts of an option, and its seconds."""
+        if option.candidate is None:
+            return plan_of(step, self._shapes, option.writes), option.seconds
+        problem = option.candidate.problem
+        if problem not in self._plans:
+            limits = self._limits
+            self._plans[problem] = plan(
+                problem, effort=limits.effort, workspace_limit=limits.workspace_limit,
+                precisions=formats(option.candidate.precision),
+            )  # fmt: skip
+        return self._plans[problem], option.seconds
+
+    def _name(self, value: str, layout: str) -> str:
+        """What a value is called in a layout: an output of the network lies channels first in the end."""
+        own = FIRST if value in self._graph.outputs else self._choice.written.get(value, layout)
+        return value if layout == own else f"{value}:{layout}"
+
+    def _in_layout(self, value: str, layout: str) -> str:
+        """The name of a value in a layout, into which it is changed where it was not yet."""
+        name, source = self._name(value, layout), self._choice.written[value]
+        if name in self._layouts:
+            return name
+        shape = self._shapes[value]
+        same = is_same(shape, source, layout)
+        plan = None if same else Reorder(shape, ITEMSIZE, source, layout)
+        seconds = reorder_seconds(shape, ITEMSIZE, source, layout, self._machine)
+        step = LayoutChange(f"{value} to {layout}", (self._name(value, source),), name, source, layout)
+        self._shapes[name], self._layouts[name] = shape, layout
+        self._steps.append(PlannedStep(step, (source,), layout, plan, seconds))
+        return name
+
+    def _change_for_output(self, value: str) -> None:
+        if value in self._graph.outputs:
+            self._in_layout(value, FIRST)

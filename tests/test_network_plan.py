@@ -1,0 +1,314 @@
+"""How a network is planned: layouts, algorithms and memory."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.epilogue import RELU
+from convalgos.core.layouts import array_shape
+from convalgos.network.arena import Buffer, arrays_of, is_view, most_alive, place_buffers, with_places
+from convalgos.network.choice import layout_problem, plan_network, planned_by
+from convalgos.network.graph import (
+    Concatenation,
+    Convolution,
+    Elementwise,
+    NetworkGraph,
+    Pooling,
+    Upsampling,
+    View,
+)
+from convalgos.network.layout_choice import LayoutProblem
+from convalgos.network.network import NetworkPlan
+from convalgos.network.pbqp import Pbqp
+from convalgos.network.planned import PlanLimits, Planned, PlannedStep
+from convalgos.network.step_options import StepOption, StepOptions
+
+# --- partitioned Boolean quadratic problems -------------------------------------------------------
+
+
+def random_pbqp(rng, nodes, density, forbidden=0.15):
+    """(a problem of integer costs, the number of options of each node)."""
+    problem, options = Pbqp(), rng.integers(1, 4, nodes)
+
+    def costs(shape):
+        found = rng.integers(0, 9, shape).astype(float)
+        found[rng.random(shape) < forbidden] = np.inf
+        return found
+
+    for count in options:
+        problem.add_node(costs(count))
+    for u, v in itertools.product(range(nodes), repeat=2):  # loops and parallel edges among them
+        if rng.random() < density:
+            problem.add_edge(u, v, costs((options[u], options[v])))
+    return problem, options
+
+
+def test_small_problems_are_solved_exactly():
+    rng = np.random.default_rng(3)
+    for _ in range(150):
+        problem, options = random_pbqp(rng, rng.integers(1, 7), rng.uniform(0, 0.6))
+        found = problem.solve()
+        least = min(map(problem.cost, itertools.product(*map(range, options))))
+        assert found.exact
+        assert found.cost == problem.cost(found.choices) == least
+
+
+def test_large_problems_are_never_worse_than_what_is_known():
+    rng = np.random.default_rng(4)
+    problem, options = random_pbqp(rng, 40, 0.2, forbidden=0)
+    known = [rng.integers(0, options) for _ in range(20)]
+    quick, best = (problem.solve(branches=n) for n in (1, 50))
+    assert not best.exact
+    assert best.cost <= quick.cost
+    assert problem.solve([best.choices], branches=1).cost <= best.cost
+    assert problem.solve(known, branches=1).cost <= min(map(problem.cost, known))
+
+
+# --- layouts --------------------------------------------------------------------------------------
+
+
+def random_layout_problem(rng, steps):
+    """(graph, options of each step by step, seconds of a change): costs are whole numbers, made up."""
+    layouts = ["channels_first", "channels_last", "blocked16"][: rng.integers(2, 4)]
+    values, made = ["x"], []
+    for i in range(steps):
+        inputs = tuple(map(str, rng.choice(values, rng.integers(1, 3))))
+        made.append(Elementwise(f"step{i}", inputs, f"v{i}"))
+        values.append(f"v{i}")
+    graph = NetworkGraph(("x",), (values[-1], str(rng.choice(values[1:]))), tuple(made))
+    options = {}
+    for step in made:
+        every = itertools.product(layouts, repeat=len(step.inputs) + 1)
+        found = [StepOption(w[:-1], w[-1], float(rng.integers(1, 20))) for w in every if rng.random() < 0.7]
+        options[step] = [*found, StepOption(("channels_first",) * len(step.inputs), "channels_first", 30.0)]
+    changes = {
+        (v, a, b): float(rng.integers(0, 9)) for v in values for a, b in itertools.permutations(layouts, 2)
+    }
+    return graph, options, lambda *change: changes[change]
+
+
+def seconds_of(graph, options, conversion):
+    """Of an option of each step, and a change of each value into each layout that somebody reads."""
+    written = dict.fromkeys(graph.inputs, "channels_first")
+    written |= {step.output: option.writes for step, option in options.items()}
+    needed = {(name, "channels_first") for name in graph.outputs}
+    for step, option in options.items():
+        needed |= set(zip(step.inputs, option.reads, strict=True))
+    changes = [conversion(v, written[v], layout) for v, layout in needed if written[v] != layout]
+    return sum(option.seconds for option in options.values()) + sum(changes)
+
+
+def test_layouts_are_the_best_of_all():
+    rng = np.random.default_rng(6)
+    for _ in range(25):
+        graph, options, conversion = random_layout_problem(rng, rng.integers(1, 4))
+        problem = LayoutProblem(graph, options, conversion)
+        found = problem.solve()
+        every = itertools.product(*options.values())
+        least = min(seconds_of(graph, dict(zip(options, those, strict=True)), conversion) for those in every)
+        assert found.exact
+        assert found.seconds == seconds_of(graph, found.options, conversion) == least
+
+
+def test_no_rule_of_thumb_beats_the_choice():
+    rng = np.random.default_rng(7)
+    for _ in range(10):
+        graph, options, conversion = random_layout_problem(rng, 25)
+        problem = LayoutProblem(graph, options, conversion)
+        found = problem.solve()
+        simple = [problem.step_by_step(), *map(problem.in_layout, problem.layouts())]
+        for choice in simple:
+            assert choice.seconds == seconds_of(graph, choice.options, conversion)
+            assert found.seconds <= choice.seconds
+        assert problem.solve(known=simple, branches=1).seconds <= min(c.seconds for c in simple)
+
+
+def small_network(rng):
+    """A network with every kind of step: two branches, a sum in a convolution, and side by side again."""
+
+    def conv(name, inputs, k, c, kernel, **geometry):
+        w = rng.standard_normal((k, c, kernel, kernel), np.float32) / np.float32(c**0.5 * kernel)
+        bias = rng.standard_normal(k, np.float32)
+        return Convolution(name, inputs, name, w, bias, padding=kernel // 2, activation=RELU, **geometry)
+
+    steps = (
+        conv("a", ("x",), 32, 3, 3, stride=2),
+        conv("b", ("a",), 32, 32, 3),
+        conv("c", ("b", "a"), 32, 32, 1),
+        Pooling("pooled", ("c",), "pooled", "max", (3, 3), (1, 1), (1, 1)),
+        Elementwise("sum", ("pooled", "b"), "sum", "add"),
+        Pooling("mean", ("sum",), "mean", "mean"),
+        conv("gate", ("mean",), 32, 32, 1),
+        Elementwise("scaled", ("sum", "gate"), "scaled", "multiply"),
+        Concatenation("both", ("scaled", "c", "b"), "both"),
+        Upsampling("large", ("both",), "large", (2, 2)),
+        conv("y", ("large",), 20, 96, 1),
+        Pooling("means", ("both",), "means", "mean"),
+        View("flat", ("means",), "flat", (0, -1)),
+    )
+    return NetworkGraph(("x",), ("y", "flat", "c"), steps)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_answers_are_the_same_in_every_layout(batch):
+    rng = np.random.default_rng(8)
+    graph = small_network(rng)
+    x = rng.standard_normal((batch, 3, 12, 14), np.float32)
+    limits, shapes = PlanLimits(), graph.shapes_of({"x": x.shape})
+    problem = layout_problem(graph, shapes, StepOptions(graph, shapes, limits))
+    answers = {}
+    for layout in problem.layouts():
+        planned = planned_by(graph, shapes, limits, problem.in_layout(layout))
+        answers[layout] = NetworkPlan(graph, planned).run([x])
+        assert all(y.shape == shapes[name] for y, name in zip(answers[layout], graph.outputs, strict=True))
+    assert len(answers) == 3
+    for layout, found in answers.items():
+        for y, expected in zip(found, answers["channels_first"], strict=True):
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4, err_msg=layout)
+
+
+def test_other_shapes_take_the_layouts_of_the_first():
+    graph = small_network(np.random.default_rng(9))
+    limits = PlanLimits()
+    first, choice = plan_network(graph, {"x": (1, 3, 12, 14)}, limits)
+    other, again = plan_network(graph, {"x": (2, 3, 30, 9)}, limits, like=choice)
+    assert [(s.reads, s.writes) for s in other.steps] == [(s.reads, s.writes) for s in first.steps]
+    assert again.options.keys() == choice.options.keys()
+    assert other.shapes["y"] == (2, 20, 30, 10)
+    assert other.arena_bytes > first.arena_bytes
+
+
+# --- the arena ------------------------------------------------------------------------------------
+
+
+class Strided:
+    """A plan whose arrays may be slices, and which asks for scratch."""
+
+    strided_batch = True
+    scratch_bytes = 100
+
+
+def random_network(rng, batch):
+    """A planned network of steps that share memory in every way, without the places of its values."""
+    shapes, layouts, steps = {"x": (batch, 16, 2, 2)}, {"x": "channels_first"}, []
+    plan = Strided() if rng.random() < 0.7 else object()
+    for i in range(rng.integers(2, 14)):
+        name = f"v{i}"
+        a, b = (str(v) for v in rng.choice(list(shapes), 2))
+        alike = shapes[a] == shapes[b] and layouts[a] == layouts[b]
+        kind, layout = rng.integers(6), layouts[a]
+        if kind == 0 and alike:
+            step = Elementwise(name, (a, b), name, "add")
+        elif kind == 1 and layout == "channels_first":
+            step = View(name, (a,), name, (0, -1, 1, 1) if len(shapes[a]) == 4 else (0, -1))
+        elif kind <= 3:
+            those = [v for v in shapes if shapes[v][2:] == shapes[a][2:] and layouts[v] == layout]
+            step = Concatenation(name, tuple(map(str, rng.choice(those, rng.integers(1, 4)))), name)
+        elif kind == 4:
+            step = Upsampling(name, (a,), name, (1, 1))
+            layout = str(rng.choice(["channels_first", "blocked16"]))
+        else:
+            step = Elementwise(name, (a,), name)
+        shapes[name], layouts[name] = step.output_shape(shapes), layout
+        own = None if isinstance(step, View) else plan
+        steps.append(PlannedStep(step, tuple(layouts[v] for v in step.inputs), layout, own, 0.0))
+    outputs = tuple(map(str, rng.choice(list(shapes)[1:], 2, replace=False)))
+    graph = NetworkGraph(("x",), outputs, tuple(s.step for s in steps))
+    return with_places(Planned(tuple(steps), shapes, layouts), graph), graph
+
+
+class Memory:
+    """Runs a planned network on made-up contents, where each value is to hold its own until it is read."""
+
+    def __init__(self, planned, graph, rng):
+        self.planned, self.rng = planned, rng
+        self.arrays = arrays_of(planned, graph, aligned_empty(planned.arena_bytes, np.uint8))
+        self.contents = {}
+        for name in graph.inputs:
+            self.contents[name] = self.array(name)[...] = rng.random(self.array(name).shape, np.float32)
+
+    def array(self, name):
+        """The memory of a value, in its layout; an array of its own where it has no place."""
+        shape = array_shape(self.planned.layouts[name], self.planned.shapes[name])
+        assert name in self.arrays or name not in self.planned.places
+        array = self.arrays.setdefault(name, np.zeros(shape, np.float32))
+        assert array.shape == shape
+        return array
+
+    def run(self, planned_step):
+        step = planned_step.step
+        for name in step.inputs:
+            np.testing.assert_array_equal(self.array(name), self.contents[name])
+        y = self.array(step.output)
+        read = [self.contents[name] for name in step.inputs]
+        if is_view(planned_step):
+            if step.output not in self.planned.places:
+                self.arrays[step.output] = self.array(step.inputs[0]).reshape(y.shape)
+            self.contents[step.output] = read[0].reshape(y.shape)
+            return
+        if isinstance(step, Concatenation):
+            y[...] = np.concatenate(read, axis=1)
+        else:
+            y[...] = self.rng.random(y.shape, np.float32)
+        self.contents[step.output] = y.copy()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_values_of_an_arena_hold_until_they_are_read(batch):
+    rng = np.random.default_rng(batch)
+    slices = 0
+    for _ in range(120):
+        planned, graph = random_network(rng, batch)
+        memory = Memory(planned, graph, rng)
+        for step in planned.steps:
+            memory.run(step)
+        for name in graph.outputs:
+            np.testing.assert_array_equal(memory.array(name), memory.contents[name])
+        slices += sum(isinstance(place, tuple) for place in planned.places.values())
+    assert slices > 20
+
+
+def test_concatenations_within_others_cost_nothing():
+    """As in DenseNet: each concatenates what all layers before it gave."""
+    shapes, steps = {"x": (1, 8, 4, 4)}, []
+
+    def add(step):
+        shapes[step.output] = step.output_shape(shapes)
+        reads = ("channels_first",) * len(step.inputs)
+        steps.append(PlannedStep(step, reads, "channels_first", Strided(), 0.0))
+
+    add(Upsampling("a", ("x",), "a", (1, 1)))
+    parts = ["a"]
+    for i in range(4):
+        add(Concatenation(f"whole{i}", tuple(parts), f"whole{i}"))
+        add(Upsampling(f"part{i}", (f"whole{i}",), f"part{i}", (1, 1)))
+        parts.append(f"part{i}")
+    add(Concatenation("last", tuple(parts), "last"))
+    add(Upsampling("y", ("last",), "y", (1, 1)))
+    planned = with_places(
+        Planned(tuple(steps), shapes), NetworkGraph(("x",), ("y",), tuple(s.step for s in steps))
+    )
+    assert planned.places["whole3"] == ("last", 0)
+    assert planned.places["part3"] == ("last", 64)
+    assert planned.arena_bytes == 4 * np.prod(shapes["last"])
+    assert planned.scratch_bytes == 128
+
+
+def test_buffers_are_packed_near_the_bytes_that_are_alive():
+    rng = np.random.default_rng(5)
+    ratios = []
+    for _ in range(20):
+        first = rng.integers(0, 40, 60)
+        buffers = [
+            Buffer(int(n) * 64, int(f), int(f + d))
+            for n, f, d in zip(rng.integers(1, 99, 60), first, rng.geometric(0.4, 60), strict=True)
+        ]
+        places, total = place_buffers(buffers)
+        for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
+            if a[1] <= b[2] and b[1] <= a[2]:
+                assert places[i] + a[0] <= places[j] or places[j] + b[0] <= places[i]
+        assert most_alive(buffers) <= total == max(p + b[0] for p, b in zip(places, buffers, strict=True))
+        ratios.append(total / most_alive(buffers))
+    assert np.mean(ratios) < 1.05
