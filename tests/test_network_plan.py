@@ -20,7 +20,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.layout_choice import LayoutProblem
-from convalgos.network.network import NetworkPlan
+from convalgos.network.network import Network, NetworkPlan
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOption, StepOptions
@@ -160,8 +160,9 @@ def test_answers_are_the_same_in_every_layout(batch):
     problem = layout_problem(graph, shapes, StepOptions(graph, shapes, limits))
     answers = {}
     for layout in problem.layouts():
-        planned = planned_by(graph, shapes, limits, problem.in_layout(layout))
-        answers[layout] = NetworkPlan(graph, planned).run([x])
+        choice = problem.in_layout(layout)
+        planned = planned_by(graph, shapes, limits, choice)
+        answers[layout] = NetworkPlan(graph, planned, choice, limits).run([x])
         assert all(y.shape == shapes[name] for y, name in zip(answers[layout], graph.outputs, strict=True))
     assert len(answers) == 3
     for layout, found in answers.items():
@@ -178,6 +179,21 @@ def test_other_shapes_take_the_layouts_of_the_first():
     assert again.options.keys() == choice.options.keys()
     assert other.shapes["y"] == (2, 20, 30, 10)
     assert other.arena_bytes > first.arena_bytes
+
+
+def test_explain_tells_what_the_choice_saved():
+    graph = small_network(np.random.default_rng(10))
+    net = Network(graph)
+    found = net.explain((1, 3, 40, 44))
+    told = found.to_dict()
+    assert told["predicted_s"] <= min(told["alternatives_s"].values())
+    assert set(told["alternatives_s"]) >= {"channels_first", "channels_last", "each step by itself"}
+    assert [s["name"] for s in told["steps"] if s["what"] == "convolution"] == ["a", "b", "c", "gate", "y"]
+    assert all(s["algorithm"] and s["of_peak"] > 0 for s in told["steps"] if s["flops"])
+    assert 0 < told["least_arena_bytes"] <= told["arena_bytes"]
+    lines = str(found).splitlines()
+    assert len(lines) == 2 + len(told["steps"]) + 3 + len(told["alternatives_s"])
+    assert net.explain((1, 3, 40, 44)).to_dict() == told
 
 
 # --- the arena ------------------------------------------------------------------------------------

@@ -95,6 +95,11 @@ def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
     return _Sharing(planned, graph).placed()
 
 
+def least_arena_bytes(planned: Planned, graph: NetworkGraph) -> int:
+    """The bytes of a plan that are in use at the worst of its steps: no arena takes less."""
+    return most_alive(list(_Sharing(planned, graph).buffers().values()))
+
+
 class _Sharing:
     """Which values lie in the memory of others."""
 
@@ -115,6 +120,15 @@ class _Sharing:
             self._read[name].append(len(planned.steps))  # by the caller
 
     def placed(self) -> Planned:
+        buffers = self.buffers()
+        offsets, total = place_buffers(list(buffers.values()))
+        begins = dict(zip(buffers, offsets, strict=True))
+        places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
+        scratch = max((getattr(s.plan, "scratch_bytes", 0) or 0 for s in self._planned.steps), default=0)
+        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=whole_lines(scratch))
+
+    def buffers(self) -> dict[str, Buffer]:
+        """Those that are left when all that may has found what it shares memory with; named by a value."""
         steps = self._planned.steps
         for planned_step in sorted(steps, key=lambda s: -len(s.step.inputs)):  # the longest has the others
             if isinstance(planned_step.step, Concatenation):
@@ -126,13 +140,7 @@ class _Sharing:
             self._members.setdefault(self._root(name), []).append(name)
         for i, planned_step in enumerate(steps):
             self._overwrite(i, planned_step)
-        roots = [name for name in self._members if name not in self._outside]
-        buffers = [self._buffer(name) for name in roots]
-        offsets, total = place_buffers(buffers)
-        begins = dict(zip(roots, offsets, strict=True))
-        places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
-        scratch = max((getattr(s.plan, "scratch_bytes", 0) or 0 for s in steps), default=0)
-        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=whole_lines(scratch))
+        return {name: self._buffer(name) for name in self._members if name not in self._outside}
 
     def _slice(self, planned_step: PlannedStep) -> None:
         """Let the inputs of a concatenation lie in its output, where its layout and their steps allow it."""

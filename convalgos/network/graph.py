@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,23 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
 
 Shapes = Mapping[str, Shape]  # of values by name
+
+
+@lru_cache(4096)
+def conv_problem(
+    x_shape: Shape,
+    w_shape: Shape,
+    stride: Shape,
+    padding: Pads | str,
+    dilation: Shape,
+    groups: int,
+    dtype: np.dtype,
+    direction: str = "forward",
+) -> ConvProblem:
+    """The problem of a convolution; a network has many a one several times, and asks again for each shape."""
+    return ConvProblem(
+        x_shape, w_shape, stride or 1, padding or 0, dilation or 1, groups, dtype=dtype, direction=direction
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +80,9 @@ class Convolution(Step):
 
     def problem(self, x_shape: Shape) -> ConvProblem:
         """What is convolved of an x of this shape."""
-        return ConvProblem(
-            x_shape, self.w.shape, self.stride or 1, self.padding or 0, self.dilation or 1, self.groups,
-            dtype=self.w.dtype,
-        )  # fmt: skip
+        return conv_problem(
+            x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype
+        )
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self.problem(shapes[self.inputs[0]]).y_shape
@@ -92,9 +109,9 @@ class TransposedConvolution(Step):
     def problem(self, x_shape: Shape) -> ConvProblem:
         """The convolution whose transpose this is, in direction backward_data, for an x of this shape."""
         y_shape = self.output_shape({self.inputs[0]: x_shape})
-        return ConvProblem(
-            y_shape, self.w.shape, self.stride or 1, self.padding or 0, self.dilation or 1, self.groups,
-            dtype=self.w.dtype, direction="backward_data",
+        return conv_problem(
+            y_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype,
+            "backward_data",
         )  # fmt: skip
 
 

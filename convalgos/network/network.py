@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
 
+if TYPE_CHECKING:
+    from convalgos.network.explanation import NetworkExplanation
+
 PLANS = 32  # that a network keeps, for as many shapes of its inputs
 EFFORTS = ("estimate", "measure", "exhaustive")
 
@@ -25,10 +28,18 @@ EFFORTS = ("estimate", "measure", "exhaustive")
 class NetworkPlan:
     """A network planned for fixed shapes of its inputs, with all filters prepared."""
 
-    def __init__(self, graph: NetworkGraph, planned: Planned):
+    def __init__(self, graph: NetworkGraph, planned: Planned, choice: LayoutChoice, limits: PlanLimits):
         self.graph = graph
         self.planned = planned
+        self._choice, self._limits = choice, limits
         self._executor = Executor(graph, planned)
+
+    def explain(self) -> NetworkExplanation:
+        """What each step got, and what the choice of layouts saved; see `Network.explain`."""
+        from convalgos.network.explanation import explanation
+
+        inputs = {name: self.planned.shapes[name] for name in self.graph.inputs}
+        return explanation(self.graph, inputs, self.planned, self._choice, self._limits)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
@@ -84,6 +95,19 @@ class Network:
             self._plans[tuple(found.planned.shapes[name] for name in self.graph.inputs)] = found
         return found
 
+    def explain(
+        self, shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1
+    ) -> NetworkExplanation:
+        """The plan that calls with these shapes run by: it prints as a table of its steps.
+
+        Algorithms, layouts and predicted times of all steps; what the same layout for all of them is
+        predicted to take, and each step by its own best; the memory.
+
+        Args:
+            shapes: as those of `plan`.
+        """
+        return self._planned_for(self._shapes(shapes)).explain()
+
     def __call__(self, *arrays: Any, inputs: Mapping[str, Any] | None = None) -> Any:
         """The output of the network, or a tuple of them where there are several; new arrays.
 
@@ -97,14 +121,10 @@ class Network:
         """
         given = self._given(arrays, inputs)
         views = [self._checked(name, array) for name, array in zip(self.graph.inputs, given, strict=True)]
-        key = tuple(view.shape for view in views)
-        plan = self._plans.get(key)
+        plan = self._plans.get(tuple(view.shape for view in views))
         if plan is None:
-            plan = self._plan(dict(zip(self.graph.inputs, key, strict=True)), PlanLimits())
-            with self._lock:
-                plan = self._plans.setdefault(key, plan)
-                while len(self._plans) > PLANS:
-                    self._plans.popitem(last=False)
+            shapes = [view.shape for view in views]
+            plan = self._planned_for(dict(zip(self.graph.inputs, shapes, strict=True)))
         outputs = plan.run(views)
         if given and type(given[0]) is not np.ndarray:
             outputs = [like(y, given[0]) for y in outputs]
@@ -112,10 +132,22 @@ class Network:
 
     # --- inside ------------------------------------------------------------------------------
 
+    def _planned_for(self, shapes: Mapping[str, Shape]) -> NetworkPlan:
+        """The plan that calls with inputs of these shapes run by; made where there is none."""
+        key = tuple(shapes[name] for name in self.graph.inputs)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan(shapes, PlanLimits())
+            with self._lock:
+                plan = self._plans.setdefault(key, plan)
+                while len(self._plans) > PLANS:
+                    self._plans.popitem(last=False)
+        return plan
+
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
         planned, choice = plan_network(self.graph, shapes, limits, self._choices.get(limits))
         self._choices.setdefault(limits, choice)
-        return NetworkPlan(self.graph, planned)
+        return NetworkPlan(self.graph, planned, choice, limits)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

@@ -121,7 +121,7 @@ class StepOptions:
     ) -> StepOption | None:
         """The best way to compute a convolution between two layouts; a residual lies as y does."""
         x, *residual = step.inputs
-        problem = step.problem(self._shapes[x]).replace(layout=reads, y_layout=writes)
+        problem = step.problem(self._shapes[x]).with_valid(layout=reads, y_layout=writes)
         best = self._best(problem, precision)
         if best is None:
             return None

@@ -1,0 +1,179 @@
+"""What planning gave each step of a network, and what the choice of layouts across them saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convalgos.core.arguments import Shape
+from convalgos.core.tabular import Tabular, count, microseconds
+from convalgos.network.arena import least_arena_bytes
+from convalgos.network.choice import layout_problem
+from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Shapes, TransposedConvolution
+from convalgos.network.layout_choice import LayoutChoice
+from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.step_options import StepOptions
+from convalgos.select import devices
+
+STEP_BY_STEP = "each step by itself"
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """What one step got. Times are in seconds."""
+
+    name: str
+    what: str  # kind of step, or for other libraries what they compute
+    algorithm: str  # of a convolution
+    reads: tuple[str, ...]  # layouts
+    writes: str
+    shape: Shape  # of its output, logical
+    flops: int  # of a convolution
+    predicted_s: float
+    measured_s: float | None = None
+    of_peak: float | None = None  # flops a second over those of the machine, as measured or predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain data."""
+        return {
+            "name": self.name, "what": self.what, "algorithm": self.algorithm, "reads": list(self.reads),
+            "writes": self.writes, "shape": list(self.shape), "flops": self.flops,
+            "predicted_s": self.predicted_s, "measured_s": self.measured_s, "of_peak": self.of_peak,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkExplanation(Tabular):
+    """The steps of a planned network in order, and what other choices of layouts are predicted to take.
+
+    It prints as a table; changes of layout are steps of their own.
+    """
+
+    shapes: Mapping[str, Shape]  # of the inputs
+    rows: tuple[StepRow, ...]
+    alternatives: Mapping[str, float]  # a layout for all steps, or STEP_BY_STEP -> predicted seconds
+    exact: bool  # whether no other choice of layouts is predicted to be faster
+    arena_bytes: int
+    least_arena_bytes: int  # in use at the worst step: no arena is smaller
+    scratch_bytes: int
+
+    @property
+    def predicted_s(self) -> float:
+        """Of a run."""
+        return sum(row.predicted_s for row in self.rows)
+
+    @property
+    def measured_s(self) -> float | None:
+        """Of all steps one by one, where they were timed."""
+        measured = [row.measured_s for row in self.rows if row.measured_s is not None]
+        return sum(measured) if len(measured) == len(self.rows) else None
+
+    @property
+    def changes(self) -> tuple[StepRow, ...]:
+        """The changes of layout."""
+        return tuple(row for row in self.rows if row.what == "layout change")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "steps": self._frame_rows(),
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "alternatives_s": dict(self.alternatives),
+            "exact": self.exact,
+            "arena_bytes": self.arena_bytes,
+            "least_arena_bytes": self.least_arena_bytes,
+            "scratch_bytes": self.scratch_bytes,
+        }
+
+    def _frame_rows(self) -> list[dict[str, Any]]:
+        return [row.to_dict() for row in self.rows]
+
+    def __repr__(self) -> str:
+        return f"<Network of {count(len(self.rows), 'step')}: {microseconds(self.predicted_s)} predicted>"
+
+    def __str__(self) -> str:
+        inputs = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
+        wide = max((len(row.name) for row in self.rows), default=4)
+        wide = min(40, max(4, wide))
+        lines = [
+            f"network on {inputs}",
+            f"  {'step':{wide}s} {'what':14s} {'algorithm':24s} {'layouts':31s} {'output':18s} "
+            f"{'predicted':>12s} {'measured':>12s} {'of peak':>7s}",
+        ]
+        lines += [_line(row, wide) for row in self.rows]
+        measured = self.measured_s
+        told = "" if measured is None else f", {microseconds(measured)} measured step by step"
+        changes = sum(row.predicted_s for row in self.changes)
+        best = "no other layouts are predicted faster" if self.exact else "the best layouts found"
+        lines += [
+            f"  in all {microseconds(self.predicted_s)} predicted{told}; {best}",
+            f"  {count(len(self.changes), 'change')} of layout, {microseconds(changes)}",
+        ]
+        for name, seconds in self.alternatives.items():
+            ratio = seconds / self.predicted_s if self.predicted_s else 1.0
+            lines.append(f"  {name:24s} {microseconds(seconds):>12s}  {ratio:.3f} times this")
+        lines.append(
+            f"  arena {self.arena_bytes / 1e6:.2f} MB (in use at once {self.least_arena_bytes / 1e6:.2f}), "
+            f"scratch {self.scratch_bytes / 1e6:.2f} MB"
+        )
+        return "\n".join(lines)
+
+
+def explanation(
+    graph: NetworkGraph,
+    inputs: Shapes,
+    planned: Planned,
+    choice: LayoutChoice,
+    limits: PlanLimits,
+    measured: Sequence[float] | None = None,
+) -> NetworkExplanation:
+    """What a plan is, beside what other choices of layouts would be.
+
+    Args:
+        inputs: their shapes.
+        choice: the layouts of the plan.
+        measured: seconds of each of its steps.
+    """
+    shapes = graph.shapes_of(inputs)
+    problem = layout_problem(graph, shapes, StepOptions(graph, shapes, limits))
+    others = {layout: problem.in_layout(layout) for layout in problem.layouts()}
+    others[STEP_BY_STEP] = problem.step_by_step()
+    peak = devices.figures("cpu").peak_float32
+    times: Sequence[float | None] = measured or [None] * len(planned.steps)
+    rows = [_row(step, planned, s, peak) for step, s in zip(planned.steps, times, strict=True)]
+    return NetworkExplanation(
+        dict(inputs), tuple(rows), {name: other.seconds for name, other in others.items()}, choice.exact,
+        planned.arena_bytes, least_arena_bytes(planned, graph), planned.scratch_bytes,
+    )  # fmt: skip
+
+
+def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, peak: float) -> StepRow:
+    step, plan, flops = planned_step.step, planned_step.plan, 0
+    what = type(step).__name__.lower()
+    if isinstance(step, Convolution | TransposedConvolution):
+        flops = plan.problem.flops
+        what = "convolution" if isinstance(step, Convolution) else "transposed"
+    elif isinstance(step, LayoutChange):
+        what = "layout change"
+    elif isinstance(step, Foreign) and step.region is not None:
+        what = f"{step.region.library}: {step.region.what}"
+    seconds = measured_s or planned_step.seconds
+    return StepRow(
+        step.name, what, getattr(plan, "algorithm", ""), planned_step.reads, planned_step.writes,
+        tuple(planned.shapes[step.output]), flops, planned_step.seconds, measured_s,
+        flops / seconds / peak if flops and seconds else None,
+    )  # fmt: skip
+
+
+def _line(row: StepRow, wide: int) -> str:
+    reads = "+".join(dict.fromkeys(row.reads))
+    layouts = row.writes if reads == row.writes else f"{reads} > {row.writes}"
+    measured = "" if row.measured_s is None else microseconds(row.measured_s)
+    of_peak = "" if row.of_peak is None else f"{row.of_peak:.0%}"
+    shape = "x".join(map(str, row.shape))
+    return (
+        f"  {row.name[:wide]:{wide}s} {row.what[:14]:14s} {row.algorithm:24s} {layouts:31s} {shape:18s} "
+        f"{microseconds(row.predicted_s):>12s} {measured:>12s} {of_peak:>7s}".rstrip()
+    )
