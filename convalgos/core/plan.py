@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
@@ -11,18 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue, recent_filters, workspaces
-from convalgos.core.allocator import aligned_empty
-from convalgos.core.arguments import shown
-from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, same_dtype, writable_view
-from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
-from convalgos.core.epilogue import ActivationLike
+from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, writable_view
+from convalgos.core.bound_run import BoundRun
+from convalgos.core.epilogue import Activation, ActivationLike
+from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
-from convalgos.core.sparsity import dense_filter, is_sparse_matrix
 from convalgos.core.tabular import Tabular
 
-ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
+__all__ = [
+    "NOT_CHOSEN", "Choice", "Named", "Plan", "QuickCall", "flipped", "numpy_dtype", "result_dtype", "tell",
+    "watchers",
+]  # fmt: skip
 
 NONE_FREE = object()  # in the place of a workspace, where all are in use
 
@@ -56,12 +56,13 @@ NOT_CHOSEN = Choice(watched=False)  # of plans that no planner chose, such as th
 QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`
 
 
-class Plan(Tabular, ABC):
+class Plan(PlanArrays, Tabular, ABC):
     """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
 
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
     """
 
+    scratch_bytes: int | None = None  # of the scratch that `bind` takes; None: a run makes its own
     choice: Choice = NOT_CHOSEN
     _quick: QuickCall | None = None
     _where: Callable[[np.ndarray], int] | None = None  # the address of an array; None: filters are not kept
@@ -69,21 +70,10 @@ class Plan(Tabular, ABC):
     def __init__(
         self, problem: ConvProblem, algorithm: Named, workspace_bytes: int = 0, *, device: str = "cpu"
     ):
-        self.problem = problem
+        super().__init__(problem)
         self.algorithm = algorithm.id
         self.workspace_bytes = workspace_bytes
         self._key = FilterKey(algorithm.id, problem, device)
-        self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
-        self._x_name, self._w_name, result = problem.arrays
-        self._dtypes = {name: numpy_dtype(problem.dtype_of(name)) for name in problem.arrays}
-        self._dtype, self._y_dtype = self._dtypes[self._x_name], self._dtypes[result]
-        bias = numpy_dtype("int32") if problem.sums_integers else self._y_dtype
-        self._dtypes |= {"bias": bias, "residual": self._y_dtype, "out": self._y_dtype}
-        self._y_count = math.prod(self._y_shape)
-        self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
-        # The caller's filter lies flipped: so it is read, and so its gradient is written.
-        self._flips = problem.mode == "convolution"
-        self._flips_result = self._flips and problem.direction == "backward_weights"
         self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
         self._counted = workspace_bytes >= workspaces.LARGE
 
@@ -156,6 +146,51 @@ class Plan(Tabular, ABC):
                     return y
         return self._call(x, w, bias, out, activation, residual)
 
+    def bind(
+        self,
+        x: np.ndarray,
+        w: ArrayLike | PreparedFilter,
+        y: np.ndarray,
+        bias: np.ndarray | None = None,
+        activation: ActivationLike = None,
+        residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:
+        """A run on these very arrays, to be repeated while their values change: `run()` computes y.
+
+        Args:
+            x, y, residual: as of a call, but they must lie in the order of the problem's layout. Where the
+                plan says `strided_batch`, images may lie apart: y may be a slice of the channels of an array.
+                `residual` may be y itself, at the price of one more pass.
+            bias: is read now, and not again.
+            scratch: uint8, `scratch_bytes` from a cache line on, which other runs may use between; or None.
+
+        Raises:
+            ValueError, TypeError: as in a call. Unsupported: an array lies as the kernels do not take it.
+
+        Example:
+            >>> run = plan.bind(x, plan.prepare(w), y, activation="silu")  # doctest: +SKIP
+            >>> run.run()  # doctest: +SKIP
+        """
+        self._check_bound(x, y, residual)
+        w = self._own_filter(w)
+
+        def run() -> None:
+            self._call(x, w, bias, y, activation, residual)
+
+        self._output_step(bias, activation, residual)  # what is wrong of it is told now
+        return BoundRun(run)
+
+    def _own_filter(self, w: ArrayLike | PreparedFilter) -> PreparedFilter:
+        """The filter, prepared for this plan."""
+        w = w if isinstance(w, PreparedFilter) else self.prepare(w)
+        self._check_key(w)
+        return w
+
+    def _check_key(self, w: PreparedFilter) -> None:
+        if w.key != self._key:
+            raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
+
     def __repr__(self) -> str:
         return f"<Plan of {self.problem}: {self.algorithm}, workspace {self.workspace_bytes / 1e6:.2f} MB>"
 
@@ -185,6 +220,20 @@ class Plan(Tabular, ABC):
         x, y: `as_laid`, in the problem's layout; w: from `prepare_filter`; workspace: from `new_workspace`.
         """
 
+    def run_finished(
+        self, x: Any, w: Any, bias: Any, residual: Any, activation: Activation | None, y: Any, workspace: Any
+    ) -> None:
+        """`run` with any output step: y = activation(conv + bias + residual).
+
+        residual: laid as y and apart from it, or None.
+        """
+        self.run(x, w, bias, None, y, workspace)
+        self.add_and_activate(y, residual, activation)
+
+    def add_and_activate(self, y: Any, residual: Any, activation: Activation | None) -> None:
+        """y = activation(y + residual) in place, both `as_laid`."""
+        epilogue.add_and_activate(y, residual, activation)
+
     def new_workspace(self) -> Any:
         """Scratch for one run at a time; made when the pool is empty, then reused."""
         return None
@@ -208,10 +257,10 @@ class Plan(Tabular, ABC):
 
         1. Views of arrays of other libraries, and the answer as one of theirs.
         2. x and the filter, checked, as kernels read them.
-        3. The output step: what of it the kernels do (bias and ReLU), and what is left.
+        3. The output step: bias and ReLU, which all kernels do, or what else there is.
         4. An array to compute into: `out` itself where that is safe.
-        5. The run, in a workspace of its own.
-        6. The rest of the output step; a gradient of a flipped filter is flipped; a copy into `out`.
+        5. The run with the output step, in a workspace of its own.
+        6. A gradient of a flipped filter is flipped; a copy into `out`.
         """
         if type(x) is not np.ndarray:
             return self._call_on_views(x, w, bias, out, activation, residual)
@@ -222,8 +271,7 @@ class Plan(Tabular, ABC):
             given = self._checked(self._w_name, w, self._w_shape)
             w = recent_filters.prepare_recent(self, given)
         elif w.key is not self._key:
-            if w.key != self._key:
-                raise ValueError(f"w was prepared for {w.key}, not for {self._key}")
+            self._check_key(w)
             w.key = self._key  # the same, and told so at once in the next call
         fused, rest = None, None
         if bias is not None or activation is not None or residual is not None:
@@ -236,13 +284,14 @@ class Plan(Tabular, ABC):
         if workspace is NONE_FREE:  # outside of the handler: what this raises is one error, not two
             workspace = self.new_workspace()
         try:
-            self.run(x, w.data, bias, fused, target, workspace)
+            if rest is None and residual is None:
+                self.run(x, w.data, bias, fused, target, workspace)
+            else:
+                self.run_finished(x, w.data, bias, residual, rest, target, workspace)
         finally:
             self._free.append(workspace)
             if self._counted:
                 workspaces.returned(self)
-        if rest is not None or residual is not None:
-            epilogue.add_and_activate(target, residual, rest)
         if self._flips_result:
             target = np.ascontiguousarray(flipped(target))
         if out is None or target is out:
@@ -260,64 +309,12 @@ class Plan(Tabular, ABC):
         self._call(as_numpy("x", x), w, bias, target, activation, residual)
         return out
 
-    def _output_step(
-        self, bias: Any, activation: ActivationLike, residual: Any
-    ) -> tuple[np.ndarray | None, str | None, np.ndarray | None, epilogue.Activation | None]:
-        """(bias, activation of the kernels, residual, activation that is left), checked."""
-        self._check_output_step(bias, activation, residual)
-        wanted = epilogue.activation_of(activation)
-        if bias is not None:
-            bias = as_laid(self._checked("bias", bias, (self.problem.bias_size,)))
-        if residual is not None:
-            residual = as_laid(self._checked("residual", residual, self._y_shape))
-        if residual is None and wanted == epilogue.RELU:
-            return bias, "relu", None, None
-        return bias, None, residual, wanted
-
-    def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
-        if self.problem.direction == "backward_weights":
-            given = f"activation={shown(activation)}"
-            for name, array in (("residual", residual), ("bias", bias)):
-                given = given if array is None else f"{name}={type(array).__name__}"
-            raise ValueError(f"{given} must be None: the gradient of a filter has no output step")
-
-    def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
-        """A NumPy view of an argument, of this shape and the problem's dtype for it."""
-        array = as_numpy(name, dense_filter(array, shape) if is_sparse_matrix(array) else array)
-        if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")
-        if not same_dtype(array.dtype, dtype := self._dtypes[name]):
-            raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {dtype}")
-        return array
-
     def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         if self._flips and not self._flips_result:
             w = flipped(w)
         return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
-
-    def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
-        """The array to compute into: `out` itself where that is safe."""
-        if type(out) is not np.ndarray or out.shape != self._y_shape or out.dtype is not self._y_dtype:
-            if not isinstance(out, np.ndarray):
-                raise TypeError(f"out={type(out).__name__} must be an array of x's kind")
-            self._checked("out", out, self._y_shape)
-        flags = out.flags
-        if not flags.writeable:
-            raise ValueError("out is read-only; it must be writeable")
-        if self._flips_result or out.dtype != self._y_dtype or not is_laid(flags):
-            return self._new_target()
-        for array in read:
-            if array is not None and np.may_share_memory(out, array):
-                return self._new_target()
-        return out
-
-    def _new_target(self) -> np.ndarray:
-        """An uninitialised y; a large one starts on a cache line, which stores of whole vectors like."""
-        if self._aligns:
-            return aligned_empty(self._y_count, self._y_dtype).reshape(self._y_shape)
-        return np.empty(self._y_shape, self._y_dtype)
 
 
 def flipped(w: Any) -> Any:
@@ -328,10 +325,3 @@ def flipped(w: Any) -> Any:
 def result_dtype(problem: ConvProblem) -> np.dtype:
     """The NumPy dtype of what a run of a problem writes."""
     return numpy_dtype(problem.dtype_of(problem.arrays[2]))
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a problem's dtype; NumPy has not all, and binary values are int8."""
-    if name in OF_ML_DTYPES:
-        return ml_dtype(name)
-    return np.dtype("int8" if name == "binary" else name)

@@ -10,11 +10,15 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.epilogue import finish
+from convalgos.core.bound_run import BoundRun
+from convalgos.core.epilogue import Activation, ActivationLike, finish
+from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Named, Plan
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 
 CONVERSION, CONVERSION_SHARED = 1.5e-6, 5.5e-6  # seconds to begin one, alone and on all threads,
@@ -80,9 +84,20 @@ class CastPlan(Plan):
         if result is not y:
             self._inner.convert(wide_y, y)
 
+    def add_and_activate(self, y: Any, residual: Any, activation: Activation | None) -> None:
+        self._inner.add_and_activate(y, residual, activation)
+
     def _wide(self, array: np.ndarray, wide: np.ndarray) -> np.ndarray:
         self._inner.convert(array, wide)
         return wide
+
+
+def _reread(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The same memory in another shape."""
+    view = array.reshape(shape)
+    if not np.may_share_memory(view, array):
+        raise Unsupported(f"{name} has strides {array.strides}, but is read as {shape}, as a whole array")
+    return view
 
 
 class RereadPlan(Plan):
@@ -93,6 +108,7 @@ class RereadPlan(Plan):
         self._inner = inner
         self._shapes = inner.problem.array_shapes
         self._quick, self._where = inner.quick_call(problem), inner._where
+        self.scratch_bytes, self.strided_batch = inner.scratch_bytes, inner.strided_batch
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(w.reshape(self._shapes[1]))
@@ -102,6 +118,31 @@ class RereadPlan(Plan):
 
     def convert(self, source: np.ndarray, target: np.ndarray) -> None:
         self._inner.convert(source, target)
+
+    def run_finished(
+        self, x: np.ndarray, w: Any, bias: Any, residual: Any, activation: Activation | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        first, _, result = self._shapes
+        residual = None if residual is None else residual.reshape(result)
+        self._inner.run_finished(
+            x.reshape(first), w, bias, residual, activation, y.reshape(result), workspace
+        )
+
+    def bind(
+        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
+        activation: ActivationLike = None, residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        self._check_bound(x, y, residual)
+        w = self._own_filter(w)
+        first, _, result = self._shapes
+        if residual is not None:
+            residual = _reread("residual", residual, result)
+        x, y = _reread("x", x, first), _reread("y", y, result)
+        return self._inner.bind(
+            x, PreparedFilter(self._inner._key, w.data), y, bias, activation, residual, scratch
+        )
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,

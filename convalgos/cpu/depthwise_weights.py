@@ -70,7 +70,7 @@ class DepthwiseWeightsPlan(KernelPlan):
             "sums": cut.sums, "scratch_stride": cut.task_bytes,
             "by_channel": int(cut.by_channel), "places": cut.places() if cut.is_gathered else 0,
             "border_rows": border, "fetch_x": cut.fetch[0], "fetch_y": cut.fetch[1],
-            "finish": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
+            "place_sums": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
             "gather": gather(size, lanes) if cut.is_gathered else 0,
         }  # fmt: skip
         for axis, n, block, blocks in zip("opq", p.spatial_out, cut.block, cut.blocks, strict=True):

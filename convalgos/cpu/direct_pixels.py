@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_zeros
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -39,7 +40,7 @@ from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking,
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
-from convalgos.cpu.runtime.plan import CALL, KernelPlan, Workspace, arguments
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -202,11 +203,9 @@ class DirectPixelsPlan(KernelPlan):
         )
         self._cut = cut
 
-    def new_workspace(self) -> Workspace:
+    def _new_scratch(self) -> np.ndarray:
         """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""
-        workspace = super().new_workspace()
-        workspace.scratch.fill(0)
-        return workspace
+        return aligned_zeros(self.scratch_bytes or 0, np.uint8)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""

@@ -35,6 +35,7 @@ from convalgos.cpu.gemm.word_cost import least_seconds, word_seconds
 from convalgos.cpu.gemm.word_product import WordProduct
 from convalgos.cpu.gemm.word_tiles import ENGINES, PAIRS, Engine
 from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.integer_record_plan import BEHIND, IntegerRecordPlan, RecordWorkspace
 from convalgos.cpu.runtime.threads import worth_sharing
 
@@ -96,7 +97,7 @@ class IntegerDotPlan(IntegerRecordPlan):
         return packed.correction
 
 
-class HalfDotPlan(Plan):
+class HalfDotPlan(CompiledPass, Plan):
     """bfloat16 and float16."""
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: WordBlocking):

@@ -74,16 +74,10 @@ class FftPlan(KernelPlan):
         kernels = [spectral_kernels.run_chunks()] if dealt.alone else [values["forward"], values["backward"]]
         steps = [(kernel, dealt.tasks) for kernel in kernels]
         record = spectral_kernels.CHUNK_ARGUMENTS
-        super().__init__(problem, algorithm, record, values, steps, dealt.workspace_bytes)
-        self._passes = 1 if dealt.alone else dealt.chunks
-
-    def run(
-        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
-        workspace: Any,
-    ) -> None:  # fmt: skip
-        for chunk in range(self._passes):
-            workspace.arguments.chunk = chunk
-            super().run(x, w, bias, activation, y, workspace)
+        passes = [{"chunk": chunk} for chunk in range(dealt.chunks)]
+        if dealt.alone or dealt.chunks == 1:
+            passes = [{}]
+        super().__init__(problem, algorithm, record, values, steps, dealt.workspace_bytes, passes)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups * panels, vectors, channels in phases, filters of a panel, re and im, lanes).

@@ -34,6 +34,7 @@ from convalgos.cpu.gemm.patches import (
     sums_bytes,
 )
 from convalgos.cpu.runtime import jit, mkl
+from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds, reading_seconds
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import microkernel, simd
@@ -46,7 +47,7 @@ COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
 # --- plan ------------------------------------------------------------------------------------
 
 
-class Im2colPlan(Plan):
+class Im2colPlan(CompiledPass, Plan):
     def __init__(self, problem: ConvProblem, algorithm: Im2col):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         cut = self._cut = patches(problem)

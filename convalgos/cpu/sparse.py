@@ -19,12 +19,13 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.allocator import aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.layout.reordered import Reordered
-from convalgos.cpu.runtime.plan import CALL, KernelPlan, Workspace
+from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.spconv import kernels
 from convalgos.cpu.spconv.cost import best_blocking, break_even, sparse_cycles
@@ -65,11 +66,9 @@ class SparsePlan(KernelPlan):
         super().__init__(problem, algorithm, kernels.ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
 
-    def new_workspace(self) -> Workspace:
+    def _new_scratch(self) -> np.ndarray:
         """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""
-        workspace = super().new_workspace()
-        workspace.scratch.fill(0)
-        return workspace
+        return aligned_zeros(self.scratch_bytes or 0, np.uint8)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         return pack_lists(w, self._cut)

@@ -29,7 +29,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
-from convalgos.gpu.launch.grid import GRID_X, GRID_YZ, NO_BIAS, Launch, ceil_div
+from convalgos.gpu.launch.grid import GRID_X, GRID_YZ, NO_BIAS, GridLaunch, ceil_div
 from convalgos.gpu.launch.kernel_records import conv_record, record_of
 from convalgos.gpu.launch.plan import PASS_BYTES, GpuPlan
 from convalgos.gpu.spectral.cufft_tiles import CufftTiling, overlapping_tiling, whole_tiling
@@ -194,9 +194,9 @@ class LaunchedPass(NamedTuple):
     rows: int
     conv: dict[bool, Any]  # by whether there is an activation
     params: Any
-    pack: Launch
-    multiply: Launch
-    unpack: Launch
+    pack: GridLaunch
+    multiply: GridLaunch
+    unpack: GridLaunch
 
 
 class FftPlan(GpuPlan):

@@ -29,7 +29,7 @@ import numpy as np
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.launch.grid import NO_BIAS, Launch, ceil_div
+from convalgos.gpu.launch.grid import NO_BIAS, GridLaunch, ceil_div
 from convalgos.gpu.launch.kernel_records import conv_record
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.spectral import transposed_io
@@ -183,7 +183,7 @@ class ClusterPlan(GpuPlan):
         self._tables = self.device.table(geometry.cluster.chain.tables(weighted=False))
         self._tiles = self._kernel(geometry.tiles)
 
-    def _kernel(self, tiles: int) -> Launch:
+    def _kernel(self, tiles: int) -> GridLaunch:
         blocks, chain = self._geometry.cluster
         module = self._geometry.cluster.build()
         return self.launch(module, "cluster_tiles", (tiles * blocks,), chain.threads, chain.shared_bytes)

@@ -26,7 +26,7 @@ import numpy as np
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
-from convalgos.gpu.launch.grid import NO_BIAS, Launch, ceil_div
+from convalgos.gpu.launch.grid import NO_BIAS, GridLaunch, ceil_div
 from convalgos.gpu.launch.kernel_records import conv_record
 from convalgos.gpu.launch.plan import PASS_BYTES, GpuPlan
 from convalgos.gpu.spectral import transposed_io
@@ -183,7 +183,7 @@ class FourStepPlan(GpuPlan):
             for first in range(0, geometry.total, geometry.per_pass)
         ]
 
-    def _kernels(self, tiles: int) -> tuple[Launch, Launch, Launch]:
+    def _kernels(self, tiles: int) -> tuple[GridLaunch, GridLaunch, GridLaunch]:
         """Columns in, rows and columns out of so many tiles."""
         chain, module = self._geometry.chain, columns_build()
         blocks = tiles * chain.points // COLUMN_THREADS

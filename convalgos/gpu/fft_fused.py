@@ -23,7 +23,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device import GpuMachine, current
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
-from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, Launch
+from convalgos.gpu.launch.grid import GRID_X, NO_BIAS, GridLaunch
 from convalgos.gpu.launch.kernel_records import conv_record
 from convalgos.gpu.launch.plan import GpuPlan
 from convalgos.gpu.spectral import transposed_io
@@ -169,7 +169,7 @@ class FusedFftPlan(GpuPlan):
         self._tables = self.device.table(self._chain.tables(weighted=True))
         self._tiles = self._kernel(blocks, p.w_shape[1])
 
-    def _kernel(self, blocks: int, channels: int) -> Launch:
+    def _kernel(self, blocks: int, channels: int) -> GridLaunch:
         chain = self._chain
         shared = block_bytes(chain, channels)
         return self.launch(fused_build(chain), "tiles", (blocks,), chain.threads, shared)

@@ -25,6 +25,7 @@ from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
 from convalgos.cpu.backward.subproblems import filters_of, subproblems
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.half import computed_bytes
 from convalgos.cpu.runtime.plan import RUN_FIELDS, Packed, arguments, fields
 from convalgos.cpu.runtime.threads import on_one_thread, plan_threads, worth_sharing
@@ -74,7 +75,7 @@ def run_slices() -> Callable[..., None]:
 # --- plan ------------------------------------------------------------------------------------
 
 
-class SlicedPlan(Plan):
+class SlicedPlan(CompiledPass, Plan):
     def __init__(self, problem: ConvProblem, algorithm: ByForward, cut: Slicing):
         super().__init__(problem, algorithm, slices_workspace_bytes(cut, algorithm.inner))
         self.cut, self.tasks = cut, min(plan_threads(), cut.count)

@@ -16,6 +16,7 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Subproblem, filters_of
+from convalgos.cpu.runtime.array_pass import CompiledPass
 
 Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
 
@@ -38,7 +39,7 @@ def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -
     return machine.launch + max(machine.stream(moved, held), interleave.interleave_seconds(problem, machine))
 
 
-class PhasesPlan(Plan):
+class PhasesPlan(CompiledPass, Plan):
     """Runs the plan of each sub-problem, and interleaves what they computed."""
 
     def __init__(

@@ -53,6 +53,8 @@ TOOLKIT = (
     "cpu/vectors/transpose.py",
     "cpu/runtime/half.py",
     "cpu/runtime/plan.py",
+    "cpu/runtime/finish.py",
+    "cpu/vectors/activations.py",
     "cpu/layout/channel_vectors.py",
     "cpu/gemm/blocking.py",
     "cpu/gemm/dealt_panels.py",

@@ -28,7 +28,7 @@ DEPTHWISE_WEIGHTS_FIELDS = arguments(
     "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
     "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
     "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q y_step "
-    "by_channel scratch_stride border_rows finish gather places fetch_x fetch_y"
+    "by_channel scratch_stride border_rows place_sums gather places fetch_x fetch_y"
 )
 # Taps that are summed at a time: the kernel, the first row and column.
 TAP_TILE = fields("correlate row column")
@@ -344,6 +344,6 @@ def correlate_planes() -> jit.Kernel:
                         from_dy, lanes = dense, a.lanes
                     correlate_block(a, args, b, from_dy, lanes, planes, sums, ahead_dy)
             taps = a.multiplier * a.taps
-            call(a.finish, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
+            call(a.place_sums, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
 
     return correlate_planes

@@ -25,6 +25,7 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import half, quantise
+from convalgos.cpu.runtime.array_pass import CompiledPass
 
 NAME = "as_"  # the last word of the ids begins so
 SIGMAS = 6  # standard deviations of the largest of 10^8 errors
@@ -132,7 +133,7 @@ class Converted(Algorithm):
         return kind(problem, self)
 
 
-class ConvertedPlan(Plan):
+class ConvertedPlan(CompiledPass, Plan):
     """x in another format, and the plan that computes it."""
 
     def __init__(self, problem: ConvProblem, algorithm: Converted):

@@ -20,6 +20,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import reorder
+from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.vectors import simd
 
 NAME = "reordered"  # the last word of the ids
@@ -129,7 +130,7 @@ def _maps(problem: ConvProblem) -> tuple[tuple[tuple[int, ...], int], ...]:
     return (problem.x_shape, problem.x_bytes), (problem.y_shape, problem.y_bytes)
 
 
-class ReorderedPlan(Plan):
+class ReorderedPlan(CompiledPass, Plan):
     def __init__(self, problem: ConvProblem, algorithm: Reordered):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._inner = algorithm.inner.plan(problem.relaid)

@@ -19,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import BIAS, STARTS, X, Y
+from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.filter_sums import filter_sums
 from convalgos.cpu.runtime.plan import ALONE, by_name
 from convalgos.cpu.runtime.threads import worth_sharing
@@ -52,7 +53,7 @@ class RecordWorkspace:
         self.arguments.bias = self.starts_address = self.starts.ctypes.data
 
 
-class IntegerRecordPlan(IntegerPlan):
+class IntegerRecordPlan(CompiledPass, IntegerPlan):
     """Subclasses implement `pack`, `settings` and `correction`, and set `_driver` and its `_record`."""
 
     _record: np.ndarray

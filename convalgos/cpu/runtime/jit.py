@@ -23,11 +23,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.bound_run import Launch
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded
 from convalgos.core.setting import thread_count
@@ -39,8 +40,8 @@ from convalgos.cpu.vectors.simd import call, carray, external, pointer
 
 __all__ = [
     "Kernel", "borrow", "compile_kernel", "data_address", "from_python", "helper", "launch", "launch_address",
-    "of_borrowed", "of_threads", "pool_of_launch", "say_nothing", "specialise", "thread_count",
-    "thread_layer",
+    "launch_all", "launch_table", "of_borrowed", "of_threads", "pool_of_launch", "say_nothing", "specialise",
+    "table_address", "thread_count", "thread_layer",
 ]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
@@ -149,6 +150,24 @@ def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = Tru
         run(pool, kernel, arguments_address, tasks, threads)
 
 
+LAUNCH = np.dtype([(name, np.int64) for name in ("kernel", "record", "tasks", "alone")])
+
+
+def launch_table(launches: Iterable[Launch]) -> np.ndarray:
+    """What `launch_all` reads; the records must outlive it."""
+    return np.array([tuple(launch) for launch in launches], LAUNCH)
+
+
+def launch_all(table: int, count: int) -> None:
+    """Run so many launches in order, one after the other, while other threads of Python go on.
+
+    Args:
+        table: address of a `launch_table`.
+    """
+    pool, threads = pool_of_launch(True)
+    _invoker()(table_address(), pool, table, count, threads, launch_address())
+
+
 def pool_of_launch(parallel: bool) -> tuple[int, int]:
     """(address of the pool, threads) that a launch of this thread has now."""
     _, pool = _launcher or _start()
@@ -214,9 +233,26 @@ def _start() -> tuple[Callable[..., None], thread_pool.Pool]:
 @functools.cache
 def of_threads() -> tuple[Callable[..., None], int, int]:
     """What threads run, compiled: `launch` for Python to call, and the addresses of `work` and `stop`."""
-    invoke = from_python(b"invoke", _invoke, FASTCALL)
-    run = functools.partial(invoke, launch_address())
+    run = functools.partial(_invoker(), launch_address())
     return run, compile_kernel(thread_pool.work), compile_kernel(thread_pool.stop)
+
+
+@functools.cache
+def _invoker() -> Callable[..., None]:
+    return from_python(b"invoke", _invoke, FASTCALL)
+
+
+@functools.cache
+def table_address() -> int:
+    """The kernel that runs a table of launches."""
+    return compile_kernel(_launch_rows)
+
+
+def _launch_rows(pool: int, table: int, count: int, threads: int, launch: int) -> None:
+    rows = carray(pointer(table), count, LAUNCH)
+    for i in range(count):
+        row = rows[i]
+        call(launch, (pool, row.kernel, row.record, row.tasks, 1 if row.alone else threads))
 
 
 @functools.cache

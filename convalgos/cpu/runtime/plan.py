@@ -10,23 +10,29 @@ from __future__ import annotations
 import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from convalgos.core import workspaces
+from convalgos.core import epilogue, workspaces
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.bound_run import BoundRun, Launch, checked_scratch, image_step, share_elements
+from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan import Plan, QuickCall
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import array_calls, half, jit
+from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
+from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
 CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5
 ALONE = 0, 1  # no pool of threads, and the calling one
-RUN_FIELDS = "x w y bias relu scratch"
+RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
 
 
 def fields(names: str) -> np.dtype:
@@ -39,6 +45,7 @@ def arguments(names: str) -> np.dtype:
 
     A driver reads it as `a = carray(pointer(args), 1, RECORD)[0]`, then `a.x`, `a.stride`, ...
     `bias` holds one element per filter and a vector of padding, zeros where there is none; `relu` is 0 or 1.
+    The last three of `RUN_FIELDS` are those of `finish.finish_run`, zeros where nothing else is to be done.
     """
     return fields(f"{RUN_FIELDS} {names}")
 
@@ -70,22 +77,28 @@ class Packed(NamedTuple):
 class Workspace:
     """Record, scratch and padded bias of one run at a time; `arguments` sets fields of the record by name."""
 
-    def __init__(self, record: np.ndarray, scratch_bytes: int, bias: np.ndarray):
+    def __init__(self, record: np.ndarray, scratch: np.ndarray, bias: np.ndarray):
         self.record = record.copy()
         self.address = self.record.ctypes.data
         self.arguments = by_name(self.record)
-        self.scratch = aligned_empty(scratch_bytes, np.uint8)
+        self.scratch = scratch
         self.arguments.scratch = self.scratch.ctypes.data
         self.bias = bias.copy()
         self.bias_address = self.bias.ctypes.data
+        self.numbers: np.ndarray | None = None  # those of the activation of the run
 
 
-class KernelPlan(Plan):
+class KernelPlan(CompiledPass, Plan):
     """Runs `steps` in order: each is a driver kernel (args, task) and its number of parallel tasks.
 
-    Subclasses implement `pack_filter`. `tables` are arrays whose addresses stand in the record; the plan
-    keeps them alive.
+    Subclasses implement `pack_filter`, and say with `finishes` that their drivers call `finish_run`. `tables`
+    are arrays whose addresses stand in the record; the plan keeps them alive.
+
+    Args:
+        passes: fields to be set for each time that the steps are run.
     """
+
+    finishes = False
 
     def __init__(
         self,
@@ -95,6 +108,7 @@ class KernelPlan(Plan):
         values: dict[str, int | np.ndarray],
         steps: Sequence[tuple[int, int]],
         scratch_bytes: int,
+        passes: Sequence[dict[str, int]] = ({},),
     ):
         super().__init__(problem, algorithm, scratch_bytes)
         self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
@@ -104,9 +118,13 @@ class KernelPlan(Plan):
         if different := known.keys() ^ set(record.names or ()):
             raise ValueError(f"{algorithm.id}: record and values differ in {sorted(different)}")
         self.record = np.array([tuple(known[name] for name in record.names or ())], record)
-        self.steps = tuple(steps)
+        self.steps, self._passes = tuple(steps), tuple(passes)
         self._parallel = worth_sharing(problem)
-        self._scratch_bytes = scratch_bytes
+        self.scratch_bytes = scratch_bytes
+        self._finishes = self.finishes and problem.dtype == problem.y_dtype and compiled_for(self._y_dtype)
+        own = type(self)  # whether a run is its launches, and nothing else
+        self._only_launches = own.run is KernelPlan.run and own.launch_steps is KernelPlan.launch_steps
+        self._only_launches = self._only_launches and problem.direction != "backward_weights"
         lanes = simd.lanes(half.computed_bytes(problem))
         self._no_bias = aligned_zeros((-(-problem.K // lanes) + 1) * lanes, np.dtype(problem.compute_dtype))
         self._no_bias_address = self._no_bias.ctypes.data
@@ -125,14 +143,14 @@ class KernelPlan(Plan):
         half.convert(source, target)
 
     def new_workspace(self) -> Workspace:
-        return Workspace(self.record, self._scratch_bytes, self._no_bias)
+        return Workspace(self.record, self._new_scratch(), self._no_bias)
+
+    def _new_scratch(self) -> np.ndarray:
+        return aligned_empty(self.scratch_bytes or 0, np.uint8)
 
     def quick_call(self, problem: ConvProblem) -> QuickCall | None:
         """The steps, where a run is nothing else."""
-        own = type(self)
-        if own.run is not KernelPlan.run or own.launch_steps is not KernelPlan.launch_steps:
-            return None
-        if problem.direction == "backward_weights" or (compiled := array_calls.array_call()) is None:
+        if not self._only_launches or any(self._passes) or (compiled := array_calls.array_call()) is None:
             return None
         taken = array_calls.Taken(problem, self._no_bias_address, self.steps)
         free, parallel = self._free, self._parallel
@@ -166,6 +184,13 @@ class KernelPlan(Plan):
         y: np.ndarray,
         workspace: Any,
     ) -> None:
+        self._set_run(x, w, bias, activation is not None, y, workspace)
+        self.launch_steps(workspace)
+
+    def _set_run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, relu: bool, y: np.ndarray, workspace: Workspace
+    ) -> Any:
+        """Complete the record of a run; returns its fields by name."""
         arguments = workspace.arguments
         arguments.x = self._address(x)
         arguments.w = w.address
@@ -175,10 +200,81 @@ class KernelPlan(Plan):
         else:
             workspace.bias[: self.problem.K] = bias
             arguments.bias = workspace.bias_address
-        arguments.relu = activation is not None
-        self.launch_steps(workspace)
+        arguments.relu = relu
+        return arguments
 
     def launch_steps(self, workspace: Workspace) -> None:
         """Run all steps on a workspace whose record is complete."""
-        for kernel, tasks in self.steps:
-            jit.launch(kernel, workspace.address, tasks, self._parallel)
+        for settings in self._passes:
+            for name, value in settings.items():
+                setattr(workspace.arguments, name, value)
+            for kernel, tasks in self.steps:
+                jit.launch(kernel, workspace.address, tasks, self._parallel)
+
+    def run_finished(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, residual: np.ndarray | None,
+        activation: Activation | None, y: np.ndarray, workspace: Any,
+    ) -> None:  # fmt: skip
+        if not self._finishes:
+            super().run_finished(x, w, bias, residual, activation, y, workspace)
+            return
+        arguments = workspace.arguments
+        self._set_finish(arguments, y, residual, activation, workspace)
+        try:
+            self.run(x, w, bias, None, y, workspace)
+        finally:
+            arguments.finish = 0
+
+    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
+        kept.numbers = activation_numbers(self._y_dtype, activation)
+        arguments.residual = 0 if residual is None else self._address(residual) - self._address(y)
+        arguments.finish_numbers = self._address(kept.numbers)
+        arguments.finish = finish_address(self._y_dtype, activation, residual is not None)
+
+    def bind(
+        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
+        activation: ActivationLike = None, residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        in_place = residual is not None and share_elements(residual, y)
+        wanted = epilogue.activation_of(activation)
+        rest = None if wanted == epilogue.RELU and residual is None else wanted
+        finishes = rest is not None or residual is not None
+        fused = finishes and self._finishes and not in_place
+        if residual is not None and image_step(residual) != image_step(y):
+            fused = False
+        if not self._only_launches or (finishes and not compiled_for(self._y_dtype)):
+            return super().bind(x, w, y, bias, activation, residual, scratch)
+        self._check_bound(x, y, residual)
+        w = self._own_filter(w)
+        bias = self._output_step(bias, activation, None)[0]
+        scratch = checked_scratch(scratch, self.scratch_bytes or 0)
+        if scratch is None:
+            scratch = self._new_scratch()
+        workspace = Workspace(self.record, scratch, self._no_bias)
+        target = self._new_target() if in_place else y
+        arguments = self._set_run(x, w.data, bias, wanted is not None and not finishes, target, workspace)
+        if self.strided_batch:
+            arguments.x_n, arguments.y_n = image_step(x), image_step(target)
+        if fused:
+            self._set_finish(arguments, y, residual, rest, workspace)
+        launches, records = self._launches(workspace)
+        after = ArrayPass(target, residual, y, rest) if finishes and not fused else None
+        if after is not None:
+            launches.append(after.launch)
+        table = jit.launch_table(launches)
+        run = partial(jit.launch_all, self._address(table), len(launches))
+        kept = self, x, w, y, residual, target, workspace, records, after, table
+        return BoundRun(run, tuple(launches), kept)
+
+    def _launches(self, workspace: Workspace) -> tuple[list[Launch], list[np.ndarray]]:
+        """The steps of all passes, each with the record of its pass, and these records."""
+        launches, records = [], []
+        for settings in self._passes:
+            record = workspace.record.copy()
+            for name, value in settings.items():
+                record[name] = value
+            records.append(record)
+            for kernel, tasks in self.steps:
+                launches.append(Launch(kernel, self._address(record), tasks, not self._parallel))
+        return launches, records

@@ -12,7 +12,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.layout.strides import map_strides
-from convalgos.cpu.runtime.plan import KernelPlan, Workspace
+from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import (
     AXIS_FIELDS,
@@ -62,17 +62,11 @@ class BoxPlan(KernelPlan):
         }  # fmt: skip
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
-        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes)
+        passes: list[dict[str, int]] = [{}]
+        if cut.team:
+            passes = [{"box": box, "phase": phase} for box in range(cut.boxes) for phase in range(3)]
+        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, passes)
         self.cut = cut
-
-    def launch_steps(self, workspace: Workspace) -> None:
-        if not self.cut.team:
-            return super().launch_steps(workspace)
-        for box in range(self.cut.boxes):
-            for phase in range(3):
-                workspace.arguments.box, workspace.arguments.phase = box, phase
-                super().launch_steps(workspace)
-        return None
 
 
 def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from convalgos.cpu.tiled.box_plan import BoxPlan
 class IntegerWorkspace(Workspace):
     """With the output step of a run. `bias` are offsets and behind them multipliers."""
 
-    def __init__(self, record: np.ndarray, scratch_bytes: int, bias: np.ndarray):
-        super().__init__(record, scratch_bytes, bias)
+    def __init__(self, record: np.ndarray, scratch: np.ndarray, bias: np.ndarray):
+        super().__init__(record, scratch, bias)
         self.step = np.zeros(1, STEP_FIELDS)
         self.step["multipliers"] = self.bias.nbytes // 2
         self.arguments.bias, self.arguments.relu = self.bias_address, self.step.ctypes.data
@@ -37,7 +37,7 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
 
     def new_workspace(self) -> IntegerWorkspace:
         tables = np.zeros(2 * (self.problem.K + self.cut.sum_lanes), np.int32)
-        return IntegerWorkspace(self.record, self._scratch_bytes, tables)
+        return IntegerWorkspace(self.record, self._new_scratch(), tables)
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return IntegerPlan.prepare_filter(self, w)

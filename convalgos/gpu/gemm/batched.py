@@ -15,7 +15,7 @@ import numpy as np
 
 from convalgos.gpu.compile.module import Build
 from convalgos.gpu.device.machine import GpuMachine
-from convalgos.gpu.launch.grid import Launch, ceil_div, waves
+from convalgos.gpu.launch.grid import GridLaunch, ceil_div, waves
 from convalgos.gpu.launch.kernel_records import DIVISOR, record_of
 from convalgos.gpu.launch.plan import GpuPlan
 
@@ -55,7 +55,7 @@ class BatchedGemm(NamedTuple):
         """(depth, rows) of u, filled up with zeros."""
         return ceil_div(self.depth, DEPTH) * DEPTH, ceil_div(self.rows, side) * side
 
-    def launch(self, plan: GpuPlan, side: int) -> tuple[Launch, Any]:
+    def launch(self, plan: GpuPlan, side: int) -> tuple[GridLaunch, Any]:
         """The kernel, and the last of its arguments (u, v, m, params). u is (batches, *padded)."""
         depth, rows = self.padded(side)
         blocks = rows // side, ceil_div(self.columns, side)

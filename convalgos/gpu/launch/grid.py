@@ -15,7 +15,7 @@ VECTOR_BYTES = 16  # of the widest loads: arrays that start elsewhere are copied
 NO_BIAS = None  # launched as a null pointer
 
 
-class Launch(NamedTuple):
+class GridLaunch(NamedTuple):
     """A kernel with its geometry, ready to be called with its arguments."""
 
     build: Build

@@ -34,7 +34,7 @@ from convalgos.gpu.device import Device, current, use
 from convalgos.gpu.launch.epilogue import EpilogueKernel, FusedEpilogue
 from convalgos.gpu.launch.fallback import Fallback, GpuFilter
 from convalgos.gpu.launch.graph import CapturedCall
-from convalgos.gpu.launch.grid import VECTOR_BYTES, Launch
+from convalgos.gpu.launch.grid import VECTOR_BYTES, GridLaunch
 from convalgos.gpu.launch.kernel_records import conv_record
 
 PASS_BYTES = 1 << 28  # of what kernels hand on to one another: larger work is done in several passes
@@ -60,7 +60,7 @@ class GpuPlan(Plan):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, workspace_bytes: int = 0):
         self.device: Device = current()
         super().__init__(problem, algorithm, workspace_bytes, device=self.device.name)
-        self.launches: list[Launch] = []
+        self.launches: list[GridLaunch] = []
         self.conv = {  # by whether there is an activation
             relu: self.by_value(conv_record(problem, relu)) for relu in (False, True)
         }
@@ -147,12 +147,12 @@ class GpuPlan(Plan):
 
     def launch(
         self, build: Build, name: str, grid: Iterable[int], block: int, shared_bytes: int = 0
-    ) -> Launch:
+    ) -> GridLaunch:
         """A kernel of the plan, compiled now."""
         if self._built_in is not None:
             build = build.also(**self._built_in.macros)
         function = self.device.function(build, name, shared_bytes)
-        found = Launch(build, name, tuple(map(int, grid)), block, shared_bytes, function)
+        found = GridLaunch(build, name, tuple(map(int, grid)), block, shared_bytes, function)
         self.launches.append(found)
         return found
 

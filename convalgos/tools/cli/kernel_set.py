@@ -57,7 +57,7 @@ from convalgos.cpu.layout import (
     streaming,
     strided_rows,
 )
-from convalgos.cpu.runtime import array_calls, half, jit, mkl
+from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mkl
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import blocking
@@ -149,9 +149,9 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
-    packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches,
-    jit.of_borrowed, jit.data_address,
-    jit.of_threads, array_calls.array_call, mkl.multiply_by_mkl, per_thread.run_slices,
+    packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
+    jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
+    mkl.multiply_by_mkl, per_thread.run_slices,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
@@ -169,6 +169,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
+    for kind, added in product(finish.CODES, (0, 1)):
+        yield _kernel(finish.finish_elements, size, lanes, kind, added)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)

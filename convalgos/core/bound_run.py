@@ -1,0 +1,93 @@
+"""A run whose arrays never move, as in a network: everything about them is checked and set once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.errors import Unsupported
+
+ALIGNMENT = 64  # bytes of a cache line, on which scratch starts
+
+
+class Launch(NamedTuple):
+    """A kernel on all tasks, as `cpu/runtime/jit.launch_all` runs it; kernel, record: addresses."""
+
+    kernel: int
+    record: int
+    tasks: int
+    alone: bool = False  # all tasks by the calling thread, as others would take longer to come
+
+
+@dataclass(frozen=True, eq=False)
+class BoundRun:
+    """Computes y by `run()`, or by its `launches` in order, without Python; one thread at a time.
+
+    It keeps its arrays alive. `launches` is None where there is more to a run than kernels.
+    """
+
+    call: Callable[[], Any]
+    launches: tuple[Launch, ...] | None = None
+    kept: tuple[Any, ...] = ()  # what must live as long
+
+    def run(self) -> None:
+        self.call()
+
+
+def check_bound(
+    name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype, strided: bool, written: bool = False
+) -> None:
+    """Raise where a bound run cannot take an array: it must lie in order, but for larger steps along N.
+
+    Args:
+        strided: whether the run takes such steps, of whole elements.
+
+    Raises:
+        ValueError: wrong shape, or read-only. TypeError: wrong dtype. Unsupported: it lies otherwise.
+    """
+    if type(array) is not np.ndarray or array.dtype != dtype:
+        found = f"dtype {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{name} has {found}, but the run takes an array of {dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}, but the run takes {shape}")
+    if written and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only; it must be writeable")
+    if not array.flags.aligned or not dtype.isnative:
+        raise Unsupported(f"{name} must be aligned and of this machine's byte order")
+    if array.flags.c_contiguous:
+        return
+    if not array[0].flags.c_contiguous or array.strides[0] < array[0].nbytes:
+        raise Unsupported(f"{name} has strides {array.strides}, but only images may lie apart")
+    if not strided or array.strides[0] % dtype.itemsize:
+        raise Unsupported(f"{name} has images that lie apart, which this plan does not take")
+
+
+def share_elements(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays share an element: slices of the channels of one array do not."""
+    return np.may_share_memory(a, b) and np.shares_memory(a, b)
+
+
+def image_step(array: np.ndarray) -> int:
+    """Elements from one image to the next."""
+    if len(array) > 1:
+        return array.strides[0] // array.itemsize
+    return array.size
+
+
+def checked_scratch(scratch: np.ndarray | None, needed: int) -> np.ndarray | None:
+    """Scratch that was given, or None.
+
+    Raises:
+        ValueError: it is too small, not uint8, or does not start on a cache line.
+    """
+    if scratch is None:
+        return None
+    if scratch.dtype != np.uint8 or not scratch.flags.c_contiguous or scratch.nbytes < needed:
+        found = f"{scratch.nbytes} bytes of {scratch.dtype}"
+        raise ValueError(f"scratch has {found}; it must have {needed} of uint8, next to each other")
+    if needed and scratch.ctypes.data % ALIGNMENT:
+        raise ValueError(f"scratch must start at a multiple of {ALIGNMENT} bytes")
+    return scratch

@@ -1,0 +1,143 @@
+"""Activations of vectors, as `core/epilogue` defines them: exp is a polynomial, and so is the tail of Phi.
+
+Results are off by no more than `ULPS` units in the last place, NaN stays NaN, and infinities go to the limits
+of the function.
+
+Source: exp by reduction to [-ln 2 / 2, ln 2 / 2], Cody and Waite, Software Manual for the Elementary
+Functions, 1980; exp(t^2) erfc(t) as a polynomial in 1 / (1 + a t), Hastings, Approximations for Digital
+Computers, 1955.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from convalgos.core.epilogue import BELOW, KINDS, TANH_CUBE, TANH_SCALE
+from convalgos.cpu.vectors.instructions import Value, Vec, ir
+
+NONE = 0  # the code of no activation; the others are those of `KINDS`
+ULPS = 4  # units in the last place of the larger of a value and a quarter, by which it may be off
+
+_NAMES = {kind.code: name for name, kind in KINDS.items()}
+
+
+class Float(NamedTuple):
+    """What differs between elements of 4 and of 8 bytes."""
+
+    fraction: int  # bits of it
+    bias: int  # of the exponent
+    ln2_high: float  # of few enough bits that its products with exponents are exact
+    ln2_low: float
+    least: float  # exp of less is 0, and of more infinite
+    most: float
+    terms: int  # of the series of exp
+    tail: tuple[float, ...]  # exp(t^2) erfc(t) / q by powers of q, interpolated at Chebyshev's nodes
+    tail_end: float  # of t, up to which this holds; exp(-t^2) is 0 from there on
+
+
+TAIL_STEP = 0.3  # q = 1 / (1 + 0.3 t)
+FLOATS = {
+    4: Float(
+        23, 127, 0.693145751953125, 1.428606765330187e-06, -104.0, 89.0, 8,
+        (
+            0.169172898, 0.17095556, 0.146728741, 0.220869155, -0.107884418, 0.565965821, -0.527524324,
+            0.492639178, -0.130922632,
+        ), 10.5,
+    ),
+    8: Float(
+        52, 1023, 0.693147180369123816490, 1.90821492927058770002e-10, -746.0, 710.0, 14,
+        (
+            0.16925687504124332, 0.16925687659045832, 0.16164026921134503, 0.14640806390475464,
+            0.1245746392779154, 0.09833660811718124, 0.06946022500529812, 0.04776967117380434,
+            0.0037085252543736743, 0.06798129085927984, -0.17619022579389176, 0.38185505383393725,
+            -0.6947762558933213, 0.9700516434580568, -1.0532200794959004, 0.8536313743884663,
+            -0.4747177360187449, 0.15361585731908067, -0.010069019624828356, -0.012977863890410125,
+            0.005029697356900363, -0.0006254900749985677,
+        ), 27.5,
+    ),
+}  # fmt: skip
+
+
+def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
+    """The activation of a code for each lane of x; a and b hold its two numbers in all lanes."""
+    name = _NAMES.get(kind)
+    if name is None:
+        return x
+    if name == "relu":
+        return v.fmax(x, v.zero())
+    if name == "clip":
+        return _fmin(v, v.fmax(x, a), b)
+    if name == "leaky_relu":
+        return v.b.select(v.b.fcmp_ordered("<", x, v.zero()), v.fmul(x, a), x)
+    if name == "sigmoid":
+        return _sigmoid(v, x)
+    if name == "hard_swish":
+        share = _fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
+        share = v.fmul(share, v.const(1 / 6))
+    elif name == "silu":
+        share = _sigmoid(v, x)
+    elif name == "gelu":
+        share = _normal_distribution(v, x)
+    else:  # gelu_tanh
+        cube = v.fmul(v.fmul(v.fmul(v.const(TANH_CUBE), x), x), x)
+        share = _sigmoid(v, v.fmul(v.const(TANH_SCALE), v.fadd(x, cube)))
+    far = v.b.fcmp_ordered("<", x, v.const(BELOW))
+    return v.b.select(far, v.zero(), v.fmul(x, share))
+
+
+def exponential(v: Vec, x: Value) -> Value:
+    """exp(x): the integer part of x / ln 2 becomes the exponent, and a series gives the rest."""
+    of = FLOATS[v.size]
+    x = _fmin(v, v.fmax(x, v.const(of.least)), v.const(of.most))
+    word = ir.IntType(8 * v.size)
+    words = ir.VectorType(word, v.lanes)
+
+    def each(value: int) -> Value:
+        return ir.Constant(words, [value] * v.lanes)
+
+    # adding it rounds to an integer, which is then in the lowest bits
+    magic = v.const(1.5 * 2.0**of.fraction)
+    shifted = v.fma(x, v.const(1 / math.log(2)), magic)
+    whole = v.fsub(shifted, magic)
+    rest = v.fma(whole, v.const(-of.ln2_low), v.fma(whole, v.const(-of.ln2_high), x))
+    series = v.const(1 / math.factorial(of.terms - 1))
+    for k in reversed(range(of.terms - 1)):
+        series = v.fma(series, rest, v.const(1 / math.factorial(k)))
+    exponent = v.b.sub(v.b.bitcast(shifted, words), v.b.bitcast(magic, words))
+    half = v.b.ashr(exponent, each(1))  # by two factors, as one alone may be infinite where the result is not
+    for part in (half, v.b.sub(exponent, half)):
+        power = v.b.shl(v.b.add(part, each(of.bias)), each(of.fraction))
+        series = v.fmul(series, v.b.bitcast(power, v.type))
+    return series
+
+
+def _sigmoid(v: Vec, x: Value) -> Value:
+    one = v.const(1)
+    return v.b.fdiv(one, v.fadd(one, exponential(v, v.fsub(v.zero(), x))))
+
+
+def _normal_distribution(v: Vec, x: Value) -> Value:
+    """Phi(x) = erfc(-x / sqrt 2) / 2, with the relative precision of its tail."""
+    of = FLOATS[v.size]
+    size = v.fmax(x, v.fsub(v.zero(), x))
+    size = _fmin(v, size, v.const(of.tail_end * math.sqrt(2)))
+    t = v.fmul(size, v.const(math.sqrt(0.5)))
+    q = v.b.fdiv(v.const(1), v.fma(t, v.const(TAIL_STEP), v.const(1)))
+    series = v.const(of.tail[-1])
+    for coefficient in reversed(of.tail[:-1]):
+        series = v.fma(series, q, v.const(coefficient))
+    # exp(-x^2 / 2) of the rounded square, and what rounding took from it
+    square = v.fmul(size, size)
+    lost = v.fma(size, size, v.fsub(v.zero(), square))
+    minus_half = v.const(-0.5)
+    density = exponential(v, v.fmul(square, minus_half))
+    density = v.fma(density, v.fmul(lost, minus_half), density)
+    tail = v.fmul(v.fmul(v.fmul(q, series), v.const(0.5)), density)
+    above = v.b.fcmp_ordered(">", x, v.zero())
+    return v.b.select(above, v.fsub(v.const(1), tail), tail)
+
+
+def _fmin(v: Vec, x: Value, high: Value) -> Value:
+    """min(x, high), where a NaN in x stays."""
+    return v.b.select(v.b.fcmp_ordered(">", x, high), high, x)

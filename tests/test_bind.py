@@ -1,0 +1,136 @@
+"""Runs whose arrays never move: `Plan.bind`, and launches without Python."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import convalgos as ca
+from convalgos import ConvProblem, Unsupported
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.bound_run import Launch
+from convalgos.cpu.runtime import jit
+from convalgos.select.registry import algorithms
+
+PROBLEM = ConvProblem.parse("n2 c8 h9 w11 k16 r3 s3 p1")
+PROBLEMS = (
+    PROBLEM,
+    PROBLEM.replace(layout="channels_last"),
+    ConvProblem.parse("n2 c8 h9 w11 k8 r3 s3 p1 groups8"),
+    ConvProblem.parse("n1 c20 h1 w1 k33 r1 s1"),
+)
+
+
+def data(problem, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (*problem.array_shapes, (problem.bias_size,), problem.array_shapes[2])
+    return [rng.standard_normal(shape).astype(problem.dtype) for shape in shapes]
+
+
+def served():
+    for algorithm in algorithms("cpu"):
+        for problem in PROBLEMS:
+            if not algorithm.why_not(problem):
+                yield pytest.param(algorithm, problem, id=f"{algorithm.id}-{problem}")
+                break
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), list(served()))
+def test_every_algorithm_is_bound_to_arrays(algorithm, problem):
+    x, w, y, bias, residual = data(problem)
+    plan = algorithm.serve(problem)
+    prepared = plan.prepare(w)
+    scratch = aligned_empty(plan.scratch_bytes or 0, np.uint8)
+    scratch.fill(0xFF)  # NaN
+    for activation, added in (("relu", None), ("silu", None), (None, residual), (("clip", 0, 2), residual)):
+        right = plan(x, prepared, bias=bias, activation=activation, residual=added)
+        bound = plan.bind(x, prepared, y, bias, activation, added, scratch)
+        bound.run()
+        assert np.array_equal(y, right)
+        x *= -1  # the values change, and the arrays stay
+        right = plan(x, prepared, bias=bias, activation=activation, residual=added)
+        bound.run()
+        assert np.array_equal(y, right)
+        if added is not None:
+            y[...] = added
+            plan.bind(x, w, y, bias, activation, y, scratch).run()
+            assert np.allclose(y, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_is_one_call():
+    """Three layers on one scratch, from several threads with arrays of their own."""
+    plan = ca.plan(PROBLEM.replace(w_shape=(8, 8, 3, 3)), algorithm="cpu.direct")
+    _, w, *_ = data(plan.problem)
+    prepared = plan.prepare(w)
+
+    def run(seed, found):
+        a, b, c = (data(plan.problem, seed)[0] for _ in range(3))
+        right = a
+        for _ in range(3):
+            right = plan(right, prepared, activation="relu")
+        scratch = aligned_empty(plan.scratch_bytes, np.uint8)
+        bounds = [
+            plan.bind(source, prepared, target, activation="relu", scratch=scratch)
+            for source, target in ((a, b), (b, c), (c, b))
+        ]
+        table = jit.launch_table(launch for bound in bounds for launch in bound.launches)
+        for _ in range(20):
+            jit.launch_all(table.ctypes.data, len(table))
+        found[seed] = np.array_equal(b, right)
+
+    found = {}
+    threads = [threading.Thread(target=run, args=(seed, found)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(4), True)
+
+
+def test_launches_stand_for_the_run():
+    plan = ca.plan(PROBLEM, algorithm="cpu.direct")
+    x, w, y, *_ = data(PROBLEM)
+    bound = plan.bind(x, w, y)
+    right = plan(x, w)
+    assert all(isinstance(launch, Launch) for launch in bound.launches)
+    table = jit.launch_table(bound.launches)
+    y.fill(np.nan)
+    jit.launch_all(table.ctypes.data, 0)
+    assert np.isnan(y).all()
+    jit.launch_all(table.ctypes.data, len(table))
+    assert np.array_equal(y, right)
+    library = ca.plan(PROBLEM, algorithm="cpu.im2col.blas")
+    assert library.bind(x, w, y).launches is None
+
+
+def test_what_cannot_be_bound_is_told():
+    plan = ca.plan(PROBLEM, algorithm="cpu.im2col.own")
+    x, w, y, bias, residual = data(PROBLEM)
+    frozen = y.copy()
+    frozen.flags.writeable = False
+    wide = np.zeros((2, 20, 9, 11), np.float32)
+    shared = y.reshape(-1)[: x.size].reshape(x.shape)
+    turned = np.zeros((2, 9, 11, 16), np.float32).transpose(0, 3, 1, 2)
+    scratch = aligned_empty((1 << 20) + 1, np.uint8)
+    direct = ca.plan(PROBLEM, algorithm="cpu.direct")
+    for error, told, run in (
+        (TypeError, "x has dtype float64", lambda: plan.bind(x.astype(float), w, y)),
+        (TypeError, "y has list", lambda: plan.bind(x, w, [y])),
+        (ValueError, "y has shape", lambda: plan.bind(x, w, y[:, :8])),
+        (ValueError, "y is read-only", lambda: plan.bind(x, w, frozen)),
+        (
+            ValueError,
+            "y must not overlap x",
+            lambda: plan.bind(shared, w, y),
+        ),
+        (Unsupported, "y has strides", lambda: plan.bind(x, w, turned)),
+        (Unsupported, "y has images that lie apart", lambda: plan.bind(x, w, wide[:, 4:])),
+        (ValueError, "residual has shape", lambda: plan.bind(x, w, y, residual=residual[:1])),
+        (ValueError, "activation=", lambda: plan.bind(x, w, y, activation="swish")),
+        (ValueError, "bias has shape", lambda: direct.bind(x, w, y, bias[:3])),
+        (ValueError, "was prepared for", lambda: plan.bind(x, direct.prepare(w), y)),
+        (ValueError, "scratch has 16 bytes", lambda: direct.bind(x, w, y, scratch=scratch[:16])),
+        (ValueError, "multiple of 64", lambda: direct.bind(x, w, y, scratch=scratch[1:])),
+    ):
+        with pytest.raises(error, match=told):
+            run()
