@@ -31,7 +31,7 @@ def finish_share() -> jit.Kernel:
             n, first = at // a.count, at % a.count
             run = min(a.count - first, end - at)
             source = a.source + (n * a.source_n + first) * a.size
-            added = a.added + (n * a.added_n + first) * a.size
+            added = a.added + (n * a.added_n + first) * a.size if a.added else 0
             target = a.target + (n * a.target_n + first) * a.size
             call(a.finish, (source, added, target, run, a.numbers))
             at += run
@@ -61,7 +61,7 @@ class ArrayPass:
             images, count = 1, target.size
         tasks = max(1, min(jit.thread_count(), target.size // SHARE))
         values = [
-            finish_address(dtype, activation, added is not None), images if target.size else 0, count,
+            finish_address(dtype, activation), images if target.size else 0, count,
             dtype.itemsize, address(numbers), tasks,
         ]  # fmt: skip
         for array in (source, added, target):

@@ -28,18 +28,22 @@ def finish_run(a, y: int, count: int) -> None:  # type: ignore[no-untyped-def]  
     They are stored, lie next to each other, and are read again here: not to be stored around the caches.
     """
     if a.finish:
-        call(a.finish, (y, y + a.residual, y, count, a.finish_numbers))
+        added = y + a.residual if a.residual else 0
+        call(a.finish, (y, added, y, count, a.finish_numbers))
 
 
 @jit.specialise
-def finish_elements(SIZE: int, LANES: int, KIND: int, ADDED: int) -> jit.Kernel:
-    """target[i] = activation(source[i] + added[i]); ADDED 0: nothing is added.
+def finish_elements(SIZE: int, LANES: int, KIND: int) -> jit.Kernel:
+    """target[i] = activation(source[i] + added[i]); added 0: nothing is added.
 
     The three may be the same, and must otherwise be apart. numbers: address of the activation's two.
     """
 
     def finish_elements(source: int, added: int, target: int, count: int, numbers: int) -> None:
-        write_finished(SIZE, LANES, KIND, ADDED, source, added, target, count, numbers)
+        if added:
+            write_finished(SIZE, LANES, KIND, 1, source, added, target, count, numbers)
+        else:
+            write_finished(SIZE, LANES, KIND, 0, source, added, target, count, numbers)
 
     return finish_elements
 
@@ -71,10 +75,10 @@ def compiled_for(dtype: np.dtype) -> bool:
     return dtype in (np.float32, np.float64) and missing("llvmlite") is None
 
 
-def finish_address(dtype: np.dtype, activation: Activation | None, added: bool) -> int:
+def finish_address(dtype: np.dtype, activation: Activation | None) -> int:
     """The function of an activation, for the field `finish`."""
     kind = NONE if activation is None else epilogue.KINDS[activation.name].code
-    return finish_elements(dtype.itemsize, simd.lanes(dtype.itemsize), kind, added)
+    return finish_elements(dtype.itemsize, simd.lanes(dtype.itemsize), kind)
 
 
 def activation_numbers(dtype: np.dtype, activation: Activation | None) -> np.ndarray:

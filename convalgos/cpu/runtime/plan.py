@@ -229,7 +229,7 @@ class KernelPlan(CompiledPass, Plan):
         kept.numbers = activation_numbers(self._y_dtype, activation)
         arguments.residual = 0 if residual is None else self._address(residual) - self._address(y)
         arguments.finish_numbers = self._address(kept.numbers)
-        arguments.finish = finish_address(self._y_dtype, activation, residual is not None)
+        arguments.finish = finish_address(self._y_dtype, activation)
 
     def bind(
         self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,

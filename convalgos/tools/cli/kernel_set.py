@@ -169,8 +169,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    for kind, added in product(finish.CODES, (0, 1)):
-        yield _kernel(finish.finish_elements, size, lanes, kind, added)
+    for kind in finish.CODES:
+        yield _kernel(finish.finish_elements, size, lanes, kind)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
