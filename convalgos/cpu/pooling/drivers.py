@@ -20,9 +20,10 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Steps and offsets in elements; `size` is that of an element in scratch, `stored` that of one in x and y.
 POOL_FIELDS = fields(
-    "x y scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table pixels "
-    "pixels_out row_elements columns_out column_blocks block_table windows slice_step row_step x_plane "
-    "x_block x_pixel y_plane y_block y_row y_pixel taps stride dilation counts row_counts gather place"
+    "x y scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table "
+    "pixels pixels_out row_elements columns_out column_blocks block_table windows slice_step row_step "
+    "x_plane x_block x_pixel y_plane y_block y_row y_pixel taps stride dilation counts row_counts gather "
+    "place columns"
 )
 ROW = fields("x slices rows")  # the rows of x under a row of outputs
 COLUMN_BLOCK = fields("x columns before after q outputs")  # of x, with padding, and of its outputs
@@ -63,7 +64,7 @@ def pool_channels_first(SIZE: int, LANES: int, FORM: int, REDUCTION: int, STRIDE
 
 @jit.specialise
 def pool_channels_last(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.Kernel:
-    """x and y (planes, *spatial, C), C in blocks of channels; or blocks of channels that lie apart."""
+    """x and y (planes, *spatial, C), C in blocks of channels."""
 
     def pool_channels_last(args: int, task: int) -> None:
         a = carray(pointer(args), 1, POOL_FIELDS)[0]
@@ -77,16 +78,13 @@ def pool_channels_last(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.
             rest = number // a.rows
             number = number % a.rows
             plane = rest // a.blocks
-            which = rest % a.blocks
-            channels = min(a.block_channels, a.channels - which * a.block_channels)
+            first = rest % a.blocks * a.block_channels
+            channels = min(a.block_channels, a.channels - first)
             row = rows[number]
-            x = a.x + (plane * a.x_plane + which * a.x_block + row.x + block.x * a.x_pixel) * a.stored
-            y = (
-                a.y
-                + (plane * a.y_plane + which * a.y_block + number * a.y_row + block.q * a.y_pixel) * a.stored
-            )
+            x = a.x + (plane * a.x_plane + row.x + block.x * a.x_pixel + first) * a.stored
+            y = a.y + (plane * a.y_plane + number * a.y_row + block.q * a.y_pixel + first) * a.stored
             # a run of all channels of all columns, or one for each column
-            runs = 1 if channels == a.x_pixel else block.columns
+            runs = 1 if channels == a.channels else block.columns
             run = block.columns // runs * channels
             for i in range(runs):
                 reduce_rows(

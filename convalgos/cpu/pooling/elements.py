@@ -46,7 +46,11 @@ class PoolElements:
     def reduced(self, total: Value, further: Value) -> Value:
         if self.reduction == MEAN:
             return self.v.fadd(total, further)
-        return self.v.b.select(self.exceeds(further, total), further, total)
+        b = self.v.b
+        if self.form in (SIGNED, UNSIGNED):
+            return b.select(self.exceeds(further, total), further, total)
+        larger = b.select(b.fcmp_ordered(">", further, total), further, total)  # one instruction
+        return b.select(b.fcmp_unordered("uno", further, further), further, larger)
 
     def exceeds(self, further: Value, total: Value) -> Value:
         """Lanes in which a maximum changes: the further element is larger, or NaN."""

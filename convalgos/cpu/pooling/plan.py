@@ -12,6 +12,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.layout.channel_vectors import gather, place
+from convalgos.cpu.pooling.blocks import WINDOWS, pool_blocks
 from convalgos.cpu.pooling.drivers import (
     POOL_FIELDS,
     pool_channels_first,
@@ -20,7 +21,7 @@ from convalgos.cpu.pooling.drivers import (
     pool_planes,
 )
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
-from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.reductions import COLUMN, SPLIT_STRIDE, UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.tables import POINT, column_blocks, columns_table, in_three, rows_table
 from convalgos.cpu.runtime import half, jit
@@ -30,6 +31,7 @@ from convalgos.cpu.vectors import simd
 SCRATCH = 1 << 14  # bytes of a row that is reduced along: a part of L1
 SQUARES = 1 << 16  # and of the map of a vector of channels, which may lie in L2
 NARROW = 2  # vectors of a row up to which lanes are channels
+MANY_TAPS = 4  # of a row, from which on the rows of a window in a block of channels are reduced first
 OVERLAP = 3  # windows over each row, from which on these are to stay in L1
 
 
@@ -69,7 +71,9 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     n, channels = problem.x_shape[:2]
     depth, height, width = in_three(problem)
     size, lanes, form, _ = kinds
-    last = problem.layout != "channels_first"
+    last = problem.layout == "channels_last"
+    if problem.layout in BLOCKS:
+        return _in_blocks(problem, kinds)
     values: dict[str, Any] = {
         "planes": n if last else n * channels,
         "blocks": 1,
@@ -103,23 +107,53 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         return values, pool_in_pixels(*kinds)
     merged = height.over_rows_of(width)  # a window over whole rows is one of as many rows of a pixel
     height, width = (height, width) if merged is None else (merged, POINT)
-    pixels, pixels_out = (math.prod(shape[2:]) for shape in (problem.x_shape, problem.y_shape))
-    if problem.layout in BLOCKS:
-        block = BLOCKS[problem.layout]
-        blocks = -(-channels // block)
-        values |= {
-            **_in_rows(depth, height, width, block, block, kinds), "blocks": blocks,
-            "x_plane": blocks * pixels * block, "x_block": pixels * block, "y_block": pixels_out * block,
-            # what lies beyond the last channel is reduced, too, where there is room for it
-            "channels": blocks * block if problem.y_layout in BLOCKS else channels,
-        }  # fmt: skip
-    else:
-        block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
-        blocks = -(-channels // block)
-        values |= _in_rows(depth, height, width, channels, block, kinds)
-        values |= {"channels": channels, "blocks": blocks, "x_block": block, "y_block": block}
-    values |= {"block_channels": block, "y_plane": math.prod(problem.array_shapes[1][1:])}
+    block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
+    values |= _in_rows(depth, height, width, channels, block, kinds)
+    values |= {
+        "channels": channels, "blocks": -(-channels // block), "block_channels": block,
+        "y_plane": math.prod(problem.array_shapes[1][1:]),
+    }  # fmt: skip
     return values, pool_channels_last(*kinds)
+
+
+def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:
+    """The same of a blocked layout."""
+    size, lanes, form, reduction = kinds
+    n, channels = problem.x_shape[:2]
+    depth, height, width = in_three(problem)
+    pixel = BLOCKS[problem.layout]
+    pixels, pixels_out = (math.prod(shape[2:]) for shape in (problem.x_shape, problem.y_shape))
+    inside = np.flatnonzero(width.taps == width.kernel)
+    inner, inner_end = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+    slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
+    columns = np.zeros(len(width.first), COLUMN)
+    columns["first"], columns["taps"] = width.first, width.taps
+    counts = _counts(depth, height, width, kinds)
+    windows = np.array(
+        [(
+            len(width.first), inner, inner_end, width.kernel, width.dilation * pixel, width.stride * pixel,
+            pixel, pixel, depth.dilation * slice_elements, height.dilation * row_elements,
+            columns.ctypes.data, counts["counts"].ctypes.data,
+        )],
+        WINDOWS,
+    )  # fmt: skip
+    blocks = -(-channels // pixel)
+    # rows of these are reduced to one, so that a window takes as many steps as it has rows and columns
+    apart = form == FLOAT and pixel <= lanes and width.kernel >= MANY_TAPS > width.stride
+    scratch = (row_elements + UNROLLED * lanes) * size if apart else 0  # vectors end behind it
+    values = {
+        "planes": n, "blocks": blocks, "block_channels": pixel, "x_pixel": pixel,
+        "scratch_bytes": whole_lines(scratch), "row_elements": row_elements if apart else 0,
+        "slice_step": depth.dilation * slice_elements, "row_step": height.dilation * row_elements,
+        # what lies beyond the last channel is reduced, too, where there is room for it
+        "channels": blocks * pixel if problem.y_layout in BLOCKS else channels,
+        "x_plane": blocks * pixels * pixel, "x_block": pixels * pixel,
+        "y_plane": math.prod(problem.array_shapes[1][1:]), "y_block": pixels_out * pixel,
+        "pixels": pixels if all(w.is_whole for w in (depth, height, width)) else 0,
+        "rows": len(depth.first) * len(height.first), "row_table": rows_table(depth, height, row_elements),
+        "y_row": len(width.first) * pixel, "windows": windows, "columns": columns, **counts,
+    }  # fmt: skip
+    return values, pool_blocks(size, min(lanes, pixel), form, reduction)
 
 
 def _in_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from convalgos.core.pool_problem import DTYPES
-from convalgos.cpu.pooling import drivers, maxima
+from convalgos.cpu.pooling import blocks, drivers, maxima
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
 from convalgos.cpu.vectors import simd
@@ -26,6 +26,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else (MAX,):
             yield drivers.pool_channels_last, (*kinds, reduction)
             yield drivers.pool_planes, (*kinds, reduction)
+            yield blocks.pool_blocks, (size, min(simd.lanes(size), simd.lanes(4)), FORMS[dtype], reduction)
             if FORMS[dtype] == FORMS["float32"]:
                 yield drivers.pool_in_pixels, (*kinds, reduction)
             for stride in range(SPLIT_STRIDE + 1):
