@@ -3,13 +3,21 @@
 import itertools
 import random
 import threading
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import convalgos as ca
+from convalgos.core import layouts
+from convalgos.core.layouts import PLAIN, blocked_layout
+from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
+from convalgos.core.profiles import nominal
+from convalgos.cpu.pooling.cost import pooling_seconds
+from convalgos.cpu.pooling.maxima_plan import MaximaPlan
+from convalgos.cpu.pooling.plan import PoolPlan
 
 RNG = np.random.default_rng(5)
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
@@ -112,6 +120,52 @@ def test_other_types(dtype, reduction):
                 dtype=dtype,
             )
         )
+
+
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+def test_blocks_of_channels(reduction):
+    """The problems above, where lanes beyond C hold NaN; and windows over whole maps into any layout."""
+    own = blocked_layout(vector_bytes() // 4)
+    drawn_ones = [random_problem(seed) for seed in range(24)]
+    for p in [replace(p, reduction=reduction, layout=own, y_layout=own) for p in drawn_ones]:
+        check_blocks(p)
+    for channels, y_layout in itertools.product((16, 21, 40), (own, *PLAIN)):
+        check_blocks(PoolProblem.of((2, channels, 3, 7), reduction=reduction, layout=own, y_layout=y_layout))
+    if reduction == "max":
+        check_blocks(PoolProblem.of((2, 20, 9, 14), 3, stride=2, padding=1, layout=own, dtype="bfloat16"))
+        with pytest.raises(ca.Unsupported, match="places of maxima are found in"):
+            MaximaPlan(PoolProblem.of((1, 16, 4, 4), 2, layout=own))
+    with pytest.raises(ValueError, match="may be where y has one pixel"):
+        PoolProblem.of((1, 16, 4, 4), 2, layout=own, y_layout="channels_last")
+
+
+def check_blocks(p):
+    """A plan in blocks, on memory of which the lanes beyond C hold NaN."""
+    x = drawn(p.x_shape, p.dtype)
+    want, _ = by_definition(x, p)
+    given = np.ascontiguousarray(layouts.laid(x, p.layout))
+    given[layouts.laid(np.ones(x.shape), p.layout) == 0] = np.nan
+    shape = p.array_shapes[1]
+    around = np.full(np.prod(shape) + 64, 77, x.dtype)
+    y = around[32:-32].reshape(shape)
+    PoolPlan(p).run(given, y)
+    got = layouts.to_logical(y, p.y_layout, p.x_shape[1]).astype(np.float64)
+    tolerance = 0 if p.reduction == "max" else TOLERANCE[p.dtype]
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=6 * tolerance, err_msg=str(p))
+    assert (around[:32] == 77).all() and (around[-32:] == 77).all(), "wrote outside"
+
+
+def test_predicted_seconds_grow_with_maps_and_windows():
+    machine = nominal(2)
+
+    def seconds(shape, kernel, **changes):
+        return pooling_seconds(PoolProblem.of(shape, kernel, **changes), machine)
+
+    for layout in (*PLAIN, "blocked16"):
+        one = seconds((1, 64, 112, 112), 3, stride=2, layout=layout)
+        assert 1e-5 < one < seconds((8, 64, 112, 112), 3, stride=2, layout=layout) / 4
+        assert one < seconds((1, 64, 112, 112), 7, stride=1, layout=layout)
+        assert 0 < seconds((1, 64, 7, 7), None, layout=layout, reduction="mean") < one
 
 
 def check(p, place=lambda array: array, fetch=lambda array: array):

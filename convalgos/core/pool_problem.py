@@ -140,7 +140,7 @@ class PoolProblem:
                     f"kernel={shown(kernel)} with dilation={shown(dilation)} is {extent} long, but x has "
                     f"{size} elements and {sum(pads)} of padding there"
                 )
-        if problem.y_layout != problem.layout and set(problem.y_shape[2:]) > {1}:
+        if problem.y_layout != problem.layout and set(problem.y_shape[2:]) != {1}:
             raise ValueError(
                 f"y_layout={y_layout!r} is another than layout={layout!r}: it may be where y has one pixel, "
                 f"and y has shape {problem.y_shape}"

@@ -13,6 +13,7 @@ from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.reorder import is_same
+from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.network.graph import (
     Concatenation,
     Convolution,
@@ -170,7 +171,8 @@ class StepOptions:
 
     def _seconds(self, step: Step, layout: str, values: Sequence[str]) -> float:
         if isinstance(step, Pooling):
-            return self._stream(*values)
+            problem = step.problem(self._shapes[step.inputs[0]])
+            return pooling_seconds(replace(problem, layout=layout, y_layout=layout), self._machine)
         if isinstance(step, Concatenation):  # slices of the output cost nothing
             return self._stream(*values) if layout == "channels_last" else 0.0
         if isinstance(step, Elementwise | Upsampling):

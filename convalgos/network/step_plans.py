@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.epilogue import add_and_activate
-from convalgos.core.layouts import BLOCKS, array_shape
-from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
     Concatenation,
@@ -27,20 +25,13 @@ from convalgos.network.graph import (
 def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
     """The plan of a step that is no convolution, whose maps lie in one layout; None of a view."""
     if isinstance(step, Pooling):
-        return PoolPlan(_laid_pooling(step.problem(shapes[step.inputs[0]]), layout))
+        problem = step.problem(shapes[step.inputs[0]])
+        return PoolPlan(replace(problem, layout=layout, y_layout=layout))
     if isinstance(step, Foreign):
         return step.region
     if isinstance(step, View):
         return None
     return NumpyStep(step, layout)
-
-
-def _laid_pooling(problem: PoolProblem, layout: str) -> PoolProblem:
-    """A pooling in a layout; blocks of channels are images with their channels last."""
-    if layout not in BLOCKS:
-        return replace(problem, layout=layout)
-    images, blocks, *spatial, block = array_shape(layout, problem.x_shape)
-    return replace(problem, x_shape=(images * blocks, block, *spatial), layout="channels_last")
 
 
 class NumpyStep:
