@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.epilogue import Activation
-from convalgos.network.graph import Convolution, Elementwise, Step
+from convalgos.network.graph import Elementwise, Step
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.scales import scaling
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
@@ -147,17 +148,10 @@ def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray,
     shape = model.shape(x)
     if shape is None or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int):
         return None
-    channels, ones = shape[1], (1,) * (len(shape) - 2)
-    try:
-        w, bias = (np.broadcast_to(np.float32(v).reshape(-1), channels) for v in (scale, shift))
-    except ValueError:  # a constant that makes more channels of one
+    if any(v.size not in (1, shape[1]) for v in (scale, shift)):
         return None
-    w = np.ascontiguousarray(w).reshape(channels, 1, *ones)  # (C, 1, 1, 1)
-    return [
-        Convolution(
-            node.name, (x,), y, w, np.ascontiguousarray(bias), ones, ((0, 0),) * len(ones), ones, channels
-        )
-    ]
+    scales, shifts = (np.broadcast_to(v.reshape(-1), shape[1]) for v in (scale, shift))
+    return [scaling(node.name, x, y, scales, shifts, len(shape) - 2)]
 
 
 ELEMENTWISE: dict[str, Maker] = {

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
-from convalgos.network.graph import Foreign, NetworkGraph, Step
+from convalgos.network.graph import Concatenation, Elementwise, Foreign, NetworkGraph, Step, View
 from convalgos.network.network import Network
 from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_patterns import with_activations_named
-from convalgos.network.onnx_region import join_regions
+from convalgos.network.onnx_region import foreign_step, joined_region
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
-from convalgos.network.regions import with_regions
+from convalgos.network.regions import in_regions
+
+LIGHT = (Elementwise, View, Concatenation)
 
 
 def from_onnx(model: Any) -> Network:
@@ -38,16 +40,34 @@ def from_onnx(model: Any) -> Network:
 def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
     model.nodes = with_activations_named(model)
-    steps: list[Step] = []
-    for node in model.nodes:
-        steps += steps_of_node(node, model)
+    made = [steps_of_node(node, model) for node in model.nodes]
+    while alone := _alone(made, model):
+        for i in alone:
+            made[i] = [foreign_step(model, model.nodes[i])]
+    steps = [step for of_node in made for step in of_node]
     names = {name for step in steps for name in step.outputs} | {*model.inputs}
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
-    graph = with_regions(fused(graph), join_regions)
+    graph = in_regions(fused(graph), joined_region)
     for step in graph.steps:
         if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
             assert step.region is not None
             raise Unsupported(f"the network has {step.region.what}, which {reason}")
     return graph
+
+
+def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:
+    """Which nodes of little work would be ours between foreign ones alone, and only divide their region."""
+    foreign = {i for i, steps in enumerate(made) if isinstance(steps[0], Foreign)}
+    neighbours: list[set[int]] = [set() for _ in made]
+    makers = {name: i for i, node in enumerate(model.nodes) for name in node.outputs}
+    for i, node in enumerate(model.nodes):
+        for name in node.inputs:
+            if name in makers:
+                neighbours[i].add(makers[name])
+                neighbours[makers[name]].add(i)
+    light = {
+        i for i, steps in enumerate(made) if i not in foreign and all(isinstance(s, LIGHT) for s in steps)
+    }
+    return [i for i in light if neighbours[i] and neighbours[i] <= foreign]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -14,6 +12,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
+from convalgos.network.scales import with_scales
 
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
@@ -36,45 +35,6 @@ def views_last(graph: NetworkGraph) -> NetworkGraph:
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
-
-
-def with_scales(graph: NetworkGraph) -> NetworkGraph:
-    """Scales and shifts of the channels of a convolution become part of its filter and bias."""
-    makers = _only_read_by_the_next(graph)
-    steps: dict[str, Step] = {}
-    for step in graph.steps:
-        of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
-        if (
-            isinstance(of, SUMMED) and _is_scale(step) and isinstance(step, Convolution)
-            and not of.activation and len(of.inputs) == 1
-        ):  # fmt: skip
-            del steps[of.output]
-            steps[step.output] = _scaled(of, step)
-        else:
-            steps[step.output] = step
-    return replace(graph, steps=tuple(steps.values()))
-
-
-def _is_scale(step: Step) -> bool:
-    """Whether a step is y = scale * x + shift, with numbers of each channel."""
-    if not isinstance(step, Convolution) or len(step.inputs) > 1:
-        return False
-    alone = step.groups == len(step.w) and step.w.size == len(step.w)
-    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
-
-
-def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
-    """A convolution whose outputs are then scaled and shifted, as one."""
-    scale = by.w.reshape(-1)  # (K,)
-    ones = (1,) * (of.w.ndim - 2)
-    if isinstance(of, Convolution):
-        w = of.w * scale.reshape(-1, 1, *ones)
-    else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
-        of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
-        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
-    bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
-    shift = 0 if by.bias is None else by.bias
-    return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
 
 
 def with_activations(graph: NetworkGraph) -> NetworkGraph:
