@@ -29,8 +29,8 @@ from convalgos.cpu.vectors import simd
 # Rows of a tile by its vectors of filters: what the registers hold beside a vector of each and an input.
 BLOCKED_TILES = {64: {1: 14, 2: 14, 3: 9, 4: 6}, 32: {1: 12, 2: 6, 3: 4}, 16: {1: 6, 2: 4}}
 MOST_RUNS = 4  # rows of a map in a tile, each of which takes a register of addresses
-MOST_STRIDE = 2  # of tiles along a row
-ENTRIES = 64  # blocks of channels, for each tap of a kernel, of a pass over a panel of filters
+MOST_STRIDE = 4  # of tiles along a row
+PASS = 192  # taps of a pass over a panel of filters, which stays in the first cache with the inputs of a tile
 ROOM = 0.4  # of L2, for the inputs of a block
 # Cycles of a thread, which begins two products of vectors in each; Xeon (Granite Rapids).
 TAP, TILE = 0.8, 40.0  # for a tap beside its products or loads, and for a tile beside its taps
@@ -59,24 +59,37 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         return whole_lines(self.input_elements * self.problem.itemsize)
 
     @property
+    def inner(self) -> int:
+        """Neighbouring inputs of an entry: the channels of a block, or the taps of a row of the kernel."""
+        return self.unit if self.unit > 1 else self.problem.kernel[2]
+
+    @property
     def entries(self) -> int:
-        """Blocks of channels, for each tap of the kernel."""
+        """Blocks of channels for each tap of the kernel, or channels for each row of it."""
         p = self.problem
-        return -(-p.w_shape[1] // BLOCKS[p.layout]) * math.prod(p.kernel)
+        return -(-p.w_shape[1] // self.unit) * math.prod(p.kernel) // (1 if self.unit > 1 else self.inner)
+
+    @property
+    def whole(self) -> int:
+        """Entries that are not cut short by the end of the channels."""
+        if self.unit == 1:
+            return self.entries
+        return self.problem.w_shape[1] // self.unit * math.prod(self.problem.kernel)
+
+    @property
+    def step(self) -> int:
+        """Elements between the inputs of neighbours."""
+        return self.strides[4] * self.problem.stride[2]
 
     @property
     def chunk(self) -> int:
         """Entries of a pass over a panel: equal passes."""
-        return -(-self.entries // -(-self.entries // ENTRIES))
+        return -(-self.entries // -(-self.entries // max(1, PASS // self.inner)))
 
     def entry_offsets(self) -> np.ndarray:
-        """(entries + 1,) input offsets: blocks of channels outermost, then the taps of the kernel.
-
-        The last one is only asked for.
-        """
-        p = self.problem
-        lanes = BLOCKS[p.layout]
-        taps = self.tap_offsets(by_channel=True).reshape(p.w_shape[1], -1)[::lanes]
+        """(entries + 1,) input offsets: channels outermost, then the kernel; the last is only asked for."""
+        taps = self.tap_offsets(by_channel=True).reshape(self.problem.w_shape[1], -1)
+        taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
 
     def tiles(self, counts: tuple[int, ...]) -> list[tuple[int, int, RowTile]]:
@@ -136,9 +149,12 @@ def tile_cycles(rows: int, vectors: int, taps: int) -> float:
 
 
 def lies_in_blocks(problem: ConvProblem) -> bool:
-    """Whether x and y lie in blocks of channels, and tiles of neighbours are vectors in both."""
+    """Whether y lies in blocks of channels, and x does so, too, or has rows for those of a kernel."""
     p = problem
-    return p.layout == p.y_layout and p.layout in BLOCKS and p.stride[-1] <= MOST_STRIDE and not p.is_empty
+    if p.y_layout not in BLOCKS or p.is_empty:
+        return False
+    rows = p.layout == "channels_first" and p.kernel[-1] > 1 and p.dilation[-1] == 1
+    return (rows or p.layout == p.y_layout) and p.stride[-1] <= MOST_STRIDE
 
 
 @cached_by_threads(256)

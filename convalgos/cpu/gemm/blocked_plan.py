@@ -1,7 +1,7 @@
-"""The plan of direct convolution from blocks of channels to blocks of channels.
+"""The plan of direct convolution to blocks of channels, from blocks of channels or maps that lie apart.
 
-Pixels are vectors one behind the other, in x and in y: a tile of outputs is read, summed and stored where it
-lies, with bias and activation, and nothing is packed or transposed but the filters.
+A tile of outputs is read, summed and stored where it lies, with bias and activation, and nothing is packed or
+transposed but the filters.
 
 Source: the blocked layouts of oneDNN (Georganas et al. 2018, arXiv:1808.05567).
 """
@@ -33,8 +33,8 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 BLOCKED_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
-    "parts vectors panels lanes tasks offsets entries whole rest chunk tiles table_length kernels narrow "
-    "copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
+    "parts vectors panels lanes tasks offsets entries inner whole rest chunk tiles table_length kernels "
+    "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
     "y_n y_k y_pixel y_block copy_rows"
 )
@@ -74,14 +74,14 @@ def sum_blocked() -> Callable[..., None]:
                 count = a.vectors * (panel + 1) // a.panels - first
                 kind = 0 if count * a.panels >= a.vectors else a.narrow
                 vector = a.lanes * a.size
-                w = a.w + (group * a.vectors + first) * a.entries * a.lanes * vector
+                w = a.w + (group * a.vectors + first) * a.entries * a.inner * vector
                 y = a.y + (place + first * a.y_block) * a.size
                 bias = a.bias + group * a.filters * a.size + first * vector
                 entry = 0
                 while entry < a.entries:
                     entries = min(a.chunk, a.entries - entry)
-                    weights = w + entry * count * a.lanes * vector
-                    ahead = weights + entries * count * a.lanes * vector  # fetched a part with each tile
+                    weights = w + entry * count * a.inner * vector
+                    ahead = weights + entries * count * a.inner * vector  # fetched a part with each tile
                     last = entry + entries == a.entries
                     tile = tile_0
                     while tiles[tile].kernel >= 0:
@@ -89,14 +89,14 @@ def sum_blocked() -> Callable[..., None]:
                         call(
                             kernels[kind + t.kernel],
                             (
-                                source + t.x * a.size, a.run, a.offsets + entry * 8, entries,
-                                a.whole - entry, a.rest, weights, ahead, entry == 0, y + t.y * a.size,
+                                source + t.x * a.size, a.run, a.offsets + entry * 8, entries, a.inner,
+                                max(0, a.whole - entry), a.rest, weights, ahead, entry == 0, y + t.y * a.size,
                                 a.y_block, bias, a.relu if last else 0,
                             ),
                         )  # fmt: skip
                         tile += 1
                         if tile - tile_0 < count:
-                            ahead += entries * a.lanes * vector
+                            ahead += entries * a.inner * vector
                     entry += entries
 
     return sum_blocked
@@ -109,14 +109,13 @@ class BlockedPlan(KernelPlan):
         widths = cut.vectors, cut.vectors_of // cut.panels
         tiles, kinds = self._tile_table(cut)
         kernels = [
-            sum_block_tile(size, lanes, *kind, vectors, p.stride[2]) for vectors in widths for kind in kinds
+            sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds
         ]
-        whole, rest = divmod(p.w_shape[1], lanes)
         shared = set(BLOCKED_ARGUMENTS.names or ())
         values = {name: value for name, value in cut.fields().items() if name in shared} | {
             "parts": cut.parts, "vectors": cut.vectors_of, "panels": cut.panels, "tasks": tasks,
             "offsets": cut.entry_offsets(), "entries": cut.entries, "chunk": cut.chunk,
-            "whole": whole * (cut.entries // -(-p.w_shape[1] // lanes)), "rest": rest,
+            "inner": cut.inner, "whole": cut.whole, "rest": p.w_shape[1] % cut.inner,
             "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
             "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
             "y_block": lanes * cut.fields()["y_k"],
@@ -136,9 +135,10 @@ class BlockedPlan(KernelPlan):
         return table, kinds
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`; taps are blocks of channels, the kernel, and lanes, with zeros beyond C."""
-        p, lanes = self._cut.problem, simd.lanes(self._cut.problem.itemsize)
+        """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""
+        cut, p = self._cut, self._cut.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
-        w = np.pad(w, ((0, 0), (0, 0), (0, -p.w_shape[1] % lanes), (0, 0)))
-        w = w.reshape(p.groups, p.gemm_n, -1, lanes, w.shape[-1]).swapaxes(3, 4)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), self._cut.panels)
+        if cut.unit > 1:
+            w = np.pad(w, ((0, 0), (0, 0), (0, -p.w_shape[1] % cut.unit), (0, 0)))
+            w = w.reshape(p.groups, p.gemm_n, -1, cut.unit, w.shape[-1]).swapaxes(3, 4)
+        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)

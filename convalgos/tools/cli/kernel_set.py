@@ -201,9 +201,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
     for rows in sorted({rows for _, rows in packed}):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
-    for (vectors, most), stride in product(blocked_cut.BLOCKED_TILES[wide].items(), (1, 2)):
+    for (vectors, most), step in product(blocked_cut.BLOCKED_TILES[wide].items(), (lanes, 2 * lanes)):
         for rows in range(most - most // 6, most + 1):
-            yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, stride)
+            yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, step)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
     for rows in range(1, fft_tiles.ROWS[wide] + 1):
