@@ -1,6 +1,8 @@
 """How a network is planned: layouts, algorithms and memory."""
 
 import itertools
+import json
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -8,12 +10,16 @@ import pytest
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import RELU
 from convalgos.core.layouts import array_shape
+from convalgos.cpu.runtime.plan import KernelPlan
+from convalgos.network import choice as choice_module
+from convalgos.network import saved as saved_module
 from convalgos.network.arena import Buffer, arrays_of, is_view, most_alive, place_buffers, with_places
 from convalgos.network.choice import layout_problem, plan_network, planned_by
 from convalgos.network.graph import (
     Concatenation,
     Convolution,
     Elementwise,
+    Foreign,
     NetworkGraph,
     Pooling,
     Upsampling,
@@ -21,6 +27,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.layout_choice import LayoutProblem
 from convalgos.network.network import Network, NetworkPlan
+from convalgos.network.onnx_graph import from_onnx
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOption, StepOptions
@@ -194,6 +201,128 @@ def test_explain_tells_what_the_choice_saved():
     lines = str(found).splitlines()
     assert len(lines) == 2 + len(told["steps"]) + 3 + len(told["alternatives_s"])
     assert net.explain((1, 3, 40, 44)).to_dict() == told
+
+
+def test_what_is_measured_is_chosen(tmp_path, monkeypatch):
+    graph = NetworkGraph(("x",), ("b",), small_network(np.random.default_rng(11)).steps[:2])
+    asked = []
+
+    def measure(problem, **limits):
+        asked.append((problem, limits["effort"]))
+
+    monkeypatch.setattr(choice_module, "plan", measure)
+    _, choice = plan_network(graph, {"x": (1, 3, 12, 14)}, PlanLimits(effort="measure"))
+    problems = [option.candidate.problem for option in choice.options.values()]
+    assert asked == [(problem, "measure") for problem in problems]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """(a network that was called, its input, its answers, the file it was saved into)."""
+    rng = np.random.default_rng(12)
+    net = Network(small_network(rng))
+    x = rng.standard_normal((1, 3, 12, 14), np.float32)
+    path = tmp_path_factory.mktemp("networks") / "small.net"
+    answers = net(x)
+    net.save(path)
+    return net, x, answers, path
+
+
+def test_a_network_comes_back_from_its_file(saved, monkeypatch):
+    net, x, answers, path = saved
+    monkeypatch.setattr(KernelPlan, "prepare_filter", None)  # nothing is prepared again
+    again = Network.load(path)
+    ((plan,), (known,)) = again.plans(), net.plans()
+    assert [(s.reads, s.writes) for s in plan.planned.steps] == [
+        (s.reads, s.writes) for s in known.planned.steps
+    ]
+    assert plan.explain().to_dict() == known.explain().to_dict()
+    for y, expected in zip(again(x), answers, strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_regions_of_onnx_are_stored_as_models(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="regions are parts of ONNX models")
+    pytest.importorskip("onnxruntime", reason="regions are run by ONNX Runtime")
+    make = onnx.helper
+    nodes = [
+        make.make_node("MaxPool", ["x"], ["pooled"], kernel_shape=[2, 2]),
+        make.make_node("Erf", ["pooled"], ["erf"]),
+        make.make_node("Pow", ["erf", "two"], ["y"]),
+    ]
+    values = [make.make_tensor_value_info(v, 1, s) for v, s in (("x", [1, 3, 6, 6]), ("y", [1, 3, 5, 5]))]
+    two = onnx.numpy_helper.from_array(np.float32(2), "two")
+    graph = make.make_graph(nodes, "g", values[:1], values[1:], [two])
+    net = from_onnx(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=9))
+    x = np.random.default_rng(14).standard_normal((1, 3, 6, 6), np.float32)
+    y = net(x)
+    net.save(path := tmp_path / "region.net")
+    again = Network.load(path)
+    assert any(isinstance(step, Foreign) for step in again.graph.steps)
+    np.testing.assert_array_equal(again(x), y)
+
+
+def test_on_another_machine_filters_are_prepared_anew(saved, monkeypatch):
+    _, x, answers, path = saved
+    monkeypatch.setattr(saved_module, "fingerprint", lambda threads: "another")
+    again = Network.load(path)
+    assert not again.plans()
+    for y, expected in zip(again(x), answers, strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_damaged_files_are_refused(saved, tmp_path):
+    path = saved[-1]
+    whole = path.read_bytes()
+    damaged = tmp_path / "damaged.net"
+    rng = np.random.default_rng(13)
+    for place in (0, 20, 130, len(whole) - 1, *rng.integers(0, len(whole), 10)):
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"damaged\.net"):
+            Network.load(damaged)
+    for length in (0, 50, 128, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"damaged\.net"):
+            Network.load(damaged)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"graph": {}}, "inputs"),
+        ({"arrays": [{"dtype": "object", "shape": [1], "offset": 0}]}, "object"),
+        ({"arrays": [{"dtype": "float32", "shape": [1 << 40], "offset": 0}]}, "beyond the end"),
+        ({"arrays": [{"dtype": "float32", "shape": [-1], "offset": 0}]}, "beyond the end"),
+    ],
+)
+def test_files_of_another_hand_are_refused(saved, tmp_path, wrong, told):
+    """Whose hash is right, and whose content is not."""
+    whole = saved[-1].read_bytes()
+    length = int(whole[:128].split()[-1])
+    header = json.dumps(json.loads(whole[128 : 128 + length]) | wrong).encode()
+    rest = header + whole[128 + length :]
+    first = b"convalgos network 1 " + f"{sha256(rest).hexdigest()} {len(header)}".encode()
+    path = tmp_path / "wrong.net"
+    path.write_bytes(first.ljust(127) + b"\n" + rest)
+    with pytest.raises(ValueError, match=f"wrong.net.*{told}"):
+        Network.load(path)
+
+
+def test_saving_leaves_the_old_file_where_it_fails(saved, tmp_path, monkeypatch):
+    path = tmp_path / "kept.net"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError("no room")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no room"):
+        saved[0].save(path)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.net"]
 
 
 # --- the arena ------------------------------------------------------------------------------------

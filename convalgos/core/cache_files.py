@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -150,13 +151,18 @@ def keep(path: Path, text: str, what: str) -> None:
         warn_once(f"{what} could not be kept: {error}")
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write aside and rename, so that readers see the old file or the new one, never half of it."""
+def write_atomic(path: Path, content: str | Sequence[bytes | memoryview]) -> None:
+    """Write aside and rename, so that readers see the old file or the new one, never half of it.
+
+    Args:
+        content: text, or pieces of bytes in their order.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}-{os.urandom(8).hex()}.part")
     try:
-        with open(aside, "x") as file:
-            file.write(text)
+        with open(aside, "xb") as file:
+            pieces = [content.encode()] if isinstance(content, str) else content
+            file.writelines(pieces)
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)

@@ -11,9 +11,9 @@ from convalgos.network.arena import with_places
 from convalgos.network.graph import NetworkGraph, Shapes, Step
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
-from convalgos.network.step_options import FIRST, StepOption, StepOptions, formats
+from convalgos.network.step_options import FIRST, StepOption, StepOptions, limits_of
 from convalgos.network.step_plans import plan_of
-from convalgos.select import devices
+from convalgos.select import choose, devices
 
 ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
@@ -35,6 +35,8 @@ def plan_network(
         choice = choose_layouts(layout_problem(graph, every, options), limits)
     else:
         choice = options_in(like, options)
+    if limits.effort != "estimate":
+        choice = measured_in_layouts(graph, every, limits, choice)
     return planned_by(graph, every, limits, choice), choice
 
 
@@ -67,6 +69,17 @@ def options_in(like: LayoutChoice, options: StepOptions) -> LayoutChoice:
     found = {step: options.one_of(step, option) for step, option in like.options.items()}
     seconds = sum(option.seconds for option in found.values())
     return replace(like, options=found, seconds=seconds, exact=False)
+
+
+def measured_in_layouts(
+    graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice
+) -> LayoutChoice:
+    """The same layouts, with what is measured fastest in them; it is remembered as wisdom."""
+    candidates = (option.candidate for option in choice.options.values())
+    for problem, precision in dict.fromkeys((c.problem, c.precision) for c in candidates if c is not None):
+        own = limits_of(limits, precision)
+        plan(problem, effort=limits.effort, workspace_limit=own.workspace_limit, precisions=own.precisions)
+    return options_in(choice, StepOptions(graph, shapes, limits))
 
 
 class _Assembly:
@@ -103,14 +116,11 @@ class _Assembly:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
             return plan_of(step, self._shapes, option.writes), option.seconds
-        problem = option.candidate.problem
-        if problem not in self._plans:
-            limits = self._limits
-            self._plans[problem] = plan(
-                problem, effort=limits.effort, workspace_limit=limits.workspace_limit,
-                precisions=formats(option.candidate.precision),
-            )  # fmt: skip
-        return self._plans[problem], option.seconds
+        candidate = option.candidate
+        key = candidate.id, candidate.problem
+        if key not in self._plans:
+            self._plans[key] = choose.plan_candidate(candidate, limits_of(self._limits, candidate.precision))
+        return self._plans[key], option.seconds
 
     def _name(self, value: str, layout: str) -> str:
         """What a value is called in a layout: an output of the network lies channels first in the end."""

@@ -11,24 +11,20 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.core.layouts import array_shape
-from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.network.filters import Filters
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.planned import Planned, PlannedStep
 
 
 class Executor:
-    """Runs a plan on inputs; filters are prepared once. Any number of threads may call it at a time."""
+    """Runs a plan on inputs. Any number of threads may call it at a time."""
 
-    def __init__(self, graph: NetworkGraph, planned: Planned):
+    def __init__(self, graph: NetworkGraph, planned: Planned, filters: Filters):
         self.graph = graph
         self.planned = planned
-        self._filters: dict[int, PreparedFilter] = {
-            i: planned_step.plan.prepare(step.w)
-            for i, planned_step in enumerate(planned.steps)
-            if isinstance(step := planned_step.step, Convolution | TransposedConvolution)
-        }
+        self._filters = filters
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the network, new arrays.

@@ -28,7 +28,7 @@ Shapes = Mapping[str, Shape]  # of values by name
 
 
 @lru_cache(4096)
-def conv_problem(
+def convolution_problem(
     x_shape: Shape,
     w_shape: Shape,
     stride: Shape,
@@ -80,7 +80,7 @@ class Convolution(Step):
 
     def problem(self, x_shape: Shape) -> ConvProblem:
         """What is convolved of an x of this shape."""
-        return conv_problem(
+        return convolution_problem(
             x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype
         )
 
@@ -109,7 +109,7 @@ class TransposedConvolution(Step):
     def problem(self, x_shape: Shape) -> ConvProblem:
         """The convolution whose transpose this is, in direction backward_data, for an x of this shape."""
         y_shape = self.output_shape({self.inputs[0]: x_shape})
-        return conv_problem(
+        return convolution_problem(
             y_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype,
             "backward_data",
         )  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,9 +16,11 @@ from convalgos.core.arguments import Shape, one_of, shown
 from convalgos.core.arrays import as_numpy, like, same_dtype
 from convalgos.network.choice import plan_network
 from convalgos.network.executor import Executor
+from convalgos.network.filters import Filters, prepared_filters
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.saved import PlanRecord, store_network, stored_network
 
 if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
@@ -26,20 +30,33 @@ EFFORTS = ("estimate", "measure", "exhaustive")
 
 
 class NetworkPlan:
-    """A network planned for fixed shapes of its inputs, with all filters prepared."""
+    """A network planned for fixed shapes of its inputs, with all filters prepared.
 
-    def __init__(self, graph: NetworkGraph, planned: Planned, choice: LayoutChoice, limits: PlanLimits):
+    Args:
+        filters: those that are prepared already, by the number of their step.
+    """
+
+    def __init__(
+        self,
+        graph: NetworkGraph,
+        planned: Planned,
+        choice: LayoutChoice,
+        limits: PlanLimits,
+        filters: Filters | None = None,
+    ):
         self.graph = graph
         self.planned = planned
-        self._choice, self._limits = choice, limits
-        self._executor = Executor(graph, planned)
+        self.choice = choice
+        self.limits = limits
+        self.filters = prepared_filters(planned, filters)
+        self._executor = Executor(graph, planned, self.filters)
 
     def explain(self) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""
         from convalgos.network.explanation import explanation
 
         inputs = {name: self.planned.shapes[name] for name in self.graph.inputs}
-        return explanation(self.graph, inputs, self.planned, self._choice, self._limits)
+        return explanation(self.graph, inputs, self.planned, self.choice, self.limits)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
@@ -91,9 +108,46 @@ class Network:
         one_of("effort", effort, EFFORTS)
         limits = PlanLimits(tuple(precisions), effort, workspace_limit, max_rel_error)
         found = self._plan(self._shapes(shapes), limits)
-        with self._lock:  # this is now the one that calls run by
-            self._plans[tuple(found.planned.shapes[name] for name in self.graph.inputs)] = found
+        self.keep(found)
         return found
+
+    def keep(self, plan: NetworkPlan) -> None:
+        """Let calls with inputs of its shapes run by a plan from now on."""
+        with self._lock:
+            self._choices.setdefault(plan.limits, plan.choice)
+            self._plans[tuple(plan.planned.shapes[name] for name in self.graph.inputs)] = plan
+            while len(self._plans) > PLANS:
+                self._plans.popitem(last=False)
+
+    def plans(self) -> list[NetworkPlan]:
+        """Those that calls run by."""
+        with self._lock:
+            return list(self._plans.values())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the network, its plans and their prepared filters into a file, which `load` reads.
+
+        Raises:
+            Unsupported: a part of it is run by a library whose regions cannot be stored.
+        """
+        plans = [PlanRecord(p.planned, p.choice, p.limits, p.filters) for p in self.plans()]
+        store_network(self.graph, plans, Path(path))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """The network of a file that `save` wrote, with its plans where they serve this machine.
+
+        Nothing in the file is executed.
+
+        Raises:
+            ValueError: it is no such file, or damaged. OSError: as of `open`.
+            Unsupported: it needs a library that is not installed.
+        """
+        graph, plans = stored_network(Path(path))
+        net = cls(graph)
+        for plan in plans:
+            net.keep(NetworkPlan(graph, *plan))
+        return net
 
     def explain(
         self, shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1
@@ -138,15 +192,11 @@ class Network:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(shapes, PlanLimits())
-            with self._lock:
-                plan = self._plans.setdefault(key, plan)
-                while len(self._plans) > PLANS:
-                    self._plans.popitem(last=False)
+            self.keep(plan)
         return plan
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
         planned, choice = plan_network(self.graph, shapes, limits, self._choices.get(limits))
-        self._choices.setdefault(limits, choice)
         return NetworkPlan(self.graph, planned, choice, limits)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:

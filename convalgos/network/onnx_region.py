@@ -187,6 +187,20 @@ def joined_region(steps: Sequence[Foreign], inputs: Sequence[str], outputs: Sequ
     return OnnxRegion(regions[0]._model, nodes, inputs, outputs)
 
 
+def stored_region(data: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OnnxRegion:
+    """The region of which these are the bytes of its model.
+
+    Raises:
+        Unsupported: onnx is not installed.
+    """
+    if reason := missing("onnx"):
+        raise Unsupported(f"a region of an ONNX model {reason}")
+    import onnx
+
+    model = OnnxModel(onnx.load_model_from_string(data), inputs)
+    return OnnxRegion(model, model.nodes, inputs, outputs)
+
+
 def _read(node: OnnxNode, model: OnnxModel) -> list[str]:
     """Values that a node and the bodies in it read and that are not constant."""
     found = dict.fromkeys(node.inputs)

@@ -89,10 +89,6 @@ class StepOptions:
         every = (*step.inputs, *step.outputs)
         return replace(like, seconds=self._seconds(step, like.writes, every))
 
-    def constraints(self, precision: str = "float32") -> Constraints:
-        """What the choice of a convolution is held to."""
-        return Constraints(workspace_limit=self._limits.workspace_limit, precisions=formats(precision))
-
     def layouts(self, name: str) -> tuple[str, ...]:
         """Those in which a value may lie; of several that are the same memory, the first."""
         shape = self._shapes[name]
@@ -134,7 +130,7 @@ class StepOptions:
         """What suits a problem best; None where nothing serves it, but for the reference between layouts."""
         key = problem, precision
         if key not in self._known:
-            found = choose.predicted_pick(problem, "cpu", self.constraints(precision))
+            found = choose.predicted_pick(problem, "cpu", limits_of(self._limits, precision))
             plain = problem.layout == problem.y_layout and problem.layout in PLAIN
             if found is not None and found.algorithm.family == "cpu.reference" and not plain:
                 found = None
@@ -185,6 +181,7 @@ class StepOptions:
         return self._machine.stream(nbytes) if nbytes else 0.0
 
 
-def formats(precision: str) -> tuple[str, ...] | None:
-    """What `ca.plan` takes to compute a convolution of float32 maps in a precision."""
-    return None if precision == "float32" else (precision,)
+def limits_of(limits: PlanLimits, precision: str = "float32") -> Constraints:
+    """What the choice of a convolution in a precision is held to."""
+    precisions = None if precision == "float32" else (precision,)
+    return Constraints(workspace_limit=limits.workspace_limit, precisions=precisions)

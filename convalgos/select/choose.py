@@ -67,6 +67,16 @@ def predicted_pick(problem: ConvProblem, device: str, constraints: Constraints) 
     return Candidate.of(algorithm, problem, estimate.cost(algorithm, problem, devices.figures(device)))
 
 
+def plan_candidate(candidate: Candidate, constraints: Constraints) -> Plan:
+    """The plan of a candidate, which is known to serve within the limits, or of what else is found to."""
+    problem, device = candidate.problem, candidate.device
+    told = Choice(lambda: str(rank(problem, device, constraints)))
+    try:
+        return _built(candidate, told)
+    except Unsupported:  # found only now, as that the kernel of a library is wrong
+        return choose_plan(problem, device, constraints)
+
+
 def _is_ranked(problem: ConvProblem, device: str, constraints: Constraints, known: Known) -> bool:
     """Whether all candidates are ranked: step 1 of `choose_plan`."""
     whole = device != "cpu" or problem.is_empty or constraints.precisions is not None

@@ -1,0 +1,142 @@
+"""What is stored of a network: the graph, filters as they are and as plans want them, and what was planned.
+
+Prepared filters count on a machine and a version of this library: elsewhere they are left aside, and made
+from the filters as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from convalgos.core.errors import Unsupported
+from convalgos.core.machine import fingerprint
+from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.core.problem import ConvProblem
+from convalgos.core.setting import thread_count
+from convalgos.core.version import __version__
+from convalgos.network.choice import planned_by
+from convalgos.network.filters import Filters
+from convalgos.network.graph import NetworkGraph
+from convalgos.network.layout_choice import LayoutChoice
+from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.saved_file import data_and_arrays, network_file_content, write_network_file
+from convalgos.network.saved_values import Arrays, graph_of_plain, plain_graph, plain_value, value_of_plain
+from convalgos.network.step_options import StepOption, limits_of
+from convalgos.select import registry
+from convalgos.select.constraints import within
+from convalgos.select.ranking import Candidate
+
+Data = dict[str, Any]
+
+
+class PlanRecord(NamedTuple):
+    """What is stored of a plan."""
+
+    planned: Planned
+    choice: LayoutChoice
+    limits: PlanLimits
+    filters: Filters
+
+
+def store_network(graph: NetworkGraph, plans: Sequence[PlanRecord], path: Path) -> None:
+    """Write a network, its plans and their filters into a file, whole or not at all.
+
+    Raises:
+        Unsupported: a part of it is run by a library whose regions cannot be stored. OSError: as of `open`.
+    """
+    arrays = Arrays()
+    data = {
+        "graph": plain_graph(graph, arrays),
+        "made_by": _maker(),
+        "plans": [_plain_plan(plan, graph, arrays) for plan in plans],
+    }
+    write_network_file(path, data, arrays.all)
+
+
+def stored_network(path: Path) -> tuple[NetworkGraph, list[PlanRecord]]:
+    """The graph of a file, and its plans where they serve this machine.
+
+    Raises:
+        ValueError: it is no such file, or damaged. OSError: as of `open`.
+        Unsupported: it needs a library that is not installed.
+    """
+    content = network_file_content(path)
+    try:
+        data, found = data_and_arrays(content)
+        arrays = Arrays(found)
+        graph, plans = graph_of_plain(data["graph"], arrays), []
+        if data["made_by"] == _maker():
+            plans = [_plan_of_plain(plan, graph, arrays) for plan in data["plans"]]
+    except Unsupported:
+        raise
+    except Exception as error:  # whatever a file of another hand leads to
+        raise ValueError(f"{path} is no network that can be read: {error}") from None
+    return graph, plans
+
+
+def _maker() -> list[str]:
+    """What prepared filters count on."""
+    return [__version__, fingerprint(thread_count())]
+
+
+def _plain_plan(plan: PlanRecord, graph: NetworkGraph, arrays: Arrays) -> Data:
+    choice = plan.choice
+    return {
+        "shapes": {name: list(plan.planned.shapes[name]) for name in graph.inputs},
+        "limits": list(plan.limits),
+        "options": [_plain_option(choice.options[step]) for step in graph.steps],
+        "written": dict(choice.written),
+        "changed": {name: list(layouts) for name, layouts in choice.changed.items()},
+        "seconds": choice.seconds,
+        "exact": choice.exact,
+        "filters": _plain_filters(plan.filters, arrays),
+    }
+
+
+def _plain_option(option: StepOption) -> Data:
+    found = option.candidate
+    own = None if found is None else [found.id, str(found.problem), found.estimate_s]
+    return {"reads": list(option.reads), "writes": option.writes, "seconds": option.seconds, "own": own}
+
+
+def _plain_filters(filters: Filters, arrays: Arrays) -> Data:
+    """Those that there is a form for; others are prepared anew."""
+    found = {}
+    for i, prepared in filters.items():
+        try:
+            found[str(i)] = plain_value(prepared.data, arrays)
+        except TypeError:
+            continue
+    return found
+
+
+def _plan_of_plain(data: Data, graph: NetworkGraph, arrays: Arrays) -> PlanRecord:
+    precisions, *others = data["limits"]
+    limits = PlanLimits(tuple(precisions), *others)
+    inputs = {name: tuple(shape) for name, shape in data["shapes"].items()}
+    shapes = graph.shapes_of(inputs)
+    options = [_option_of_plain(option, limits) for option in data["options"]]
+    choice = LayoutChoice(
+        dict(zip(graph.steps, options, strict=True)), data["written"],
+        {name: tuple(layouts) for name, layouts in data["changed"].items()},
+        float(data["seconds"]), bool(data["exact"]),
+    )  # fmt: skip
+    planned = planned_by(graph, shapes, limits, choice)
+    filters = {
+        int(i): PreparedFilter(planned.steps[int(i)].plan._key, value_of_plain(value, arrays))
+        for i, value in data["filters"].items()
+    }
+    return PlanRecord(planned, choice, limits, filters)
+
+
+def _option_of_plain(data: Mapping[str, Any], limits: PlanLimits) -> StepOption:
+    candidate = None
+    if data["own"] is not None:
+        name, text, seconds = data["own"]
+        problem = ConvProblem.parse(text)
+        algorithm = registry.find_algorithm(name, problem)
+        algorithm = within(algorithm, algorithm.computed(problem), limits_of(limits))
+        candidate = Candidate.of(algorithm, problem, float(seconds))
+    return StepOption(tuple(data["reads"]), data["writes"], float(data["seconds"]), candidate)

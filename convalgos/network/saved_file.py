@@ -1,0 +1,87 @@
+"""The file that a network is saved in: plain data in JSON, and arrays behind it, with a hash over all.
+
+A first line has the kind of the file, the hash of all that follows, and the bytes of the JSON; arrays begin
+on cache lines. Reading executes nothing, and copies nothing: arrays are views of what was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convalgos.core import strict_json
+from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.cache_files import write_atomic
+
+KIND = b"convalgos network 1"
+FIRST_LINE = 128  # bytes, spaces before its end among them
+DTYPES = frozenset(
+    f"{kind}{size}" for kind in ("float", "int", "uint", "complex") for size in (8, 16, 32, 64, 128)
+) | {"bool"}
+
+
+def write_network_file(path: Path, data: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
+    """Write plain data and arrays, whole or not at all."""
+    listed, offset = [], 0
+    for array in arrays:
+        listed.append({"dtype": array.dtype.name, "shape": list(array.shape), "offset": offset})
+        offset += whole_lines(array.nbytes)
+    text = json.dumps(data | {"arrays": listed}).encode()
+    pieces = [text.ljust(whole_lines(len(text))), *_padded(arrays)]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    first = KIND + f" {digest.hexdigest()} {len(pieces[0])}".encode()
+    write_atomic(path, [first.ljust(FIRST_LINE - 1) + b"\n", *pieces])
+
+
+def network_file_content(path: Path) -> np.ndarray:
+    """The bytes of a file, on a cache line, whose hash is right.
+
+    Raises:
+        ValueError: it is no such file, or damaged. OSError: as of `open`.
+    """
+    size = path.stat().st_size
+    content = aligned_empty(size, np.uint8)
+    with open(path, "rb") as file:
+        if file.readinto(content.data) != size:
+            raise ValueError(f"{path} changed while it was read")
+    if size < FIRST_LINE or not content[: len(KIND)].tobytes() == KIND:
+        raise ValueError(f"{path} is no network that this version of convalgos saved")
+    digest = hashlib.sha256(content[FIRST_LINE:].data).hexdigest()
+    if digest.encode() not in content[:FIRST_LINE].tobytes():
+        raise ValueError(f"{path} is damaged: its content is not what was saved")
+    content.flags.writeable = False
+    return content
+
+
+def data_and_arrays(content: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What was written. Where the file is of another hand this may raise any error."""
+    length = int(content[:FIRST_LINE].tobytes().split()[-1])
+    data = strict_json.loads(content[FIRST_LINE : FIRST_LINE + length].tobytes().decode())
+    rest = content[FIRST_LINE + length :]
+    return data, [_array(rest, **listed) for listed in data["arrays"]]
+
+
+def _padded(arrays: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:
+    """The bytes of each array, up to whole cache lines."""
+    for array in arrays:
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        yield bytes(whole_lines(array.nbytes) - array.nbytes)
+
+
+def _array(rest: np.ndarray, dtype: str, shape: list[int], offset: int) -> np.ndarray:
+    if dtype not in DTYPES:
+        raise ValueError(f"an array has dtype {dtype!r}")
+    count = 1
+    for n in shape:
+        count *= n
+    nbytes = count * np.dtype(dtype).itemsize
+    if min([offset, *shape]) < 0 or offset + nbytes > len(rest):
+        raise ValueError("an array lies beyond the end")
+    return rest[offset : offset + nbytes].view(dtype).reshape(shape)

@@ -1,0 +1,134 @@
+"""Graphs, choices and filters as plain data beside a list of arrays, and back; nothing is executed.
+
+What may be anything comes as null, a number, a text, a list, or an object of one key that says what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.epilogue import Activation
+from convalgos.core.errors import Unsupported
+from convalgos.cpu.runtime.plan import Packed
+from convalgos.network import graph as graphs
+from convalgos.network.graph import Foreign, NetworkGraph, Step
+
+STEPS: dict[str, type[Step]] = {
+    found.__name__: found
+    for found in vars(graphs).values()
+    if isinstance(found, type) and issubclass(found, Step) and found not in (Step, Foreign)
+}
+
+
+class Arrays:
+    """Arrays by number, each stored once however often it is met."""
+
+    def __init__(self, arrays: list[np.ndarray] | None = None):
+        self.all = arrays or []
+        self._numbers: dict[int, int] = {}
+
+    def put(self, array: np.ndarray) -> int:
+        """The number of an array, which is one that will not change."""
+        number = self._numbers.setdefault(id(array), len(self.all))
+        if number == len(self.all):
+            self.all.append(array)
+        return number
+
+
+def plain_value(value: Any, arrays: Arrays) -> Any:
+    """A value as plain data.
+
+    Raises:
+        TypeError: there is no form for it.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        return {"array": arrays.put(value)}
+    if isinstance(value, Packed):
+        return {"packed": arrays.put(value.array)}
+    if isinstance(value, Activation):
+        return {"activation": list(value)}
+    if isinstance(value, tuple):
+        return [plain_value(item, arrays) for item in value]
+    if isinstance(value, list):
+        return {"list": [plain_value(item, arrays) for item in value]}
+    raise TypeError(f"{type(value).__name__} cannot be stored")
+
+
+def value_of_plain(value: Any, arrays: Arrays) -> Any:
+    """The value of plain data from a file, whose like may raise any error where the file is wrong."""
+    if isinstance(value, list):
+        return tuple(value_of_plain(item, arrays) for item in value)
+    if not isinstance(value, dict):
+        return value
+    ((kind, given),) = value.items()
+    if kind == "array":
+        return arrays.all[given]
+    if kind == "packed":
+        array = arrays.all[given]
+        return Packed(array, array.ctypes.data)
+    if kind == "activation":
+        name, *numbers = given
+        return Activation(str(name), *map(float, numbers))
+    if kind == "list":
+        return [value_of_plain(item, arrays) for item in given]
+    raise ValueError(f"{kind!r} is no kind of value")
+
+
+def plain_graph(graph: NetworkGraph, arrays: Arrays) -> dict[str, Any]:
+    """A graph as plain data.
+
+    Raises:
+        Unsupported: it has a region of a library whose regions cannot be stored.
+    """
+    return {
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "shapes": {name: list(shape) for name, shape in graph.shapes.items()},
+        "dtypes": dict(graph.dtypes),
+        "steps": [_plain_step(step, arrays) for step in graph.steps],
+    }
+
+
+def graph_of_plain(data: dict[str, Any], arrays: Arrays) -> NetworkGraph:
+    """The graph of plain data."""
+    return NetworkGraph(
+        tuple(data["inputs"]), tuple(data["outputs"]),
+        tuple(_step_of_plain(step, arrays) for step in data["steps"]),
+        {name: tuple(shape) for name, shape in data["shapes"].items()}, dict(data["dtypes"]),
+    )  # fmt: skip
+
+
+def _plain_step(step: Step, arrays: Arrays) -> dict[str, Any]:
+    kind = type(step).__name__
+    if isinstance(step, Foreign):
+        region: Any = step.region
+        if getattr(region, "library", "") != "onnxruntime":
+            raise Unsupported(
+                f"step {step.name!r} cannot be stored: {getattr(region, 'library', kind)} runs it"
+            )
+        model = np.frombuffer(region.model().SerializeToString(), np.uint8)
+        return {
+            "kind": kind, "name": step.name, "model": arrays.put(model), "inputs": list(step.inputs),
+            "outputs": list(step.outputs), "reads": list(region.inputs), "writes": list(region.outputs),
+        }  # fmt: skip
+    if STEPS.get(kind) is not type(step):
+        raise Unsupported(f"step {step.name!r} cannot be stored: there is no form for {kind}")
+    own = {field.name: plain_value(getattr(step, field.name), arrays) for field in fields(step)}
+    return {"kind": kind} | own
+
+
+def _step_of_plain(data: dict[str, Any], arrays: Arrays) -> Step:
+    own = dict(data)
+    kind = own.pop("kind")
+    if kind == "Foreign":
+        from convalgos.network.onnx_region import stored_region
+
+        region = stored_region(arrays.all[own["model"]].tobytes(), tuple(own["reads"]), tuple(own["writes"]))
+        first, *others = own["outputs"]
+        return Foreign(own["name"], tuple(own["inputs"]), first, region, tuple(others))
+    return STEPS[kind](**{name: value_of_plain(value, arrays) for name, value in own.items()})
