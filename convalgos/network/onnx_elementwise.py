@@ -13,7 +13,7 @@ import numpy as np
 from convalgos.core.epilogue import Activation
 from convalgos.network.graph import Elementwise, Step
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
-from convalgos.network.scales import scaling
+from convalgos.network.scales import scaled_channels
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
@@ -151,7 +151,7 @@ def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray,
     if any(v.size not in (1, shape[1]) for v in (scale, shift)):
         return None
     scales, shifts = (np.broadcast_to(v.reshape(-1), shape[1]) for v in (scale, shift))
-    return [scaling(node.name, x, y, scales, shifts, len(shape) - 2)]
+    return [scaled_channels(node.name, x, y, scales, shifts, len(shape) - 2)]
 
 
 ELEMENTWISE: dict[str, Maker] = {

@@ -9,7 +9,9 @@ import numpy as np
 from convalgos.network.graph import Convolution, NetworkGraph, Step, TransposedConvolution
 
 
-def scaling(name: str, x: str, y: str, scale: np.ndarray, shift: np.ndarray, ndim: int) -> Convolution:
+def scaled_channels(
+    name: str, x: str, y: str, scale: np.ndarray, shift: np.ndarray, ndim: int
+) -> Convolution:
     """y = x * scale + shift of each channel: a depthwise convolution of one tap.
 
     Args:
@@ -22,7 +24,7 @@ def scaling(name: str, x: str, y: str, scale: np.ndarray, shift: np.ndarray, ndi
 
 
 def with_scales(graph: NetworkGraph) -> NetworkGraph:
-    """Convolutions whose output only a `scaling` reads take its factors into their filters."""
+    """Convolutions whose output only `scaled_channels` reads take its factors into their filters."""
     readers = graph.readers()
     steps: dict[str, Step] = {}
     for step in graph.steps:
@@ -52,7 +54,7 @@ def _scales(step: Convolution) -> bool:
 
 
 def _scaled(step: Convolution | TransposedConvolution, by: Convolution) -> Step:
-    """A convolution and the scaling behind it in one, computed in float64."""
+    """A convolution and the factors behind it in one, computed in float64."""
     scale = by.w.reshape(-1).astype(np.float64)  # (K,)
     shift = 0.0 if by.bias is None else by.bias.astype(np.float64)
     bias = shift + (0.0 if step.bias is None else step.bias.astype(np.float64)) * scale
