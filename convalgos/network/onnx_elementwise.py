@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.epilogue import Activation
+from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.graph import Elementwise, Step
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
-from convalgos.network.scales import scaled_channels
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
@@ -148,10 +148,11 @@ def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray,
     shape = model.shape(x)
     if shape is None or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int):
         return None
-    if any(v.size not in (1, shape[1]) for v in (scale, shift)):
+    try:
+        by, plus = (np.broadcast_to(np.float32(v).reshape(-1), shape[1]) for v in (scale, shift))
+    except ValueError:  # a constant that makes more channels of one
         return None
-    scales, shifts = (np.broadcast_to(v.reshape(-1), shape[1]) for v in (scale, shift))
-    return [scaled_channels(node.name, x, y, scales, shifts, len(shape) - 2)]
+    return [channel_scaling(node.name, x, y, by, plus, len(shape) - 2)]
 
 
 ELEMENTWISE: dict[str, Maker] = {

@@ -9,10 +9,10 @@ from convalgos.network.graph import Concatenation, Elementwise, Foreign, Network
 from convalgos.network.network import Network
 from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_patterns import with_activations_named
-from convalgos.network.onnx_region import foreign_step, joined_region
+from convalgos.network.onnx_region import foreign_step, join_regions
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
-from convalgos.network.regions import in_regions
+from convalgos.network.regions import with_regions
 
 LIGHT = (Elementwise, View, Concatenation)
 
@@ -49,7 +49,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
-    graph = in_regions(fused(graph), joined_region)
+    graph = with_regions(fused(graph), join_regions)
     for step in graph.steps:
         if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
             assert step.region is not None

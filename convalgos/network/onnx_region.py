@@ -177,14 +177,20 @@ class BoundRegion:
 def foreign_step(model: OnnxModel, node: OnnxNode) -> Foreign:
     """A node that ONNX Runtime is to run, as a step."""
     region = OnnxRegion(model, [node], _read(node, model), [name for name in node.outputs if name])
-    return Foreign(node.name, region.inputs, region.outputs[0], region, region.outputs[1:])
+    return _step(node.name, region)
 
 
-def joined_region(steps: Sequence[Foreign], inputs: Sequence[str], outputs: Sequence[str]) -> OnnxRegion:
-    """The regions of several steps as one."""
-    regions = [step.region for step in steps if isinstance(step.region, OnnxRegion)]
-    nodes = [node for region in regions for node in region.nodes]
-    return OnnxRegion(regions[0]._model, nodes, inputs, outputs)
+def join_regions(steps: Sequence[Foreign], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Foreign:
+    """Foreign steps of a model as one."""
+    regions = [step.region for step in steps]
+    nodes = [node for region in regions if isinstance(region, OnnxRegion) for node in region.nodes]
+    first = regions[0]
+    assert isinstance(first, OnnxRegion)
+    return _step(steps[0].name, OnnxRegion(first._model, nodes, inputs, outputs))
+
+
+def _step(name: str, region: OnnxRegion) -> Foreign:
+    return Foreign(name, region.inputs, region.outputs[0], region, region.outputs[1:])
 
 
 def stored_region(data: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OnnxRegion:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -12,14 +14,13 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
-from convalgos.network.scales import with_scales
 
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return needed(graph)
+    return needed(with_scales_ahead(graph))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
@@ -35,6 +36,45 @@ def views_last(graph: NetworkGraph) -> NetworkGraph:
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
+
+
+def with_scales(graph: NetworkGraph) -> NetworkGraph:
+    """Scales and shifts of the channels of a convolution become part of its filter and bias."""
+    makers = _only_read_by_the_next(graph)
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
+        if (
+            isinstance(of, SUMMED) and _is_scale(step) and isinstance(step, Convolution)
+            and not of.activation and len(of.inputs) == 1
+        ):  # fmt: skip
+            del steps[of.output]
+            steps[step.output] = _scaled(of, step)
+        else:
+            steps[step.output] = step
+    return replace(graph, steps=tuple(steps.values()))
+
+
+def _is_scale(step: Step) -> bool:
+    """Whether a step is y = scale * x + shift, with numbers of each channel."""
+    if not isinstance(step, Convolution) or len(step.inputs) > 1:
+        return False
+    alone = step.groups == len(step.w) and step.w.size == len(step.w)
+    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
+
+
+def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
+    """A convolution whose outputs are then scaled and shifted, as one."""
+    scale = by.w.reshape(-1)  # (K,)
+    ones = (1,) * (of.w.ndim - 2)
+    if isinstance(of, Convolution):
+        w = of.w * scale.reshape(-1, 1, *ones)
+    else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
+        of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
+        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
+    bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
+    shift = 0 if by.bias is None else by.bias
+    return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
 
 
 def with_activations(graph: NetworkGraph) -> NetworkGraph:
@@ -93,6 +133,48 @@ def without_views(graph: NetworkGraph) -> NetworkGraph:
                 views[step.output] = made  # type: ignore[assignment]
         steps.append(made)
     return needed(replace(graph, steps=tuple(steps)))
+
+
+def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
+    """Scales and shifts that only convolutions without padding read become part of these.
+
+    Around a padded map lie zeros, which would have to be shifted as well.
+    """
+    readers = graph.readers()
+    scales = {
+        step.output: step
+        for step in graph.steps
+        if _is_scale(step) and step.output not in graph.outputs and readers[step.output]
+        and all(_takes_scale(reader, step.output) for reader in readers[step.output])
+    }  # fmt: skip
+    steps = [
+        _behind_scale(step, scales[step.inputs[0]]) if step.inputs and step.inputs[0] in scales else step
+        for step in graph.steps
+    ]
+    return replace(graph, steps=tuple(steps))
+
+
+def _takes_scale(step: Step, x: str) -> bool:
+    if not isinstance(step, Convolution) or x in step.inputs[1:]:
+        return False
+    return not isinstance(step.padding, str) and not any(map(any, step.padding))
+
+
+def _behind_scale(step: Step, scaling: Step) -> Step:
+    """A convolution of a scaled map as one of the map itself."""
+    assert isinstance(step, Convolution) and isinstance(scaling, Convolution)
+    k, c = len(step.w) // step.groups, step.w.shape[1]
+    scale = scaling.w.astype(np.float64).reshape(step.groups, 1, -1)  # (groups, 1, C/groups)
+    taps = step.w.astype(np.float64).reshape(step.groups, k, c, -1)  # (groups, K/groups, C/groups, taps)
+    bias = np.zeros(len(step.w)) if step.bias is None else step.bias.astype(np.float64)
+    if scaling.bias is not None:
+        shift = scaling.bias.astype(np.float64).reshape(step.groups, 1, -1, 1)
+        bias = bias + (taps * shift).sum((2, 3)).reshape(-1)
+    w = (taps * scale[..., None]).reshape(step.w.shape)
+    return replace(
+        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=w.astype(np.float32),
+        bias=bias.astype(np.float32),
+    )  # fmt: skip
 
 
 def needed(graph: NetworkGraph) -> NetworkGraph:

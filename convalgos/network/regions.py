@@ -1,95 +1,95 @@
-"""Foreign steps of a graph that are neighbours, merged into as few regions as can run one after the other."""
+"""Foreign steps that are neighbours made one region, as large as can be without a cycle.
+
+Steps are numbered by how often a path from them to an output of the network changes from another library to
+this one. Between foreign steps of one number lies none of ours, so that neighbours among them are one step:
+what is computed of shapes lies where it is read, as late as can be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Step
+from convalgos.network.graph import Foreign, NetworkGraph, Step
 
-BuildRegion = Callable[[Sequence[Foreign], Sequence[str], Sequence[str]], ForeignRegion]
-# (foreign steps in order, values that they read from outside, values that others read of them)
+Join = Callable[[Sequence[Foreign], tuple[str, ...], tuple[str, ...]], Step]
 
 
-def in_regions(graph: NetworkGraph, build: BuildRegion) -> NetworkGraph:
-    """The graph with its foreign steps in regions, which `build` makes.
+def with_regions(graph: NetworkGraph, join: Join) -> NetworkGraph:
+    """The graph in which neighbouring foreign steps are one.
 
-    Two regions become one where one reads what the other writes, and no step between them would then have
-    to run both before and after the whole.
+    Args:
+        join: (steps in order, inputs, outputs) -> the step in their place.
     """
-    merged = _merged(graph)
-    groups = {group: [s for s in graph.steps if merged.get(s) == group] for group in set(merged.values())}
-    steps: list[Step] = []
-    for step in graph.steps:
-        group = merged.get(step)
-        if group is None:
-            steps.append(step)
-        elif groups[group][-1] is step:
-            steps.append(_region(graph, [s for s in groups[group] if isinstance(s, Foreign)], build))
-    return replace(graph, steps=tuple(_ordered(steps)))
+    changes = _changes(graph)
+    makers = {name: step for step in graph.steps for name in step.outputs}
+    region: dict[Step, int] = {}
+    for number, step in enumerate(graph.steps):
+        if isinstance(step, Foreign):
+            region[step] = number
+            for name in step.inputs:
+                other = makers.get(name)
+                if isinstance(other, Foreign) and changes[other] == changes[step]:
+                    old, new = region[other], region[step]
+                    region |= {s: new for s, r in region.items() if r == old}
+    members: dict[int, list[Foreign]] = defaultdict(list)
+    for step, number in region.items():
+        assert isinstance(step, Foreign)
+        members[number].append(step)
+    steps = [s for s in graph.steps if s not in region]
+    readers = graph.readers()
+    for own in members.values():
+        inside = {name for step in own for name in step.outputs}
+        inputs = dict.fromkeys(name for step in own for name in step.inputs if name not in inside)
+        outputs = [
+            name
+            for step in own
+            for name in step.outputs
+            if name in graph.outputs or any(reader not in own for reader in readers[name])
+        ]
+        steps.append(join(own, tuple(inputs), tuple(outputs)))
+    return replace(graph, steps=ordered(graph.inputs, steps))
 
 
-def _merged(graph: NetworkGraph) -> dict[Step, int]:
-    """The number of the region of each foreign step."""
-    made_by = {name: step for step in graph.steps for name in step.outputs}
-    number = {step: i for i, step in enumerate(graph.steps)}  # of the group of each step, alone at first
-    members = {i: [step] for step, i in number.items()}
+def ordered(inputs: Sequence[str], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Steps in an order in which each reads what was written before it, else as they were.
 
-    def before(group: int) -> set[int]:
-        """The groups whose values a group reads."""
-        names = (name for step in members[group] for name in step.inputs)
-        return {number[made_by[name]] for name in names if name in made_by} - {group}
-
-    def behind(group: int, others: Iterable[int]) -> bool:
-        """Whether one of the others reads, by steps between, what a group writes."""
-        seen, waiting = set(), list(others)
-        while waiting:
-            other = waiting.pop()
-            if other == group:
-                return True
-            if other not in seen:
-                seen.add(other)
-                waiting += before(other)
-        return False
-
-    for step in graph.steps:
-        if not isinstance(step, Foreign):
-            continue
-        for name in step.inputs:
-            first = made_by.get(name)
-            if not isinstance(first, Foreign) or number[first] == number[step]:
-                continue
-            a, b = number[first], number[step]
-            if not behind(a, before(b) - {a}):
-                members[a] += members.pop(b)
-                number |= dict.fromkeys(members[a], a)
-    return {step: i for step, i in number.items() if isinstance(step, Foreign)}
-
-
-def _region(graph: NetworkGraph, steps: Sequence[Foreign], build: BuildRegion) -> Foreign:
-    """One step for several."""
-    written = dict.fromkeys(name for step in steps for name in step.outputs)
-    inside = set(steps)
-    read_outside = {name for step in graph.steps if step not in inside for name in step.inputs}
-    outputs = [name for name in written if name in read_outside or name in graph.outputs]
-    inputs = list(dict.fromkeys(n for step in steps for n in step.inputs if n not in written))
-    outputs = outputs or list(written)[:1]
-    return Foreign(
-        steps[0].name, tuple(inputs), outputs[0], build(steps, inputs, outputs), tuple(outputs[1:])
-    )
-
-
-def _ordered(steps: Sequence[Step]) -> list[Step]:
-    """Steps, each behind those whose outputs it reads, and else in the order given."""
-    made_by = {name: step for step in steps for name in step.outputs}
+    Raises:
+        ValueError: there is none; names what is missing.
+    """
+    known = set(inputs)
+    makers = {name: step for step in steps for name in step.outputs}
     found: dict[Step, None] = {}
-    for step in steps:
-        waiting = [step]
-        while waiting:
-            last = waiting[-1]
-            first = [made_by[n] for n in last.inputs if n in made_by and made_by[n] not in found]
-            if first:
-                waiting += first
-            else:
-                found.setdefault(waiting.pop())
-    return list(found)
+    begun: set[Step] = set()
+    stack = list(reversed(steps))
+    while stack:
+        step = stack[-1]
+        lacking = [name for name in step.inputs if name not in known]
+        if step in found or not lacking:
+            found[step] = None
+            known |= {*step.outputs}
+            stack.pop()
+            continue
+        before = [makers[name] for name in lacking if name in makers]
+        if len(before) < len(lacking) or step in begun:
+            raise ValueError(f"step {step.name!r} reads {lacking[0]!r}, which nothing writes before it")
+        begun.add(step)
+        stack += before
+    return tuple(found)
+
+
+def _changes(graph: NetworkGraph) -> dict[Step, int]:
+    readers = graph.readers()
+    found: dict[Step, int] = {}
+    for step in reversed(graph.steps):
+        foreign = isinstance(step, Foreign)
+        found[step] = max(
+            (
+                found[reader] + (not foreign and isinstance(reader, Foreign))
+                for name in step.outputs
+                for reader in readers[name]
+            ),
+            default=0,
+        )
+    return found
