@@ -1,30 +1,50 @@
-"""A planned network, run: each step by its plan, on arrays that lie as planning says."""
+"""A planned network, run: kernels one after the other on arrays that stay where they are, in one arena.
+
+Steps whose arrays never move are bound to them once, and between two steps that Python has to run the kernels
+of all others are launched by one call, from a table. What moves are the inputs, which are read where they
+lie, and the outputs, which are new arrays each time: steps that touch these are called with them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
+from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.cpu.runtime import jit
+from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters
-from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
-from convalgos.network.planned import Planned, PlannedStep
+from convalgos.network.graph import Concatenation, Convolution, Foreign, NetworkGraph, TransposedConvolution
+from convalgos.network.planned import Planned
+
+Arrays = dict[str, np.ndarray]
+Part = Callable[[Arrays], None]  # of a run, on the arrays that move
 
 
 class Executor:
-    """Runs a plan on inputs. Any number of threads may call it at a time."""
+    """Runs a plan on inputs. Any number of threads may call it at a time, each in an arena of its own.
+
+    Args:
+        filters: of the convolutions of the plan, prepared, by the number of their step.
+    """
 
     def __init__(self, graph: NetworkGraph, planned: Planned, filters: Filters):
-        self.graph = graph
-        self.planned = planned
-        self._filters = filters
+        self.graph, self.planned, self.filters = graph, planned, filters
+        self.moving = {*graph.inputs, *graph.outputs}
+        for planned_step in planned.steps:
+            if planned_step.plan is None and self.moving & {*planned_step.step.inputs}:
+                self.moving.add(planned_step.step.output)  # a view of what moves
+        self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}
+        self._free: list[Context] = []  # list.pop and append are atomic
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the network, new arrays.
@@ -32,45 +52,171 @@ class Executor:
         Args:
             inputs: in the order of the graph's, C-contiguous, of the shapes that were planned for.
         """
-        values = dict(zip(self.graph.inputs, inputs, strict=True))
-        for i, planned_step in enumerate(self.planned.steps):
-            self._run_step(i, planned_step, values)
-        given = {id(x) for x in inputs}
-        found = [np.ascontiguousarray(values[name]) for name in self.graph.outputs]
-        return [y.copy() if id(y) in given or not y.flags.owndata else y for y in found]
+        context = None
+        with suppress(IndexError):  # where all are in use, or none was made yet
+            context = self._free.pop()
+        context = context or Context(self)
+        arrays = dict(zip(self.graph.inputs, inputs, strict=True))
+        for name in self.graph.outputs:
+            if name in self._written:
+                arrays[name] = self.new_array(name)
+        try:
+            for part in context.parts:
+                part(arrays)
+        finally:
+            self._free.append(context)
+        found: list[np.ndarray] = []
+        for name in self.graph.outputs:
+            y = arrays[name]
+            found.append(y if name in self._written and all(y is not other for other in found) else y.copy())
+        return found
 
-    def _run_step(self, i: int, planned_step: PlannedStep, values: dict[str, np.ndarray]) -> None:
-        step, plan = planned_step.step, planned_step.plan
-        x = [values[name] for name in step.inputs]
-        if plan is None:
-            values[step.output] = x[0].reshape(self._array_shape(step.output))
-            return
-        y = [self._new(name) for name in step.outputs]
-        if isinstance(step, Convolution | TransposedConvolution):
-            residual = x[1] if len(x) > 1 else None
-            plan(
-                x[0],
-                self._filters[i],
-                bias=step.bias,
-                activation=step.activation,
-                residual=residual,
-                out=y[0],
-            )
-        elif isinstance(step, Foreign):
-            plan.run(x, y)
-        elif isinstance(plan, PoolPlan):
-            plan.run(x[0], y[0])
-        elif isinstance(plan, Reorder):
-            plan(x[0], y[0])
-        else:
-            plan.run(x, y[0])
-        values |= dict(zip(step.outputs, y, strict=True))
-
-    def _new(self, name: str) -> Any:
+    def new_array(self, name: str) -> np.ndarray:
         """An uninitialised array for a value."""
-        shape = self._array_shape(name)
+        shape = self.array_shape(name)
         dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
         return aligned_empty(math.prod(shape), dtype).reshape(shape)
 
-    def _array_shape(self, name: str) -> Shape:
+    def array_shape(self, name: str) -> Shape:
+        """The shape of the array of a value, in its layout."""
         return array_shape(self.planned.layouts.get(name, "channels_first"), self.planned.shapes[name])
+
+
+class Context:
+    """The arena of one run at a time, and the steps bound to it."""
+
+    def __init__(self, executor: Executor):
+        planned, self._executor = executor.planned, executor
+        self._arena = aligned_empty(planned.arena_bytes, np.uint8)
+        self._scratch = aligned_empty(planned.scratch_bytes, np.uint8)
+        self._arrays = arrays_of(planned, executor.graph, self._arena)
+        self.parts: list[Part] = []
+        launches: list[Launch] = []
+        self._runs: list[BoundRun] = []  # which keep alive what the tables point to
+        for number, planned_step in enumerate(planned.steps):
+            names = (*planned_step.step.inputs, *planned_step.step.outputs)
+            if executor.moving & {*names}:
+                self._add_table(launches)
+                self.parts.append(self._moving(number))
+                continue
+            run = self._bound(number)
+            self._runs.append(run)
+            if run.launches is None:
+                self._add_table(launches)
+                self.parts.append(_ignoring(run.run))
+            else:
+                launches += run.launches
+        self._add_table(launches)
+
+    def _add_table(self, launches: list[Launch]) -> None:
+        """Make a part of these launches, which are then none."""
+        if launches:
+            table = jit.launch_table(launches)
+            address, count = table.ctypes.data, len(table)
+
+            def run(arrays: Arrays, kept: np.ndarray = table) -> None:
+                jit.launch_all(address, count)
+
+            self.parts.append(run)
+            launches.clear()
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = self._executor.new_array(name)
+        return self._arrays[name]
+
+    def _bound(self, number: int) -> BoundRun:
+        """A step on arrays that do not move."""
+        bound: BoundRun
+        planned_step = self._executor.planned.steps[number]
+        step, plan = planned_step.step, planned_step.plan
+        x, y = [self._array(n) for n in step.inputs], [self._array(n) for n in step.outputs]
+        if plan is None:
+            if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
+                return BoundRun(_nothing, ())
+            return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
+        if isinstance(step, Concatenation) and planned_step.writes != "channels_last":
+            return self._concatenated(x, y[0])
+        try:
+            if isinstance(step, Convolution | TransposedConvolution):
+                w = self._executor.filters[number]
+                residual = x[1] if len(x) > 1 else None
+                bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, self._scratch)
+            elif not hasattr(plan, "bind"):
+                bound = BoundRun(lambda: self._call(number, x, y))
+            elif isinstance(step, Foreign):
+                bound = plan.bind(x, y)
+            else:
+                bound = plan.bind(*x, *y)
+        except Unsupported:  # a slice of an array, which the kernels do not take
+            return BoundRun(lambda: self._call(number, x, y))
+        return bound
+
+    def _concatenated(self, x: list[np.ndarray], y: np.ndarray) -> BoundRun:
+        """Inputs side by side along the second dimension; most were written to their places in y before."""
+        copies, first = [], 0
+        for part in x:
+            target = y[:, first : first + part.shape[1]]
+            first += part.shape[1]
+            if target.ctypes.data != part.ctypes.data:
+                copies.append((target, part))
+        if not copies:
+            return BoundRun(_nothing, ())
+
+        def run() -> None:
+            for target, part in copies:
+                np.copyto(target, part)
+
+        return BoundRun(run)
+
+    def _moving(self, number: int) -> Part:
+        """A step on arrays of which some are other ones in each run."""
+        planned_step = self._executor.planned.steps[number]
+        step, shape = planned_step.step, self._executor.array_shape(planned_step.step.output)
+        known = {
+            name: self._array(name)
+            for name in (*step.inputs, *step.outputs)
+            if name not in self._executor.moving
+        }
+
+        def run(arrays: Arrays) -> None:
+            x = [arrays[name] if name in arrays else known[name] for name in step.inputs]
+            if planned_step.plan is None:
+                view = x[0].reshape(shape)
+                if step.output in arrays:
+                    arrays[step.output][...] = view
+                else:
+                    arrays[step.output] = view
+                return
+            y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
+            self._call(number, x, y)
+
+        return run
+
+    def _call(self, number: int, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+        """Run a step on any arrays."""
+        planned_step = self._executor.planned.steps[number]
+        step, plan = planned_step.step, planned_step.plan
+        if isinstance(step, Convolution | TransposedConvolution):
+            w = self._executor.filters[number]
+            residual = x[1] if len(x) > 1 else None
+            plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
+        elif isinstance(plan, PoolPlan):
+            plan.run(x[0], y[0])
+        elif isinstance(plan, Reorder):
+            plan.bind(x[0], y[0]).run()
+        elif isinstance(step, Foreign):
+            plan.run(x, y)
+        else:
+            plan.run(x, y[0])
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignoring(run: Callable[[], None]) -> Part:
+    def part(arrays: Arrays) -> None:
+        run()
+
+    return part

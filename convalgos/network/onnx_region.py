@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
+from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign
@@ -54,9 +56,17 @@ class OnnxRegion:
         """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
         self.bind(inputs, outputs).run()
 
-    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> BoundRegion:
-        """A run on arrays that stay where they are."""
-        return BoundRegion(self.session(), self, inputs, outputs)
+    def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> BoundRun:
+        """A run on arrays that stay where they are, which the session reads and writes there."""
+        session, arrays = self.session(), (*inputs, *outputs)
+        if not all(array.size for array in arrays):  # arrays of no elements cannot be bound
+            return BoundRun(partial(self._copy, inputs, outputs))
+        binding = session.io_binding()
+        for name, x in zip(self.inputs, inputs, strict=True):
+            binding.bind_input(name, "cpu", 0, x.dtype, x.shape, x.ctypes.data)
+        for name, y in zip(self.outputs, outputs, strict=True):
+            binding.bind_output(name, "cpu", 0, y.dtype, y.shape, y.ctypes.data)
+        return BoundRun(partial(session.run_with_iobinding, binding), None, arrays)
 
     def session(self) -> Any:
         """The session of as many threads as this library has now."""
@@ -73,6 +83,11 @@ class OnnxRegion:
         return self._proto
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _copy(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        found = self.session().run(list(self.outputs), dict(zip(self.inputs, inputs, strict=True)))
+        for y, value in zip(outputs, found, strict=True):
+            y[...] = value
 
     def _new_session(self, threads: int) -> Any:
         if reason := missing("onnxruntime"):
@@ -144,34 +159,6 @@ class OnnxRegion:
         except Exception as error:  # its own types, which have no base but this
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         return [y.shape for y in found]
-
-
-class BoundRegion:
-    """A session with arrays that it reads and writes where they lie."""
-
-    def __init__(
-        self, session: Any, region: OnnxRegion, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
-    ):
-        self.arrays = (*inputs, *outputs)  # kept alive
-        self._session = session
-        self._feeds = dict(zip(region.inputs, inputs, strict=True))
-        self._targets = dict(zip(region.outputs, outputs, strict=True))
-        self._binding = None
-        if all(array.size for array in self.arrays):
-            self._binding = session.io_binding()
-            for name, x in self._feeds.items():
-                self._binding.bind_input(name, "cpu", 0, x.dtype, x.shape, x.ctypes.data)
-            for name, y in self._targets.items():
-                self._binding.bind_output(name, "cpu", 0, y.dtype, y.shape, y.ctypes.data)
-
-    def run(self) -> None:
-        """Write the outputs."""
-        if self._binding is not None:
-            self._session.run_with_iobinding(self._binding)
-            return
-        found = self._session.run(list(self._targets), self._feeds)  # arrays of no elements cannot be bound
-        for y, value in zip(self._targets.values(), found, strict=True):
-            y[...] = value
 
 
 def foreign_step(model: OnnxModel, node: OnnxNode) -> Foreign:

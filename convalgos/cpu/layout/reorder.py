@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.layouts import BLOCKS, PLAIN, array_shape, channels_together
 from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
@@ -131,3 +132,10 @@ class Reorder:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""
         self._arguments.x, self._arguments.y = x.ctypes.data, y.ctypes.data
         jit.launch(self._kernel, self._address, self._tasks)
+
+    def bind(self, x: np.ndarray, y: np.ndarray) -> BoundRun:
+        """A run on these very arrays, which may go on beside others."""
+        record = self._record.copy()
+        record["x"], record["y"] = x.ctypes.data, y.ctypes.data
+        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), record, x, y)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
@@ -64,6 +65,12 @@ class PoolPlan:
         wide = np.empty(y.shape, np.float32)
         self._runs.launch(x=widened(x), y=wide)
         half.convert(wide, y)
+
+    def bind(self, x: np.ndarray, y: np.ndarray) -> BoundRun:
+        """A run on these very arrays, to be repeated while their values change."""
+        if self._elements.widens or not y.size:
+            return BoundRun(lambda: self.run(x, y))
+        return self._runs.bind(x=x, y=y)
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

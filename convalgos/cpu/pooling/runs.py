@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
@@ -65,6 +66,14 @@ class KernelRuns:
             setattr(arguments, name, value if isinstance(value, int) else self._address(value))
         jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
         self._free.append(workspace)
+
+    def bind(self, **values: np.ndarray) -> BoundRun:
+        """A run whose arrays, in the fields of these names, stay where they are."""
+        workspace = record, arguments, _ = self._new_workspace()
+        for name, array in values.items():
+            setattr(arguments, name, self._address(array))
+        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), workspace, values, self)
 
     def _new_workspace(self) -> tuple[np.ndarray, Any, np.ndarray]:
         """(record, its fields by name, scratch)."""

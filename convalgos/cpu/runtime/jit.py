@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.bound_run import Launch
+from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded
 from convalgos.core.setting import thread_count
@@ -39,9 +39,9 @@ from convalgos.cpu.vectors import atomics
 from convalgos.cpu.vectors.simd import call, carray, external, pointer
 
 __all__ = [
-    "Kernel", "borrow", "compile_kernel", "data_address", "from_python", "helper", "launch", "launch_address",
-    "launch_all", "launch_table", "of_borrowed", "of_threads", "pool_of_launch", "say_nothing", "specialise",
-    "table_address", "thread_count", "thread_layer",
+    "Kernel", "borrow", "bound_run", "compile_kernel", "data_address", "from_python", "helper", "launch",
+    "launch_address", "launch_all", "launch_table", "of_borrowed", "of_threads", "pool_of_launch",
+    "say_nothing", "specialise", "table_address", "thread_count", "thread_layer",
 ]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
@@ -166,6 +166,13 @@ def launch_all(table: int, count: int) -> None:
     """
     pool, threads = pool_of_launch(True)
     _invoker()(table_address(), pool, table, count, threads, launch_address())
+
+
+def bound_run(launches: tuple[Launch, ...], *kept: Any) -> BoundRun:
+    """A run that is these launches; `kept` holds their records and all that these point to."""
+    table = launch_table(launches)
+    run = functools.partial(launch_all, table.ctypes.data, len(launches))
+    return BoundRun(run, launches, (table, *kept))
 
 
 def pool_of_launch(parallel: bool) -> tuple[int, int]:
