@@ -22,9 +22,9 @@ from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.runtime import jit
 from convalgos.network.arena import arrays_of
-from convalgos.network.filters import Filters
+from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Concatenation, Convolution, Foreign, NetworkGraph, TransposedConvolution
-from convalgos.network.planned import Planned
+from convalgos.network.planned import Planned, PlannedStep
 
 Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
@@ -34,7 +34,7 @@ class Executor:
     """Runs a plan on inputs. Any number of threads may call it at a time, each in an arena of its own.
 
     Args:
-        filters: of the convolutions of the plan, prepared, by the number of their step.
+        filters: of the convolutions of the plan, prepared.
     """
 
     def __init__(self, graph: NetworkGraph, planned: Planned, filters: Filters):
@@ -93,13 +93,13 @@ class Context:
         self.parts: list[Part] = []
         launches: list[Launch] = []
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
-        for number, planned_step in enumerate(planned.steps):
+        for planned_step in planned.steps:
             names = (*planned_step.step.inputs, *planned_step.step.outputs)
             if executor.moving & {*names}:
                 self._add_table(launches)
-                self.parts.append(self._moving(number))
+                self.parts.append(self._moving(planned_step))
                 continue
-            run = self._bound(number)
+            run = self._bound(planned_step)
             self._runs.append(run)
             if run.launches is None:
                 self._add_table(launches)
@@ -125,10 +125,9 @@ class Context:
             self._arrays[name] = self._executor.new_array(name)
         return self._arrays[name]
 
-    def _bound(self, number: int) -> BoundRun:
+    def _bound(self, planned_step: PlannedStep) -> BoundRun:
         """A step on arrays that do not move."""
         bound: BoundRun
-        planned_step = self._executor.planned.steps[number]
         step, plan = planned_step.step, planned_step.plan
         x, y = [self._array(n) for n in step.inputs], [self._array(n) for n in step.outputs]
         if plan is None:
@@ -139,17 +138,17 @@ class Context:
             return self._concatenated(x, y[0])
         try:
             if isinstance(step, Convolution | TransposedConvolution):
-                w = self._executor.filters[number]
+                w = self._executor.filters[filter_of(planned_step)]
                 residual = x[1] if len(x) > 1 else None
                 bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, self._scratch)
             elif not hasattr(plan, "bind"):
-                bound = BoundRun(lambda: self._call(number, x, y))
+                bound = BoundRun(lambda: self._call(planned_step, x, y))
             elif isinstance(step, Foreign):
                 bound = plan.bind(x, y)
             else:
                 bound = plan.bind(*x, *y)
         except Unsupported:  # a slice of an array, which the kernels do not take
-            return BoundRun(lambda: self._call(number, x, y))
+            return BoundRun(lambda: self._call(planned_step, x, y))
         return bound
 
     def _concatenated(self, x: list[np.ndarray], y: np.ndarray) -> BoundRun:
@@ -169,9 +168,8 @@ class Context:
 
         return BoundRun(run)
 
-    def _moving(self, number: int) -> Part:
+    def _moving(self, planned_step: PlannedStep) -> Part:
         """A step on arrays of which some are other ones in each run."""
-        planned_step = self._executor.planned.steps[number]
         step, shape = planned_step.step, self._executor.array_shape(planned_step.step.output)
         known = {
             name: self._array(name)
@@ -189,16 +187,15 @@ class Context:
                     arrays[step.output] = view
                 return
             y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
-            self._call(number, x, y)
+            self._call(planned_step, x, y)
 
         return run
 
-    def _call(self, number: int, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+    def _call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
         """Run a step on any arrays."""
-        planned_step = self._executor.planned.steps[number]
         step, plan = planned_step.step, planned_step.plan
         if isinstance(step, Convolution | TransposedConvolution):
-            w = self._executor.filters[number]
+            w = self._executor.filters[filter_of(planned_step)]
             residual = x[1] if len(x) > 1 else None
             plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
         elif isinstance(plan, PoolPlan):

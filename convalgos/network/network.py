@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +33,7 @@ class NetworkPlan:
     """A network planned for fixed shapes of its inputs, with all filters prepared.
 
     Args:
-        filters: those that are prepared already, by the number of their step.
+        filters: those of the graph that are prepared already.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class NetworkPlan:
         planned: Planned,
         choice: LayoutChoice,
         limits: PlanLimits,
-        filters: Filters | None = None,
+        filters: Iterable[Filters] = (),
     ):
         self.graph = graph
         self.planned = planned
@@ -146,7 +146,7 @@ class Network:
         graph, plans = stored_network(Path(path))
         net = cls(graph)
         for plan in plans:
-            net.keep(NetworkPlan(graph, *plan))
+            net.keep(NetworkPlan(graph, plan.planned, plan.choice, plan.limits, [plan.filters]))
         return net
 
     def explain(
@@ -197,7 +197,7 @@ class Network:
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
         planned, choice = plan_network(self.graph, shapes, limits, self._choices.get(limits))
-        return NetworkPlan(self.graph, planned, choice, limits)
+        return NetworkPlan(self.graph, planned, choice, limits, [plan.filters for plan in self.plans()])
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

@@ -17,8 +17,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import thread_count
 from convalgos.core.version import __version__
 from convalgos.network.choice import planned_by
-from convalgos.network.filters import Filters
-from convalgos.network.graph import NetworkGraph
+from convalgos.network.filters import Filters, filter_of
+from convalgos.network.graph import Convolution, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
 from convalgos.network.saved_file import data_and_arrays, network_file_content, write_network_file
@@ -91,7 +91,7 @@ def _plain_plan(plan: PlanRecord, graph: NetworkGraph, arrays: Arrays) -> Data:
         "changed": {name: list(layouts) for name, layouts in choice.changed.items()},
         "seconds": choice.seconds,
         "exact": choice.exact,
-        "filters": _plain_filters(plan.filters, arrays),
+        "filters": _plain_filters(plan, arrays),
     }
 
 
@@ -101,14 +101,15 @@ def _plain_option(option: StepOption) -> Data:
     return {"reads": list(option.reads), "writes": option.writes, "seconds": option.seconds, "own": own}
 
 
-def _plain_filters(filters: Filters, arrays: Arrays) -> Data:
-    """Those that there is a form for; others are prepared anew."""
+def _plain_filters(plan: PlanRecord, arrays: Arrays) -> Data:
+    """By the numbers of their steps those that there is a form for; others are prepared anew."""
     found = {}
-    for i, prepared in filters.items():
-        try:
-            found[str(i)] = plain_value(prepared.data, arrays)
-        except TypeError:
-            continue
+    for i, planned_step in enumerate(plan.planned.steps):
+        if isinstance(planned_step.step, Convolution | TransposedConvolution):
+            try:
+                found[str(i)] = plain_value(plan.filters[filter_of(planned_step)].data, arrays)
+            except TypeError:
+                continue
     return found
 
 
@@ -124,9 +125,10 @@ def _plan_of_plain(data: Data, graph: NetworkGraph, arrays: Arrays) -> PlanRecor
         float(data["seconds"]), bool(data["exact"]),
     )  # fmt: skip
     planned = planned_by(graph, shapes, limits, choice)
+    wanted = {number: filter_of(planned.steps[int(number)]) for number in data["filters"]}
     filters = {
-        int(i): PreparedFilter(planned.steps[int(i)].plan._key, value_of_plain(value, arrays))
-        for i, value in data["filters"].items()
+        wanted[number]: PreparedFilter(wanted[number].key, value_of_plain(value, arrays))
+        for number, value in data["filters"].items()
     }
     return PlanRecord(planned, choice, limits, filters)
 
