@@ -8,6 +8,7 @@ each of them reads all filters; or they share the filters, and each of them read
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -30,12 +31,13 @@ from convalgos.cpu.vectors import simd
 BLOCKED_TILES = {64: {1: 14, 2: 14, 3: 9, 4: 6}, 32: {1: 12, 2: 6, 3: 4}, 16: {1: 6, 2: 4}}
 MOST_RUNS = 4  # rows of a map in a tile, each of which takes a register of addresses
 MOST_STRIDE = 4  # of tiles along a row
-PASS = 192  # taps of a pass over a panel of filters, which stays in the first cache with the inputs of a tile
+PASS = 0.5  # of the first cache, for the filters of a pass over a panel: they stay there for all tiles
 ROOM = 0.4  # of L2, for the inputs of a block
-# Cycles of a thread, which begins two products of vectors in each; Xeon (Granite Rapids).
-TAP, TILE = 0.8, 40.0  # for a tap beside its products or loads, and for a tile beside its taps
-BYTE = 0.02  # for a byte of inputs or filters to come from beyond L2
-COPIED = 0.1  # for a byte that is copied
+# Cycles of a thread, two products of vectors in each; Xeon (Granite Rapids), layers of convbench.
+SUMS, LOADS, TAP = 0.84, 1.1, 0.65  # times the products of a tap of a tile, or its loads, and beside them,
+TILE, OUTPUT = 22.0, 0.8  # for a tile to begin and end, and for each of its vectors of y,
+INPUT, COPIED = 0.02, 0.115  # for a byte of inputs, and where it is copied,
+FILTER, STORED = 0.042, 0.05  # a byte of filters to come from beyond L2, and of y to leave it
 
 
 class RowTile(NamedTuple):
@@ -84,7 +86,9 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
     @property
     def chunk(self) -> int:
         """Entries of a pass over a panel: equal passes."""
-        return -(-self.entries // -(-self.entries // max(1, PASS // self.inner)))
+        entry = self.inner * self.panel * self.problem.itemsize  # bytes
+        most = max(1, int(PASS * cache_sizes()[0]) // entry)
+        return -(-self.entries // -(-self.entries // most))
 
     def entry_offsets(self) -> np.ndarray:
         """(entries + 1,) input offsets: channels outermost, then the kernel; the last is only asked for."""
@@ -145,7 +149,9 @@ def row_view(problem: ConvProblem) -> ConvProblem:
 
 def tile_cycles(rows: int, vectors: int, taps: int) -> float:
     """Of a tile."""
-    return taps * (max(rows * vectors, rows + vectors) / 2 + TAP) + TILE + rows * vectors
+    products = rows * vectors
+    tap = SUMS * max(products, LOADS * (rows + vectors)) / 2 + TAP
+    return taps * tap + TILE + OUTPUT * products
 
 
 def lies_in_blocks(problem: ConvProblem) -> bool:
@@ -160,6 +166,11 @@ def lies_in_blocks(problem: ConvProblem) -> bool:
 @cached_by_threads(256)
 def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
     """The cycles of the busiest thread, and the cut that takes the fewest."""
+    return min(candidates(problem), key=lambda found: found[0])
+
+
+def candidates(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
+    """Cuts in tiles of all shapes, whose outputs or filters the threads share, and the cycles of each."""
     p, threads = row_view(problem), plan_threads()
     copied = any(pad != (0, 0) for pad in p.padding)
     needed = -(-p.gemm_n // simd.lanes(p.itemsize))
@@ -172,9 +183,8 @@ def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
             images, block = cut_outputs(p, rows, threads if parts == 1 else 1)
             panels = dealt_panels.panels_of_parts(needed, count, parts)
             cut = BlockedCut(p, images, block, copied, panels, rows, parts)
-            found.append((cut_cycles(cut, threads), vectors, parts, cut))
-    best = min(found, key=lambda each: each[:3])
-    return best[0], best[3]
+            found.append((cut_cycles(cut, threads), cut))
+    return found
 
 
 def cut_outputs(p: ConvProblem, rows: int, threads: int) -> tuple[int, tuple[int, int, int]]:
@@ -187,16 +197,15 @@ def cut_outputs(p: ConvProblem, rows: int, threads: int) -> tuple[int, tuple[int
     pixel = p.w_shape[1] * p.itemsize * math.prod(min(s, r) for s, r in zip(p.stride, p.kernel, strict=True))
     pixels = max(rows, int(ROOM * cache_sizes()[1]) // pixel)
     if o * h * w <= pixels // 2 and p.N > 1:
-        return max(1, min(pixels // (o * h * w), -(-p.N // threads))), (o, h, w)
-    shares = max(1, -(-threads // (p.N * p.groups)))  # of an image, at least
-    if p.N * p.groups % threads and p.N * p.groups < 4 * threads:
-        shares = threads
-    if h == 1:
+        blocks = -(-p.N // min(p.N, pixels // (o * h * w)))
+        return -(-p.N // min(p.N, -(-blocks // threads) * threads)), (o, h, w)
+    maps = p.N * p.groups
+    shares = threads if maps % threads and maps < 4 * threads else 1  # of an image
+    if h == 1 or w > pixels:
         blocks = -(-max(shares, -(-w // pixels)) // shares) * shares
         tiles = -(-w // rows)
         return 1, (1, 1, min(w, -(-tiles // blocks) * -(-w // tiles)))
-    along = max(1, min(h, pixels // w))
-    blocks = max(-(-h // along), shares)
+    blocks = max(-(-h // max(1, pixels // w)), shares)
     blocks = min(h, -(-blocks // shares) * shares)
     return 1, (1, -(-h // blocks), w)
 
@@ -212,16 +221,17 @@ def cut_cycles(cut: BlockedCut, threads: int) -> float:
     p = cut.problem
     images, slices, rows, columns = cut.images, *cut.block
     high = runs_of(columns, rows, cut.rows)
-    narrow = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
-    sums = sum(
-        count * tile_cycles(high * length, vectors, p.gemm_k)
-        for count, vectors in narrow if count
-        for _, length in along_row(columns, cut.rows)
-    ) * images * slices * (rows / high)  # fmt: skip
+    lengths = Counter(length for _, length in along_row(columns, cut.rows))
+    widths = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
+    sums = images * slices * rows / high * sum(
+        panels * count * tile_cycles(high * length, vectors, p.gemm_k)
+        for panels, vectors in widths for length, count in lengths.items()
+    )  # fmt: skip
     blocks = math.prod(cut.blocks)
-    items = blocks * p.groups * cut.parts
-    share = min(1.0, p.gemm_m / (blocks * cut.pixels))  # the last blocks are short
+    full = min(1.0, p.gemm_m / (blocks * cut.pixels))  # the last blocks are short
     inputs = cut.images * p.w_shape[1] * math.prod(cut.spans) * p.itemsize
-    filters = p.w_bytes / p.groups / cut.parts
-    item = sums * share / cut.parts + inputs * (BYTE + COPIED * cut.copied)
-    return -(-items // threads) * item + filters * BYTE * max(1, p.groups // threads)
+    items = -(-blocks * p.groups * cut.parts // threads)  # of a thread
+    filters = p.w_bytes / cut.parts / min(p.groups, threads)
+    outputs = max(0, p.y_bytes - threads * cache_sizes()[1]) / threads
+    item = sums * full / cut.parts + inputs * (INPUT + COPIED * cut.copied)
+    return items * item + filters * FILTER + outputs * STORED
