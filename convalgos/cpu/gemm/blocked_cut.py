@@ -97,16 +97,16 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         return np.append(taps.ravel(), 0)
 
     def tiles(self, counts: tuple[int, ...]) -> list[tuple[int, int, RowTile]]:
-        """(first input, first output, tile) of a block of so many images, slices, rows and columns."""
+        """(first input, first output, tile) of an image of a block, of so many slices, rows and columns."""
         p = self.problem
-        n, _, d, h, w = self.strides
+        _, _, d, h, w = self.strides
         steps = self.steps
-        y_n, _, y_d, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
-        images, slices, rows, columns = counts
+        _, _, y_d, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
+        slices, rows, columns = counts
         high = runs_of(columns, rows, self.rows)
         found = []
-        for i, j, k in product(range(images), range(slices), range(0, rows, high)):
-            x, y = i * n + j * d * steps[0] + k * h * steps[1], i * y_n + j * y_d + k * y_h
+        for j, k in product(range(slices), range(0, rows, high)):
+            x, y = j * d * steps[0] + k * h * steps[1], j * y_d + k * y_h
             for first, length in along_row(columns, self.rows):
                 tile = RowTile(min(high, rows - k), length)
                 found.append((x + first * w * p.stride[2], y + first * y_w, tile))
@@ -124,7 +124,7 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
     def all_tiles(self) -> list[list[tuple[int, int, RowTile]]]:
         """Those of a block, for each way of being cut short."""
         sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
-        return [self.tiles(counts) for counts in short_blocks(sizes, totals)]
+        return [self.tiles(counts[1:]) for counts in short_blocks(sizes, totals)]
 
 
 def along_row(columns: int, most: int) -> list[tuple[int, int]]:

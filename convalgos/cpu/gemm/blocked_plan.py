@@ -8,11 +8,14 @@ Source: the blocked layouts of oneDNN (Georganas et al. 2018, arXiv:1808.05567).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.epilogue import RELU
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.blocked_cut import BlockedCut, RowTile
@@ -36,10 +39,10 @@ BLOCKED_ARGUMENTS = arguments(
     "parts vectors panels lanes tasks offsets entries inner whole rest chunk tiles table_length kernels "
     "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
-    "y_n y_k y_pixel y_block copy_rows"
+    "y_n y_k y_pixel y_block copy_rows unlimited limits adds"
 )
-ROW_TILE = fields("x y kernel")  # a kernel that is none ends a row of the table
-NONE = -1
+ROW_TILE = fields("x y outputs kernel")  # a kernel that is none ends a row of the table
+ROW_TILE_BYTES, NONE = 32, -1
 
 
 @jit.specialise
@@ -53,7 +56,6 @@ def sum_blocked() -> Callable[..., None]:
     def sum_blocked(args: int, task: int) -> None:
         a = carray(pointer(args), 1, BLOCKED_ARGUMENTS)[0]
         scratch = a.scratch + task * a.scratch_stride
-        kernels = carray(pointer(a.kernels), 1, np.int64)
         blocks = block_count(a)
         units = blocks * a.groups
         total = units * a.parts
@@ -66,46 +68,70 @@ def sum_blocked() -> Callable[..., None]:
                 copy_block_images(a, block, x, scratch, a.channels)
             else:
                 source = input_in_place(a, block, group)
-            tiles = carray(pointer(a.tiles), 1, ROW_TILE)
-            tile_0 = table_number(a, block) * a.table_length
+            step = (a.s_n if a.copied else a.x_n) * a.size
+            tiles = a.tiles + table_number(a, block) * a.table_length * ROW_TILE_BYTES
             place = block.n * a.y_n + group * a.filters * a.y_k + pixel_in_image(a, block, 0) * a.y_pixel
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 first = a.vectors * panel // a.panels
                 count = a.vectors * (panel + 1) // a.panels - first
-                kind = 0 if count * a.panels >= a.vectors else a.narrow
                 vector = a.lanes * a.size
                 w = a.w + (group * a.vectors + first) * a.entries * a.inner * vector
                 y = a.y + (place + first * a.y_block) * a.size
                 bias = a.bias + group * a.filters * a.size + first * vector
+                kernels = a.kernels + (0 if count * a.panels >= a.vectors else a.narrow) * 8
                 entry = 0
                 while entry < a.entries:
-                    entries = min(a.chunk, a.entries - entry)
                     weights = w + entry * count * a.inner * vector
-                    ahead = weights + entries * count * a.inner * vector  # fetched a part with each tile
-                    last = entry + entries == a.entries
-                    tile = tile_0
-                    while tiles[tile].kernel >= 0:
-                        t = tiles[tile]
-                        call(
-                            kernels[kind + t.kernel],
-                            (
-                                source + t.x * a.size, a.run, a.offsets + entry * 8, entries, a.inner,
-                                max(0, a.whole - entry), a.rest, weights, ahead, entry == 0, y + t.y * a.size,
-                                a.y_block, bias, a.relu if last else 0,
-                            ),
+                    for i in range(block.images):
+                        sum_tiles(
+                            a, kernels, tiles, source + i * step, entry, weights, count,
+                            y + i * a.y_n * a.size, bias,
                         )  # fmt: skip
-                        tile += 1
-                        if tile - tile_0 < count:
-                            ahead += entries * a.inner * vector
-                    entry += entries
+                    entry += a.chunk
 
     return sum_blocked
 
 
+@jit.helper
+def sum_tiles(
+    a: Any, kernels: int, tiles: int, x: int, entry: int, w: int, count: int, y: int, bias: int
+) -> None:
+    """A pass over a panel of `count` vectors of filters, from an entry on, for the outputs of an image."""
+    kernel, tile = carray(pointer(kernels), 1, np.int64), carray(pointer(tiles), 1, ROW_TILE)
+    entries = min(a.chunk, a.entries - entry)
+    part = entries * a.inner * a.lanes * a.size
+    ahead = w + count * part  # the next pass or panel, fetched a part with each tile
+    begin, limits = 1 + a.adds if entry == 0 else 0, a.unlimited
+    last = entry + entries == a.entries
+    if last:
+        limits = a.unlimited + 2 * a.size if a.relu else a.limits
+    i = 0
+    while tile[i].kernel >= 0:
+        to = y + tile[i].y * a.size
+        call(
+            kernel[tile[i].kernel],
+            (
+                x + tile[i].x * a.size, a.run, a.offsets + entry * 8, entries, a.inner,
+                max(0, a.whole - entry), a.rest, w, ahead, begin, to, a.y_block, bias, to + a.residual,
+                limits,
+            ),
+        )  # fmt: skip
+        if last and a.finish:
+            for j in range(count):
+                run = to + j * a.y_block * a.size
+                call(a.finish, (run, 0, run, tile[i].outputs * a.lanes, a.finish_numbers))
+        i += 1
+        if i < count:
+            ahead += part
+
+
 class BlockedPlan(KernelPlan):
+    finishes = strided_batch = adds_first = True
+
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: BlockedCut):
         p, tasks = cut.problem, plan_threads()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        limits = np.array([-np.inf, np.inf, 0, np.inf], p.dtype)  # of none, and of ReLU
         widths = cut.vectors, cut.vectors_of // cut.panels
         tiles, kinds = self._tile_table(cut)
         kernels = [
@@ -118,7 +144,7 @@ class BlockedPlan(KernelPlan):
             "inner": cut.inner, "whole": cut.whole, "rest": p.w_shape[1] % cut.inner,
             "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
             "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
-            "y_block": lanes * cut.fields()["y_k"],
+            "y_block": lanes * cut.fields()["y_k"], "unlimited": limits, "limits": limits, "adds": 0,
         }  # fmt: skip
         steps = [(sum_blocked(), tasks)]
         super().__init__(problem, algorithm, BLOCKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
@@ -131,8 +157,27 @@ class BlockedPlan(KernelPlan):
         kinds = sorted({tile for row in rows for _, _, tile in row})
         table = np.full((16, max(map(len, rows)) + 1), NONE, np.int64).astype(ROW_TILE)
         for line, row in zip(table, rows, strict=True):
-            line[: len(row)] = [(x, y, kinds.index(tile)) for x, y, tile in row]
+            line[: len(row)] = [(x, y, math.prod(tile), kinds.index(tile)) for x, y, tile in row]
         return table, kinds
+
+    def run_finished(self, *given: Any) -> None:
+        fields = given[-1].arguments  # of the workspace
+        try:
+            super().run_finished(*given)
+        finally:
+            fields.adds, fields.limits = 0, fields.unlimited
+
+    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
+        """Sums begin with the residual, and end within limits; other activations are left to `finish`."""
+        super()._set_finish(arguments, y, residual, activation, kept)
+        arguments.adds = residual is not None
+        if activation == RELU:
+            arguments.limits = arguments.unlimited + 2 * self.problem.itemsize
+        elif activation is not None and activation.name == "clip":
+            arguments.limits = arguments.finish_numbers
+        elif activation is not None:
+            return
+        arguments.finish = 0
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""

@@ -7,23 +7,29 @@ have as many rows as there are registers for sums.
 
 from __future__ import annotations
 
+from convalgos.core.epilogue import KINDS
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.activations import activate
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
+
+CLIP = KINDS["clip"].code
 
 
 @emitter
 def block_tile(
     v: Vec, RUNS: int, LENGTH: int, VECTORS: int, STEP: int, x: Value, run: Value, offsets: Value,
     entries: Value, inner: Value, whole: Value, rest: Value, w: Value, ahead: Value, begin: Value, y: Value,
-    y_block: Value, bias: Value, relu: Value,
+    y_block: Value, bias: Value, added: Value, limits: Value,
 ) -> None:  # fmt: skip
     """y[j][i][:] = start + sum_e sum_d x[i][offsets[e] + d] * w[e][d][j][:], for d < inner and j < VECTORS.
 
+    And that within two `limits`, low and high.
+
     Outputs i are RUNS rows of LENGTH neighbours, whose inputs are STEP elements apart, and those of two rows
     `run`; the vectors of y lie one behind the other, its blocks j are y_block elements apart. The sums start
-    with the bias, or where `begin` is 0 with what y holds. offsets: int64, with one more that is only asked
-    for; the first `whole` entries have all inner taps, the others `rest`. For each tap a line from
-    `ahead` on is asked for.
+    with the bias, where `begin` is 2 with the bias and what lies like y from `added` on, and where it is 0
+    with what y holds. offsets: int64, with one more that is only asked for; the first `whole` entries have
+    all inner taps, the others `rest`. For each tap a line from `ahead` on is asked for.
     """
     filters, later, target = v.pointer(w), v.pointer(ahead), v.pointer(y)
     starts = [v.at(v.pointer(x), v.imul(run, r)) for r in range(RUNS)]
@@ -40,6 +46,11 @@ def block_tile(
             for i, row in enumerate(sums):
                 for total, block in zip(row, blocks, strict=True):
                     total.set(v.load(block, i * v.lanes))
+    with v.within(v.isub(begin, 2), 1):
+        for j in wide:
+            more = v.at(v.pointer(added), v.imul(y_block, j))
+            for i, row in enumerate(sums):
+                row[j].set(v.fadd(row[j].value, v.load(more, i * v.lanes)))
     with v.loop(entries) as e:
         offset, following = v.table64(offsets, e), v.table64(offsets, v.iadd(e, 1))
         tap = v.imul(e, inner)
@@ -54,10 +65,10 @@ def block_tile(
                 value = v.broadcast(inputs[i // LENGTH], i % LENGTH * STEP)
                 for total, weight in zip(row, weights, strict=True):
                     total.set(v.fma(value, weight, total.value))
-    low = v.lower_bound(relu)
+    low, high = (v.broadcast(v.pointer(limits), i) for i in (0, 1))
     for i, row in enumerate(sums):
         for total, block in zip(row, blocks, strict=True):
-            v.store(v.fmax(total.value, low), block, i * v.lanes)
+            v.store(activate(v, CLIP, total.value, low, high), block, i * v.lanes)
 
 
 @jit.specialise
@@ -66,11 +77,11 @@ def sum_block_tile(SIZE: int, LANES: int, RUNS: int, LENGTH: int, VECTORS: int, 
 
     def sum_block_tile(
         x: int, run: int, offsets: int, entries: int, inner: int, whole: int, rest: int, w: int, ahead: int,
-        begin: int, y: int, y_block: int, bias: int, relu: int,
+        begin: int, y: int, y_block: int, bias: int, added: int, limits: int,
     ) -> None:  # fmt: skip
         block_tile(
             SIZE, LANES, RUNS, LENGTH, VECTORS, STEP,
-            x, run, offsets, entries, inner, whole, rest, w, ahead, begin, y, y_block, bias, relu,
+            x, run, offsets, entries, inner, whole, rest, w, ahead, begin, y, y_block, bias, added, limits,
         )  # fmt: skip
 
     return sum_block_tile

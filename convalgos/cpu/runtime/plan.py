@@ -99,6 +99,7 @@ class KernelPlan(CompiledPass, Plan):
     """
 
     finishes = False
+    adds_first = False  # whether drivers read the residual of an output before they store it: it may be y
 
     def __init__(
         self,
@@ -236,7 +237,7 @@ class KernelPlan(CompiledPass, Plan):
         activation: ActivationLike = None, residual: np.ndarray | None = None,
         scratch: np.ndarray | None = None,
     ) -> BoundRun:  # fmt: skip
-        in_place = residual is not None and share_elements(residual, y)
+        in_place = residual is not None and share_elements(residual, y) and not self._adds_to(y, residual)
         wanted = epilogue.activation_of(activation)
         rest = None if wanted == epilogue.RELU and residual is None else wanted
         finishes = rest is not None or residual is not None
@@ -266,6 +267,11 @@ class KernelPlan(CompiledPass, Plan):
         run = partial(jit.launch_all, self._address(table), len(launches))
         kept = self, x, w, y, residual, target, workspace, records, after, table
         return BoundRun(run, tuple(launches), kept)
+
+    def _adds_to(self, y: np.ndarray, residual: np.ndarray) -> bool:
+        """Whether y may begin as the residual that it shares elements with."""
+        same = self._address(y) == self._address(residual) and image_step(y) == image_step(residual)
+        return self.adds_first and same
 
     def _launches(self, workspace: Workspace) -> tuple[list[Launch], list[np.ndarray]]:
         """The steps of all passes, each with the record of its pass, and these records."""
