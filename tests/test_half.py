@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from narrow_vectors import run_on_haswell
 
 pytest.importorskip("llvmlite")
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -73,6 +74,45 @@ def test_convolutions_are_those_of_float32_rounded_once(dtype):
             dw = ca.conv_backward_weights(x, dy, shape, padding=1)
             exact = ca.conv_backward_weights(x.astype("f8"), dy.astype("f8"), shape, padding=1)
             assert abs(dw.astype("f8") - exact).max() < 0.01 * abs(exact).max()
+
+
+def check_rows_of_pixels(dtype):
+    """`cpu.direct.pixels` widens rows as it copies them: strides, borders, images side by side, a bias."""
+    rng = np.random.default_rng(5)
+    for text, native in (
+        ("n3 c5 h3 w13 k7 r1 s1", True),
+        ("n1 c3 h21 w70 k9 r3 s3 p1:2,0:1 stride2", True),
+        ("n1 c2 d3 h4 w40 k3 t2 r2 s3 p1 stride1,2,3", True),
+        ("n1 c2 w99 k4 s3 p2 stride9", False),
+    ):
+        problem = ca.ConvProblem.parse(text)
+        x, w, bias = (
+            rng.standard_normal(s).astype(dtype) for s in (problem.x_shape, problem.w_shape, problem.K)
+        )
+        wide = ca.plan(problem, algorithm="cpu.direct.pixels")
+        short = ca.plan(problem.replace(dtype=dtype.name), algorithm="cpu.direct.pixels")
+        assert native == (short.problem.dtype == dtype.name and not hasattr(short, "_inner"))
+        given = {"bias": bias, "activation": "relu"}
+        found = short(x, short.prepare(w), **given)
+        expected = wide(x.astype("f4"), wide.prepare(w.astype("f4")), **given | {"bias": bias.astype("f4")})
+        np.testing.assert_array_equal(found.astype("f4"), expected.astype(dtype).astype("f4"))
+
+
+def test_rows_of_pixels(dtype):
+    check_rows_of_pixels(dtype)
+
+
+def test_rows_of_pixels_on_a_narrower_machine():
+    run_on_haswell(
+        """
+import sys
+sys.path.insert(0, "tests")
+import numpy as np
+from test_half import check_rows_of_pixels
+check_rows_of_pixels(np.dtype("float16"))
+""",
+        features="+f16c",
+    )
 
 
 @pytest.mark.filterwarnings("error")

@@ -22,6 +22,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_zeros
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -37,12 +38,13 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking, streams_pixels
-from convalgos.cpu.layout import streaming, strided_rows
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.layout import half_rows, streaming, strided_rows
+from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
+from convalgos.cpu.runtime.half import in_float32
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
-from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors import halves, microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
@@ -60,8 +62,8 @@ BLOCK = 1e-7  # seconds in which a block of a group begins and ends: depthwise 1
 # --- kernels ---------------------------------------------------------------------------------
 
 PIXELS_ARGUMENTS = arguments(
-    "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups parts "
-    "tiles taps tasks offsets vectors starts places counts table_length "
+    "size map_size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
+    "parts tiles taps tasks offsets vectors starts places counts table_length "
     "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
     "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_rows "
     "store_staged sum_pixels"
@@ -84,10 +86,10 @@ def read_rows(a: Any, block: BlockExtent, group: int, scratch: int) -> None:
                 d = d0 + j * a.step_d
                 plane = (block.n + i) * a.x_n + (group * a.channels + c) * a.x_c + d * a.height * a.width
                 there = inside if 0 <= d < a.depth else 0
-                from_, at = a.x + (plane + max(0, w0)) * a.size, to + (i * a.s_n + j * a.s_d) * a.size
-                strided_rows.copy_plane(
-                    a.copy_rows, a.size, from_, a.width, rows, before, there, at, a.s_h, a.phase, a.stride_w,
-                    a.kept,
+                from_, at = a.x + (plane + max(0, w0)) * a.map_size, to + (i * a.s_n + j * a.s_d) * a.size
+                strided_rows.place_plane(
+                    a.copy_rows, a.map_size, a.size, from_, a.width, rows, before, there, at, a.s_h, a.phase,
+                    a.stride_w, a.kept,
                 )  # fmt: skip
 
 
@@ -141,7 +143,7 @@ def sum_tile(a: Any, block: BlockExtent, group: int, tile: int, scratch: int) ->
     count = a.filters * (tile + 1) // a.tiles - k
     k += group * a.filters
     w, bias = a.w + k * a.taps * a.size, a.bias + k * a.size
-    y = a.y + (block.n * a.y_n + pixel_in_image(a, block, 0) + k * a.y_k) * a.size
+    y = a.y + (block.n * a.y_n + pixel_in_image(a, block, 0) + k * a.y_k) * a.map_size
     staged = scratch + a.input_bytes
     target, stride = (staged, a.staged) if a.staged else (y, a.y_k)
     index = table_number(a, block)
@@ -165,27 +167,32 @@ def sum_tile(a: Any, block: BlockExtent, group: int, tile: int, scratch: int) ->
 
 class DirectPixelsPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: DirectPixels):
-        cut = row_blocking(problem)
-        p = cut.problem
+        cut = row_blocking(in_float32(problem))
+        p, form, of_map = cut.problem, halves.SAME, problem.itemsize
         size, lanes = p.itemsize, cut.lanes
+        if of_map == 2:
+            form = halves.HALF if problem.dtype == "float16" else halves.BRAIN
+            copier = half_rows.copy_half_rows(form, lanes, p.stride[2], cut.kept)
+        else:
+            copier = strided_rows.row_copier(size, lanes, p.stride[2], cut.kept)
         tasks = plan_threads()
         vectors, starts, places, counts = block_tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
         soon = microkernel.PREFETCH_TAPS if p.kernel[2] == 1 else 0
         values = {
-            "size": size, "n": p.N, "images": cut.images, "channels": p.w_shape[1], "filters": p.gemm_n,
-            "groups": p.groups, "parts": cut.filter_parts, "tiles": cut.tiles, "taps": p.gemm_k,
-            "tasks": tasks, "offsets": microkernel.padded_for_prefetch(offsets(cut)), "vectors": vectors,
+            "size": size, "map_size": of_map, "n": p.N, "images": cut.images,
+            "channels": p.w_shape[1], "filters": p.gemm_n, "groups": p.groups, "parts": cut.filter_parts,
+            "tiles": cut.tiles, "taps": p.gemm_k, "tasks": tasks,
+            "offsets": microkernel.padded_for_prefetch(offsets(cut)), "vectors": vectors,
             "starts": starts, "places": places, "counts": counts, "table_length": starts.shape[1],
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,
             "scratch_stride": cut.scratch_bytes, "staged": cut.staged, "stream": int(cut.streams),
             "y_n": p.K * pixels_out, "y_k": pixels_out,
-            "copy_rows": strided_rows.row_copier(size, lanes, p.stride[2], cut.kept),
-            "store_staged": store_staged(size, lanes),
-            "sum_pixels": row_panels.sum_pixels(size, lanes, cut.rows, cut.vectors, soon),
+            "copy_rows": copier, "store_staged": store_staged(of_map, simd.lanes(of_map)),
+            "sum_pixels": row_panels.sum_pixels(size, lanes, cut.rows, cut.vectors, soon, form),
         }  # fmt: skip
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
@@ -210,6 +217,10 @@ class DirectPixelsPlan(KernelPlan):
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""
         p = self._cut.problem
+        if w.itemsize == 2:
+            wide = np.empty(w.shape, np.float32)
+            half.convert(w, wide)
+            w = wide
         return row_panels.pack_rows(w, p.groups, p.gemm_n, p.gemm_k, self._cut.tiles)
 
 
@@ -253,6 +264,7 @@ def _memory(p: ConvProblem, machine: Machine) -> float:
 @dataclass(frozen=True)
 class DirectPixels(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.direct"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
 
     @property
     def variant(self) -> str:
@@ -265,8 +277,12 @@ class DirectPixels(SingleThreaded, Algorithm):
             return "takes vectors along rows of channels_first maps; cpu.direct serves channels_last"
         return None
 
+    def takes_halves(self, problem: ConvProblem) -> bool:
+        split = problem.stride[-1] <= strided_rows.MOST_STRIDE
+        return split and super().takes_halves(problem) and half.why_not(problem.dtype) is None
+
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        cut = row_blocking(problem)
+        cut = row_blocking(in_float32(problem))
         p = cut.problem
         waits = (_waits(cut.rows, cut.vectors, p.kernel[2] == 1) + TILE_TAPS / p.gemm_k) * _crossing(p)
         if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
@@ -296,6 +312,7 @@ class DirectPixels(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
             return math.inf
+        problem = in_float32(problem)
         waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
@@ -305,7 +322,7 @@ class DirectPixels(SingleThreaded, Algorithm):
         return CALL + machine.launch + computed + _memory(problem, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else plan_threads() * row_blocking(problem).scratch_bytes
+        return 0 if problem.is_empty else plan_threads() * row_blocking(in_float32(problem)).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)

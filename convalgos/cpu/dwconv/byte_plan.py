@@ -13,6 +13,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dwconv.window_sums import PAIRS, SCALED, SIGNED, SUMS, UNSIGNED, VNNI
+from convalgos.cpu.runtime.half import in_float32
 from convalgos.cpu.runtime.integer_record_plan import IntegerRecordPlan
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
@@ -93,8 +94,7 @@ class BytePlan(IntegerRecordPlan):
 
 def sharing_threads(problem: ConvProblem) -> int:
     """Threads that share a problem: where they share the same one in float32, which is not much slower."""
-    wide = dict.fromkeys(("dtype", "w_dtype", "y_dtype"), "float32")
-    return plan_threads() if worth_sharing(problem.with_valid(**wide)) else 1
+    return plan_threads() if worth_sharing(in_float32(problem)) else 1
 
 
 def way() -> int:

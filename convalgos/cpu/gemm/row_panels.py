@@ -18,8 +18,10 @@ from convalgos.cpu.vectors.simd import carray, pointer
 
 
 @jit.specialise
-def sum_pixels(SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int) -> Callable[..., None]:
-    """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors.
+def sum_pixels(
+    SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int, FORM: int
+) -> Callable[..., None]:
+    """`pixel_tile` for `rows` = ROWS or ROWS - 1 filters and any number of vectors. FORM: of y.
 
     The vectors are dealt to tiles of VECTORS and VECTORS - 1; where that cannot be, spare vectors are
     computed, for which the tables have room.
@@ -39,23 +41,23 @@ def sum_pixels(SIZE: int, LANES: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: in
             if total * (tile + 1) // tiles - first == VECTORS:
                 if rows == ROWS:
                     microkernel.pixel_tile(
-                        SIZE, LANES, ROWS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                        relu, y, y_k, places + at, counts + at,
+                        SIZE, LANES, FORM, ROWS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w,
+                        bias, relu, y, y_k, places + at, counts + at,
                     )  # fmt: skip
                 else:
                     microkernel.pixel_tile(
-                        SIZE, LANES, LESS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                        relu, y, y_k, places + at, counts + at,
+                        SIZE, LANES, FORM, LESS, VECTORS, PREFETCH_TAPS, x, starts + at, offsets, taps, w,
+                        bias, relu, y, y_k, places + at, counts + at,
                     )  # fmt: skip
             elif rows == ROWS:
                 microkernel.pixel_tile(
-                    SIZE, LANES, ROWS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                    relu, y, y_k, places + at, counts + at,
+                    SIZE, LANES, FORM, ROWS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w,
+                    bias, relu, y, y_k, places + at, counts + at,
                 )  # fmt: skip
             else:
                 microkernel.pixel_tile(
-                    SIZE, LANES, LESS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w, bias,
-                    relu, y, y_k, places + at, counts + at,
+                    SIZE, LANES, FORM, LESS, FEWER, PREFETCH_TAPS, x, starts + at, offsets, taps, w,
+                    bias, relu, y, y_k, places + at, counts + at,
                 )  # fmt: skip
 
     return sum_pixels

@@ -33,11 +33,20 @@ def split_rows(
     Inside is at least 1. Vectors of the same columns are copied one below the other, from the last columns to
     the first: what the vectors of a row write behind its end is overwritten by the row that begins there.
     """
+    split_maps(v, v, (STRIDE, KEPT), x, x_row, rows, (before, inside), target, target_row, count, step)
+
+
+def split_maps(
+    v: Vec, m: Vec, phases: tuple[int, int], x: Value, x_row: Value, rows: Value,
+    columns: tuple[Value, Value], target: Value, target_row: Value, count: Value, step: Value,
+) -> None:  # fmt: skip
+    """`split_rows` of what m loads from x. phases: (STRIDE, KEPT); columns: (before, inside)."""
+    (STRIDE, KEPT), (before, inside) = phases, columns
     width = STRIDE * v.lanes
     first = v.idiv(before, width)
     last = v.idiv(v.iadd(before, v.isub(inside, 1)), width)
     second, behind = v.iadd(first, 1), v.iadd(last, 1)
-    source, to = v.pointer(v.isub(x, v.imul(before, v.size))), v.pointer(target)
+    source, to = m.at(m.pointer(x), v.isub(0, before)), v.pointer(target)
     end = v.iadd(before, inside)
 
     parts = (
@@ -54,14 +63,14 @@ def split_rows(
             begins = [v.iadd(at, j * v.lanes) for j in range(STRIDE)]
             masks = [v.window(v.isub(before, b), v.isub(end, b)) for b in begins if kind == "masked"]
             with v.loop(rows) as row:
-                from_ = v.at(source, v.imul(row, x_row))
+                from_ = m.at(source, v.imul(row, x_row))
                 line = v.at(to, v.iadd(v.imul(row, target_row), v.imul(place, v.lanes)))
                 if kind == "zeros":
                     values = [v.zero()] * KEPT
                 elif kind == "whole":
-                    values = _phases(v, [v.load(from_, b) for b in begins], KEPT)
+                    values = _phases(v, [m.load(from_, b) for b in begins], KEPT)
                 else:
-                    read = [v.load_masked(from_, b, m) for b, m in zip(begins, masks, strict=True)]
+                    read = [m.load_masked(from_, b, mask) for b, mask in zip(begins, masks, strict=True)]
                     values = _phases(v, read, KEPT)
                 for j, value in enumerate(values):
                     v.store(value, line, v.imul(step, j))
@@ -170,6 +179,15 @@ def copy_plane(
     copier: int, size: int, x: int, x_row: int, rows: RowRange, before: int, inside: int, target: int,
     target_row: int, phase: int, stride: int, kept: int,
 ) -> None:  # fmt: skip
+    """`place_plane` of elements of one size."""
+    place_plane(copier, size, size, x, x_row, rows, before, inside, target, target_row, phase, stride, kept)
+
+
+@jit.helper
+def place_plane(
+    copier: int, x_size: int, size: int, x: int, x_row: int, rows: RowRange, before: int, inside: int,
+    target: int, target_row: int, phase: int, stride: int, kept: int,
+) -> None:  # fmt: skip
     """`copy_rows` of some rows of a plane x; those outside of it, or all where inside is 0, become zeros.
 
     x: of row 0, at the first column inside. Rows of zeros are filled up to the next row of target.
@@ -178,7 +196,7 @@ def copy_plane(
     if above > 0:
         zero_bytes(target, above * target_row * size)
     if below > above:
-        first = x + (rows.h + above * rows.step) * x_row * size
+        first = x + (rows.h + above * rows.step) * x_row * x_size
         to = target + above * target_row * size
         call(
             copier,

@@ -29,6 +29,13 @@ def computed_bytes(problem: ConvProblem) -> int:
     return 8 if problem.compute_dtype == "float64" else 4
 
 
+def in_float32(problem: ConvProblem) -> ConvProblem:
+    """The problem in float32, where its elements are shorter."""
+    if problem.itemsize >= 4:
+        return problem
+    return problem.with_valid(dtype="float32", w_dtype="float32", y_dtype="float32")
+
+
 def map_form(dtype: str) -> int:
     """What a kernel that computes in float32 has to know of the elements of x and y; see `halves`."""
     if dtype not in HALF_DTYPES:

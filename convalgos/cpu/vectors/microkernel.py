@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.cpu.vectors.halves import maps
 from convalgos.cpu.vectors.simd import LINE, Value, Vec, emitter
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
@@ -117,16 +118,17 @@ def _tile(
 
 @emitter
 def pixel_tile(
-    v: Vec, ROWS: int, VECTORS: int, PREFETCH_TAPS: int, x: Value, starts: Value, offsets: Value,
+    v: Vec, FORM: int, ROWS: int, VECTORS: int, PREFETCH_TAPS: int, x: Value, starts: Value, offsets: Value,
     taps: Value, w: Value, bias: Value, relu: Value, y: Value, y_k: Value, places: Value, counts: Value,
 ) -> None:  # fmt: skip
     """y[i*y_k + places[j]][:counts[j]] = bias[i] + sum_t w[t][i] * x[starts[j] + offsets[t]][:].
 
     For i < ROWS, j < VECTORS; at least 0 with relu. starts, offsets, places and counts are int64 tables;
-    offsets goes on for PREFETCH_TAPS taps, whose pixels are prefetched.
+    offsets goes on for PREFETCH_TAPS taps, whose pixels are prefetched. FORM: of y, see `halves`.
     """
     inputs = [v.at(v.pointer(x), v.table64(starts, j)) for j in range(VECTORS)]
-    weights, target = v.pointer(w), v.pointer(y)
+    m, weights = maps(v, FORM), v.pointer(w)
+    target = m.pointer(y)
     sums = [[v.register(v.broadcast(v.pointer(bias), i)) for _ in range(VECTORS)] for i in range(ROWS)]
     with v.loop(taps) as t:
         at = v.table64(offsets, t)
@@ -141,12 +143,12 @@ def pixel_tile(
     low = v.lower_bound(relu)
     for j in range(VECTORS):
         count = v.table64(counts, j)
-        place = v.at(target, v.table64(places, j))
+        place = m.at(target, v.table64(places, j))
         values = [v.fmax(row[j].value, low) for row in sums]
         with v.choose(v.isub(count, v.lanes)) as (whole, part):
             with whole:  # a mask would make the store slower
                 for i, value in enumerate(values):
-                    v.store(value, place, v.imul(y_k, i))
+                    m.store(value, place, v.imul(y_k, i))
             with part:
                 for i, value in enumerate(values):
-                    v.store_masked(value, place, v.imul(y_k, i), v.mask(count))
+                    m.store_masked(value, place, v.imul(y_k, i), m.mask(count))

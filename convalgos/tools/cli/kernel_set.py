@@ -52,6 +52,7 @@ from convalgos.cpu.gemm import (
 from convalgos.cpu.layout import (
     channel_vectors,
     half_pixels,
+    half_rows,
     reorder,
     reorder_kernels,
     streaming,
@@ -185,10 +186,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
-            for factory, soon in product(
-                (panels.sum_panel, row_panels.sum_pixels), (0, microkernel.PREFETCH_TAPS)
-            ):
-                yield _kernel(factory, size, lanes, rows, vectors, soon)
+            for soon in (0, microkernel.PREFETCH_TAPS):
+                yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
+                yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)
             for accumulate in (0, 1):
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
     packed = {
@@ -276,6 +276,13 @@ def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     pixels = halves.HALF if form == halves.HALF else halves.BRAIN
     for turn in (half_pixels.gather_halves, half_pixels.scatter_halves, half_pixels.place_halves):
         yield _kernel(turn, pixels, lanes)
+    for stride in range(1, strided_rows.MOST_STRIDE + 1):
+        for kept in {1, stride}:
+            yield _kernel(half_rows.copy_half_rows, pixels, lanes, stride, kept)
+    for vectors, most in microkernel.REGISTER_TILES[vector_bytes()].items():
+        for rows, soon in product(range(1, most + 1), (0, microkernel.PREFETCH_TAPS)):
+            yield _kernel(row_panels.sum_pixels, 4, lanes, rows, vectors, soon, pixels)
+    yield _kernel(direct_pixels.store_staged, 2, simd.lanes(2))
     yield from _of_depthwise(4, lanes, form, groups)
 
 
