@@ -55,6 +55,7 @@ TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved within the caches, and all of a 1x1 layer; Xeon (Granite Rapids)
 UNHIDDEN = 2.0  # times the bytes of y of a depthwise layer, which no sums hide; the same machine
 FROM_FAR = 2.0  # times the copies of a 1x1 layer whose x does not stay in L2; the same machine
+HALVES = 0.87  # times the same layer in float32, of which twice as much is moved; the same machine
 STAGED_RUN = 50.0  # cycles to bring a run of finished pixels of an image to y; the same machine
 ELEMENT = 0.7e-9  # seconds to copy an element where the stride is large: an estimate, Xeon (Granite Rapids)
 BLOCK = 1e-7  # seconds in which a block of a group begins and ends: depthwise 1x1, Xeon (Granite Rapids)
@@ -307,19 +308,21 @@ class DirectPixels(SingleThreaded, Algorithm):
             runs = p.N * p.K / machine.threads
             copied += packed_blocking.seconds(runs * STAGED_RUN, p, machine)
         begun = tasks * BLOCK / machine.threads
-        return CALL + machine.launch + compute + begun + copied + _memory(p, machine)
+        seconds = compute + begun + copied + _memory(p, machine)
+        return CALL + machine.launch + seconds * (HALVES if problem.itemsize == 2 else 1)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.layout != "channels_first":
             return math.inf
-        problem = in_float32(problem)
+        short, problem = problem.itemsize == 2, in_float32(problem)
         waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
         lanes = simd.lanes(problem.itemsize)
         vectors = copied / vector_bytes()
         computed += strided_rows.copying_seconds(0, vectors, 1, lanes, machine.peak(problem.dtype))
-        return CALL + machine.launch + computed + _memory(problem, machine)
+        least = computed + _memory(problem, machine)
+        return CALL + machine.launch + least * (HALVES if short else 1)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * row_blocking(in_float32(problem)).scratch_bytes
