@@ -7,9 +7,9 @@ file, which `ca.network.load(path)` reads.
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Network", "from_onnx", "load"]
+__all__ = ["Network", "from_onnx", "from_torch", "load"]
 
-HOMES = {"Network": "network", "from_onnx": "onnx_graph"}
+HOMES = {"Network": "network", "from_onnx": "onnx_graph", "from_torch": "torch_graph"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""torch's face on the same plans: `conv1d`, `conv2d`, `conv3d` with gradients, and `replace` for models.
+"""torch's face on the same plans: `conv1d`, `conv2d`, `conv3d` with gradients, `replace` and `freeze`.
 
 The forward pass and both backward passes are custom operators, so that autograd, `torch.compile` and the
 tools of `torch.library` know them. Each is linear in two arrays, and their gradients are one another: they
@@ -12,6 +12,9 @@ Example:
     >>> w.grad.shape
     torch.Size([4, 3, 3, 3])
 """
+
+from importlib import import_module
+from typing import Any
 
 from convalgos.torch.functions import (
     conv1d,
@@ -50,7 +53,17 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Replaced",
+    "compile_backend",
     "forget_filters",
+    "freeze",
     "replace",
     "restore",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "freeze":
+        return import_module("convalgos.torch.freezing").freeze
+    if name == "compile_backend":  # imports torch's compiler, which takes its time
+        return import_module("convalgos.torch.compiling").compile_backend
+    raise AttributeError(f"module 'convalgos.torch' has no attribute {name!r}")

@@ -1,0 +1,116 @@
+"""`freeze` and the backend of `torch.compile`: the numbers of torch, and what is left to it is told."""
+
+import copy
+import importlib.metadata
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
+
+from torch import nn  # noqa: E402
+
+import convalgos.torch as ct  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Net(nn.Module):
+    """A layer, a norm, a residual sum, an operator that torch is left to run, and a size beside the map."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+
+    def forward(self, x, scale=1.0, *, twice=False):
+        y = torch.relu_(self.norm(self.first(x)))
+        y = torch.tanh(self.second(y) + y) * scale
+        return {"y": y + y if twice else y, "height": x.shape[2]}
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = Net().eval()
+    model.norm.running_mean.normal_()
+    return model
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys() and found["height"] == expected["height"]
+    torch.testing.assert_close(found["y"], expected["y"].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_models_give_the_numbers_of_torch(model):
+    frozen = ct.freeze(model, torch.randn(1, 3, 8, 8))
+    told = "5 of 7 operators are computed by convalgos\n  left 1 times: tanh has no step here\n"
+    assert frozen.report().startswith(told)
+    for shape in ((1, 3, 8, 8), (3, 3, 9, 7), (2, 3, 5, 5)):
+        x = torch.randn(shape)
+        same(frozen(x), model(x))
+        last = torch.randn(shape).to(memory_format=torch.channels_last)
+        same(frozen(last, 2.0, twice=True), model(last, 2.0, twice=True))
+    assert "the model itself ran" not in frozen.report()
+    assert not frozen(x)["y"].requires_grad and frozen(x)["y"].data_ptr() != frozen(x)["y"].data_ptr()
+    again = copy.deepcopy(frozen)
+    same(again(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lambda m: torch.ones(1, 3, 8, 8, requires_grad=True), "an argument asks for its gradient"),
+        (lambda m: m.double() and torch.ones(1, 3, 8, 8).double(), "an argument is of torch.float64"),
+        (lambda m: m.train() and torch.ones(1, 3, 8, 8), "the model is in training"),
+    ],
+)
+def test_calls_that_no_network_serves_go_to_the_model(model, given, why):
+    frozen = ct.freeze(model, torch.ones(1, 3, 8, 8))
+    x = given(model)
+    y = frozen(x)["y"]
+    assert y.requires_grad and y.device == x.device
+    assert f"the model itself ran, in 1 calls: {why}" in frozen.report()
+
+
+def test_models_that_no_network_can_be_read_of_run_themselves(model):
+    half = ct.freeze(model.to(torch.bfloat16), torch.ones(1, 3, 8, 8, dtype=torch.bfloat16))
+    assert "an argument is of torch.bfloat16, and networks are of torch.float32" in half.report()
+    with pytest.raises(TypeError, match=r"model=int must be a torch\.nn\.Module"):
+        ct.freeze(3)
+    with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
+        ct.freeze(model.train(), torch.ones(1, 3, 8, 8))
+
+
+def test_branches_on_values_leave_the_model_to_torch():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    frozen = ct.freeze(Branches().eval(), torch.ones(2))
+    assert torch.equal(frozen(-torch.ones(2)), torch.ones(2))
+    assert "Branches cannot be exported by torch.export" in frozen.report()
+
+
+def test_compiled_models_give_the_numbers_of_torch(model, caplog):
+    compiled = torch.compile(model, backend=ct.compile_backend)
+    with caplog.at_level(logging.INFO, "convalgos.torch"), torch.no_grad():
+        for shape in ((1, 3, 8, 8), (3, 3, 9, 7)):
+            x = torch.randn(shape)
+            same(compiled(x), model(x))
+        model.second.weight.mul_(2)  # what was read of the model no longer holds
+        same(compiled(x), model(x))
+    assert "left 1 times: tanh has no step here" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "convalgos.torch"):
+        compiled(x)["y"].sum().backward()
+    assert model.second.weight.grad is not None and "gradients are recorded" in caplog.text
+
+
+def test_the_backend_has_a_name():
+    from torch._dynamo.backends import registry
+
+    assert ct.compile_backend is registry.lookup_backend("convalgos")
+    entries = importlib.metadata.entry_points(group="torch_dynamo_backends", name="convalgos")
+    assert all(entry.load() is ct.compile_backend for entry in entries)
