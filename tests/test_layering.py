@@ -26,7 +26,7 @@ FLOORS = (
     {"cpu.compile", "gpu.device"},
     {"cpu.runtime", "gpu.launch"},
     {"cpu.layout"},
-    {"cpu.gemm", "cpu.dwconv", "cpu.spconv", "cpu.binconv", "cpu.pooling"}
+    {"cpu.gemm", "cpu.dwconv", "cpu.spconv", "cpu.binconv", "cpu.pooling", "cpu.elementwise"}
     | {"gpu.gemm", "gpu.dwconv", "gpu.pooling", "gpu.spectral", "gpu.vendor"},
     {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
     {"cpu", "gpu"},

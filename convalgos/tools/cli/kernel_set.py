@@ -33,6 +33,7 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
+from convalgos.cpu.elementwise import kernels as elementwise
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -170,8 +171,6 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    for kind in finish.CODES:
-        yield _kernel(finish.finish_elements, size, lanes, kind)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
@@ -223,8 +222,18 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         reorder_kernels.reorder_blocks,
     ):
         yield _kernel(kernel, size, lanes)
+    yield from _of_output_steps(size, lanes)
     yield from _of_transforms(size, lanes)
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
+
+
+def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of activations, and of the steps of networks, which are float32."""
+    for kind in finish.CODES:
+        yield _kernel(finish.finish_elements, size, lanes, kind)
+    if size == 4:
+        yield _kernel(elementwise.combine_share, size, lanes)
+        yield _kernel(elementwise.upsample_share, size, lanes)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:

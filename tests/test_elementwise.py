@@ -1,0 +1,128 @@
+"""Elementwise steps of networks, against NumPy, in every layout."""
+
+import numpy as np
+import pytest
+
+from convalgos import Unsupported
+from convalgos.core import epilogue
+from convalgos.core.epilogue import activation_of
+from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
+from convalgos.core.machine import vector_bytes
+from convalgos.cpu.elementwise.plan import (
+    CopyPlan,
+    ElementwisePlan,
+    UpsamplingPlan,
+    elementwise_seconds,
+)
+from convalgos.select import devices
+
+LAYOUTS = "channels_first", "channels_last", blocked_layout(vector_bytes() // 4)
+SHAPE = (2, 37, 5, 7)
+OPERATIONS = {"add": np.add, "multiply": np.multiply}
+
+
+def values(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def empty(layout, shape):
+    return np.full(array_shape(layout, shape), np.nan, np.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("b_shape", [SHAPE, (2, 37, 1, 1), (1, 37, 1, 1), (1, 37, 5, 7)], ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_sums_and_products_of_arrays_and_of_one_number_a_map(operation, b_shape, layout):
+    a, b = values(SHAPE), values(b_shape, 1)
+    for form in (None, "silu"):
+        activation = activation_of(form)
+        right = OPERATIONS[operation](a, b)
+        right = right if activation is None else epilogue.activated(right, activation)
+        for given, shapes in (((a, b), (SHAPE, b_shape)), ((b, a), (b_shape, SHAPE))):
+            plan = ElementwisePlan(operation, shapes, layout, activation)
+            inputs = [np.ascontiguousarray(laid(array, layout)) for array in given]
+            y = empty(layout, SHAPE)
+            plan.run(inputs, y)
+            assert np.allclose(to_logical(y, layout, SHAPE[1]), right, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_activations_in_place_and_images_apart(layout):
+    x, relu = values((3, 32, 6, 6)), activation_of(("leaky_relu", 0.1))
+    shape = array_shape(layout, x.shape)
+    whole = np.zeros((3, 2, *shape[1:]), np.float32)
+    part = whole[:, 1]
+    part[...] = laid(x, layout)
+    plan = ElementwisePlan("identity", (x.shape,), layout, relu)
+    plan.bind((part,), part).run()
+    assert np.allclose(to_logical(part, layout, 32), np.where(x < 0, x * np.float32(0.1), x))
+    assert not whole[:, 0].any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_slices_of_the_channels_are_copied(layout):
+    parts = [values((2, c, 4, 9), c) for c in (32, 64, 13)]
+    y = empty(layout, (2, 32 + 64 + 13, 4, 9))
+    block = y.shape[-1] if layout in LAYOUTS[2:] else 1
+    first = 0
+    for part in parts:
+        x = np.ascontiguousarray(laid(part, layout))
+        count = -(-part.shape[1] // block)
+        where = slice(first // block, first // block + count)
+        CopyPlan(part.shape, layout).run((x,), y[..., where] if layout == "channels_last" else y[:, where])
+        first += part.shape[1]
+    assert np.array_equal(to_logical(y, layout, first), np.concatenate(parts, 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("factors", [(2, 2), (3, 1), (1, 2), (4,), (2, 1, 3)], ids=str)
+def test_each_element_is_repeated(factors, layout):
+    for width in (1, 16, 37):
+        x = values((2, 19, *(3,) * (len(factors) - 1), width))
+        right = x
+        for axis, factor in enumerate(factors, 2):
+            right = np.repeat(right, factor, axis)
+        y = empty(layout, right.shape)
+        UpsamplingPlan(x.shape, factors, layout).run((np.ascontiguousarray(laid(x, layout)),), y)
+        assert np.array_equal(to_logical(y, layout, 19), right)
+
+
+def test_many_threads_share_large_arrays_and_others_may_be_empty():
+    a, b = values((1, 8, 200, 250)), values((1, 8, 1, 1), 1)
+    y = np.empty_like(a)
+    run = ElementwisePlan("multiply", (a.shape, b.shape), "channels_first", activation_of("relu")).bind(
+        (a, b), y
+    )
+    for _ in range(3):
+        y.fill(np.nan)
+        run.run()
+        assert np.array_equal(y, np.maximum(a * b, 0))
+    none = np.empty((0, 3, 4, 4), np.float32)
+    ElementwisePlan("add", (none.shape, none.shape), "channels_first").run((none, none), none.copy())
+    UpsamplingPlan(none.shape, (2, 2), "channels_first").run((none,), np.empty((0, 3, 8, 8), np.float32))
+
+
+def test_what_is_not_served_is_told():
+    a = values(SHAPE)
+    for shapes, layout, told in (
+        (((2, 37, 1, 7), (2, 37, 5, 1)), "channels_first", "none of the arrays"),
+        ((SHAPE, (2, 1, 5, 1)), "channels_first", "too many dimensions"),
+        ((SHAPE, (1, 1, 1, 1)), LAYOUTS[2], "one channel"),
+        ((SHAPE, (7,)), "channels_first", "none of the arrays"),
+    ):
+        with pytest.raises(Unsupported, match=told):
+            ElementwisePlan("add", shapes, layout)
+    copy = CopyPlan(SHAPE, "channels_last")
+    last = np.ascontiguousarray(laid(a, "channels_last"))
+    with pytest.raises(ValueError, match="y has shape"):
+        copy.bind((last,), last[:1])
+    with pytest.raises(TypeError, match="a has dtype float64"):
+        ElementwisePlan("identity", (SHAPE,), "channels_first").bind((a.astype(float),), a)
+    with pytest.raises(Unsupported, match="pixels must lie evenly"):
+        copy.bind((last,), np.empty((2, 5, 9, 37), np.float32)[:, :, :7])
+
+
+def test_time_grows_with_bytes():
+    machine = devices.figures("cpu")
+    small, large = (elementwise_seconds([(1, c, 56, 56)] * 3, machine) for c in (8, 512))
+    assert 0 < small < large
