@@ -9,7 +9,7 @@ from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.elementwise.plan import (
-    CopyPlan,
+    ConcatenationPlan,
     ElementwisePlan,
     UpsamplingPlan,
     elementwise_seconds,
@@ -54,24 +54,24 @@ def test_activations_in_place_and_images_apart(layout):
     part = whole[:, 1]
     part[...] = laid(x, layout)
     plan = ElementwisePlan("identity", (x.shape,), layout, relu)
-    plan.bind((part,), part).run()
+    plan.bind(part, part).run()
     assert np.allclose(to_logical(part, layout, 32), np.where(x < 0, x * np.float32(0.1), x))
     assert not whole[:, 0].any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_slices_of_the_channels_are_copied(layout):
+def test_maps_side_by_side(layout):
     parts = [values((2, c, 4, 9), c) for c in (32, 64, 13)]
-    y = empty(layout, (2, 32 + 64 + 13, 4, 9))
-    block = y.shape[-1] if layout in LAYOUTS[2:] else 1
-    first = 0
-    for part in parts:
-        x = np.ascontiguousarray(laid(part, layout))
-        count = -(-part.shape[1] // block)
-        where = slice(first // block, first // block + count)
-        CopyPlan(part.shape, layout).run((x,), y[..., where] if layout == "channels_last" else y[:, where])
-        first += part.shape[1]
-    assert np.array_equal(to_logical(y, layout, first), np.concatenate(parts, 1))
+    plan, y = ConcatenationPlan([part.shape for part in parts], layout), empty(layout, (2, 109, 4, 9))
+    inputs = [np.ascontiguousarray(laid(part, layout)) for part in parts]
+    if layout != "channels_last":  # the second is in its place already
+        block = y.shape[-1] if layout in LAYOUTS[2:] else 1
+        inputs[1] = y[:, 32 // block : 96 // block]
+        inputs[1][...] = laid(parts[1], layout)
+    bound = plan.bind(*inputs, y)
+    bound.run()
+    assert len(bound.launches) == 2 + (layout == "channels_last")
+    assert np.array_equal(to_logical(y, layout, 109), np.concatenate(parts, 1))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -91,7 +91,7 @@ def test_many_threads_share_large_arrays_and_others_may_be_empty():
     a, b = values((1, 8, 200, 250)), values((1, 8, 1, 1), 1)
     y = np.empty_like(a)
     run = ElementwisePlan("multiply", (a.shape, b.shape), "channels_first", activation_of("relu")).bind(
-        (a, b), y
+        a, b, y
     )
     for _ in range(3):
         y.fill(np.nan)
@@ -112,14 +112,15 @@ def test_what_is_not_served_is_told():
     ):
         with pytest.raises(Unsupported, match=told):
             ElementwisePlan("add", shapes, layout)
-    copy = CopyPlan(SHAPE, "channels_last")
-    last = np.ascontiguousarray(laid(a, "channels_last"))
+    with pytest.raises(Unsupported, match="do not fill whole blocks"):
+        ConcatenationPlan((SHAPE, SHAPE), LAYOUTS[2])
+    joined = ConcatenationPlan((SHAPE, SHAPE), "channels_first")
     with pytest.raises(ValueError, match="y has shape"):
-        copy.bind((last,), last[:1])
+        joined.bind(a, a, a)
+    with pytest.raises(ValueError, match="input 1 has shape"):
+        joined.bind(a, a[:1], np.concatenate([a, a], 1))
     with pytest.raises(TypeError, match="a has dtype float64"):
-        ElementwisePlan("identity", (SHAPE,), "channels_first").bind((a.astype(float),), a)
-    with pytest.raises(Unsupported, match="pixels must lie evenly"):
-        copy.bind((last,), np.empty((2, 5, 9, 37), np.float32)[:, :, :7])
+        ElementwisePlan("identity", (SHAPE,), "channels_first").bind(a.astype(float), a)
 
 
 def test_time_grows_with_bytes():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.epilogue import add_and_activate
+from convalgos.core.errors import Unsupported
+from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
     Concatenation,
@@ -31,33 +34,27 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
         return step.region
     if isinstance(step, View):
         return None
-    return NumpyStep(step, layout)
+    read = [shapes[name] for name in step.inputs]
+    if isinstance(step, Upsampling):
+        return UpsamplingPlan(read[0], step.factors, layout)
+    if isinstance(step, Concatenation):
+        return ConcatenationPlan(read, layout)
+    if not isinstance(step, Elementwise):
+        raise TypeError(f"step {step.name!r} of {type(step).__name__} has no plan")
+    with suppress(Unsupported):
+        return ElementwisePlan(step.operation, read, layout, step.activation)
+    return NumpyStep(step)
 
 
 class NumpyStep:
-    """An elementwise step, a concatenation or an upsampling, of maps that lie in one layout, by NumPy."""
+    """An elementwise step of arrays that kernels do not broadcast, by NumPy."""
 
-    def __init__(self, step: Step, layout: str):
+    def __init__(self, step: Elementwise):
         self.step = step
-        self._last = layout == "channels_last"
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
-        step = self.step
-        if isinstance(step, Concatenation):
-            np.concatenate(inputs, axis=-1 if self._last else 1, out=y)
-        elif isinstance(step, Upsampling):
-            x = inputs[0]
-            for axis, factor in enumerate(step.factors, 1 if self._last else 2):
-                x = np.repeat(x, factor, axis)
-            y[...] = x
-        elif isinstance(step, Elementwise):
-            a, *b = inputs
-            if step.operation == "identity":
-                y[...] = a
-            else:
-                (np.add if step.operation == "add" else np.multiply)(a, b[0], out=y)
-            if step.activation is not None:
-                add_and_activate(y, None, step.activation)
-        else:
-            raise TypeError(f"step {step.name!r} of {type(step).__name__} has no plan")
+        a, b = inputs
+        (np.add if self.step.operation == "add" else np.multiply)(a, b, out=y)
+        if self.step.activation is not None:
+            add_and_activate(y, None, self.step.activation)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.arguments import Shape
+from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, Launch, check_bound, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
@@ -43,8 +44,8 @@ def elementwise_seconds(shapes: Sequence[Shape], machine: Machine) -> float:
 class BoundStep:
     """A step that is bound to arrays each time that it is run."""
 
-    def bind(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> BoundRun:
-        """A run on these very arrays, in their layout; images may lie apart.
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        """A run on these very arrays, the inputs and y, in their layout; images may lie apart.
 
         Raises:
             ValueError, TypeError, Unsupported: an array is not as the step takes it.
@@ -53,7 +54,7 @@ class BoundStep:
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
-        self.bind(inputs, y).run()
+        self.bind(*map(as_laid, inputs), y).run()
 
 
 class ElementwisePlan(BoundStep):
@@ -92,7 +93,8 @@ class ElementwisePlan(BoundStep):
         if other and (other[0] != whole or operation == "multiply"):
             self._cast = broadcast_of(whole[1:], other[0][1:])
 
-    def bind(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> BoundRun:
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        *inputs, y = arrays
         for name, array, shape in zip("ab", inputs, self._shapes, strict=False):
             check_bound(name, array, shape, FLOAT, strided=True)
         check_bound("y", y, self._y_shape, FLOAT, strided=True, written=True)
@@ -116,29 +118,48 @@ class ElementwisePlan(BoundStep):
         return _bound_rows(a, b, y, values | {"finish": finish}, numbers)
 
 
-class CopyPlan(BoundStep):
-    """y = x, where y is a slice of the channels of a larger array.
+class ConcatenationPlan(BoundStep):
+    """Maps side by side along the channels; those that lie in their places in y already are not copied.
 
     Args:
-        shape: logical, of x.
-        layout: of both; in blocks, slices begin at whole blocks.
+        shapes: logical, of the inputs.
+        layout: of all; in blocks, all but the last input have whole blocks.
     """
 
-    def __init__(self, shape: Shape, layout: str):
-        self._shape, self._last = array_shape(layout, shape), layout == "channels_last"
+    def __init__(self, shapes: Sequence[Shape], layout: str):
+        self._shapes = [array_shape(layout, shape) for shape in shapes]
+        self._axis = -1 if layout == "channels_last" else 1
+        channels = [shape[1] for shape in shapes]
+        if any(count % BLOCKS.get(layout, 1) for count in channels[:-1]):
+            raise Unsupported(f"inputs of {channels} channels do not fill whole blocks of {layout}")
+        first, axis = self._shapes[0], self._axis % len(self._shapes[0])
+        together = sum(shape[axis] for shape in self._shapes)
+        self._y_shape = (*first[:axis], together, *first[axis + 1 :])
 
-    def bind(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> BoundRun:
-        (x,) = inputs
-        if not self._last:
-            check_bound("x", x, self._shape, FLOAT, strided=True)
-            check_bound("y", y, self._shape, FLOAT, strided=True, written=True)
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        *inputs, y = arrays
+        check_bound("y", y, self._y_shape, FLOAT, strided=True, written=True)
+        ends = np.cumsum([shape[self._axis] for shape in self._shapes])[:-1]
+        runs = [
+            self._copied(f"input {i}", x, shape, part)
+            for i, (x, shape, part) in enumerate(
+                zip(inputs, self._shapes, np.split(y, ends, self._axis), strict=True)
+            )
+            if x.ctypes.data != part.ctypes.data
+        ]
+        return _bound([launch for run in runs for launch in run.launches or ()], runs)
+
+    def _copied(self, name: str, x: np.ndarray, shape: Shape, y: np.ndarray) -> BoundRun:
+        check_bound(name, x, shape, FLOAT, strided=self._axis == 1)
+        if self._axis == 1:
             made = ArrayPass(x, None, y, None)
             return _bound([made.launch], made)
-        pixels, channels = math.prod(self._shape[:-1]), self._shape[-1]
-        rows = [_pixels(name, array, self._shape) for name, array in (("x", x), ("y", y))]
+        pixels = y.reshape(-1, shape[-1])
+        if not np.may_share_memory(pixels, y):
+            raise Unsupported(f"y has strides {y.strides}, but its pixels must lie evenly")
         values = {
-            "operation": COPY, "images": 1, "groups": 1, "rows": pixels, "count": channels,
-            "a_row": image_step(rows[0]), "y_row": image_step(rows[1]),
+            "operation": COPY, "images": 1, "groups": 1, "rows": len(pixels), "count": shape[-1],
+            "a_row": shape[-1], "y_row": image_step(pixels),
         }  # fmt: skip
         return _bound_rows(x, x, y, values, activation_numbers(FLOAT, None))
 
@@ -167,8 +188,8 @@ class UpsamplingPlan(BoundStep):
             "y_slice": sizes[1] * high * y_row,
         }  # fmt: skip
 
-    def bind(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> BoundRun:
-        (x,) = inputs
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        x, y = arrays
         check_bound("x", x, self._x_shape, FLOAT, strided=True)
         check_bound("y", y, self._y_shape, FLOAT, strided=True, written=True)
         values = self._values | {
@@ -179,17 +200,6 @@ class UpsamplingPlan(BoundStep):
         values |= {"x": x.ctypes.data, "y": y.ctypes.data}
         kernel = upsample_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
         return _launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y)
-
-
-def _pixels(name: str, array: np.ndarray, shape: Shape) -> np.ndarray:
-    """(pixels, channels) of an array in channels_last, whose pixels lie evenly."""
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, but the run takes {shape}")
-    pixels = array.reshape(-1, shape[-1])
-    if not np.may_share_memory(pixels, array):
-        raise Unsupported(f"{name} has strides {array.strides}, but its pixels must lie evenly")
-    check_bound(name, pixels, pixels.shape, FLOAT, strided=True, written=name == "y")
-    return pixels
 
 
 def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: np.ndarray) -> BoundRun:
