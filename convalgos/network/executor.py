@@ -108,6 +108,14 @@ class Context:
                 launches += run.launches
         self._add_table(launches)
 
+    def part_of(self, planned_step: PlannedStep) -> Part:
+        """A step by itself."""
+        if self._executor.moving & {*planned_step.step.inputs, *planned_step.step.outputs}:
+            return self._moving(planned_step)
+        run = self._bound(planned_step)
+        self._runs.append(run)
+        return _ignoring(run.run)
+
     def _add_table(self, launches: list[Launch]) -> None:
         """Make a part of these launches, which are then none."""
         if launches:
