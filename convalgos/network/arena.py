@@ -190,7 +190,7 @@ class _Sharing:
             return
         if isinstance(step, Elementwise):
             candidates = step.inputs
-        elif isinstance(step, Convolution) and getattr(planned_step.plan, "residual_in_place", False):
+        elif isinstance(step, Convolution) and getattr(planned_step.plan, "adds_first", False):
             candidates = step.inputs[1:]
         else:
             return

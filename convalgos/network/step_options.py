@@ -27,10 +27,15 @@ from convalgos.network.graph import (
 )
 from convalgos.network.planned import PlanLimits
 from convalgos.select import choose, devices
-from convalgos.select.constraints import Constraints
+from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
 
 FIRST = "channels_first"
+SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
+# Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
+# (Granite Rapids) of which it is 15, beside sums that they are needed for.
+FILTER_READS = 3.0
+GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
 FULL_BLOCKS = 0.5  # of a block of channels, which a map must fill to be worth laying out in blocks
 
 
@@ -82,7 +87,9 @@ class StepOptions:
             Unsupported: nothing can compute a convolution so.
         """
         if isinstance(step, Convolution | TransposedConvolution) and like.candidate is not None:
-            found = self._convolution(step, like.reads[0], like.writes, like.candidate.precision)
+            found = self._convolution(
+                step, like.reads[0], like.writes, like.candidate.precision, like.candidate
+            )
             if found is None:
                 raise Unsupported(f"step {step.name!r} cannot be computed in the layouts of {like}")
             return found
@@ -114,28 +121,62 @@ class StepOptions:
                         yield found
 
     def _convolution(
-        self, step: Convolution | TransposedConvolution, reads: str, writes: str, precision: str
+        self,
+        step: Convolution | TransposedConvolution,
+        reads: str,
+        writes: str,
+        precision: str,
+        known: Candidate | None = None,
     ) -> StepOption | None:
-        """The best way to compute a convolution between two layouts; a residual lies as y does."""
+        """The best way to compute a convolution between two layouts; a residual lies as y does.
+
+        Args:
+            known: what was chosen for another shape.
+        """
         x, *residual = step.inputs
         problem = step.problem(self._shapes[x]).with_valid(layout=reads, y_layout=writes)
-        best = self._best(problem, precision)
+        best = known and self._like(known, problem)
+        best = best or self._best(problem, precision)
         if best is None:
             return None
-        return StepOption(
-            (reads, *[writes] * len(residual)), writes, best.estimate_s + self._stream(*residual), best
-        )
+        seconds = self._seconds_of(best) + self._stream(*residual)
+        return StepOption((reads, *[writes] * len(residual)), writes, seconds, best)
 
     def _best(self, problem: ConvProblem, precision: str) -> Candidate | None:
         """What suits a problem best; None where nothing serves it, but for the reference between layouts."""
         key = problem, precision
         if key not in self._known:
-            found = choose.predicted_pick(problem, "cpu", limits_of(self._limits, precision))
-            plain = problem.layout == problem.y_layout and problem.layout in PLAIN
-            if found is not None and found.algorithm.family == "cpu.reference" and not plain:
-                found = None
-            self._known[key] = found
+            found = choose.close_candidates(problem, "cpu", limits_of(self._limits, precision), SLACK)
+            if problem.layout != problem.y_layout or problem.layout not in PLAIN:
+                found = [c for c in found if c.algorithm.family != "cpu.reference"]
+            self._known[key] = min(found, key=self._seconds_of, default=None)
         return self._known[key]
+
+    def _seconds_of(self, candidate: Candidate) -> float:
+        """Of a run, with the filter not in the caches: the others of the network were read since."""
+        if not self._filters_leave:
+            return candidate.estimate_s
+        nbytes = candidate.algorithm.filter_bytes(candidate.computed)
+        rate = min(self._machine.cache_bandwidth, FILTER_READS * self._machine.bandwidth)
+        return candidate.estimate_s + nbytes / rate
+
+    @cached_property
+    def _filters_leave(self) -> bool:
+        """Whether the filters of the network are more than the caches of the cores hold."""
+        steps = (s for s in self._graph.steps if isinstance(s, Convolution | TransposedConvolution))
+        return sum(s.w.nbytes for s in steps) > self._machine.threads * self._machine.l2_bytes
+
+    def _like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
+        """The same algorithm for another shape of its layer; None where it is not to be trusted with it."""
+        algorithm, growth = known.algorithm, problem.flops / max(1, known.problem.flops)
+        if not 1 / GROWTH <= growth <= GROWTH or devices.store("cpu").known().lookup(problem):
+            return None
+        computed = algorithm.computed(problem)
+        serves = algorithm.why_not(computed) is None
+        if not serves or not keeps(algorithm, problem, limits_of(self._limits, known.precision)):
+            return None
+        seconds = known.predicted_s * growth, known.estimate_s * growth
+        return Candidate(algorithm, problem, computed, *seconds, known.prepare_s)
 
     def _alike(self, step: Step) -> Iterator[StepOption]:
         """Of a step that is no convolution: it reads and writes one layout."""

@@ -56,15 +56,14 @@ def choose_plan(
     return algorithm.built(problem, algorithm.computed(problem), choice)
 
 
-def predicted_pick(problem: ConvProblem, device: str, constraints: Constraints) -> Candidate | None:
-    """What `choose_plan` picks, with the seconds that are expected of it; None where nothing serves."""
-    known = devices.store(device).known()
-    if _is_ranked(problem, device, constraints, known):
-        return next(iter(rank(problem, device, constraints).candidates), None)
-    algorithm, _ = fastest(problem, device, constraints, known)
-    if algorithm is None:
-        return None
-    return Candidate.of(algorithm, problem, estimate.cost(algorithm, problem, devices.figures(device)))
+def close_candidates(
+    problem: ConvProblem, device: str, constraints: Constraints, slack: float
+) -> list[Candidate]:
+    """Those that are expected to take no more than `slack` times the seconds of the best, fastest first."""
+    if _is_ranked(problem, device, constraints, devices.store(device).known()):
+        found = rank(problem, device, constraints).candidates
+        return [c for c in found if c.estimate_s <= slack * found[0].estimate_s]
+    return search(problem, device, constraints, slack=slack)
 
 
 def plan_candidate(candidate: Candidate, constraints: Constraints) -> Plan:
