@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Step, View
-from convalgos.network.regions import in_regions
+from convalgos.network.regions import with_regions
 from convalgos.network.torch_export import constant_of
 from convalgos.network.torch_region import TensorPlace, TorchRegion, operator_name
 
@@ -51,7 +51,7 @@ class Conversion:
         outputs = [self._output(node) for node in nodes[-1].args[0]]
         steps = tuple(self._with_outputs(step) for step in self.steps)
         graph = NetworkGraph(tuple(n.name for n in inputs), tuple(outputs), steps)
-        graph = in_regions(graph, self._region)
+        graph = with_regions(graph, self._joined)
         return replace(graph, dtypes=self._dtypes(graph))
 
     # --- for the operators -------------------------------------------------------------------
@@ -159,6 +159,11 @@ class Conversion:
             return step
         forms = [v for v, (n, form) in self._foreign.items() if form != "same" and n.name in step.outputs]
         return replace(step, others=(*step.others, *forms))
+
+    def _joined(self, steps: Sequence[Foreign], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Foreign:
+        """Neighbouring steps of torch as one."""
+        region = self._region(steps, inputs, outputs)
+        return Foreign(steps[-1].name, inputs, outputs[0], region, outputs[1:])
 
     def _region(
         self, steps: Sequence[Foreign], inputs: Sequence[str], outputs: Sequence[str]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.graph import Convolution, TransposedConvolution
-from convalgos.network.scales import scaled_channels
 from convalgos.network.torch_conversion import Arguments, Conversion, Left, module_name
 from convalgos.network.torch_region import TensorPlace
 from convalgos.network.torch_shapes import map_shape, shape_of_tensor, sizes_of, spatial_dimensions
@@ -82,7 +82,7 @@ def scaling_step(
     by, plus = (np.broadcast_to(np.asarray(v, np.float64), (channels,)) for v in (scale, shift))
     y = output or node.name
     ndim = spatial_dimensions(x, form)
-    c.steps.append(scaled_channels(module_name(node), c.value(x, form), y, by, plus, ndim))
+    c.steps.append(channel_scaling(module_name(node), c.value(x, form), y, by, plus, ndim))
     return TensorPlace(y, form)
 
 
