@@ -57,6 +57,34 @@ def test_every_algorithm_is_bound_to_arrays(algorithm, problem):
             assert np.allclose(y, right, rtol=1e-5, atol=1e-5)
 
 
+def apart(array):
+    """The same values in images that lie apart, as slices of larger maps do."""
+    whole = np.full((len(array), 2, *array.shape[1:]), np.nan, array.dtype)
+    whole[:, 1] = array
+    return whole[:, 1]
+
+
+@pytest.mark.parametrize(("algorithm", "problem"), [p for p in served() if p.values[1].N > 1])
+def test_images_may_lie_apart_where_the_plan_says_so(algorithm, problem):
+    x, w, y, bias, residual = data(problem)
+    plan = algorithm.serve(problem)
+    right = plan(x, w, bias=bias, activation="silu", residual=residual)
+    x, residual, target = map(apart, (x, residual, y))
+    if not plan.strided_batch:
+        for given in ((x, w, y), (np.ascontiguousarray(x), w, target)):
+            with pytest.raises(Unsupported, match="images that lie apart"):
+                plan.bind(*given)
+        return
+    for added in (residual, np.ascontiguousarray(residual)):
+        target.base[:] = np.nan
+        plan.bind(x, w, target, bias, "silu", added).run()
+        assert np.array_equal(target, right)
+        assert np.isnan(target.base[:, 0]).all()
+    target[...] = residual
+    plan.bind(x, w, target, bias, "silu", target).run()
+    assert np.allclose(target, right, rtol=1e-5, atol=1e-5)
+
+
 def test_a_network_is_one_call():
     """Three layers on one scratch, from several threads with arrays of their own."""
     plan = ca.plan(PROBLEM.replace(w_shape=(8, 8, 3, 3)), algorithm="cpu.direct")

@@ -43,6 +43,8 @@ FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of a
 
 
 class FftPlan(KernelPlan):
+    finishes = strided_batch = True
+
     def __init__(self, problem: ConvProblem, algorithm: Fft):
         cut = algorithm.cut(problem)
         p, dealt = cut.problem, chunk_schedule(cut)

@@ -35,6 +35,8 @@ PACKING = 0.4e9  # elements of a filter in a second whose zeros are left out; Xe
 
 
 class SparsePlan(KernelPlan):
+    finishes = strided_batch = True
+
     def __init__(self, problem: ConvProblem, algorithm: Sparse):
         cut = best_blocking(problem)
         p = cut.problem

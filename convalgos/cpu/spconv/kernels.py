@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.layout.strides import first_output
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_bytes, ir, pointer
 
@@ -224,11 +225,12 @@ def sum_sparse() -> Callable[..., None]:
             y = a.y + (n * a.y_n + group * a.filters * a.y_k + (o * a.p + p) * a.q + q) * a.size
             if a.pitch == a.q:
                 columns, rows = columns * rows, 1
+            stream = 0 if a.finish else a.stream
             for tile in range(first, end):
                 k = tile * a.sharing
                 to = y + k * a.y_k * a.size
                 count = min(a.sharing, a.filters - k)
-                if not a.stream:
+                if not stream:
                     fetch_rows(a, to, count, rows, columns)
                 lists = a.w + ((group * a.tiles + tile + 1) * a.chunks - 1) * 8
                 of_tile = sums + (tile - first) * a.sharing * a.sums_row * a.size
@@ -241,7 +243,9 @@ def sum_sparse() -> Callable[..., None]:
                 )  # fmt: skip
                 call(
                     a.store_rows,
-                    (of_tile, a.sums_row, count, a.pitch, rows, columns, to, a.y_k, a.q, a.stream),
+                    (of_tile, a.sums_row, count, a.pitch, rows, columns, to, a.y_k, a.q, stream),
                 )
+                for i in range(count * rows if a.finish else 0):
+                    finish_run(a, to + (i // rows * a.y_k + i % rows * a.q) * a.size, columns)
 
     return sum_sparse

@@ -22,6 +22,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
@@ -275,6 +276,7 @@ def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                                 SIZE, LANES, row + j * between * SIZE, a.bias + (k + j) * SIZE, a.relu, width,
                                 y + j * a.y_k * SIZE,
                             )  # fmt: skip
+                            finish_run(a, y + j * a.y_k * SIZE, width)
                     else:
                         for w in range(0, width, LANES):
                             pixels = min(LANES, width - w)
@@ -285,6 +287,8 @@ def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                                 SIZE, LANES, strip, a.bias + k * SIZE, a.relu, count, pixels,
                                 y + w * a.y_w * SIZE, a.y_w,
                             )  # fmt: skip
+                            for pixel in range(pixels if a.finish else 0):
+                                finish_run(a, y + (w + pixel) * a.y_w * SIZE, count)
 
     return backward_chunk
 
