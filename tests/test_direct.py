@@ -8,6 +8,8 @@ import pytest
 from helpers import check, example
 
 from convalgos import ConvProblem
+from convalgos.core.epilogue import activated, activation_of
+from convalgos.core.layouts import blocked_layout
 from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
 from convalgos.cpu.gemm import row_blocking
@@ -15,6 +17,7 @@ from convalgos.cpu.gemm.direct_blocking import direct_blocking
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime import plan as runtime_plan
+from convalgos.cpu.vectors import simd
 from convalgos.select import find_algorithm
 
 
@@ -96,3 +99,32 @@ def test_what_lies_beyond_the_ends_of_rows_is_zero_and_not_whatever_memory_held(
     monkeypatch.setattr(runtime_plan, "aligned_empty", lambda count, dtype: np.full(count, 127, dtype))
     held = DirectPixels().serve(ConvProblem.parse("n1 c1 h28 w28 k32 r5 s5 p2")).new_workspace()
     assert held.scratch.size and not held.scratch.any()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "text"),
+    [
+        (direct.Direct(), "n2 c20 h9 w11 k70 r1 s1"),  # packed
+        (direct.Direct(), "n3 c5 h9 w11 k20 r3 s3 p1"),
+        (direct.Direct(), "n2 c5 h9 w11 k20 r3 s3 p1 channels_last"),
+        (direct.Direct(), "n2 c5 h9 w11 k20 r3 s3 p1 y_blocked"),
+        (direct.Direct(), "n2 c50 h2 w1 k40 r1 s1"),
+        (DirectPixels(), "n3 c5 h19 w21 k7 r3 s3 p1"),
+    ],
+    ids=str,
+)
+def test_output_steps_and_images_that_lie_apart(algorithm, text):
+    problem = ConvProblem.parse(text.replace("y_blocked", f"y_{blocked_layout(simd.lanes(4))}"))
+    x, w, bias, _ = example(problem.replace(layout="channels_first"), "reals")
+    x = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if problem.layout == "channels_last" else x
+    plan = algorithm.plan(problem)
+    sums = plan(x, w, bias=bias)
+    residual = np.cos(sums)
+    expected = activated(sums + residual, activation_of("silu"))
+    found = plan(x, w, bias=bias, activation="silu", residual=residual)
+    assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    if not plan.strided_batch:
+        return
+    whole = np.zeros((sums.shape[0], sums.shape[1] + 2, *sums.shape[2:]), np.float32)
+    plan.bind(x, w, whole[:, 1:-1], bias).run()
+    assert np.array_equal(whole[:, 1:-1], sums) and not whole[:, [0, -1]].any()

@@ -38,13 +38,13 @@ from convalgos.cpu.gemm.blocking import (
     run_pixels,
     table_number,
 )
-from convalgos.cpu.gemm.direct_blocking import FEW, DirectBlocking, direct_blocking
+from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
 from convalgos.cpu.gemm.packed_blocking import PackedCut
 from convalgos.cpu.gemm.packed_plan import PackedPlan
-from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
+from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
@@ -123,10 +123,12 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
             pixel = pixel_in_image(a, block, done)
             y = a.y + ((block.n + i) * a.y_n + k * a.y_k + pixel * a.y_pixel) * a.size
             source, bias = sums + (i * per_image + done) * panel.width * a.size, a.bias + k * a.size
+            stream = 0 if a.finish else a.stream
             call(
                 a.store_run,
-                (source, panel.width, run, panel.filters, bias, a.relu, a.stream, y, a.y_k, a.y_pixel),
+                (source, panel.width, run, panel.filters, bias, a.relu, stream, y, a.y_k, a.y_pixel),
             )
+            finish_panel(a, y, run, panel.filters, a.y_k, a.y_pixel)
             done += run
 
 
@@ -134,6 +136,8 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
 
 
 class DirectPlan(KernelPlan):
+    finishes = True
+
     def __init__(self, problem: ConvProblem, algorithm: Direct):
         cut = direct_blocking(problem)
         p = cut.problem
@@ -159,6 +163,7 @@ class DirectPlan(KernelPlan):
             problem, algorithm, DIRECT_ARGUMENTS, values, [(sum_blocks(), tasks)], tasks * cut.scratch_bytes
         )
         self._cut = cut
+        self.strided_batch = cut.copied or cut.images == 1  # else the table of pixels knows where images lie
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps in the order of the offset table."""
@@ -241,7 +246,7 @@ class TabledBlocks:
         sums = balance * panels.product_seconds(p, machine) * slower
         if p.gemm_m > ONE_BLOCK:
             sums = math.hypot(sums, block_filter_seconds(p, math.prod(cut.blocks), cut.filter_parts, machine))
-        return CALL + machine.launch + sums + _copies(cut, machine) + _memory(p, machine)
+        return CALL + machine.launch + sums + copied_seconds(cut, machine) + _memory(p, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
@@ -303,21 +308,6 @@ def _memory(problem: ConvProblem, machine: Machine) -> float:
     p = problem
     written = p.y_bytes * (1 if panels.streams_panels(p) else 2)  # a cached store reads its line first
     return SHOWN * machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
-
-
-def _copies(cut: DirectBlocking, machine: Machine) -> float:
-    """Seconds to copy the input of every block, once for each thread that computes parts of its filters."""
-    if not cut.copied:
-        return 0.0
-    p, (d, h, w) = cut.problem, cut.spans
-    lanes = simd.lanes(p.itemsize)
-    planes = math.prod(cut.blocks) * p.groups * cut.filter_parts * cut.images * d
-    if p.layout == "channels_last":  # rows of pixels of all channels
-        rows, vectors = planes * h, -(-w * p.C // lanes)
-    else:
-        planes *= p.w_shape[1]
-        rows, vectors = planes * h, -(-w // lanes)
-    return strided_rows.copying_seconds(planes, rows, vectors, lanes, machine.peak(p.dtype))
 
 
 @dataclass(frozen=True)

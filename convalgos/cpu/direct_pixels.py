@@ -41,6 +41,7 @@ from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking,
 from convalgos.cpu.layout import half_rows, streaming, strided_rows
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
+from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.half import in_float32
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
@@ -156,17 +157,23 @@ def sum_tile(a: Any, block: BlockExtent, group: int, tile: int, scratch: int) ->
             a.places + table, a.counts + table,
         ),
     )  # fmt: skip
-    if a.staged:
+    if a.staged or a.finish:
         run = run_pixels(a, block)
         runs = block.images * image_pixels(block) // run
         y_run = a.y_n if a.images > 1 else (a.q if block.rows > 1 and run == block.columns else a.p * a.q)
-        call(a.store_staged, (staged, a.staged, count, runs, run, y, a.y_k, y_run, a.stream))
+        if a.staged:
+            stream = 0 if a.finish else a.stream
+            call(a.store_staged, (staged, a.staged, count, runs, run, y, a.y_k, y_run, stream))
+        for j in range(runs):
+            finish_panel(a, y + j * y_run * a.size, run, count, a.y_k, 1)
 
 
 # --- plan ------------------------------------------------------------------------------------
 
 
 class DirectPixelsPlan(KernelPlan):
+    finishes = True
+
     def __init__(self, problem: ConvProblem, algorithm: DirectPixels):
         cut = row_blocking(in_float32(problem))
         p, form, of_map = cut.problem, halves.SAME, problem.itemsize
@@ -210,6 +217,7 @@ class DirectPixelsPlan(KernelPlan):
             tasks * cut.scratch_bytes,
         )
         self._cut = cut
+        self.strided_batch = cut.images == 1 or cut.staged > 0  # else a table knows where images of y lie
 
     def _new_scratch(self) -> np.ndarray:
         """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""

@@ -166,10 +166,10 @@ def lies_in_blocks(problem: ConvProblem) -> bool:
 @cached_by_threads(256)
 def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
     """The cycles of the busiest thread, and the cut that takes the fewest."""
-    return min(candidates(problem), key=lambda found: found[0])
+    return min(tried_cuts(problem), key=lambda found: found[0])
 
 
-def candidates(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
+def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
     """Cuts in tiles of all shapes, whose outputs or filters the threads share, and the cycles of each."""
     p, threads = row_view(problem), plan_threads()
     copied = any(pad != (0, 0) for pad in p.padding)

@@ -83,7 +83,7 @@ def sum_blocked() -> Callable[..., None]:
                 while entry < a.entries:
                     weights = w + entry * count * a.inner * vector
                     for i in range(block.images):
-                        sum_tiles(
+                        sum_row_tiles(
                             a, kernels, tiles, source + i * step, entry, weights, count,
                             y + i * a.y_n * a.size, bias,
                         )  # fmt: skip
@@ -93,7 +93,7 @@ def sum_blocked() -> Callable[..., None]:
 
 
 @jit.helper
-def sum_tiles(
+def sum_row_tiles(
     a: Any, kernels: int, tiles: int, x: int, entry: int, w: int, count: int, y: int, bias: int
 ) -> None:
     """A pass over a panel of `count` vectors of filters, from an entry on, for the outputs of an image."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.machine import cache_sizes
+from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.gemm.blocking import Blocks, block_lengths, busiest, cut_map, flat_view
+from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
@@ -134,3 +135,18 @@ def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, 
     # in parts of filters, with the spare rows of tiles
     work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
     return busiest(work, groups[1] * parts, threads) / parts
+
+
+def copied_seconds(cut: DirectBlocking, machine: Machine) -> float:
+    """Seconds to copy the input of every block, once for each thread that computes parts of its filters."""
+    if not cut.copied:
+        return 0.0
+    p, (d, h, w) = cut.problem, cut.spans
+    lanes = simd.lanes(p.itemsize)
+    planes = math.prod(cut.blocks) * p.groups * cut.filter_parts * cut.images * d
+    if p.layout == "channels_last":  # rows of pixels of all channels
+        rows, vectors = planes * h, -(-w * p.C // lanes)
+    else:
+        planes *= -(-p.w_shape[1] // cut.unit)
+        rows, vectors = planes * h, -(-w * cut.unit // lanes)
+    return strided_rows.copying_seconds(planes, rows, vectors, lanes, machine.peak(p.dtype))

@@ -29,6 +29,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
@@ -146,6 +147,7 @@ def multiply_rows(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
                 source = sums + i * a.pixels * width * SIZE
                 y = a.y + (i * a.y_n + k * a.y_k) * SIZE
                 call(a.store_run, (source, width, a.pixels, filters, bias, a.relu, 0, y, a.y_k, a.y_pixel))
+                finish_panel(a, y, a.pixels, filters, a.y_k, a.y_pixel)
 
     return multiply_rows
 
@@ -193,6 +195,8 @@ def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
 
 
 class GemvPlan(KernelPlan):
+    finishes = True
+
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
         self._cut = cut = gemv_blocking(problem)
         p = cut.problem

@@ -16,14 +16,15 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, packed_tiles, panels
 from convalgos.cpu.gemm.packed_blocking import PackedCut
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import KernelPlan, arguments
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 PACKED_ARGUMENTS = arguments(
-    "size images groups taps filters image blocks block parts vectors panels widest lanes chunk tasks pitch "
-    "packed_bytes scratch_stride stream pack_pixel_tiles sum_panel sum_narrow store_run"
+    "size images x_n y_n groups taps filters image blocks block parts vectors panels widest lanes chunk "
+    "tasks pitch packed_bytes scratch_stride stream pack_pixel_tiles sum_panel sum_narrow store_run"
 )
 
 
@@ -49,31 +50,36 @@ def sum_packed_blocks() -> Callable[..., None]:
             group = unit % a.groups
             first = item % a.blocks * a.block
             pixels = min(a.block, a.image - first)
-            x = a.x + (unit * a.taps * a.image + first) * a.size
+            x = a.x + (unit // a.groups * a.x_n + group * a.taps * a.image + first) * a.size
             call(a.pack_pixel_tiles, (x, a.image, pixels, a.taps, a.pitch, tiles))
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 filters = dealt_panels.panel_extent(a, group, panel)
                 call(filters.kernel, (tiles, a.pitch, pixels, a.taps, a.chunk, filters.w, sums))
-                bias = a.bias + (group * a.filters + filters.first) * a.size
-                y = a.y + ((unit * a.filters + filters.first) * a.image + first) * a.size
+                k = group * a.filters + filters.first
+                y, bias = a.y + (unit // a.groups * a.y_n + k * a.image + first) * a.size, a.bias + k * a.size
+                stream = 0 if a.finish else a.stream
                 call(
                     a.store_run,
-                    (sums, filters.width, pixels, filters.filters, bias, a.relu, a.stream, y, a.image, 1),
+                    (sums, filters.width, pixels, filters.filters, bias, a.relu, stream, y, a.image, 1),
                 )
+                finish_panel(a, y, pixels, filters.filters, a.image, 1)
 
     return sum_packed_blocks
 
 
 class PackedPlan(KernelPlan):
+    finishes = strided_batch = True
+
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: PackedCut):
-        p, tasks = cut.problem, plan_threads()
+        p, tasks, image = cut.problem, plan_threads(), math.prod(cut.problem.spatial_out)
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         kernels = dealt_panels.panel_kernels(
             packed_tiles.sum_packed_tiles, size, cut.rows, cut.vectors_of, cut.panels
         )
         values: dict[str, int | np.ndarray] = {
-            "size": size, "images": p.N, "groups": p.groups, "taps": p.gemm_k, "filters": p.gemm_n,
-            "image": math.prod(p.spatial_out), "blocks": cut.blocks, "block": cut.pixels, "parts": cut.parts,
+            "size": size, "images": p.N, "x_n": p.C * image, "y_n": p.K * image, "groups": p.groups,
+            "taps": p.gemm_k, "filters": p.gemm_n,
+            "image": image, "blocks": cut.blocks, "block": cut.pixels, "parts": cut.parts,
             "chunk": cut.chunk, "tasks": tasks, "pitch": cut.pitch,
             "packed_bytes": cut.packed_bytes, "scratch_stride": cut.scratch_bytes,
             "stream": int(panels.streams_panels(p)),

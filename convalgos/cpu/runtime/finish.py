@@ -32,6 +32,21 @@ def finish_run(a, y: int, count: int) -> None:  # type: ignore[no-untyped-def]  
         call(a.finish, (y, added, y, count, a.finish_numbers))
 
 
+@jit.helper
+def finish_panel(a, y: int, pixels: int, filters: int, y_k: int, y_pixel: int) -> None:  # type: ignore[no-untyped-def]
+    """`finish_run` of so many neighbouring pixels of some filters, from the address y on, in any layout."""
+    if a.finish:
+        if y_pixel == 1:
+            for k in range(filters):
+                finish_run(a, y + k * y_k * a.size, pixels)
+        elif y_k > 1:  # blocks of y_pixel filters
+            for k in range(0, filters, y_pixel):
+                finish_run(a, y + k * y_k * a.size, pixels * y_pixel)
+        else:
+            for i in range(pixels):
+                finish_run(a, y + i * y_pixel * a.size, filters)
+
+
 @jit.specialise
 def finish_elements(SIZE: int, LANES: int, KIND: int) -> jit.Kernel:
     """target[i] = activation(source[i] + added[i]); added 0: nothing is added.
