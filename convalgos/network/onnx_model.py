@@ -150,7 +150,12 @@ class OnnxModel:
         model = onnx.helper.make_model(skeleton, opset_imports=self.proto.opset_import)
         model.ir_version = max(4, self.proto.ir_version)  # from which on initializers are no inputs
         found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        return {v.name: ValueType(v) for v in (*found.input, *found.value_info, *found.output)}
+        types: dict[str, ValueType] = {}
+        for value in (*found.input, *found.value_info, *found.output):
+            told = ValueType(value)
+            if told.dtype or value.name not in types:  # an output that is an input may lack its type
+                types[value.name] = told
+        return types
 
     def shape(self, name: str) -> DynamicShape | None:
         """The shape of a value, with words for sizes that are not known; None where its rank is not."""
@@ -223,7 +228,7 @@ def _folded(proto: Any, path: Path | None) -> Any:
         try:
             onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its own types, which have no base but this
-            raise ValueError(f"ONNX Runtime cannot load the model: {error}") from error
+            raise ValueError(f"ONNX Runtime cannot load the model: {error}") from None
         return onnx.load(options.optimized_model_filepath)
 
 

@@ -1,0 +1,83 @@
+"""An ONNX model as a session: what a program that runs ONNX Runtime's `InferenceSession` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.network.network import Network
+from convalgos.network.onnx_graph import graph_of
+from convalgos.network.onnx_model import load_onnx
+
+KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
+
+
+class SessionValue(NamedTuple):
+    """An input or an output of a model, as `NodeArg` of ONNX Runtime tells of it."""
+
+    name: str
+    type: str  # "tensor(float)"
+    shape: list[int | str | None]  # a word is the name of a size that is open, None one without a name
+
+
+class Session:
+    """A model whose convolutions, and what stands between them, run by this library; see `ca.network`.
+
+    Sizes that the model leaves open may be others in each call: what suited the first is scaled to the next.
+    Any number of threads may call `run` at a time.
+
+    Args:
+        model: a path, the bytes of a model, or an `onnx.ModelProto`.
+
+    Raises:
+        ValueError: it is no valid model.
+        Unsupported: onnx is not installed, or the model has nodes for which onnxruntime must be.
+
+    Example:
+        >>> session = Session("model.onnx")  # doctest: +SKIP
+        >>> (y,) = session.run(None, {session.get_inputs()[0].name: x})  # doctest: +SKIP
+    """
+
+    def __init__(self, model: Any):
+        read = load_onnx(model)
+        values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)}
+        self._inputs = [_told(values[name]) for name in read.inputs]
+        self._outputs = [_told(values[name]) for name in read.outputs]
+        self.network = Network(graph_of(read))
+
+    def get_inputs(self) -> list[SessionValue]:
+        """Name, type and shape of each input."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[SessionValue]:
+        """Name, type and shape of each output."""
+        return list(self._outputs)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """The outputs of these names, or all of them, as new arrays.
+
+        Args:
+            feeds: the inputs by name.
+
+        Raises:
+            ValueError: an input is missing, a name is none of the model's, or a shape is wrong.
+            TypeError: an input has a wrong dtype.
+        """
+        known = [value.name for value in self._outputs]
+        wanted = known if output_names is None else list(output_names)
+        if unknown := [name for name in wanted if name not in known]:
+            raise ValueError(f"output_names has {unknown}; the model has {known}")
+        found = self.network(inputs=feeds)
+        by_name = dict(zip(known, found if len(known) > 1 else (found,), strict=True))
+        return [by_name[name] for name in wanted]
+
+
+def _told(value: Any) -> SessionValue:
+    import onnx
+
+    tensor = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", sizes)

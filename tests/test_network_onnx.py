@@ -1,0 +1,379 @@
+"""Networks read from ONNX models: every fusion against ONNX Runtime, and trained models."""
+
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import convalgos as ca
+from convalgos.core.epilogue import Activation
+from convalgos.network.graph import Convolution, Elementwise, Foreign, View
+from convalgos.network.onnx_graph import from_onnx
+from convalgos.onnx import Session
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+RNG = np.random.default_rng(7)
+SHAPE = (1, 8, 9, 7)
+CLOSE = 2e-5  # of the largest element of an output
+
+
+class Builder:
+    """A model, node by node; `node` gives the name of the output."""
+
+    def __init__(self, shape=SHAPE, opset=20):
+        self.nodes, self.initializers, self.opset = [], [], opset
+        self.inputs = {"x": shape}
+
+    def constant(self, array):
+        name = f"c{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def node(self, op, *inputs, count=1, **attributes):
+        names = [f"{op.lower()}{len(self.nodes)}{'abc'[i]}" for i in range(count)]
+        inputs = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        self.nodes.append(helper.make_node(op, inputs, names, **attributes))
+        return names[0] if count == 1 else names
+
+    def conv(self, x="x", k=8, c=8, size=3, **more):
+        w = RNG.standard_normal((k, c, size, size)).astype("f4") / 8
+        return self.node("Conv", x, w, RNG.standard_normal(k).astype("f4"), pads=[size // 2] * 4, **more)
+
+    def model(self, *outputs):
+        def value(name, shape=None, kind=TensorProto.FLOAT):
+            return helper.make_tensor_value_info(name, kind, shape)
+
+        graph = helper.make_graph(
+            self.nodes, "g", [value(n, s) for n, s in self.inputs.items()], list(map(value, outputs)),
+            self.initializers,
+        )  # fmt: skip
+        for output in graph.output:  # of a type that ONNX infers
+            output.ClearField("type")
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
+        return onnx.shape_inference.infer_shapes(made)
+
+
+def numbers(shape):
+    return RNG.standard_normal(shape).astype("f4")
+
+
+def reference(model, feeds):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    source = model if isinstance(model, str) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"]).run(None, feeds)
+
+
+def check(model, x, close=CLOSE):
+    """That a network gives the outputs of ONNX Runtime; returns the network."""
+    net = from_onnx(model)
+    expected = reference(model, {net.graph.inputs[0]: x})
+    given = net(x)
+    for y, right in zip(given if len(expected) > 1 else (given,), expected, strict=True):
+        assert y.shape == right.shape and y.dtype == right.dtype
+        if right.size:
+            np.testing.assert_allclose(y, right, rtol=0, atol=close * max(1e-30, np.abs(right).max()))
+    return net
+
+
+def kinds(net):
+    return [type(step) for step in net.graph.steps]
+
+
+def test_activations_become_part_of_convolutions_however_they_are_spelled():
+    b = Builder()
+    one = np.float32(1)
+
+    def gelu(x):
+        inner = b.node("Erf", b.node("Div", x, np.float32(2**0.5)))
+        return b.node("Mul", b.node("Mul", x, b.node("Add", inner, one)), np.float32(0.5))
+
+    def gelu_tanh(x):
+        cube = b.node("Mul", b.node("Pow", x, np.float32(3)), np.float32(0.044715))
+        inner = b.node("Mul", b.node("Add", x, cube), np.float32((2 / np.pi) ** 0.5))
+        return b.node("Mul", b.node("Mul", np.float32(0.5), x), b.node("Add", one, b.node("Tanh", inner)))
+
+    def hard_swish(x):
+        clipped = b.node("Clip", b.node("Add", x, np.float32(3)), np.float32(0), np.float32(6))
+        return b.node("Div", b.node("Mul", clipped, x), np.float32(6))
+
+    wanted = {
+        Activation("relu"): lambda x: b.node("Relu", x),
+        Activation("clip", 0, 6): lambda x: b.node("Clip", x, np.float32(0), np.float32(6)),
+        Activation("leaky_relu", 0.25): lambda x: b.node("LeakyRelu", x, alpha=0.25),
+        Activation("sigmoid"): lambda x: b.node("Sigmoid", x),
+        Activation("silu"): lambda x: b.node("Mul", b.node("Sigmoid", x), x),
+        Activation("hard_swish"): hard_swish,
+        Activation("gelu"): gelu,
+        Activation("gelu_tanh"): gelu_tanh,
+    }
+    more = [
+        (Activation("hard_swish"), lambda x: b.node("HardSwish", x)),
+        (Activation("hard_swish"), lambda x: b.node("Mul", x, b.node("HardSigmoid", x, alpha=1 / 6))),
+        (Activation("gelu_tanh"), lambda x: b.node("Gelu", x, approximate="tanh")),
+        (Activation("clip", 0, 1), lambda x: b.node("HardSigmoid", x, alpha=0.2)),  # and a scaled filter
+    ]
+    cases = [*wanted.items(), *more]
+    net = check(b.model(*(make(b.conv()) for _, make in cases)), 3 * numbers(SHAPE))
+    assert kinds(net) == [Convolution] * len(cases)
+    assert [step.activation for step in net.graph.steps] == [activation for activation, _ in cases]
+
+
+def test_what_is_only_like_an_activation_stays_as_it_is():
+    b = Builder()
+    x = b.conv()
+    read = b.node("Sigmoid", x)
+    outputs = [b.node("Mul", x, read), b.node("Relu", read)]  # the sigmoid has another reader
+    three = b.node("Add", x, np.float32(3.5))
+    clipped = b.node("Clip", three, np.float32(0), np.float32(6))
+    outputs.append(b.node("Div", b.node("Mul", clipped, x), np.float32(6)))
+    net = check(b.model(*outputs), numbers(SHAPE))
+    assert not any(getattr(step, "activation", None) in ("silu", "hard_swish") for step in net.graph.steps)
+
+
+def test_sums_become_residuals_of_one_convolution():
+    b = Builder()
+    first = b.node("Relu", b.conv())
+    second = b.node("Relu", b.node("Add", b.conv(first), first))  # a block
+    both = b.node("Add", b.conv(second), b.conv(second))  # two convolutions: one takes the other
+    twice = b.conv(both)
+    third = b.node("Add", twice, both)  # read twice
+    of_maps = b.node("GlobalAveragePool", third)
+    fourth = b.node("Add", b.conv(third), of_maps)  # of differing shapes
+    same = b.node("Add", third, third)
+    net = check(b.model(b.node("Add", fourth, b.node("Tanh", twice)), same), numbers(SHAPE))
+    summed = [s for s in net.graph.steps if isinstance(s, Convolution) and len(s.inputs) == 2]
+    assert len(summed) == 2 and summed[0].activation == Activation("relu")
+    assert check_batch(net.graph) == (3, *SHAPE[1:])
+
+
+def check_batch(graph):
+    """The shape of the last output for three images."""
+    shapes = dict.fromkeys(graph.inputs, (3, *SHAPE[1:]))
+    return tuple(graph.shapes_of(shapes)[graph.outputs[-1]])
+
+
+def test_scales_become_part_of_the_convolutions_around_them():
+    b = Builder()
+    statistics = [np.float32(RNG.uniform(0.5, 2, 8)) for _ in range(4)]
+    x = b.node("BatchNormalization", b.conv(), *statistics)
+    x = b.node("Relu", b.node("Sub", np.float32(1), b.node("Mul", x, numbers((8, 1, 1)))))
+    x = b.node(
+        "Div", b.node("Add", x, numbers((1, 8, 1, 1))), np.float32(3)
+    )  # goes ahead: 1x1 has no padding
+    y = b.node("Sigmoid", b.conv(x, size=1, group=2, c=4))
+    z = b.conv(b.node("Add", y, np.float32(0.5)))  # padding lies around it: it stays
+    w = numbers((8, 4, 2, 2))
+    t = b.node("ConvTranspose", z, w, group=2, strides=[2, 2], pads=[0, 1, 1, 0], output_padding=[1, 0])
+    t = b.node("BatchNormalization", t, *statistics)
+    net = check(b.model(t), numbers(SHAPE))
+    assert len(net.graph.steps) == 5 and net.graph.steps[2].w.size == 8
+
+
+def test_squeeze_and_excitation_and_linear_layers():
+    b = Builder()
+    x = b.conv()
+    gate = b.node("Relu", b.conv(b.node("ReduceMean", x, np.int64([2, 3])), k=4, size=1))
+    gate = b.node("HardSigmoid", b.conv(gate, c=4, size=1))
+    x = b.node("Relu", b.node("Mul", gate, x))
+    flat = b.node("Flatten", x)
+    hidden = b.node(
+        "Relu", b.node("Gemm", flat, numbers((5, 8 * 63)), numbers(5), transB=1, alpha=0.5, beta=2.0)
+    )
+    mean = b.node("Squeeze", b.node("GlobalAveragePool", x), np.int64([-1, 2]))
+    sums = b.node("MatMul", b.node("Dropout", mean), numbers((8, 5)))
+    net = check(b.model(b.node("Softmax", b.node("Concat", hidden, sums, axis=-1))), numbers(SHAPE))
+    assert [s.region.what for s in net.graph.steps if isinstance(s, Foreign)] == ["Softmax"]
+    assert sum(isinstance(s, View) for s in net.graph.steps) <= 4
+    multiply = next(s for s in net.graph.steps if isinstance(s, Elementwise))
+    assert multiply.operation == "multiply" and multiply.activation == Activation("relu")
+
+
+def test_pooling_upsampling_and_concatenation():
+    b = Builder()
+    x = b.conv()
+    windows = {"kernel_shape": [3, 2], "strides": [2, 2]}
+    pools = [
+        b.node("MaxPool", x, auto_pad="SAME_UPPER", **windows),
+        b.node("MaxPool", x, ceil_mode=1, pads=[1, 0, 1, 1], **windows),
+        b.node("AveragePool", x, pads=[1, 0, 1, 1], **windows),
+        b.node("AveragePool", x, count_include_pad=1, pads=[1, 0, 1, 1], **windows),
+        b.node("MaxPool", x, auto_pad="SAME_LOWER", **windows),  # foreign
+    ]
+    whole = b.node("Concat", pools[0], pools[4], axis=1)
+    rounded = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    up = b.node("Resize", whole, "", np.float32([1, 1, 2, 3]), **rounded)
+    linear = b.node("Resize", whole, "", np.float32([1, 1, 2, 2]), mode="linear")
+    padded = b.node("Pad", up, np.int64([0, 0, 1, 0, 0, 0, 2, 1]))
+    net = check(b.model(*pools, linear, b.conv(padded, c=16)), numbers(SHAPE))
+    found = [s.region.what for s in net.graph.steps if isinstance(s, Foreign)]
+    assert sorted(found) == ["MaxPool", "Resize"]
+    last = next(s for s in net.graph.steps if s.output == net.graph.outputs[-1])
+    assert last.padding == ((2, 3), (1, 2))
+
+
+def test_one_and_three_dimensions():
+    for shape in ((2, 3, 11), (1, 2, 4, 5, 3)):
+        b = Builder(shape)
+        w = numbers((4, shape[1], *(3,) * (len(shape) - 2)))
+        y = b.node("Conv", "x", w, auto_pad="SAME_UPPER", strides=[2] * (len(shape) - 2))
+        net = check(b.model(b.node("GlobalMaxPool", b.node("Relu", y))), numbers(shape))
+        assert len(net.graph.steps) == 2
+
+
+def test_foreign_nodes_are_regions_without_cycles():
+    b = Builder(("n", 8, "h", "w"))
+    a = b.node("Tanh", b.conv())
+    c = b.conv(a)
+    d = b.node("Elu", b.node("Softplus", b.node("Add", c, b.node("Neg", a))))
+    sizes = b.node("Shape", a)  # integers from one region to another
+    flat = b.node(
+        "Reshape", d, b.node("Concat", b.node("Gather", sizes, np.int64([0])), np.int64([-1]), axis=0)
+    )
+    net = check(b.model(flat, a, b.node("ArgMax", d, axis=1)), numbers(SHAPE))
+    regions = [s.region.what for s in net.graph.steps if isinstance(s, Foreign)]
+    assert len(regions) == 2 and "Softplus" in regions[1] and "Tanh" in regions[0]
+    x = numbers((2, 8, 5, 6))  # another shape
+    expected = reference(b.model(*net.graph.outputs), {"x": x})
+    for y, right in zip(net(x), expected, strict=True):
+        np.testing.assert_allclose(y, right, atol=1e-5)
+
+
+def test_outputs_that_are_inputs_or_read_again():
+    b = Builder()
+    y = b.conv(b.node("Identity", "x"))
+    z = b.node("Relu", y)
+    model = b.model(y, z, "x", b.node("Identity", y), b.node("Flatten", z))
+    net = check(model, x := numbers(SHAPE))
+    outputs = net(x)
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(outputs) for b in (*outputs[:i], x))
+
+
+def test_no_images_and_many():
+    b = Builder(("n", 8, 9, 7))
+    y = b.node("MatMul", b.node("Flatten", b.node("Tanh", b.conv())), numbers((504, 3)))
+    for n in (0, 3):
+        check(b.model(y), numbers((n, *SHAPE[1:])))
+
+
+def test_what_is_wrong_is_told():
+    b = Builder(("n", 8, 9, 7))
+    net = from_onnx(b.model(b.conv()).SerializeToString())
+    x = numbers(SHAPE)
+    with pytest.raises(ValueError, match=r"x has shape \(1, 7, 9, 7\), but the network takes \(n, 8, 9, 7\)"):
+        net(x[:, :7])
+    with pytest.raises(TypeError, match="x has dtype float64, but the network takes float32"):
+        net(x.astype("f8"))
+    with pytest.raises(ValueError, match="2 inputs were given; the network takes 'x'"):
+        net(x, x)
+    with pytest.raises(ValueError, match="inputs lacks 'x'"):
+        net(inputs={})
+    with pytest.raises(ValueError, match="inputs has 'z'"):
+        net(inputs={"z": x})
+    with pytest.raises(ValueError, match="in their order or by name"):
+        net(x, inputs={"x": x})
+    assert net.plan(2).planned.shapes["x"] == (2, *SHAPE[1:])
+    with pytest.raises(ValueError, match="effort='guess'"):
+        net.plan(2, effort="guess")
+
+
+def test_what_is_no_model_is_told(tmp_path):
+    with pytest.raises(ValueError, match="no ONNX model"):
+        from_onnx(b"nothing of that kind")
+    with pytest.raises(ValueError, match="must be a path"):
+        from_onnx(3)
+    b = Builder()
+    model = b.model(b.node("Relu", b.conv()))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=16)
+    check(str(tmp_path / "m.onnx"), numbers(SHAPE))
+    with pytest.raises(ValueError, match="give the path"):
+        from_onnx((tmp_path / "m.onnx").read_bytes())
+    with pytest.raises(ValueError, match="cannot load the model"):
+        from_onnx((b := Builder()).model(b.node("Shape", "nothing")))
+
+
+def test_without_onnxruntime(monkeypatch):
+    from convalgos.core import errors
+
+    told = {"onnxruntime": "needs onnxruntime, which is not installed (pip install 'convalgos[bench]')"}
+    for module in ("onnx_graph", "onnx_region", "onnx_model"):
+        monkeypatch.setattr(f"convalgos.network.{module}.missing", told.get)
+    assert errors.missing("onnx") is None
+    b = Builder()
+    assert from_onnx(b.model(b.node("Relu", b.conv())))(numbers(SHAPE)).shape == SHAPE
+    for op, what in (("Tanh", "Tanh"), ("Shape", "constants")):
+        b = Builder()
+        with pytest.raises(ca.Unsupported, match=rf"{what}.*needs onnxruntime"):
+            from_onnx(b.model(b.node(op, b.conv())))
+
+
+def test_constants_are_folded():
+    b = Builder()
+    w = b.node("Mul", numbers((8, 8, 3, 3)), np.float32(0.5))
+    net = check(b.model(b.node("Conv", "x", w)), numbers(SHAPE))
+    assert kinds(net) == [Convolution]
+
+
+def test_threads_share_a_network():
+    b = Builder(("n", 8, "h", "w"))
+    x = b.node("Relu", b.conv())
+    net = from_onnx(b.model(b.conv(b.node("Tanh", b.node("Add", b.conv(x), x)))))
+    inputs = [numbers((1, 8, 9, 7 + i % 2)) for i in range(12)]
+    expected = [net(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(net, inputs * 4))
+    assert all((y == right).all() for y, right in zip(found, expected * 4, strict=True))
+
+
+def test_a_session_is_called_as_one_of_onnxruntime():
+    b = Builder(("n", 8, None, 7))
+    y, z = b.conv(), b.node("Relu", b.conv())
+    model = b.model(y, z)
+    session, other = Session(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for ours, theirs in ((session.get_inputs, other.get_inputs), (session.get_outputs, other.get_outputs)):
+        told = [[(v.name, v.type, v.shape) for v in values()] for values in (ours, theirs)]
+        assert told[0] == told[1]
+    x = numbers(SHAPE)
+    both = session.run(None, {"x": x})
+    assert len(both) == 2 and (session.run([z], {"x": x})[0] == both[1]).all()
+    with pytest.raises(ValueError, match="output_names has"):
+        session.run(["q"], {"x": x})
+
+
+def light(name):
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+def test_models_of_the_onnx_wheel(name):
+    net = check(str(light(name)), numbers((1, 3, 224, 224)))
+    assert sum(isinstance(step, Foreign) for step in net.graph.steps) <= 17  # of shuffled channels
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("PP-OCRv4_det", (1, 3, 64, 96)), ("PP-OCRv4_rec", (2, 3, 48, 72)), ("cls", (1, 3, 48, 192))],
+)
+def test_trained_models(name, shape):
+    if (spec := find_spec("rapidocr_onnxruntime")) is None:
+        pytest.skip("the trained models are in the wheel rapidocr-onnxruntime, which is not installed")
+    (path,) = (Path(spec.origin).parent / "models").glob(f"*{name}*.onnx")
+    net = check(str(path), strokes(shape), 1e-4)
+    for width in (80, 101) if "rec" in name else ():  # of other lines of text
+        x = strokes((*shape[:3], width))
+        (right,) = reference(str(path), {"x": x})
+        np.testing.assert_allclose(net(x), right, rtol=0, atol=1e-4 * right.max())
+
+
+def strokes(shape):
+    """Dark lines on a bright page, which a network of letters sees something in."""
+    x = np.ones(shape, "f4")
+    for place in range(8, shape[-1] - 8, 12):
+        x[..., 14:36, place : place + 3] = -1
+        x[..., 24:27, place : place + 9] = -1
+    return x + np.float32(0.05) * numbers(shape)
