@@ -27,6 +27,7 @@ OF_CHANNELS = (
     "n2 c70 h7 w7 k70 r5 s5 p2 groups70 channels_last",  # blocks that overlap
     "n1 c20 h9 w3 k20 r3 s3 p1 stride2 groups20",  # a block of few channels, rows of two outputs
     "n1 c5 d4 h5 w6 k5 t2 r3 s3 p1 dilation2 groups5 channels_last",  # any row
+    "n2 c70 h6 w9 k70 r1 s5 p0,1:3 stride2,1 groups70 channels_last",  # rows of the kernel are its columns
 )
 OLD = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi,+bmi2,+f16c,+popcnt,+sse4.2"}
 

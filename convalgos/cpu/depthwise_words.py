@@ -43,6 +43,10 @@ class RowWordsPlan(BytePlan):
         widest, last = simd.lanes(4), cut.last
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
         (x_c, x_pixel), (y_k, y_pixel) = ((1, p.C), (1, p.K)) if last else ((x_pixels, 1), (y_pixels, 1))
+        x_row, y_row = p.spatial[2] * x_pixel, p.spatial_out[2] * y_pixel
+        if cut.turned:
+            x_row, x_pixel = x_pixel, p.spatial[1] * x_pixel
+            y_row, y_pixel = y_pixel, p.spatial_out[1] * y_pixel
         w_row = p.kernel[2] * cut.block * WORD_BYTES[self._way]
         self._tables = bands, places, offsets = cut.bands(), cut.places(w_row), cut.offsets()
         values: dict[str, int] = {
@@ -50,7 +54,8 @@ class RowWordsPlan(BytePlan):
             "tail": 4 * cut.tail, "channels": p.C,
             "bands": bands.ctypes.data, "band_count": len(bands), "size_y": 1 if self._of_bytes else 4,
             "x_image": p.C * x_pixels, "y_image": p.K * y_pixels, "x_c": x_c, "x_pixel": x_pixel,
-            "y_k": y_k, "y_pixel": y_pixel, "pixels": cut.pixels, "sums": cut.sums,
+            "y_k": y_k, "y_pixel": y_pixel, "x_row": x_row, "y_row": y_row,
+            "x_slice": p.spatial[1] * p.spatial[2] * x_pixel, "pixels": cut.pixels, "sums": cut.sums,
             "turn_in": 0 if last else turn_bytes(widest),
             "turn_out": 0 if last else (turn_bytes if self._of_bytes else turn_words)(widest),
             "slices": p.kernel[0], "slice_step": p.dilation[0], "depth": p.spatial[0],
@@ -84,6 +89,7 @@ class RowWordsPlan(BytePlan):
         """(blocks, parts, T, words, phases, S, 4, halves, lanes); of the last block zeros are behind S."""
         p, cut = self._cut.problem, self._cut
         numbers = self.numbers(w, w_zero_point)  # (K, 1, T, R, S)
+        numbers = numbers.swapaxes(3, 4) if cut.turned else numbers
         parts = self.weight_parts(cut.shifted(numbers[:, 0]))  # (K, T, words, phases, S, 4) each
         whole = cut.blocks - (cut.tail > 0)
         first = np.minimum(np.arange(whole) * cut.block, max(0, p.K - cut.block))

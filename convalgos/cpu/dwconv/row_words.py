@@ -27,7 +27,7 @@ CHANNEL_SUM_FIELDS = fields(
 )
 ROW_PLACE = fields("x w")  # of a row of outputs: its first words, and its weights
 # columns, stride and dilation of rows that have code of their own
-USUAL = ((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1))
+USUAL = ((1, 1, 1), (3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1))
 PIXELS = (7, 4, 1)  # of a row, that are summed at a time
 
 

@@ -15,12 +15,13 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
 ROW_WORD_FIELDS = arguments(
     "tasks images blocks block tail channels bands band_count size_y x_image y_image x_c x_pixel y_k y_pixel "
+    "x_slice x_row y_row "
     "turn_in turn_out pixels sums slices slice_step depth height width columns pad_left pad flip unit "
     "row_dilation group_pitch slice_pitch places offsets phases stride dilation kernel_columns words outputs "
     "scratch_bytes w_row parts multiplier step interleave sum interleave_tail sum_tail"
 )
 # The first slice of x; the row of x of the first word, and how many rows of words; the first row of x that is
-# met, and how many are, within the map; rows of y, and the first output.
+# met, and how many are, within the map; rows of y, and the first of them.
 WORD_BAND = fields("slice row groups first inside rows y")
 ROWS_AT, PADDING_AT, WORDS_AT = 256, 384, 512  # in scratch: `PIXEL_ROWS`, a vector of padding, the words
 
@@ -50,16 +51,16 @@ def place_row_words(
     for t in range(a.slices):
         z = band.slice + t * a.slice_step
         inside = band.inside if z >= 0 and z < a.depth and count > 0 else 0
-        row, pixel = x + (z * a.height + band.first) * a.width * a.x_pixel, a.x_pixel
+        row, step, pixel = x + z * a.x_slice + band.first * a.x_row, a.x_row, a.x_pixel
         if a.turn_in and inside > 0:
             call(a.turn_in, (row, a.x_c, channels, inside * a.width, 0, scratch + a.pixels, block))
-            row, pixel = scratch + a.pixels, block
+            row, step, pixel = scratch + a.pixels, a.width * block, block
         for g in range(band.groups):
             met = 0
             for i in range(4):
                 h = band.row + g * a.unit + i * a.row_dilation - band.first
                 here = h >= 0 and h < inside
-                sources[2 * i] = row + h * a.width * pixel if here else scratch + PADDING_AT
+                sources[2 * i] = row + h * step if here else scratch + PADDING_AT
                 sources[2 * i + 1] = pixel if here else 0
                 met += here
             to = scratch + WORDS_AT + t * a.slice_pitch + g * a.group_pitch
@@ -106,13 +107,13 @@ def sum_row_words(LANES: int) -> jit.Kernel:
             x = a.x + image * a.x_image + channel * a.x_c
             interleave = a.interleave_tail if tail else a.interleave
             place_row_words(LANES, a, band, x, size, channels, interleave, scratch)
-            of_band = a.y + (image * a.y_image + channel * a.y_k + band.y * a.y_pixel) * a.size_y
+            of_band = a.y + (image * a.y_image + channel * a.y_k + band.y * a.y_row) * a.size_y
             sums.w = a.w + block * sums.count * sums.w_step
             sums.start, sums.multiplier = a.bias + 4 * channel, a.multiplier + 4 * channel
             sums.rows, sums.channels = band.rows, channels
             sums.y = scratch + a.sums if a.turn_out else of_band
             sums.y_pixel = size if a.turn_out else a.y_pixel
-            sums.y_row = a.outputs * sums.y_pixel
+            sums.y_row = a.outputs * size if a.turn_out else a.y_row
             call(a.sum_tail if tail else a.sum, (scratch,))
             if a.turn_out:
                 call(
