@@ -191,7 +191,8 @@ class _Sharing:
         if isinstance(step, Elementwise):
             candidates = step.inputs
         elif isinstance(step, Convolution) and getattr(planned_step.plan, "adds_first", False):
-            candidates = step.inputs[1:]
+            x = self._root(step.inputs[0])  # which it reads until the end
+            candidates = tuple(name for name in step.inputs[1:] if self._root(name) != x)
         else:
             return
         for name in candidates:
