@@ -9,12 +9,13 @@ import pytest
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import RELU
+from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
 from convalgos.network.arena import Buffer, arrays_of, is_view, most_alive, place_buffers, with_places
-from convalgos.network.choice import layout_problem, plan_network, planned_by
+from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
     Convolution,
@@ -203,6 +204,45 @@ def test_explain_tells_what_the_choice_saved():
     assert net.explain((1, 3, 40, 44)).to_dict() == told
 
 
+def test_steps_are_timed():
+    net = Network(small_network(np.random.default_rng(15)))
+    found = net.explain((1, 3, 12, 14), timed=True)
+    assert found.measured_s == sum(row.measured_s for row in found.rows) > 0
+    assert "measured step by step" in str(found)
+
+
+def test_errors_add_up_to_the_limit():
+    """bfloat16 where it pays most, until the bounds along the worst path are at the limit."""
+    rng = np.random.default_rng(16)
+    steps = []
+    for i in range(6):
+        w = rng.standard_normal((64, 64, 3, 3), np.float32)
+        steps.append(Convolution(f"v{i}", (f"v{i - 1}" if i else "x",), f"v{i}", w, padding=1))
+    graph = NetworkGraph(("x",), ("v5",), tuple(steps))
+    both = PlanLimits(precisions=("float32", "bfloat16"))
+    shapes = graph.shapes_of({"x": (1, 64, 14, 14)})
+    options = {
+        step: [
+            StepOption(("channels_first",), "channels_first", seconds, MadeUp(error))
+            for seconds, error in ((10.0 + i, 1e-6), (5.0, 1e-2))
+        ]
+        for i, step in enumerate(steps)
+    }
+    problem = LayoutProblem(graph, options, lambda *change: 0.0)
+    free = choose_layouts(graph, problem, both)
+    assert worst_error(graph, free) == pytest.approx(6e-2)
+    for limit, seconds in ((6.1e-2, 30.0), (3.5e-2, 15 + 10 + 11 + 12), (1e-3, 75.0)):
+        found = choose_layouts(graph, problem, both._replace(max_rel_error=limit))
+        assert worst_error(graph, found) <= limit
+        assert found.seconds == seconds
+    with pytest.raises(
+        Unsupported, match="max_rel_error=1e-06: the bounds of its convolutions add up to 6e-06"
+    ):
+        choose_layouts(graph, problem, both._replace(max_rel_error=1e-6))
+    _, choice = plan_network(graph, {"x": shapes["x"]}, both._replace(max_rel_error=1e-3))
+    assert {option.candidate.precision for option in choice.options.values()} == {"float32"}
+
+
 def test_what_is_measured_is_chosen(tmp_path, monkeypatch):
     graph = NetworkGraph(("x",), ("b",), small_network(np.random.default_rng(11)).steps[:2])
     asked = []
@@ -214,6 +254,13 @@ def test_what_is_measured_is_chosen(tmp_path, monkeypatch):
     _, choice = plan_network(graph, {"x": (1, 3, 12, 14)}, PlanLimits(effort="measure"))
     problems = [option.candidate.problem for option in choice.options.values()]
     assert asked == [(problem, "measure") for problem in problems]
+
+
+class MadeUp:
+    """A candidate of which only the error counts."""
+
+    def __init__(self, error_bound):
+        self.error_bound = error_bound
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from convalgos.api.planning import plan
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
 from convalgos.network.arena import with_places
 from convalgos.network.graph import NetworkGraph, Shapes, Step
@@ -15,6 +17,8 @@ from convalgos.network.step_options import FIRST, StepOption, StepOptions, limit
 from convalgos.network.step_plans import plan_of
 from convalgos.select import choose, devices
 
+PRICES = 1e-3, 1e9  # of errors, over the seconds of a run without a limit
+PRICE_STEP = 1.2  # to which the price is found
 ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
 
@@ -32,7 +36,7 @@ def plan_network(
     every = graph.shapes_of(shapes)
     options = StepOptions(graph, every, limits)
     if like is None:
-        choice = choose_layouts(layout_problem(graph, every, options), limits)
+        choice = choose_layouts(graph, layout_problem(graph, every, options), limits)
     else:
         choice = options_in(like, options)
     if limits.effort != "estimate":
@@ -55,12 +59,46 @@ def layout_problem(graph: NetworkGraph, shapes: Shapes, options: StepOptions) ->
     return LayoutProblem(graph, {step: options.of(step) for step in graph.steps}, conversion)
 
 
-def choose_layouts(problem: LayoutProblem, limits: PlanLimits) -> LayoutChoice:
-    """The best choice within the limits, and never worse than any layout alone."""
-    found = problem.solve()
+def choose_layouts(graph: NetworkGraph, problem: LayoutProblem, limits: PlanLimits) -> LayoutChoice:
+    """The best choice within the limits, and never worse than any layout alone.
+
+    Where errors are limited, they have a price in seconds: the lowest that keeps the limit, but for a factor.
+
+    Raises:
+        Unsupported: the error of every choice is over the limit.
+    """
+    found = _best_at(problem, 0.0)
+    limit = limits.max_rel_error
+    if limit is None or worst_error(graph, found) <= limit:
+        return found
+    low, high = (found.seconds * price for price in PRICES)
+    found = _best_at(problem, high)
+    if (least := worst_error(graph, found)) > limit:
+        raise Unsupported(f"max_rel_error={limit:g}: the bounds of its convolutions add up to {least:.2g}")
+    while high > PRICE_STEP * low:
+        middle = math.sqrt(low * high)
+        other = _best_at(problem, middle)
+        if worst_error(graph, other) <= limit:
+            found, high = other, middle
+        else:
+            low = middle
+    return found
+
+
+def worst_error(graph: NetworkGraph, choice: LayoutChoice) -> float:
+    """Error bounds of convolutions, added up along the path where they are the most."""
+    errors = dict.fromkeys(graph.inputs, 0.0)
+    for step in graph.steps:
+        reached = max((errors[name] for name in step.inputs), default=0.0) + choice.options[step].error_bound
+        errors |= dict.fromkeys(step.outputs, reached)
+    return max((errors[name] for name in graph.outputs), default=0.0)
+
+
+def _best_at(problem: LayoutProblem, error_price: float) -> LayoutChoice:
+    found = problem.solve(error_price)
     if not found.exact:
         known = [problem.in_layout(layout) for layout in problem.layouts()]
-        found = problem.solve(known=[*known, found])
+        found = problem.solve(error_price, [*known, found])
     return found
 
 

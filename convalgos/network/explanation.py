@@ -10,7 +10,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.network.arena import least_arena_bytes
 from convalgos.network.choice import layout_problem
-from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Shapes, TransposedConvolution
+from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOptions
@@ -123,7 +123,6 @@ class NetworkExplanation(Tabular):
 
 def explanation(
     graph: NetworkGraph,
-    inputs: Shapes,
     planned: Planned,
     choice: LayoutChoice,
     limits: PlanLimits,
@@ -132,10 +131,10 @@ def explanation(
     """What a plan is, beside what other choices of layouts would be.
 
     Args:
-        inputs: their shapes.
         choice: the layouts of the plan.
         measured: seconds of each of its steps.
     """
+    inputs = {name: planned.shapes[name] for name in graph.inputs}
     shapes = graph.shapes_of(inputs)
     problem = layout_problem(graph, shapes, StepOptions(graph, shapes, limits))
     others = {layout: problem.in_layout(layout) for layout in problem.layouts()}
@@ -144,7 +143,7 @@ def explanation(
     times: Sequence[float | None] = measured or [None] * len(planned.steps)
     rows = [_row(step, planned, s, peak) for step, s in zip(planned.steps, times, strict=True)]
     return NetworkExplanation(
-        dict(inputs), tuple(rows), {name: other.seconds for name, other in others.items()}, choice.exact,
+        inputs, tuple(rows), {name: other.seconds for name, other in others.items()}, choice.exact,
         planned.arena_bytes, least_arena_bytes(planned, graph), planned.scratch_bytes,
     )  # fmt: skip
 

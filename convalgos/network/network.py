@@ -51,12 +51,13 @@ class NetworkPlan:
         self.filters = prepared_filters(planned, filters)
         self._executor = Executor(graph, planned, self.filters)
 
-    def explain(self) -> NetworkExplanation:
+    def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""
         from convalgos.network.explanation import explanation
+        from convalgos.network.step_times import step_times
 
-        inputs = {name: self.planned.shapes[name] for name in self.graph.inputs}
-        return explanation(self.graph, inputs, self.planned, self.choice, self.limits)
+        measured = step_times(self._executor) if timed else None
+        return explanation(self.graph, self.planned, self.choice, self.limits, measured)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
@@ -100,7 +101,12 @@ class Network:
         Args:
             shapes: of the inputs, in their order or by name; or of the only one; or the batch, where all
                 other sizes are declared in the model.
-            precisions, effort, workspace_limit, max_rel_error: of every convolution; see `ca.plan`.
+            precisions: number formats that convolutions may compute in, as those of `ca.plan`; maps stay
+                float32.
+            effort: "estimate" goes by predictions and by what was measured before; "measure" and "exhaustive"
+                time the candidates of each convolution, in the layouts that were chosen.
+            workspace_limit: bytes of scratch of each convolution.
+            max_rel_error: of the outputs, where the error bounds of convolutions add up along each path.
 
         Raises:
             ValueError: shapes are not those of this network. Unsupported: a step cannot be computed.
@@ -150,7 +156,9 @@ class Network:
         return net
 
     def explain(
-        self, shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1
+        self,
+        shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1,
+        timed: bool = False,
     ) -> NetworkExplanation:
         """The plan that calls with these shapes run by: it prints as a table of its steps.
 
@@ -159,8 +167,9 @@ class Network:
 
         Args:
             shapes: as those of `plan`.
+            timed: whether to run the network some times on random inputs, and take the time of each step.
         """
-        return self._planned_for(self._shapes(shapes)).explain()
+        return self._planned_for(self._shapes(shapes)).explain(timed)
 
     def __call__(self, *arrays: Any, inputs: Mapping[str, Any] | None = None) -> Any:
         """The output of the network, or a tuple of them where there are several; new arrays.

@@ -17,7 +17,7 @@ class PlanLimits(NamedTuple):
     precisions: tuple[str, ...] = ("float32",)
     effort: Effort = "estimate"
     workspace_limit: int | None = None  # bytes, of each step
-    max_rel_error: float | None = None  # of each convolution
+    max_rel_error: float | None = None  # of outputs: bounds of convolutions add up along each path
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -13,17 +12,16 @@ from convalgos.network.executor import Context, Executor
 ROUNDS = 15  # of which each step has the median
 
 
-def step_times(executor: Executor, inputs: Sequence[np.ndarray], rounds: int = ROUNDS) -> list[float]:
-    """Seconds of each step of a plan, its call from Python among them.
-
-    Args:
-        inputs: as of `Executor.run`.
-    """
+def step_times(executor: Executor, rounds: int = ROUNDS) -> list[float]:
+    """Seconds of each step of a plan on random inputs, its call from Python among them."""
+    inputs = {name: executor.new_array(name) for name in executor.graph.inputs}
+    for x in inputs.values():
+        x[...] = np.random.default_rng(0).random(x.shape) if x.dtype.kind == "f" else 0
     context = Context(executor)
     parts = [context.part_of(planned_step) for planned_step in executor.planned.steps]
     samples: list[list[float]] = []
     for _ in range(rounds + 1):
-        arrays = dict(zip(executor.graph.inputs, inputs, strict=True))
+        arrays = dict(inputs)
         arrays |= {name: executor.new_array(name) for name in executor.graph.outputs if name not in arrays}
         samples.append([])
         for part in parts:
