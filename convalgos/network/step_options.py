@@ -97,16 +97,14 @@ class StepOptions:
         return replace(like, seconds=self._seconds(step, like.writes, every))
 
     def layouts(self, name: str) -> tuple[str, ...]:
-        """Those in which a value may lie; of several that are the same memory, the first."""
+        """Those in which a value may lie, but for what is the same memory as channels first."""
         shape = self._shapes[name]
         if not 3 <= len(shape) <= 5 or self._graph.dtypes.get(name, "float32") != "float32":
             return (FIRST,)
-        found = [layout for layout in PLAIN if layout == FIRST or not is_same(shape, FIRST, layout)]
         blocked = self._blocked
         worth = shape[1] >= FULL_BLOCKS * BLOCKS[blocked]
-        if worth and not any(is_same(shape, layout, blocked) for layout in found):
-            found.append(blocked)
-        return tuple(found)
+        others = ("channels_last", blocked) if worth else ("channels_last",)
+        return FIRST, *(layout for layout in others if not is_same(shape, FIRST, layout))
 
     @cached_property
     def _blocked(self) -> str:
