@@ -57,8 +57,12 @@ ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon 
 
 
 class ChannelsPlan(KernelPlan):
+    strided_batch = True
+
     def __init__(self, problem: ConvProblem, algorithm: Channels):
         c = channel_blocking(problem)
+        # pixels of channels_last belong to several tasks; what two of them write must not be finished twice
+        self.finishes = c.problem.y_layout != "channels_last" and not c.overlaps
         p = c.problem
         tasks = plan_threads()
         slices, slices_out = p.spatial[0], p.spatial_out[0]

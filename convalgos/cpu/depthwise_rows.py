@@ -50,8 +50,11 @@ MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
 
 
 class RowsPlan(KernelPlan):
+    strided_batch = True
+
     def __init__(self, problem: ConvProblem, algorithm: Rows):
         c = row_tiling(problem)
+        self.finishes = c.bands_are_runs
         p = c.problem
         tasks = plan_threads()
         tables = RowTables(c)
@@ -63,7 +66,8 @@ class RowsPlan(KernelPlan):
             "multiplier": p.gemm_n,
             "band_count": len(tables.bands), "bands": np.array(tables.bands, ROW_BAND),
             "strips": np.array(tables.strips, ROW_STRIP), "tiles": np.array(tables.tiles, ROW_TILE),
-            "height": p.spatial[1], "width": p.spatial[2], "x_plane": math.prod(p.spatial),
+            "height": p.spatial[1], "width": p.spatial[2], "x_n": p.C * math.prod(p.spatial),
+            "x_plane": math.prod(p.spatial), "y_n": p.K * math.prod(p.spatial_out),
             "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
             "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
             "zeros": self._zeros.ctypes.data, "offsets": c.offsets,

@@ -74,6 +74,11 @@ class ChannelBlocking:
         groups = -(-p.groups // self.groups) * self.groups if filled else p.groups
         return int(groups - self.vectors * self.groups)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether the last block of vectors computes channels of the one before, too."""
+        return self.last_group < (self.blocks - 1) * self.vectors * self.groups
+
     @cached_attribute
     def source(self) -> tuple[int, int, int]:
         """Elements between pixels, slices and vectors of what the kernels read: x, or its band in scratch."""

@@ -23,6 +23,7 @@ from typing import Any
 from convalgos.cpu.dwconv.channel_lines import LineChannels, in_lines, line_order
 from convalgos.cpu.dwconv.channel_taps import AddRow, GroupChannels, Total, add_any_row, add_usual_row
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.halves import maps
@@ -175,6 +176,20 @@ def place_band(a: Any, band: Any, first_group: int, sums: int, y: int) -> None:
             call(a.place, (source, a.y_k, a.y_pixel, groups * a.filters, band.y_pixels, target))
 
 
+@jit.helper
+def finish_band(a: Any, band: Any, first_group: int, y: int) -> None:
+    """The output step of a band of y that is stored: of blocks, or of channels."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        for o in range(a.slices_out if groups > 0 else 0):
+            run = y + (j * a.y_vector + o * a.y_slice + band.y * a.y_pixel) * a.size
+            if a.y_near:
+                finish_run(a, run, band.y_pixels * a.y_pixel)
+            else:
+                for k in range(groups * a.filters):
+                    finish_run(a, run + k * a.y_k * a.size, band.y_pixels)
+
+
 @jit.specialise
 def filter_channel_blocks() -> jit.Kernel:
     """Images x blocks of groups x bands, dealt to the tasks in equal runs.
@@ -224,5 +239,7 @@ def filter_channel_blocks() -> jit.Kernel:
                 )  # fmt: skip
             if not a.y_near:
                 place_band(a, band, group, sums, y)
+            if a.finish:
+                finish_band(a, band, group, y)
 
     return filter_channel_blocks

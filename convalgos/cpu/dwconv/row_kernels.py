@@ -19,6 +19,7 @@ from typing import Any
 from convalgos.cpu.dwconv.shifted_rows import LoadedVectors, add_kernel, before, behind, loaded_vectors
 from convalgos.cpu.dwconv.tap_passes import BOTH, LEFT, PASS_ROWS, RIGHT, Masks, Sums, Taps, add_taps
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.halves import lines_of, maps
@@ -38,8 +39,8 @@ PREFETCH_VECTORS = 64
 # The record of the driver, and its tables. Offsets count elements; those of x and y have `size` bytes, and
 # all others `sum_size`.
 ROW_KERNEL_FIELDS = arguments(
-    "size sum_size tasks planes channels multiplier band_count bands strips tiles height width x_plane "
-    "y_plane pad row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period "
+    "size sum_size tasks planes channels multiplier band_count bands strips tiles height width x_n x_plane "
+    "y_n y_plane pad row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period "
     "y_row filter_tiles stream scratch_bytes"
 )
 ROW_BAND = fields(
@@ -284,19 +285,26 @@ def filter_depthwise_planes() -> jit.Kernel:
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             plane = unit // a.band_count
             index = unit - plane * a.band_count
+            n, channel = plane // a.channels, plane % a.channels
             b = bands[index]
             band = a.bands + index * ROW_BAND.itemsize
-            x = a.x + (plane * a.x_plane - a.pad) * a.size
+            x = a.x + (n * a.x_n + channel * a.x_plane - a.pad) * a.size
             for j in range(a.multiplier):
-                k = plane % a.channels * a.multiplier + j
-                y = a.y + ((plane * a.multiplier + j) * a.y_plane + b.y) * a.size
+                k = channel * a.multiplier + j
+                y = a.y + (n * a.y_n + k * a.y_plane + b.y) * a.size
                 to = scratch - b.first * a.size if a.stream else y
                 w, bias = a.w + k * a.filter * a.sum_size, a.bias + k * a.sum_size
                 if b.plain + b.left + b.right + b.double + b.single:
                     call(a.filter_tiles, (args, band, x, w, bias, to))
                 if b.folded:
                     call(b.folded_kernel, (args, band, x, w, bias, to))
+                run = y + b.first * a.size
                 if a.stream:
-                    call(a.stream, (scratch, y + b.first * a.size, b.elements))
+                    if a.finish:
+                        added = run + a.residual if a.residual else 0
+                        call(a.finish, (scratch, added, scratch, b.elements, a.finish_numbers))
+                    call(a.stream, (scratch, run, b.elements))
+                else:
+                    finish_run(a, run, b.elements)
 
     return filter_depthwise_planes
