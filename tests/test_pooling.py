@@ -153,6 +153,9 @@ def check_blocks(p):
     tolerance = 0 if p.reduction == "max" else TOLERANCE[p.dtype]
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=6 * tolerance, err_msg=str(p))
     assert (around[:32] == 77).all() and (around[-32:] == 77).all(), "wrote outside"
+    apart = np.full((shape[0], 2, *shape[1:]), 77, x.dtype)
+    PoolPlan(p).bind(given, apart[:, 1]).run()
+    assert np.array_equal(apart[:, 1], y, equal_nan=True) and (apart[:, 0] == 77).all()
 
 
 def test_predicted_seconds_grow_with_maps_and_windows():

@@ -51,6 +51,9 @@ def test_reorders_are_numpys(shape, dtype):
         found = around[33 : 33 + y.size].reshape(y.shape)
         reorder.Reorder(shape, y.itemsize, source, target)(x, found)
         assert np.array_equal(found, y), (source, target)
+        apart = np.full((len(y), 2, *y.shape[1:]), 77, dtype)
+        reorder.Reorder(shape, y.itemsize, source, target).bind(x, apart[:, 1]).run()
+        assert np.array_equal(apart[:, 1], y) and (apart[:, 0] == 77).all()
         assert (around[:33] == 77).all() and (around[33 + y.size :] == 77).all(), "wrote outside"
 
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.bound_run import BoundRun, Launch, check_bound, image_step
 from convalgos.core.layouts import BLOCKS, PLAIN, array_shape, channels_together
 from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
@@ -95,8 +95,13 @@ class Reorder:
         True
     """
 
+    strided_batch = True
+    scratch_bytes = 0
+
     def __init__(self, shape: Shape, itemsize: int, source: str, target: str):
         images, channels, *sizes = shape
+        self._itemsize = itemsize
+        self._shapes = array_shape(source, shape), array_shape(target, shape)
         pixels, blocks = math.prod(sizes), [BLOCKS[name] for name in (source, target) if name in BLOCKS]
         lanes = min(simd.lanes(itemsize), *blocks, LONGEST)
         if itemsize not in SIZES or lanes * itemsize < SHORTEST:
@@ -128,14 +133,23 @@ class Reorder:
         else:
             self._kernel = reorder_blocks(itemsize, lanes)
 
+    def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
+        """A run on these very arrays, whose images may lie apart; see `Plan.bind`. No scratch is needed.
+
+        Raises:
+            ValueError, TypeError, Unsupported: an array is not as the run takes it.
+        """
+        for name, array, shape in (("x", x, self._shapes[0]), ("y", y, self._shapes[1])):
+            check_bound(name, array, shape, x.dtype, strided=True, written=name == "y")
+        if x.itemsize != self._itemsize:
+            raise TypeError(f"x has elements of {x.itemsize} bytes, but the run takes {self._itemsize}")
+        record = self._record.copy()
+        for field, value in zip(("x", "y"), (x, y), strict=True):
+            record[field], record[f"{field}_n"] = value.ctypes.data, image_step(value)
+        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), x, y, record)
+
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""
         self._arguments.x, self._arguments.y = x.ctypes.data, y.ctypes.data
         jit.launch(self._kernel, self._address, self._tasks)
-
-    def bind(self, x: np.ndarray, y: np.ndarray) -> BoundRun:
-        """A run on these very arrays, which may go on beside others."""
-        record = self._record.copy()
-        record["x"], record["y"] = x.ctypes.data, y.ctypes.data
-        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), record, x, y)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.bound_run import BoundRun
+from convalgos.core.bound_run import BoundRun, check_bound, checked_scratch, image_step
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.blocks import WINDOWS, pool_blocks
@@ -54,6 +56,10 @@ class PoolPlan:
         values, kernel = _values(problem, (*of.kinds, MEAN if problem.reduction == "mean" else MAX))
         units = values["planes"] * values["blocks"] * (1 if "gather" in values else values["rows"])
         self._runs = KernelRuns(POOL_FIELDS, values | of.sizes, kernel, of.tasks(units))
+        self.scratch_bytes = self._runs.scratch_bytes
+        self._shapes, self._dtype = problem.array_shapes, numpy_dtype(problem.dtype)
+        # whether a bound run takes images that lie apart
+        self.strided_batch = problem.layout != "channels_first" and not of.widens
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write y; both `as_laid`, in the problem's layouts and of its dtype."""
@@ -66,11 +72,19 @@ class PoolPlan:
         self._runs.launch(x=widened(x), y=wide)
         half.convert(wide, y)
 
-    def bind(self, x: np.ndarray, y: np.ndarray) -> BoundRun:
-        """A run on these very arrays, to be repeated while their values change."""
+    def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
+        """A run on these very arrays, of the problem's shapes in memory; see `Plan.bind`.
+
+        Raises:
+            ValueError, TypeError, Unsupported: an array is not as the run takes it.
+        """
+        for name, array, shape in (("x", x, self._shapes[0]), ("y", y, self._shapes[1])):
+            check_bound(name, array, shape, self._dtype, self.strided_batch, written=name == "y")
         if self._elements.widens or not y.size:
-            return BoundRun(lambda: self.run(x, y))
-        return self._runs.bind(x=x, y=y)
+            return BoundRun(partial(self.run, x, y), None, (self, x, y))
+        scratch = checked_scratch(scratch, self.scratch_bytes)
+        apart = {"x_plane": image_step(x), "y_plane": image_step(y)} if self.strided_batch else {}
+        return self._runs.bound(scratch, (x, y), x=x.ctypes.data, y=y.ctypes.data, **apart)
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

@@ -67,18 +67,24 @@ class KernelRuns:
         jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
         self._free.append(workspace)
 
-    def bind(self, **values: np.ndarray) -> BoundRun:
-        """A run whose arrays, in the fields of these names, stay where they are."""
-        workspace = record, arguments, _ = self._new_workspace()
-        for name, array in values.items():
-            setattr(arguments, name, self._address(array))
-        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), workspace, values, self)
+    @property
+    def scratch_bytes(self) -> int:
+        """Of a run."""
+        return int(self._record["scratch_bytes"][0]) * self._tasks
 
-    def _new_workspace(self) -> tuple[np.ndarray, Any, np.ndarray]:
+    def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
+        """A run with the fields of these names set for good."""
+        record, arguments, scratch = self._new_workspace(scratch)
+        for name, value in values.items():
+            setattr(arguments, name, value)
+        launch = Launch(self._kernel, self._address(record), self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), self, kept, record, scratch)
+
+    def _new_workspace(self, scratch: np.ndarray | None = None) -> tuple[np.ndarray, Any, np.ndarray]:
         """(record, its fields by name, scratch)."""
         record = self._record.copy()
-        scratch = aligned_empty(int(record["scratch_bytes"][0]) * self._tasks, np.uint8)
+        if scratch is None:
+            scratch = aligned_empty(self.scratch_bytes, np.uint8)
         record["scratch"] = scratch.ctypes.data
         return record, by_name(record), scratch
 
