@@ -12,7 +12,9 @@ from narrow_vectors import run_on_haswell
 from page_edges import at_edge
 
 from convalgos import ConvProblem, Unsupported
-from convalgos.core.machine import Machine
+from convalgos.core.epilogue import activated, activation_of
+from convalgos.core.layouts import blocked_layout, laid
+from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.dwconv import channel_blocking, row_tiling
@@ -20,6 +22,7 @@ from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
 from convalgos.cpu.dwconv.row_tables import RowTables
 from convalgos.cpu.layout import streaming
+from convalgos.cpu.reference import reference
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.select.registry import facing
@@ -366,6 +369,40 @@ def test_scratch_stays_in_the_caches():
         assert Rows().workspace_bytes(problem) <= jit.thread_count() * (1 << 20), text
 
 
+@pytest.mark.parametrize(
+    ("text", "layouts"),
+    [
+        ("n2 c40 h9 w14 k40 r3 s3 p1 groups40", ("own", "own")),
+        ("n2 c40 h9 w14 k40 r3 s3 p1 groups40", ("own", "channels_first")),
+        ("n2 c48 h7 w7 k48 r3 s3 p1 groups48", ("own", "own")),  # blocks of two vectors overlap
+        ("n2 c5 h30 w40 k5 r3 s3 p1 groups5", ("channels_first", "channels_first")),
+    ],
+)
+def test_the_output_step_in_kernels(text, layouts):
+    """Bounds in registers, SiLU and a residual behind each band; on arrays, and on images that lie apart."""
+    own = blocked_layout(vector_bytes() // 4)
+    x_layout, y_layout = (own if name == "own" else name for name in layouts)
+    p = ConvProblem.parse(text).replace(layout=x_layout, y_layout=y_layout)
+    rng = np.random.default_rng(0)
+    x, w, residual = (rng.standard_normal(s, np.float32) for s in (p.x_shape, p.w_shape, p.y_shape))
+    sums = reference(p, x, w)
+    x, residual_laid = np.ascontiguousarray(laid(x, x_layout)), np.ascontiguousarray(laid(residual, y_layout))
+    for algorithm in (Channels(), Rows()):
+        if algorithm.why_not(p):
+            continue
+        plan = algorithm.plan(p)
+        for added in (None, residual):
+            for form in (("clip", -1, 0.5), "silu", "relu"):  # what one run sets, the next does not see
+                given = None if added is None else residual_laid
+                expected = activated(sums if added is None else sums + added, activation_of(form))
+                y = plan(x, plan.prepare(w), activation=form, residual=given)
+                assert np.allclose(p.logical(2, y), expected, atol=1e-4), (algorithm.id, form)
+                apart = np.full((2, 2, *y.shape[1:]), 7, np.float32)
+                if added is None:
+                    plan.bind(x, plan.prepare(w), apart[:, 1], activation=form).run()
+                    assert np.array_equal(apart[:, 1], y) and (apart[:, 0] == 7).all(), (algorithm.id, form)
+
+
 PROGRAM = """
 from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.depthwise_channels import Channels
@@ -377,6 +414,7 @@ for text in (
     check(Rows(), ConvProblem.parse(text), "integers")
     for layout in ("channels_first", "channels_last"):
         check(Channels(), ConvProblem.parse(text).replace(layout=layout), "integers")
+check(Channels(), ConvProblem.parse("n2 c19 h17 w30 k19 r3 s3 p1 groups19").replace(layout="blocked8"), "reals")
 for text in ("n1 c24 h9 w10 k24 r3 s3 p1 groups6", "n1 c24 h9 w10 k24 r3 s3 p1 groups3 channels_last"):
     check(Channels(), ConvProblem.parse(text), "integers")
 for dtype in ("bfloat16", "float16"):  # bfloat16 is rounded by operations on integers there

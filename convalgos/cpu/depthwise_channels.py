@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import repeat
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,11 +34,10 @@ from convalgos.cpu.dwconv.channel_blocking import (
 )
 from convalgos.cpu.dwconv.channel_kernels import (
     CHANNEL_KERNEL_FIELDS,
-    COLUMN_BLOCK,
     filter_block,
     filter_channel_blocks,
 )
-from convalgos.cpu.dwconv.channel_tables import band_tables, lane_filters
+from convalgos.cpu.dwconv.channel_tables import band_tables, column_table, lane_filters
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -83,12 +81,8 @@ class ChannelsPlan(KernelPlan):
         near = form if c.in_place else SAME
         kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
         gather, place = turns(size, c.lanes, form)
-        self._ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
-        addresses = []
-        for q, left, right in c.columns if c.ranged else ():
-            if (left, right) not in self._ranges:
-                self._ranges[left, right] = c.ranges(q)
-            addresses.append(self._ranges[left, right].ctypes.data)
+        columns, self._ranges = column_table(c, from_pixel, to_pixel)
+        self._unbounded = np.array([-np.inf, np.inf], p.compute_dtype)
         values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "sum_size": size, "near_size": p.itemsize if c.in_place else size,
             "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
@@ -107,13 +101,7 @@ class ChannelsPlan(KernelPlan):
             "rows_ahead": p.kernel[1] + ROWS_AHEAD,
             "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
             "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
-            "columns": np.array(
-                [
-                    ((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, left, right, table)
-                    for (q, left, right), table in zip(c.columns, addresses or repeat(0), strict=False)
-                ],
-                COLUMN_BLOCK,
-            ),
+            "columns": columns, "bounds": self._unbounded,
             "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
             "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *c.code),
             "gather": gather, "place": place,
@@ -121,6 +109,19 @@ class ChannelsPlan(KernelPlan):
         steps = [(filter_channel_blocks(), tasks)]
         super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
         self._cut, self._filters = c, lane_filters(c)
+
+    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
+        """What is kept within bounds is so in registers."""
+        super()._set_finish(arguments, y, residual, activation, kept)
+        if residual is None and activation.name == "clip":
+            arguments.bounds, arguments.finish = arguments.finish_numbers, 0
+
+    def run_finished(self, *given: Any) -> None:
+        *_, workspace = given
+        try:
+            super().run_finished(*given)
+        finally:
+            workspace.arguments.bounds = self._address(self._unbounded)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""

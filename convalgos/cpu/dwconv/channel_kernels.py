@@ -37,7 +37,7 @@ CHANNEL_KERNEL_FIELDS = arguments(
     "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
     "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
     "from_next  to_vector to_slice to_pixel to_next  slice_step row_step rows_ahead w_block w_vector "
-    "w_slice w_row scratch_bytes sums gather place  fetch taps stride dilation filter_block"
+    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filter_block"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
 ROW_RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
@@ -66,16 +66,17 @@ def filter_columns(
     y[i][j][q] = sum_{t,r,s,g} x[i*from_next + j*from_vector + t*slice_step + r*row_step + q*stride +
     s*dilation][g] * w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold
     `lanes` filters, and a product is left out where its column of x is one of the first `left` or the last
-    `right`. Starts from the bias, and ends with relu. TAPS, STRIDE and DILATION are those of the row. With
-    TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges` tells from which
-    to which output a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements behind each
-    pixel of y. FORM tells the elements of x and y, see `halves`.
+    `right`. Starts from the bias, and ends with relu, within `bounds`. TAPS, STRIDE and DILATION are those of
+    the row. With TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges`
+    tells from which to which output a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements
+    behind each pixel of y. FORM tells the elements of x and y, see `halves`.
     """
     a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
     c = v.record(column, COLUMN_BLOCK)
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
-    low = v.lower_bound(a.relu)
+    numbers = v.pointer(a.bounds)
+    limits = v.fmax(v.lower_bound(a.relu), v.broadcast(numbers)), v.broadcast(numbers, 1)
     channels = GroupChannels(v, maps(v, FORM), IN, OUT, TAPS or a.taps)
     if in_lines(FORM, IN, OUT, VECTORS):
         channels = LineChannels(v, FORM, TAPS or a.taps, a.w_vector)
@@ -97,7 +98,7 @@ def filter_columns(
                     for j, pixels in enumerate(channels.units(sums)):
                         from_ = m.at(line, v.imul(a.from_vector, j))
                         add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
-                _finish(channels, a, target, sums, low, ahead, claim)
+                _finish(channels, a, target, sums, limits, ahead, claim)
 
     def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
         row = TAPS, STRIDE, DILATION
@@ -118,8 +119,8 @@ def filter_columns(
 
 
 def _finish(
-    channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]], low: Value, ahead: Value,
-    claim: Value,
+    channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]],
+    limits: tuple[Value, Value], ahead: Value, claim: Value,
 ) -> None:  # fmt: skip
     """The sums of all vectors of a row with their activation, and what is asked for ahead."""
     m = channels.maps
@@ -127,7 +128,7 @@ def _finish(
         to = m.at(target, m.imul(a.to_vector, j))
         for q, total in enumerate(pixels):
             to = m.step(to, a.to_pixel if q else 0)
-            m.store(channels.finished(total, low), to)
+            m.store(channels.finished(total, limits), to)
         with m.loop(a.fetch):
             to = m.at(target, m.imul(a.to_vector, j))
             for q in range(len(pixels)):

@@ -6,7 +6,7 @@ import numpy as np
 
 from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
-from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, ROW_RUN
+from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
 from convalgos.cpu.runtime.half import map_form
 
@@ -23,6 +23,24 @@ def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
         filters = filters[:, :1, :1] + line_order(c.lanes)
     outside = (filters >= p.K) | (lanes >= c.groups * p.gemm_n)
     return np.where(outside, 0, filters), outside if outside.any() else None
+
+
+def column_table(
+    c: ChannelBlocking, from_pixel: int, to_pixel: int
+) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
+    """`COLUMN_BLOCK` of the blocks of columns, and the tables of ranges that it points to.
+
+    from_pixel, to_pixel: elements between the pixels of what the kernels read and write.
+    """
+    p = c.problem
+    ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
+    made = []
+    for q, left, right in c.columns:
+        if c.ranged and (left, right) not in ranges:
+            ranges[left, right] = c.ranges(q)
+        table = ranges[left, right].ctypes.data if c.ranged else 0
+        made.append(((q * p.stride[2] - p.padding[2][0]) * from_pixel, q * to_pixel, left, right, table))
+    return np.array(made, COLUMN_BLOCK), ranges
 
 
 def band_tables(

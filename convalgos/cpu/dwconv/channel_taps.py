@@ -64,9 +64,11 @@ class GroupChannels:
         """The sums of pixels (of vectors, of pixels) that are loaded together."""
         return sums
 
-    def finished(self, total: Total, low: Value) -> Any:
-        """What is stored of a pixel."""
-        return self._v.fmax(total.value, low)
+    def finished(self, total: Total, limits: tuple[Value, Value]) -> Any:
+        """What is stored of a pixel: its sum, but for NaN within limits."""
+        v, (low, high) = self._v, limits
+        value = v.fmax(total.value, low)
+        return v.b.select(v.b.fcmp_ordered(">", value, high), high, value)
 
     def _loads(self, channel: int) -> Load:
         v, last = self._v, self._groups - 1
