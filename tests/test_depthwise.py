@@ -414,7 +414,7 @@ for text in (
     check(Rows(), ConvProblem.parse(text), "integers")
     for layout in ("channels_first", "channels_last"):
         check(Channels(), ConvProblem.parse(text).replace(layout=layout), "integers")
-check(Channels(), ConvProblem.parse("n2 c19 h17 w30 k19 r3 s3 p1 groups19").replace(layout="blocked8"), "reals")
+check(Channels(), ConvProblem.parse("n2 c19 h17 w30 k19 r3 s3 p1 groups19 blocked8"), "reals")
 for text in ("n1 c24 h9 w10 k24 r3 s3 p1 groups6", "n1 c24 h9 w10 k24 r3 s3 p1 groups3 channels_last"):
     check(Channels(), ConvProblem.parse(text), "integers")
 for dtype in ("bfloat16", "float16"):  # bfloat16 is rounded by operations on integers there
