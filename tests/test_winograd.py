@@ -12,14 +12,17 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.core.cook_toom import cook_toom
+from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import Machine
 from convalgos.cpu import winograd
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import search
+from convalgos.cpu.vectors import simd
 from convalgos.cpu.winograd import ALGORITHMS, Winograd, WinogradPlan
 from convalgos.tools.bench.suites import suites
 
 MACHINE = Machine("test", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 2e-6)
+BLOCKED = blocked_layout(simd.lanes(4))
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,25 @@ class Forced(Winograd):
         (Winograd(2), "n1 c4 d9 h6 w7 k6 t2 r3 s3 p2,1,1 stride2,1,1 dilation4,1,1 channels_last"),
         (Winograd(4), "n1 c4 d5 h3 w17 k6 t3 r1 s3 p3,0,1"),
         (Winograd(4), "n1 c4 d1 h9 w9 k40 t1 r3 s3 p3:0,1,1"),
+        (Winograd(4), f"n2 c32 h21 w50 k48 r3 s3 p9 {BLOCKED}"),  # tiles inside, at the border and beyond
+        (Winograd(4), f"n1 c40 h13 w30 k24 r3 s3 p1 groups2 {BLOCKED}"),  # groups that begin amid a block
+        (Winograd(2), f"n1 c32 d5 h9 w12 k16 t3 r3 s3 p1 channels_last y_{BLOCKED}"),
+        (Winograd(4, 2), f"n1 c16 h20 w41 k32 r3 s3 p1 stride2 {BLOCKED} y_channels_first"),
     ],
     ids=str,
 )
 def test_every_schedule_is_right(algorithm, text, cuts, team):
     check(Forced(algorithm.m, algorithm.r, cuts=cuts, team=team), ConvProblem.parse(text))
+
+
+def test_narrow_panels_are_right():
+    problem = ConvProblem.parse("c20 h7 w7 k64 r3 s3 p1")
+    cut = winograd.winograd_schedule(problem, 4, 3).cut_into((1, 1, 1, 1), True)
+    wide = cut.vectors
+    cut.narrow_panels()
+    assert cut.vectors == 1 < wide, "there is one tile of rows"
+    assert cut.panels == cut.filter_blocks
+    check(Winograd(4), problem, plan=WinogradPlan(problem, Winograd(4), cut))
 
 
 def test_answers_do_not_depend_on_the_schedule():
@@ -206,6 +223,7 @@ for algorithm, text in (
     (Winograd(4), "n2 c20 h13 w30 k20 r3 s3 p1"),
     (Winograd(2), "n2 c5 h9 w11 k36 r3 s3 p0:2,3:1 channels_last float64"),
     (Winograd(4), "n1 c4 d5 h9 w10 k6 t3 r3 s3 p1"),
+    (Winograd(4), "n2 c20 h13 w30 k20 r3 s3 p1 blocked8"),
 ):
     check(algorithm, ConvProblem.parse(text))
 """

@@ -84,6 +84,10 @@ class SpectralBoxSchedule(BoxSchedule):
         return 1
 
     @property
+    def output_moves(self) -> int:
+        return 3  # all outputs go through scratch
+
+    @property
     def most_rows(self) -> int:
         return ROWS[simd.vector_bytes()]
 

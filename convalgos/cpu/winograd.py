@@ -38,8 +38,8 @@ from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
+    winograd_finished_tiles,
     winograd_input_tiles,
-    winograd_output_tiles,
 )
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -67,9 +67,8 @@ class WinogradPlan(BoxPlan):
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
-        super().__init__(
-            problem, algorithm, cut, winograd_input_tiles(*kernel), winograd_output_tiles(*kernel), product
-        )
+        inputs, finish = winograd_input_tiles(*kernel), winograd_finished_tiles(*kernel)
+        super().__init__(problem, algorithm, cut, inputs, 0, product, finish)
         self._filter_tiles = winograd_filter_tiles(*kernel)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:

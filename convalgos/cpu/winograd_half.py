@@ -32,8 +32,8 @@ from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
+    winograd_finished_tiles,
     winograd_input_tiles,
-    winograd_output_tiles,
 )
 from convalgos.cpu.vectors import halves, simd
 
@@ -81,10 +81,10 @@ class WinogradHalfPlan(BoxPlan):
         kernel = (SINGLE, cut.lanes, algorithm.m, algorithm.r, cut.dims)
         form = halves.HALF if problem.dtype == "float16" else halves.BRAIN
         super().__init__(
-            problem, algorithm, cut, winograd_input_tiles(*kernel), winograd_output_tiles(*kernel),
+            problem, algorithm, cut, winograd_input_tiles(*kernel), 0,
             panels.sum_panel(SINGLE, cut.lanes, cut.product_rows, cut.vectors, 0),
-            gather=half_pixels.gather_halves(form, cut.lanes),
-            scatter=half_pixels.scatter_halves(form, cut.lanes),
+            winograd_finished_tiles(*kernel), gather=half_pixels.gather_halves(form, cut.lanes),
+            place=half_pixels.place_halves(form, cut.lanes),
         )  # fmt: skip
         self._filter_tiles = winograd_filter_tiles(*kernel)
 

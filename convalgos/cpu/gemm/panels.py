@@ -49,9 +49,9 @@ def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
     return table[vectors], vectors
 
 
-def chunk(taps: int) -> int:
-    """Taps of a pass: equal passes of at most TAPS."""
-    return max(1, -(-taps // -(-taps // TAPS))) if taps else 1
+def chunk(taps: int, most: int = TAPS) -> int:
+    """Taps of a pass: equal passes of at most `most`."""
+    return max(1, -(-taps // -(-taps // most))) if taps else 1
 
 
 PANEL_PACK_FIELDS = fields("w packed groups filters taps vectors panels tasks")

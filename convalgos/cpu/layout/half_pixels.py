@@ -113,32 +113,6 @@ def _store_square(
 
 
 @simd.emitter
-def finish_half_pixels(
-    v: Vec, FORM: int, source: Value, bias: Value, relu: Value, filters: Value, pixels: Value, y: Value,
-    y_stride: Value,
-) -> None:  # fmt: skip
-    """y[j * y_stride + i] = finished source[j][i] for i < filters <= lanes, j < pixels."""
-    add, low = v.load(v.pointer(bias)), v.lower_bound(relu)
-    _store_pixels(
-        v, FORM, lambda value: v.fmax(v.fadd(value, add), low), source, filters, pixels, y, y_stride
-    )
-
-
-@simd.emitter
-def finish_half_square(
-    v: Vec, FORM: int, source: Value, bias: Value, relu: Value, filters: Value, pixels: Value, y: Value,
-    y_stride: Value,
-) -> None:  # fmt: skip
-    """y[i * y_stride + j] = finished source[j][i] for i < filters <= lanes, j < pixels <= lanes."""
-    low = v.lower_bound(relu)
-
-    def finish(sums: Any, i: Any) -> Any:
-        return v.fmax(v.fadd(sums, v.broadcast(v.pointer(bias), i)), low)
-
-    _store_square(v, FORM, finish, source, filters, pixels, y, y_stride)
-
-
-@simd.emitter
 def round_pixels(
     v: Vec, FORM: int, source: Value, filters: Value, pixels: Value, y: Value, y_stride: Value
 ) -> None:
@@ -163,27 +137,6 @@ def round_whole_square(v: Vec, FORM: int, source: Value, y: Value, y_stride: Val
     for i, row in enumerate(rows):
         to = m.step(to, y_stride) if i else to
         m.store(row, to)
-
-
-@jit.specialise
-def scatter_halves(FORM: int, LANES: int) -> jit.Kernel:
-    """`channel_vectors.scatter` to 16 bits. `bias` are float32."""
-
-    def kernel(
-        source: int, bias: int, relu: int, channel_stride: int, pixel_stride: int, channels: int,
-        pixels: int, y: int,
-    ) -> None:  # fmt: skip
-        if channel_stride == 1:
-            finish_half_pixels(4, LANES, FORM, source, bias, relu, channels, pixels, y, pixel_stride)
-        else:
-            for start in range(0, pixels, LANES):
-                first = max(0, min(start, pixels - LANES))  # the last square overlaps the one before
-                finish_half_square(
-                    4, LANES, FORM, source + first * LANES * 4, bias, relu, channels,
-                    min(LANES, pixels - first), y + first * 2, channel_stride,
-                )  # fmt: skip
-
-    return kernel
 
 
 @jit.specialise

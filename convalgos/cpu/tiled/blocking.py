@@ -27,6 +27,7 @@ from convalgos.cpu.vectors import microkernel, simd
 
 SPARE_ROWS = 16  # entries of the row table behind the last one, for the spare rows of a micro-kernel
 
+
 Cuts = tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
 ONE_BOX: Cuts = (1, 1, 1, 1)
 NOTHING: Mapping[str, Any] = {}
@@ -39,6 +40,7 @@ OF_ALL_TILES = (
     *("depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "depth_taps"),
     *("phases", "row_tiles", "slice_taps", "taps", "most_rows"),
 )
+OF_PANELS = ("vectors", "panel", "panels", "most_rows", "product_rows")  # these follow from the first
 OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
 
@@ -192,6 +194,11 @@ class BoxSizes(Elements):
         """Tiles that the micro-kernel takes at a time: equal parts of a box."""
         count = self.box[0] * self.box[1] * self.tiles
         return -(-count // -(-count // self.most_rows))
+
+    @property
+    def chunk(self) -> int:
+        """Taps of a pass over a panel."""
+        return panels.chunk(self.taps)
 
     @cached_attribute
     def slice_taps(self) -> int:

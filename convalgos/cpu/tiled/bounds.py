@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 from convalgos.core.machine import Machine
@@ -10,7 +9,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, WAIT, BoxSchedule
+from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, BoxSchedule, overlapped
 from convalgos.cpu.tiled.search import uncut
 from convalgos.cpu.vectors import simd
 
@@ -26,7 +25,7 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
     depth_taps = taps_met(p, 0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
     products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / peak
-    moved = (2 * inputs + 4 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
+    moved = (2 * inputs + 2 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
 
@@ -47,14 +46,13 @@ class Bounds:
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
         written = whole.filter_blocks * whole.lanes * whole.size  # bytes of one value of all filters
         self._point = 2 * whole.v_row * whole.size + written * whole.parts
-        self._output = 3 * written
+        self._output = whole.output_moves * written
         if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
-            pixels = 2 * whole.channel_blocks * rows.stride * columns.stride
+            pixels = whole.pixel_moves * whole.channel_blocks * rows.stride * columns.stride
             self._output += pixels * whole.lanes * whole.size
         self._near, self._far = whole.byte_seconds(machine)
         self._filter = p.groups * whole.point_bytes
         self._product = whole.point_flops / whole.product_speed / whole.peak(machine)
-        self._waiting = WAIT * p.groups  # for filters, in tiles
         pixel_rows = p.groups * p.N * p.spatial_out[0] * (whole.channel_blocks + whole.filter_blocks)
         self._row = ROW_CALL * pixel_rows * rows.lattices / whole.threads
         self._call = PRODUCT_CALL * p.groups * whole.panels / whole.threads
@@ -68,11 +66,11 @@ class Bounds:
         byte = self._near + whole.missing(points) * self._far  # seconds
         moved = (points * self._point + h * w * self._output) * byte
         computed = self._blocks * whole.transforming(points, self._machine)
-        products = (tiles + self._waiting) * whole.products_of(h, w) * self._product
+        products = tiles * whole.products_of(h, w) * self._product
         if whole.filters_apart:
             filters = points * self._filter  # bytes
             read = reading_seconds(filters, filters / whole.threads, filters, self._machine)
-            products = math.hypot(products, read)
+            products = overlapped(products, read)
         calls = high * h * self._row + points * self._call
         return self._fixed + products + tiles * (moved + computed) + calls
 

@@ -9,7 +9,6 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import KernelPlan
@@ -37,8 +36,10 @@ class BoxPlan(KernelPlan):
             tile_step, rows, columns), the way back to tiles of `rows` by `columns` outputs; in one dimension
             only `columns` counts. All steps count elements.
         sum_panel: of a kernel with the arguments of `panels.sum_panel`, the product at a point.
-        gather, scatter: of kernels with the arguments of those in `channel_vectors`, which are taken where
-            all is of one type.
+        finish_tiles: of a kernel (source, source_step, point_step, count, bias, relu, target, row_step,
+            column_step, tile_step) that also adds the bias and activates, in the place of `output_tiles`.
+        gather, scatter, place: of kernels with the arguments of those in `channel_vectors`, which are taken
+            where all is of one type. Behind `finish_tiles` outputs are placed, else scattered.
         others: fields of the record that are not those of maps and sums of one type.
     """
 
@@ -50,16 +51,23 @@ class BoxPlan(KernelPlan):
         input_tiles: int,
         output_tiles: int,
         sum_panel: int,
+        finish_tiles: int = 0,
         gather: int = 0,
         scatter: int = 0,
+        place: int = 0,
         **others: int,
     ):
         values = box_values(cut, gather) | {
             "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
             "multiply_box": multiply_box(), "write_box": write_box(),
-            "chunk": panels.chunk(cut.taps), "offsets": _offsets(cut),
-            "scatter": scatter or channel_vectors.scatter(cut.problem.itemsize, cut.lanes),
+            "offsets": _offsets(cut),
+            "finish_tiles": finish_tiles, "place": place, "scatter": scatter,
         }  # fmt: skip
+        values["y_in_place"] = int(bool(finish_tiles) and not place and values["y_k"] == 1)
+        if finish_tiles and not place:
+            values["place"] = channel_vectors.place(cut.problem.itemsize, cut.lanes)
+        elif not (finish_tiles or scatter):
+            values["scatter"] = channel_vectors.scatter(cut.problem.itemsize, cut.lanes)
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
         passes: list[dict[str, int]] = [{}]
@@ -87,7 +95,7 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
         "x_n": x_steps[0], "x_vector": cut.lanes * x_steps[1], "x_c": x_c, "x_blocks": int(x_blocks),
         "y_n": y_steps[0], "y_vector": cut.sum_lanes * y_steps[1], "y_k": y_k, "y_blocks": int(y_blocks),
         "gather": gather or channel_vectors.gather(p.itemsize, cut.lanes), "read_box": read_box(),
-        "in_place": int(not gather and x_c == 1),
+        "x_in_place": int(not gather and x_c == 1),
         "join": channel_vectors.place(p.itemsize, cut.lanes) if amid else 0,
     }  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):

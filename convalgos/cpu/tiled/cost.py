@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.tiled.blocking import BoxSizes
+from convalgos.cpu.tiled.blocking import OF_PANELS, BoxSizes, Cuts
+from convalgos.cpu.vectors import microkernel, simd
 
 # Calibrated on Zen 5 with AVX-512, 2 cores; times are counted in tiles where they decide between boxes.
 TARGETS = (8, 12, 16, 24, 32, 40, 48, 64, 96)  # tiles of a box of one thread that are tried
@@ -21,6 +24,7 @@ KEPT = 0.5  # of L3 is what filters can fill that every box finds there again
 SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
+OVERLAP = 4  # the norm of what a team takes for its sums and its filters, as it fetches these meanwhile
 READ = 6  # tiles computed in the time that the filters of a box take from L3 where too few hide it
 PRODUCT_CALL = 1.5e-8  # seconds around each product of a point,
 ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
@@ -31,10 +35,17 @@ TRANSFORM = 0.36  # bytes moved by transforms, in L2, for each flop of the peak
 MISSING = 0.007  # of them that come from the last cache, for each point; convbench, Xeon (Granite Rapids)
 HIDDEN = 2.36  # flops meanwhile that hide a byte from there: all of them on Zen 5
 STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, Xeon (Granite Rapids)
-CROSSING = 5.0  # times as slow as from the last cache are bytes that another core has written
+SHARED_TAPS = 128  # of a pass over a panel in a team; Xeon (Granite Rapids)
+CROSSING = 2.5  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
 PREPARE_CALL = 4e-5  # seconds to transform any filter,
 PREPARE = 10e9  # and bytes of it, when transformed, in a second
+
+
+def overlapped(sums: float, filters: float, norm: int = OVERLAP) -> float:
+    """Seconds of sums whose filters are read meanwhile."""
+    longer, shorter = max(sums, filters), min(sums, filters)
+    return longer * (1 + (shorter / longer) ** norm) ** (1 / norm) if shorter else longer
 
 
 class BoxSchedule(BoxSizes):
@@ -46,6 +57,34 @@ class BoxSchedule(BoxSizes):
     shown: ClassVar[float] = SHOWN
     filters_apart: ClassVar[bool] = True  # counted by what they take to be read, not in efforts
     least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
+
+    def cut_into(self, cuts: Cuts, team: bool) -> Self:
+        made = super().cut_into(cuts, team)
+        if team and made.u_bytes > made.threads * cache_sizes()[1]:
+            made.narrow_panels()
+        return made
+
+    def narrow_panels(self) -> None:
+        """Panels as wide as there are tiles of rows: with each one a vector of the next taps is fetched.
+
+        Where a panel is wider, the rest comes from L3 while the next sums wait.
+        """
+        table, count = microkernel.REGISTER_TILES[simd.vector_bytes()], math.prod(self.box[:2]) * self.tiles
+        blocks = self.panels * self.vectors
+        fitting = [
+            v for v in table if v <= -(-count // table[v]) and -(-self.filter_blocks // v) * v == blocks
+        ]
+        vectors = max(fitting, default=self.vectors)
+        if vectors < self.vectors:
+            for name in OF_PANELS:
+                self.__dict__.pop(name, None)
+            self.__dict__["vectors"] = vectors
+
+    @property
+    def chunk(self) -> int:
+        """Taps of a pass over a panel: few in a team, so that filters come from L3 all the time."""
+        fetches = self.team and self.filters_apart
+        return panels.chunk(self.taps, SHARED_TAPS) if fetches else super().chunk
 
     @cached_attribute
     def busy_tiles(self) -> float:
@@ -121,14 +160,25 @@ class BoxSchedule(BoxSizes):
         registers = self.vectors * self.most_rows
         return PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
 
+    @property
+    def pixel_moves(self) -> int:
+        """How often a pixel under a tile is read or written before its transform."""
+        return 1 if self.problem.layout in BLOCKS else 2
+
+    @property
+    def output_moves(self) -> int:
+        """How often an output is written or read behind its transform."""
+        return 1 if self.problem.y_layout in BLOCKS else 3
+
     @cached_attribute
     def transform_bytes(self) -> float:
         """What is read and written in the caches to transform a tile there and back."""
         region = self.rows.span(self.strip) * self.columns.span(self.box[3])
-        pixels = region / (self.strip * self.box[3] * self.row_tiles)  # gathered for each tile
-        values = self.points * self.parts
-        reads = self.slots / self.box[1] * self.channel_blocks * 2 * (pixels + values * self.phases)
-        writes = self.filter_blocks * (values + 3 * self.rows.outputs * self.columns.outputs)
+        pixels = region / (self.strip * self.box[3] * self.row_tiles)  # under each tile
+        values, outputs = self.points * self.parts, self.rows.outputs * self.columns.outputs
+        reads = self.pixel_moves * pixels + 2 * values * self.phases
+        reads *= self.slots / self.box[1] * self.channel_blocks
+        writes = self.filter_blocks * (values + self.output_moves * outputs)
         return (reads + writes) * self.lanes * self.size
 
     @cached_attribute
@@ -152,9 +202,11 @@ class BoxSchedule(BoxSizes):
 
     def product_seconds(self, machine: Machine) -> float:
         """Seconds of the products, with filters that come from L3 and from memory meanwhile."""
-        tiles = self.busy_tiles * self.slowdown + WAIT * self.rounds
-        speed = self.peak(machine) * self.product_speed
-        return math.hypot(tiles * self.threads * self.product_flops / speed, self.filter_seconds(machine))
+        tiles, norm = self.busy_tiles * self.slowdown, OVERLAP
+        if not self.team:
+            tiles, norm = tiles + WAIT * self.rounds, 2
+        sums = tiles * self.threads * self.product_flops / (self.peak(machine) * self.product_speed)
+        return overlapped(sums, self.filter_seconds(machine), norm)
 
     def filter_seconds(self, machine: Machine) -> float:
         """Seconds in which filters that L2 does not keep come from L3 and from memory."""

@@ -46,8 +46,10 @@ SIZES = arguments(
     "box phase size lanes x_size v_size sum_size sum_lanes y_size parts tasks groups images cuts_n channels "
     "filters channel_blocks filter_blocks points panel panels vectors slice_taps chunk slot_step slot_tiles "
     "strip v_row v_point m_panel m_point own_bytes table_bytes box_bytes fill fills_depth "
-    "x_n x_vector x_c y_n y_vector y_k x_blocks y_blocks in_place row_tiles offsets phase_places point_taps "
-    "gather join scatter input_tiles output_tiles sum_panel read_box multiply_box write_box"
+    "x_n x_vector x_c y_n y_vector y_k x_blocks y_blocks x_in_place y_in_place "
+    "row_tiles offsets phase_places point_taps "
+    "gather join scatter place input_tiles output_tiles finish_tiles sum_panel "
+    "read_box multiply_box write_box"
 )
 BOX_ARGUMENTS = np.dtype(
     [*SIZES.descr, ("depth", AXIS_FIELDS), ("rows", AXIS_FIELDS), ("columns", AXIS_FIELDS)]

@@ -121,7 +121,7 @@ def read_slice(
     tiles: int, own: int, v: int,
 ) -> None:  # fmt: skip
     """The tiles of a strip of rows, in one slice of depth and one vector of channels."""
-    in_place = a.in_place and not outside and channels == a.lanes and (lane == 0 or not a.x_blocks)
+    in_place = a.x_in_place and not outside and channels == a.lanes and (lane == 0 or not a.x_blocks)
     in_place = in_place and rows.tile0 < rows.tile1 and columns.tile0 < columns.tile1
     pixel = a.lanes * a.size
     for row in range(rows.inside0, rows.inside0 if outside else rows.inside1):

@@ -59,22 +59,45 @@ def winograd_filter_tile(
     _spread(v, cook_toom(M, R).G, DIMS, source, row_step, column_step, target, point_step)
 
 
+def _gather_up(
+    v: simd.Vec, matrix: Any, dims: Any, source: Any, point_step: Any, target: Any, row_step: Any,
+    column_step: Any, finished: Callable[[Any], Any],
+) -> None:  # fmt: skip
+    """Points to pixels at target + i * row_step + j * column_step, each `finished` before it is stored."""
+    read, to = v.pointer(source), v.pointer(target)
+
+    def load(i: Any, j: Any) -> Any:
+        return v.load(read, v.imul(point_step, i * len(matrix[0]) + j))
+
+    def store(i: Any, j: Any, value: Any) -> None:
+        v.store(finished(value), to, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
+
+    multiply_2d(_axpy(v), *_matrices(matrix, dims), load, store)
+
+
 @simd.emitter
 def winograd_output_tile(
     v: simd.Vec, M: int, R: int, DIMS: int, source: Any, point_step: Any, target: Any, row_step: Any,
     column_step: Any,
 ) -> None:  # fmt: skip
     """AT m A: points to m x m pixels."""
-    read, to = v.pointer(source), v.pointer(target)
-    matrix = cook_toom(M, R).AT
+    _gather_up(
+        v, cook_toom(M, R).AT, DIMS, source, point_step, target, row_step, column_step, lambda value: value
+    )
 
-    def load(i: Any, j: Any) -> Any:
-        return v.load(read, v.imul(point_step, i * len(matrix[0]) + j))
 
-    def store(i: Any, j: Any, value: Any) -> None:
-        v.store(value, to, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
+@simd.emitter
+def winograd_finished_tile(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, point_step: Any, bias: Any, relu: Any, target: Any,
+    row_step: Any, column_step: Any,
+) -> None:  # fmt: skip
+    """AT m A + bias, at least 0 with relu: points to m x m pixels."""
+    add, low = v.load(v.pointer(bias)), v.lower_bound(relu)
 
-    multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
+    def finished(value: Any) -> Any:
+        return v.fmax(v.fadd(value, add), low)
+
+    _gather_up(v, cook_toom(M, R).AT, DIMS, source, point_step, target, row_step, column_step, finished)
 
 
 @jit.specialise
@@ -120,6 +143,21 @@ def winograd_output_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> C
             )  # fmt: skip
 
     return winograd_output_tiles
+
+
+@jit.specialise
+def winograd_finished_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    def winograd_finished_tiles(
+        source: int, source_step: int, point_step: int, count: int, bias: int, relu: int, target: int,
+        row_step: int, column_step: int, tile_step: int,
+    ) -> None:  # fmt: skip
+        for i in range(count):
+            winograd_finished_tile(
+                SIZE, LANES, M, R, DIMS, source + i * source_step * SIZE, point_step, bias, relu,
+                target + i * tile_step * SIZE, row_step, column_step,
+            )  # fmt: skip
+
+    return winograd_finished_tiles
 
 
 @jit.specialise

@@ -1,4 +1,9 @@
-"""The last step of a box: M is transformed back into pixels of y, with bias and activation."""
+"""The last step of a box: M is transformed back into pixels of y, with bias and activation.
+
+Pixels of a strip of tiles go through a thread's scratch, vector of filters by vector of filters. Where these
+are vectors in y, tiles that lie wholly inside the map are written where they belong, if the algorithm has a
+transform that adds the bias and activates (`finish_tiles`).
+"""
 
 from __future__ import annotations
 
@@ -11,21 +16,86 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 
 @jit.helper
-def transform_outputs(a: Any, m: int, strip: int, tiles_w: int, target: int, width: int) -> None:
-    """All tiles of a strip of rows: M -> target (row, column, lane), for one vector of filters."""
-    down = a.rows.lattices * width * a.sum_lanes
-    across = a.columns.lattices * a.sum_lanes if a.columns.outputs > 1 else down
-    tile_step = a.columns.outputs * a.columns.lattices * a.sum_lanes
+def outputs_of(axis: Any) -> Any:
+    """Outputs of a tile, all lattices together."""
+    return axis.outputs * axis.lattices
+
+
+@jit.helper
+def transform_outputs(
+    a: Any, m: int, k: int, target: int, down: int, pixel: int, first: int, last: int, tiles: int
+) -> None:
+    """Tiles from `first` to `last` of a row of them: M -> target, for one vector of filters from k on.
+
+    Args:
+        target: the first pixel of the whole row of tiles; rows of pixels are `down` elements apart, and
+            neighbours in a row `pixel`.
+        tiles: of the whole row.
+    """
+    row_step = a.rows.lattices * down
+    # a 1-D transform takes only this one
+    column_step = a.columns.lattices * pixel if a.columns.outputs > 1 else row_step
+    tile_step = outputs_of(a.columns) * pixel
     rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
+    for lattice in range(a.rows.lattices * a.columns.lattices):
+        at = lattice // a.columns.lattices * down + lattice % a.columns.lattices * pixel + first * tile_step
+        from_, to, count = m + first * a.panel * a.sum_size, target + at * a.sum_size, last - first
+        if a.finish_tiles:
+            bias = a.bias + k * a.sum_size
+            steps = bias, a.relu, to, row_step, column_step, tile_step
+            call(a.finish_tiles, (from_, a.panel, a.m_point, count, *steps))
+        else:
+            steps = to, row_step, column_step, tile_step, rows, columns
+            call(a.output_tiles, (from_, a.panel, a.m_point, count, *steps))
+        m += tiles * a.panel * a.sum_size
+
+
+@jit.helper
+def scatter_pixels(a: Any, source: int, k: int, filters: int, pixels: int, y: int) -> None:
+    """A run of pixels of some filters from k on -> y."""
+    if a.finish_tiles:
+        call(a.place, (source, a.y_k, a.columns.y, filters, pixels, y))
+    else:
+        call(a.scatter, (source, a.bias + k * a.sum_size, a.relu, a.y_k, a.columns.y, filters, pixels, y))
+
+
+@jit.helper
+def write_run(a: Any, source: int, k: int, filters: int, pixels: int, y: int) -> None:
+    """A run of pixels of a vector of filters from k on -> y, which may lie in two blocks."""
+    lane = k % a.sum_lanes
+    near = min(filters, a.sum_lanes - lane) if a.y_blocks else filters
+    scatter_pixels(a, source, k, near, pixels, y)
+    if near < filters:  # a group's filters begin amid a block
+        rest = y + (a.y_vector - lane) * a.y_size
+        scatter_pixels(a, source + near * a.sum_size, k + near, filters - near, pixels, rest)
+
+
+@jit.helper
+def write_slice(
+    a: Any, m: int, k: int, filters: int, strip: int, tiles: int, rows: int, pixels: int, own: int, y: int
+) -> None:
+    """The tiles of a strip of rows, in one slice of depth and one vector of filters from k on.
+
+    Args:
+        rows, pixels: of y from the first tile on, which tiles may reach beyond.
+    """
+    high, width = outputs_of(a.rows), tiles * outputs_of(a.columns)
+    inside, in_place = 0, 0  # tiles of a row, and rows of tiles, that are written where they belong
+    if a.y_in_place and filters == a.sum_lanes and (k % a.sum_lanes == 0 or not a.y_blocks):
+        inside, in_place = min(tiles, pixels // outputs_of(a.columns)), min(strip, rows // high)
     for i in range(strip):
-        for lattice in range(a.rows.lattices * a.columns.lattices):
-            row = i * a.rows.outputs * a.rows.lattices + lattice // a.columns.lattices
-            first = target + (row * width + lattice % a.columns.lattices) * a.sum_lanes * a.sum_size
-            call(
-                a.output_tiles,
-                (m, a.panel, a.m_point, tiles_w, first, down, across, tile_step, rows, columns),
-            )
-            m += tiles_w * a.panel * a.sum_size
+        start, first = own + i * high * width * a.sum_lanes * a.sum_size, 0
+        if i < in_place:
+            to, first = y + i * high * a.rows.y * a.y_size, inside
+            transform_outputs(a, m, k, to, a.rows.y, a.columns.y, 0, first, tiles)
+        transform_outputs(a, m, k, start, width * a.sum_lanes, a.sum_lanes, first, tiles, tiles)
+        m += tiles * a.row_tiles * a.panel * a.sum_size
+    for row in range(rows):
+        first = inside * outputs_of(a.columns) if row < in_place * high else 0
+        if first < pixels:
+            source = own + (row * width + first) * a.sum_lanes * a.sum_size
+            to = y + (row * a.rows.y + first * a.columns.y) * a.y_size
+            write_run(a, source, k, filters, pixels - first, to)
 
 
 @jit.specialise
@@ -35,40 +105,27 @@ def write_box() -> Callable[..., None]:
     def write_box(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
         a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
-        pixel = a.sum_lanes * a.sum_size
         tiles_w = box.w1 - box.w0
-        per_image = image_tiles(a, box)
         products = shared + a.points * a.v_point * a.v_size
-        left = box.w0 * a.columns.outputs * a.columns.lattices
-        width = tiles_w * a.columns.outputs * a.columns.lattices  # the last tile may reach beyond y
+        left = box.w0 * outputs_of(a.columns)
+        pixels = min(tiles_w * outputs_of(a.columns), a.columns.size_out - left)
         for h in range(box.h0, box.h1, a.strip):
             strip = min(a.strip, box.h1 - h)
-            top = h * a.rows.outputs * a.rows.lattices
-            rows = min(a.rows.size_out - top, strip * a.rows.outputs * a.rows.lattices)
+            top = h * outputs_of(a.rows)
+            rows = min(a.rows.size_out - top, strip * outputs_of(a.rows))
             for item in range(first, last):
                 n, block = item // a.filter_blocks, item % a.filter_blocks
                 k = box.group * a.filters + block * a.sum_lanes
                 filters = min(a.sum_lanes, a.filters - block * a.sum_lanes)
-                near = min(filters, a.sum_lanes - k % a.sum_lanes) if a.y_blocks else filters
                 for o in range(box.o0, box.o1):
-                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * per_image
-                    m += (h - box.h0) * tiles_w * a.row_tiles
-                    m = (
-                        block // a.vectors * a.m_panel
-                        + m * a.panel
-                        + block % a.vectors * a.parts * a.sum_lanes
-                    )
-                    transform_outputs(a, products + m * a.sum_size, strip, tiles_w, own, width)
+                    m = ((o - box.o0) * (box.n1 - box.n0) + n) * image_tiles(a, box)
+                    m = (m + (h - box.h0) * tiles_w * a.row_tiles) * a.panel
+                    m += block // a.vectors * a.m_panel + block % a.vectors * a.parts * a.sum_lanes
                     y = (box.n0 + n) * a.y_n + k // a.sum_lanes * a.y_vector + k % a.sum_lanes * a.y_k
                     y += o * a.depth.y + top * a.rows.y + left * a.columns.y
-                    for row in range(rows):
-                        source, target = own + row * width * pixel, a.y + (y + row * a.rows.y) * a.y_size
-                        bias, pixels = a.bias + k * a.sum_size, min(width, a.columns.size_out - left)
-                        call(a.scatter, (source, bias, a.relu, a.y_k, a.columns.y, near, pixels, target))
-                        if near < filters:  # a group's filters begin amid a block
-                            source, bias = source + near * a.sum_size, bias + near * a.sum_size
-                            target += (a.y_vector - k % a.sum_lanes) * a.y_size
-                            far = filters - near
-                            call(a.scatter, (source, bias, a.relu, a.y_k, a.columns.y, far, pixels, target))
+                    write_slice(
+                        a, products + m * a.sum_size, k, filters, strip, tiles_w, rows, pixels, own,
+                        a.y + y * a.y_size,
+                    )  # fmt: skip
 
     return write_box

@@ -264,7 +264,7 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
     t = winograd_transforms
     for dims in (1, 2):
         for a in winograd.ALGORITHMS:
-            for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_output_tiles):
+            for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_finished_tiles):
                 yield _kernel(factory, size, lanes, a.m, a.r, dims)
         for b in winograd_weights.ALGORITHMS:
             for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
@@ -283,7 +283,7 @@ def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for factory in (streaming.stream, interleave.interleave_rows):
         yield _kernel(factory, 2, simd.lanes(2))
     pixels = halves.HALF if form == halves.HALF else halves.BRAIN
-    for turn in (half_pixels.gather_halves, half_pixels.scatter_halves, half_pixels.place_halves):
+    for turn in (half_pixels.gather_halves, half_pixels.place_halves):
         yield _kernel(turn, pixels, lanes)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
