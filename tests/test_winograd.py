@@ -12,7 +12,7 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.core.cook_toom import cook_toom
-from convalgos.core.layouts import blocked_layout
+from convalgos.core.layouts import blocked_layout, laid
 from convalgos.core.machine import Machine
 from convalgos.cpu import winograd
 from convalgos.cpu.runtime import jit
@@ -79,6 +79,26 @@ def test_narrow_panels_are_right():
     assert cut.vectors == 1 < wide, "there is one tile of rows"
     assert cut.panels == cut.filter_blocks
     check(Winograd(4), problem, plan=WinogradPlan(problem, Winograd(4), cut))
+
+
+def test_output_steps_of_blocks_whose_images_lie_apart():
+    problem = ConvProblem.parse(f"n2 c32 h9 w15 k40 r3 s3 p1 {BLOCKED}")
+    plain = problem.replace(layout="channels_first")
+    x, w, bias, y = example(plain, "reals")
+    residual = np.cos(y).astype(np.float32)
+    right = Winograd(4).serve(plain)(x, w, bias=bias, activation="silu", residual=residual)
+
+    def apart(array):
+        blocks = laid(array, BLOCKED)
+        more = np.full((2, blocks.shape[1] + 1, *blocks.shape[2:]), np.nan, np.float32)
+        more[:, 1:] = blocks
+        return more[:, 1:]
+
+    out = apart(np.zeros_like(y))
+    plan = Winograd(4).serve(problem)
+    plan.bind(apart(x), w, out, bias, "silu", apart(residual)).run()
+    assert np.allclose(problem.logical(2, out), right, rtol=1e-5, atol=1e-5)
+    assert np.isnan(out.base[:, 0]).all()
 
 
 def test_answers_do_not_depend_on_the_schedule():

@@ -43,6 +43,9 @@ class BoxPlan(KernelPlan):
         others: fields of the record that are not those of maps and sums of one type.
     """
 
+    finishes = True
+    strided_batch = True
+
     def __init__(
         self,
         problem: ConvProblem,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -51,12 +52,28 @@ def transform_outputs(
 
 
 @jit.helper
+def finish_outputs(a: Any, y: int, filters: int, pixels: int) -> None:
+    """The rest of the output step on a run of pixels of some filters, which are stored."""
+    if not a.finish:
+        return
+    if a.columns.y == 1:  # those of a filter are neighbours
+        for i in range(filters):
+            finish_run(a, y + i * a.y_k * a.y_size, pixels)
+    elif a.columns.y == filters:
+        finish_run(a, y, pixels * filters)
+    else:
+        for i in range(pixels):
+            finish_run(a, y + i * a.columns.y * a.y_size, filters)
+
+
+@jit.helper
 def scatter_pixels(a: Any, source: int, k: int, filters: int, pixels: int, y: int) -> None:
     """A run of pixels of some filters from k on -> y."""
     if a.finish_tiles:
         call(a.place, (source, a.y_k, a.columns.y, filters, pixels, y))
     else:
         call(a.scatter, (source, a.bias + k * a.sum_size, a.relu, a.y_k, a.columns.y, filters, pixels, y))
+    finish_outputs(a, y, filters, pixels)
 
 
 @jit.helper
@@ -88,6 +105,9 @@ def write_slice(
         if i < in_place:
             to, first = y + i * high * a.rows.y * a.y_size, inside
             transform_outputs(a, m, k, to, a.rows.y, a.columns.y, 0, first, tiles)
+            for row in range(high if a.finish else 0):
+                run = to + row * a.rows.y * a.y_size
+                finish_outputs(a, run, filters, first * outputs_of(a.columns))
         transform_outputs(a, m, k, start, width * a.sum_lanes, a.sum_lanes, first, tiles, tiles)
         m += tiles * a.row_tiles * a.panel * a.sum_size
     for row in range(rows):
