@@ -22,6 +22,7 @@ CUTS = (
     "n3 c3 d5 h6 w7 k9 t3 r3 s3 p1 groups3",  # 3 filters: two, and one
     "n1 c70 h5 w18 k70 r3 s3 p1 groups70 channels_last",  # squares that overlap, and a rest
     "n1 c1 w9000 k2 s9 p4 channels_last",
+    "n1 c6 h12 w37 k6 r5 s1 p2,0 groups6",  # one column: four rows in a word
 )
 OF_CHANNELS = (
     "n2 c70 h7 w7 k70 r5 s5 p2 groups70 channels_last",  # blocks that overlap
@@ -59,6 +60,14 @@ def test_every_cut(text):
     assert wrong(text, "uint8") == 0
 
 
+@pytest.mark.parametrize(("w_dtype", "y_dtype"), [("uint8", "int32"), ("int8", "float32"), ("uint8", "int8")])
+def test_kernels_of_one_column(w_dtype, y_dtype):
+    """Of several channels a group, dilated; weights of bytes without a sign are two parts."""
+    text = "n2 c6 d2 h23 w41 k4 t2 r6 s1 p1,3:1,1 stride1,2,1 dilation1,2,1 groups2"
+    assert wrong(text, y_dtype, w_dtype) == 0
+    assert wrong(f"{text} channels_last", y_dtype, w_dtype) == 0
+
+
 @pytest.mark.parametrize("text", OF_CHANNELS)
 def test_channels_in_lanes(text):
     assert wrong(text, "uint8", "uint8", "cpu.depthwise.words") == 0
@@ -77,9 +86,10 @@ def test_without_instructions_for_bytes():
     """A processor with AVX2 alone: pairs of 16 bits, rows copied byte by byte, runs of outputs."""
     told = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     told += "from test_windows import CUTS, OF_CHANNELS, wrong\n"
-    told += "print([wrong(t, y, w) for t in CUTS[2:8:5] for y, w in (('uint8', 'uint8'), ('int32', 'int8'))]"
+    told += "cuts = (*CUTS[2:8:5], CUTS[-1])\n"
+    told += "print([wrong(t, y, w) for t in cuts for y, w in (('uint8', 'uint8'), ('int32', 'int8'))]"
     told += " + [wrong(t, 'uint8', 'uint8', 'cpu.depthwise.words') for t in OF_CHANNELS[:1]])"
     run = subprocess.run(
         [sys.executable, "-c", told], env=os.environ | OLD, capture_output=True, text=True, timeout=300
     )
-    assert run.stdout.strip() == str([0] * 5), run.stderr
+    assert run.stdout.strip() == str([0] * 7), run.stderr

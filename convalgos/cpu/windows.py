@@ -34,7 +34,7 @@ from convalgos.cpu.dwconv.byte_plan import (
 from convalgos.cpu.dwconv.byte_rows import COPIED, LOADED, TURNED, place_rows_of_band
 from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
 from convalgos.cpu.dwconv.window_driver import WINDOW_FIELDS, sum_window_bands
-from convalgos.cpu.dwconv.window_sums import VNNI, sums_of_windows
+from convalgos.cpu.dwconv.window_sums import LINES, VNNI, sums_of_windows
 from convalgos.cpu.dwconv.window_tiling import WINDOW, WindowTiling, window_tiling
 from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL
 from convalgos.cpu.runtime.threads import plan_threads
@@ -45,6 +45,7 @@ ROW, ROW_VECTOR = 1.5, 1.3  # to place a row, and each vector of it
 GROUP, FILTERS = 50, 10  # to begin with the groups that are placed at once, and with some filters of each
 TURN = 0.36  # of a byte of channels_last
 LOAD = 0.9  # of a vector for a tap: most cross cache lines
+INTERLEAVED = 2.5  # of a vector of words of four rows
 STORE, STORE_WORDS = 1.5, 2.5  # to finish and to store a vector
 TILE = 3  # to begin a tile
 
@@ -83,12 +84,13 @@ class WindowsPlan(BytePlan):
     def sum_kernels(self, plain: bool) -> dict[str, int]:
         cut, way, kind = self._cut, self._way, self._kind
         compress = int(cut.lanes >= 16 and (not self._of_bytes or code_generation.has("avx512vbmi2")))
+        step = LINES if cut.lines else cut.step
         names, counts = (
             {1: "sum_one", 2: "sum_two", 4: "sum_four"},
             filter_counts(cut.problem.gemm_n, cut.filters),
         )
         return {
-            names[n]: sums_of_windows(cut.lanes, n, cut.vectors, cut.step, way, kind, compress, int(plain))
+            names[n]: sums_of_windows(cut.lanes, n, cut.vectors, step, way, kind, compress, int(plain))
             for n in sorted(set(counts))
         }
 
@@ -96,10 +98,14 @@ class WindowsPlan(BytePlan):
         """(groups, some filters, parts of weights, taps, filters, 4); taps as in the table of offsets."""
         p, cut = self._cut.problem, self._cut
         numbers = self.numbers(w, w_zero_point)
-        taps = np.zeros((*numbers.shape[:-1], len(cut.windows), WINDOW), np.int16)
-        for number, columns in enumerate(cut.windows):
-            for column in columns:
-                taps[..., number, (column - columns[0]) * p.dilation[2]] = numbers[..., column]
+        if cut.lines:
+            spare = [(0, 0)] * 3 + [(0, -p.kernel[1] % WINDOW), (0, 0)]
+            taps = np.pad(numbers, spare)
+        else:
+            taps = np.zeros((*numbers.shape[:-1], len(cut.windows), WINDOW), np.int16)
+            for number, columns in enumerate(cut.windows):
+                for column in columns:
+                    taps[..., number, (column - columns[0]) * p.dilation[2]] = numbers[..., column]
         words = np.concatenate(self.weight_parts(taps.reshape(p.K, -1, WINDOW)), 1)  # (K, taps, 4)
         by_group = words.reshape(p.groups, p.gemm_n, *words.shape[1:])
         of_group = [0, *accumulate(filter_counts(p.gemm_n, cut.filters))]
@@ -120,10 +126,13 @@ def window_cycles(cut: WindowTiling, way: int) -> float:
         squares = cut.planes * sum(map(cut.rows_under, rows)) * cut.pitch + p.gemm_n * sum(rows) * width
         cycles += bands * squares * TURN
     products = 0.5 if way == VNNI else 2.5
+    words, load = len(cut.offsets), LOAD
+    if cut.lines:
+        words, load = words // WINDOW, INTERLEAVED
     for filters in filter_counts(p.gemm_n, cut.filters):
-        of_tap = max(LOAD * vectors, filters * vectors * products)
+        of_tap = max(load * vectors, filters * vectors * products)
         stored = filters * vectors * (STORE if p.y_dtype in ("int8", "uint8") else STORE_WORDS)
-        cycles += tiles * (len(cut.offsets) * of_tap + stored + TILE) + bands * len(rows) * FILTERS
+        cycles += tiles * (words * of_tap + stored + TILE) + bands * len(rows) * FILTERS
     return cycles
 
 

@@ -3,7 +3,8 @@
 A word of a vector holds four neighbouring bytes of a row, which meet four columns of a kernel: one
 instruction adds their four products. A vector that begins at any byte has windows at every fourth one, and
 those at four neighbouring bytes have them all; of a stride of 2 two of these are enough, and of 4 one. Rows
-lie one behind the other, and are summed as one long row; sums of windows that lie in two are not stored.
+lie one behind the other, and are summed as one long row; sums of windows that lie in two are not stored. Of
+kernels of one column a word holds four rows instead, which are interleaved in registers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import requantise, simd
 from convalgos.cpu.vectors.integers import Integers, bytes_of, words_of
-from convalgos.cpu.vectors.packing import compressed, in_order, woven_bytes
+from convalgos.cpu.vectors.packing import compressed, in_order, interleaved_bytes, quads, woven_bytes
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes
 
 SUMS, SCALED, SIGNED, UNSIGNED = range(4)  # what is stored: int32, float32, int8, uint8
+LINES = 0  # in the place of a step: words of four rows
 PAIRS, VNNI = 0, 1  # how a word is multiplied: as two pairs of 16 bits, or by one instruction
 
 # What a band's sums read. Offsets count bytes of x, and elements of y. `tiles` of vectors; `blocks` of stored
@@ -39,7 +41,8 @@ def add_window_tiles(
     """All tiles of a band of some groups, of VECTORS vectors of outputs, for FILTERS filters of each.
 
     From one group to the next are `x_step` and `w_step` bytes, `k_step` filters and `y_step` elements. STEP:
-    1, 2 or 4 bytes from one window to the next. PLAIN: see `requantise.narrowing`.
+    1, 2 or 4 bytes from one window to the next, or LINES, of which each tap has four offsets. PLAIN: see
+    `requantise.narrowing`.
     """
     a = v.record(args, SUM_FIELDS)
     words, bytes_ = words_of(v), bytes_of(v)
@@ -53,12 +56,18 @@ def add_window_tiles(
         multiplier = v.at(v.pointer(a.multiplier), k)
         multipliers = [v.broadcast(multiplier, f) if KIND != SUMS else None for f in range(FILTERS)]
         with v.loop(a.tiles) as tile:
-            base = bytes_.at(x, v.imul(tile, VECTORS * v.lanes * STEP))
+            base = bytes_.at(x, v.imul(tile, VECTORS * v.lanes * max(STEP, 1)))
             sums = [[words.register(start) for _ in range(VECTORS)] for start in starts]
             with v.loop(a.taps) as t:
-                at = bytes_.at(base, v.table64(a.offsets, t))
                 near = v.at(w, v.imul(t, FILTERS * (2 - WAY)))
-                values = [word_operands(words, _windows(words, at, i, STEP), WAY) for i in range(VECTORS)]
+                if STEP == LINES:
+                    found = _lines(
+                        v, base, [v.table64(a.offsets, v.iadd(v.imul(t, 4), i)) for i in range(4)], VECTORS
+                    )
+                else:
+                    at = bytes_.at(base, v.table64(a.offsets, t))
+                    found = [_windows(words, at, i, STEP) for i in range(VECTORS)]
+                values = [word_operands(words, value, WAY) for value in found]
                 for f, of_filter in enumerate(sums):
                     weights = [words.broadcast(near, f * (2 - WAY) + part) for part in range(2 - WAY)]
                     for value, total in zip(values, of_filter, strict=True):
@@ -73,6 +82,15 @@ def _windows(words: Integers, x: Any, vector: int, step: int) -> Any:
     value = words.b.load(bytes_of(words).at(x, number * 4 * words.lanes + phase * step), typ=words.type)
     value.align = 1
     return value
+
+
+def _lines(v: Vec, x: Any, offsets: Sequence[Value], vectors: int) -> list[Any]:
+    """Words of four rows, of as many pixels as some vectors have words."""
+    bytes_, found = Integers(v.b, 4 * v.lanes, 1), []
+    for block in range(vectors // 4):
+        rows = [bytes_.load(bytes_.at(x, offset), block * bytes_.lanes) for offset in offsets]
+        found += interleaved_bytes(v, rows)
+    return found
 
 
 def word_operands(words: Integers, value: Any, way: int) -> list[Any]:
@@ -130,11 +148,12 @@ class _Store:
                 requantise.narrowed_shorts(v, pair, [multiplier] * 2, self.by)
                 for pair in (sums[:2], sums[2:])
             )
-            return [woven_bytes(v, requantise.narrowed(v, low, high, self.by), self.step)]
+            packed = requantise.narrowed(v, low, high, self.by)
+            return [packed if self.step == LINES else woven_bytes(v, packed, self.step)]
         if self.kind == SCALED:
             low = v.broadcast(v.pointer(self.a.step), 1)
             sums = [requantise.scaled_words(v, s, multiplier, low) for s in sums]
-        return in_order(words, sums, self.step)
+        return quads(words, sums) if self.step == LINES else in_order(words, sums, self.step)
 
     def _store_run(self, kind: Integers, value: Any, to: Any, run: Any) -> None:
         v = self.v

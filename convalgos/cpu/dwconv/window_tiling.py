@@ -45,6 +45,12 @@ class WindowTiling:
         """Bytes from one window to the next: 1, 2 or 4. Of a stride of 3 every third is stored."""
         return math.gcd(self.problem.stride[2], 4)
 
+    @property
+    def lines(self) -> bool:
+        """Whether words hold four rows, as the kernel has one column."""
+        p = self.problem
+        return bool(p.kernel[2] == 1 == p.stride[2] and p.kernel[1] > 1)
+
     @cached_attribute
     def windows(self) -> list[list[int]]:
         """Columns of the kernel by the windows that they are in."""
@@ -128,9 +134,11 @@ class WindowTiling:
 
     @cached_attribute
     def offsets(self) -> np.ndarray:
-        """(C/groups * T * R * windows,) bytes from the first of an output to those of its windows."""
+        """(C/groups * T * R * windows,) bytes from the first of an output to those of its windows; of lines,
+        of whose words the last is filled up with the last row, to those of its rows."""
         p = self.problem
-        rows = np.arange(p.kernel[1]) * p.dilation[1]
+        filled = -(-p.kernel[1] // WINDOW) * WINDOW if self.lines else p.kernel[1]
+        rows = np.minimum(np.arange(filled), p.kernel[1] - 1) * p.dilation[1]
         of_rows = rows % self.phases * self.phase + rows // self.phases * self.pitch
         of_planes = np.add.outer(np.arange(self.planes) * self.plane, of_rows)
         columns = np.array([window[0] * p.dilation[2] for window in self.windows])

@@ -74,7 +74,7 @@ def _of_windows() -> Iterator[Listed]:
     for factory in (byte_turns.turn_bytes, byte_turns.turn_words):
         yield factory, (lanes,)
     tiles = ((1, 4), (1, 8), (2, 4), (4, 4))  # filters, vectors
-    for (filters, vectors), step, (kind, plain) in product(tiles, (1, 2, 4), _outputs()):
+    for (filters, vectors), step, (kind, plain) in product(tiles, (window_sums.LINES, 1, 2, 4), _outputs()):
         of_bytes = kind in (window_sums.SIGNED, window_sums.UNSIGNED)
         compress = lanes >= 16 and (not of_bytes or code_generation.has("avx512vbmi2"))
         yield window_sums.sums_of_windows, (lanes, filters, vectors, step, way, kind, int(compress), plain)
