@@ -1,5 +1,6 @@
 """Networks read from ONNX models: every fusion against ONNX Runtime, and trained models."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from convalgos.core.epilogue import Activation
 from convalgos.network.graph import Convolution, Elementwise, Foreign, View
 from convalgos.network.onnx_graph import from_onnx
 from convalgos.onnx import Session
+from convalgos.onnx.session import AGAIN, PLANNER
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -343,6 +345,29 @@ def test_a_session_is_called_as_one_of_onnxruntime():
     assert len(both) == 2 and (session.run([z], {"x": x})[0] == both[1]).all()
     with pytest.raises(ValueError, match="output_names has"):
         session.run(["q"], {"x": x})
+    with pytest.raises(ValueError, match="x has shape"):
+        session.run(None, {"x": x[:, :5]})
+
+
+def test_a_session_plans_the_shapes_that_come_again(monkeypatch):
+    b = Builder(("n", 8, "h", "w"))
+    model = b.model(b.node("Relu", b.conv()))
+    session = Session(model)
+    inputs = [numbers((1, 8, 9, width)) for width in (7, 8, 9)]
+    expected = [reference(model, {"x": x})[0] for x in inputs]
+    calls = [
+        0,
+        1,
+        2,
+        *(1,) * (AGAIN - 1),
+        1,
+    ]  # planned at once, later, and never
+    for i in calls:
+        np.testing.assert_allclose(session.run(None, {"x": inputs[i]})[0], expected[i], atol=1e-5)
+        for thread in threading.enumerate():
+            if thread.name == PLANNER:
+                thread.join()
+    assert [session.network.known_plan([x.shape]) is not None for x in inputs] == [True, True, False]
 
 
 def light(name):

@@ -183,7 +183,7 @@ class Network:
             TypeError: an input has a wrong dtype.
         """
         given = self._given(arrays, inputs)
-        views = [self._checked(name, array) for name, array in zip(self.graph.inputs, given, strict=True)]
+        views = self._views(given)
         plan = self._plans.get(tuple(view.shape for view in views))
         if plan is None:
             shapes = [view.shape for view in views]
@@ -193,7 +193,22 @@ class Network:
             outputs = [like(y, given[0]) for y in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    def checked(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
+        """The inputs by name as `NetworkPlan.run` takes them: in their order, as contiguous NumPy arrays.
+
+        Raises:
+            ValueError, TypeError: as those of a call.
+        """
+        return self._views(self._given((), inputs))
+
+    def known_plan(self, shapes: Sequence[Shape]) -> NetworkPlan | None:
+        """The plan that calls with inputs of these shapes run by, where there is one already."""
+        return self._plans.get(tuple(shapes))
+
     # --- inside ------------------------------------------------------------------------------
+
+    def _views(self, given: Sequence[Any]) -> list[np.ndarray]:
+        return [self._checked(name, array) for name, array in zip(self.graph.inputs, given, strict=True)]
 
     def _planned_for(self, shapes: Mapping[str, Shape]) -> NetworkPlan:
         """The plan that calls with inputs of these shapes run by; made where there is none."""

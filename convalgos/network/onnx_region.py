@@ -92,16 +92,7 @@ class OnnxRegion:
     def _new_session(self, threads: int) -> Any:
         if reason := missing("onnxruntime"):
             raise Unsupported(f"the network has {self.what}, which {reason}")
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors
-        # threads that wait for work would keep the cores from the steps that follow
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(
-            self.model().SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return runtime_session(self.model(), threads)
 
     def _new_model(self) -> Any:
         import onnx
@@ -159,6 +150,20 @@ class OnnxRegion:
         except Exception as error:  # its own types, which have no base but this
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         return [y.shape for y in found]
+
+
+def runtime_session(model: Any, threads: int) -> Any:
+    """ONNX Runtime's session of a ModelProto, beside whose runs this library's threads work."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors
+    # threads that wait for work would keep the cores from the steps that follow
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def foreign_step(model: OnnxModel, node: OnnxNode) -> Foreign:
