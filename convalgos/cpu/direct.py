@@ -5,7 +5,8 @@ y[pixel][filter] = sum_tap x[pixel + offset[tap]] * w[tap][filter], taps over (C
 size, stride, dilation, number of dimensions and layout are content of the tables: one kernel serves them all.
 Outputs are cut into blocks of pixels. The input of a block is copied once, with its zero border, into scratch
 that stays in the L2 cache, or read in place where there is no padding; that of 1x1 layers of many filters is
-packed (`gemm.packed_plan`). Wins on 1x1, strided and first layers; elsewhere others are measured against it.
+packed (`gemm.packed_plan`), and blocks of channels have tiles of their own (`gemm.blocked_plan`). Wins on
+1x1, strided and first layers; elsewhere others are measured against it.
 
 Source: indirect convolution (Dukhan 2019, arXiv:1907.02129), with the table over taps instead of pixels.
 """

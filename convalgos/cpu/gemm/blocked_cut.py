@@ -8,7 +8,6 @@ each of them reads all filters; or they share the filters, and each of them read
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -34,7 +33,7 @@ MOST_STRIDE = 4  # of tiles along a row
 PASS = 0.5  # of the first cache, for the filters of a pass over a panel: they stay there for all tiles
 ROOM = 0.4  # of L2, for the inputs of a block
 # Cycles of a thread, two products of vectors in each; Xeon (Granite Rapids), layers of convbench.
-SUMS, LOADS, TAP = 0.84, 1.1, 0.65  # times the products of a tap of a tile, or its loads, and beside them,
+SUMS, LOADS, TAP = 0.88, 1.1, 0.68  # times the products of a tap of a tile, or its loads, and beside them,
 TILE, OUTPUT = 22.0, 0.8  # for a tile to begin and end, and for each of its vectors of y,
 INPUT, COPIED = 0.02, 0.115  # for a byte of inputs, and where it is copied,
 FILTER, STORED = 0.042, 0.05  # a byte of filters to come from beyond L2, and of y to leave it
@@ -147,7 +146,7 @@ def row_view(problem: ConvProblem) -> ConvProblem:
     return problem.as_3d
 
 
-def tile_cycles(rows: int, vectors: int, taps: int) -> float:
+def tile_cycles(rows: float, vectors: int, taps: int) -> float:
     """Of a tile."""
     products = rows * vectors
     tap = SUMS * max(products, LOADS * (rows + vectors)) / 2 + TAP
@@ -221,12 +220,10 @@ def cut_cycles(cut: BlockedCut, threads: int) -> float:
     p = cut.problem
     images, slices, rows, columns = cut.images, *cut.block
     high = runs_of(columns, rows, cut.rows)
-    lengths = Counter(length for _, length in along_row(columns, cut.rows))
+    tiles = -(-columns // cut.rows)
     widths = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
-    sums = images * slices * rows / high * sum(
-        panels * count * tile_cycles(high * length, vectors, p.gemm_k)
-        for panels, vectors in widths for length, count in lengths.items()
-    )  # fmt: skip
+    row = sum(n * tile_cycles(high * columns / tiles, vectors, p.gemm_k) for n, vectors in widths)
+    sums = images * slices * rows / high * tiles * row
     blocks = math.prod(cut.blocks)
     full = min(1.0, p.gemm_m / (blocks * cut.pixels))  # the last blocks are short
     inputs = cut.images * p.w_shape[1] * math.prod(cut.spans) * p.itemsize

@@ -211,10 +211,21 @@ def streams_panels(problem: ConvProblem) -> bool:
 
 
 @simd.emitter
-def finish_row(v: Vec, x: Value, bias: Value, relu: Value, columns: Value, y: Value) -> None:
-    """y[j] = x[j] + bias[j] for j < columns <= lanes, at least 0 with relu."""
-    value = v.fadd(v.load(v.pointer(x)), v.load(v.pointer(bias)))
-    v.store_masked(v.fmax(value, v.lower_bound(relu)), v.pointer(y), 0, v.mask(columns))
+def finish_rows(
+    v: Vec, x: Value, x_step: Value, rows: Value, bias: Value, relu: Value, columns: Value, y: Value,
+    y_step: Value,
+) -> None:  # fmt: skip
+    """y[i * y_step + j] = x[i * x_step + j] + bias[j] for i < rows, j < columns <= lanes, or 0 with relu."""
+    source, target, added, low = v.pointer(x), v.pointer(y), v.load(v.pointer(bias)), v.lower_bound(relu)
+
+    def value(i: Value) -> Value:
+        return v.fmax(v.fadd(v.load(source, v.imul(i, x_step)), added), low)
+
+    with v.choose(v.isub(columns, v.lanes)) as (whole, part):
+        with whole, v.loop(rows) as i:
+            v.store(value(i), target, v.imul(i, y_step))
+        with part, v.loop(rows) as i:
+            v.store_masked(value(i), target, v.imul(i, y_step), v.mask(columns))
 
 
 @jit.specialise
@@ -233,9 +244,7 @@ def store_run(SIZE: int, LANES: int) -> jit.Kernel:
             source = sums + k * SIZE
             target = y + k * y_k * SIZE
             if y_pixel != 1:
-                for i in range(pixels):
-                    from_ = source + i * width * SIZE
-                    finish_row(SIZE, LANES, from_, bias + k * SIZE, relu, count, target + i * y_pixel * SIZE)
+                finish_rows(SIZE, LANES, source, width, pixels, bias + k * SIZE, relu, count, target, y_pixel)
                 continue
             whole = stream and count == LANES
             piece = -(target // SIZE) % LANES if whole else 0  # pixels up to the first aligned one
