@@ -60,6 +60,11 @@ class ChannelBlocking:
         return self.in_place and self.problem.layout == "channels_last"
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether x is read and y written in blocks of channels."""
+        return self.problem.layout in BLOCKS and self.problem.y_layout in BLOCKS
+
+    @property
     def blocks(self) -> int:
         """Of `vectors` vectors of groups."""
         return -(-self.problem.groups // (self.groups * self.vectors))
@@ -273,7 +278,7 @@ def _band_count(c: ChannelBlocking) -> int:
         bands += 1
     units = p.N * c.blocks * bands
     uneven = units % threads and units < EVEN_UNITS * threads
-    if c.in_place and not c.shares_lines and uneven and rows_out // (threads * bands) > overlap:
+    if c.in_blocks and uneven and rows_out // (threads * bands) > overlap:
         bands *= threads  # rows that two bands share are read where they lie
     return bands
 
