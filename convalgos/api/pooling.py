@@ -14,8 +14,10 @@ from convalgos.api.pool_kind import PoolKind
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
+from convalgos.core.errors import missing
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
+from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 
@@ -194,6 +196,10 @@ def avg_pool_backward(
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
         shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
+    if shares.size and problem.tiles and shares.dtype == np.float32 and missing("llvmlite") is None:
+        laid, dx = as_laid(shares), np.empty(shape, np.float32)
+        UpsamplingPlan(problem.y_shape, problem.kernel, layout).bind(laid, dx).run()
+        return _delivered(dx.astype(given.dtype, copy=False), dy, out)
     # each element of x gets the shares of all windows over it: a transposed convolution with ones
     pads = [
         (w.before, max(0, (len(w.first) - 1) * w.stride + extent - w.size - w.before))

@@ -152,6 +152,13 @@ class PoolProblem:
         """Elements from the first to the last tap of a window, in each dimension."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
+    @property
+    def tiles(self) -> bool:
+        """Whether each element of x belongs to one window, and all windows lie inside."""
+        sides = zip(self.x_shape[2:], self.y_shape[2:], self.kernel, self.stride, strict=True)
+        inside = not any(map(any, self.padding)) and set(self.dilation) <= {1}
+        return inside and all(n == outputs * k and (k == s or outputs == 1) for n, outputs, k, s in sides)
+
     @cached_attribute
     def windows(self) -> tuple[PoolWindows, ...]:
         """Those of each dimension."""
