@@ -3,9 +3,9 @@
 A vector is one pixel of as many whole groups as it has lanes. A row of output pixels stays in registers over
 the whole kernel, and every input pixel is loaded once for each kernel row; where groups have several input
 channels, a shuffle copies each to the lanes of the filters of its group. Kernel elements that meet only
-padding are left out, so that no padded copy is made: channels_last is filtered in place, channels_first goes
-through square transposes in scratch. Wins on small maps, strides, groups and channels_last;
-`cpu.depthwise.rows` wins on wide channels_first maps.
+padding are left out, so that no padded copy is made: channels_last and blocks of channels are filtered in
+place, channels_first goes through square transposes in scratch; x and y may lie in different layouts. Wins in
+blocks, on small maps, strides, groups and channels_last; `cpu.depthwise.rows` on wide channels_first maps.
 
 Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in oneDNN's.
 """
