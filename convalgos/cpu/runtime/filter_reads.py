@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.machine import Machine, cache_sizes, whole_l3
 from convalgos.core.problem import ConvProblem
 
 # Shares of a cache up to which filters stay in it from one run to the next, and from which on nothing does.
 # Xeon (Granite Rapids): dense and grouped 3x3 layers on 7x7 and 14x14, by direct sums and by Winograd.
 L2_KEEPS, L2_LOSES = 0.8, 1.3
 L3_KEEPS, L3_LOSES = 0.75, 1.5
+FAR = 0.35  # of the speed of L3, at most, at which filters come from memory
 
 
 def reading_seconds(read: float, of_thread: float, of_all: float, machine: Machine) -> float:
@@ -24,9 +25,10 @@ def reading_seconds(read: float, of_thread: float, of_all: float, machine: Machi
     if not missing:
         return 0.0
     # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
-    l3 = min(machine.l3_bytes, 2 * l3)
+    l3 = min(whole_l3(), 2 * l3)
     from_memory = _on_the_way(of_all / l3, L3_KEEPS, L3_LOSES)
-    byte = (1 - from_memory) / machine.cache_bandwidth + from_memory / machine.bandwidth
+    far = min(machine.bandwidth, machine.cache_bandwidth * FAR)
+    byte = (1 - from_memory) / machine.cache_bandwidth + from_memory / far
     return missing * read * byte
 
 
