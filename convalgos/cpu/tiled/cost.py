@@ -22,6 +22,7 @@ WAIT = 1.5  # tiles computed in the time that the filters of a box take to come 
 MEMORY = 5  # tiles computed by a thread in the time that they come from memory, which all threads share
 KEPT = 0.5  # of L3 is what filters can fill that every box finds there again
 SPILL = 0.02  # slower by this for each L2 that a box fills, up to 10, where other programs use L3 too
+LOST = 0.4  # slower by this for an L2 that a box of a thread and its filters take beyond it; Xeon
 TEAM = 1.08  # slower by this where threads wait for each other, and for each other's tiles
 PRODUCT = 1.02  # of the measured peak, inside the micro-kernel
 OVERLAP = 4  # the norm of what a team takes for its sums and its filters, as it fetches these meanwhile
@@ -128,8 +129,12 @@ class BoxSchedule(BoxSizes):
 
     def slowed(self, box_bytes: float, team: bool) -> float:
         """The same of a box of some bytes."""
-        filled = box_bytes / (self.threads if team else 1) / cache_sizes()[1]
-        return (TEAM if team else 1) + SPILL * min(10.0, filled)
+        l2 = cache_sizes()[1]
+        filled = box_bytes / (self.threads if team else 1) / l2
+        slowed = (TEAM if team else 1) + SPILL * min(10.0, filled)
+        if not team and self.u_bytes < l2:  # else filters come from L3 in any case
+            slowed += LOST * min(1.0, max(0.0, filled + self.u_bytes / l2 - 1))
+        return slowed
 
     @cached_attribute
     def product_flops(self) -> float:

@@ -8,13 +8,14 @@ from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from convalgos.core import profiles
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane, transformed_by
 
-UNCUT = 4  # targets' worth of tiles up to which a row is not cut: pieces of rows are slow to read and write
+UNCUT = 4  # targets' worth of tiles up to which a row of a plain layout is not cut: its pieces are slow
 LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
 WIDE = 256  # short pieces of rows that lie far apart come slowly from memory; Xeon (Granite Rapids)
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
@@ -99,7 +100,7 @@ def different(known: A, others: Iterable[A], schedule_of: Callable[[A], BoxSched
 
 def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     """Boxes worth a thought, as (cuts, team): of about each target, for single threads and for the team."""
-    threads, tile_bytes = whole.threads, whole.tile_bytes
+    problem, threads, tile_bytes = whole.problem, whole.threads, whole.tile_bytes
     fitting = max(1, cache_sizes()[2] // 2 // tile_bytes)  # in half of L3
     order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
     sizes = [(d, whole.grid[d]) for d in order if whole.grid[d] > 1]
@@ -107,26 +108,28 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     wide = wide and 2 * WIDE * tile_bytes <= cache_sizes()[1]
     tried = (box,) if box else (WIDE,) if wide else whole.targets
     most = math.prod(whole.grid) * whole.row_tiles  # of a box: larger targets are the same to it
+    uncut = 1 if problem.layout in BLOCKS and problem.y_layout in BLOCKS else UNCUT
     rooms: list[tuple[bool, Iterable[int], int]] = [(False, tried, fitting // threads)]
-    if threads > whole.problem.groups:  # else threads have groups of their own: no filter is shared
+    if threads > problem.groups:  # else threads have groups of their own: no filter is shared
         rooms.append((True, (box,) if box else (*whole.team_targets, fitting), fitting))
     return {
-        (cuts_of(sizes, target / whole.row_tiles), team)
+        (cuts_of(sizes, target / whole.row_tiles, uncut), team)
         for team, targets, room in rooms
         for target in {min(target, room, most) for target in targets}
     }
 
 
-def cuts_of(sizes: list[tuple[int, int]], room: float) -> Cuts:
+def cuts_of(sizes: list[tuple[int, int]], room: float, uncut: int = UNCUT) -> Cuts:
     """Cuts into boxes of about so many tiles: whole rows, then the rest.
 
     Args:
         sizes: (dimension, tiles) of those that can be cut, in their order.
+        uncut: rooms' worth of tiles up to which a row is not cut.
     """
     cuts = [1, 1, 1, 1]
     room = max(1.0, room)
     for d, size in sizes:
-        if size > (UNCUT * room if d == 3 else room):
+        if size > (uncut * room if d == 3 else room):
             cuts[d] = -(-size // max(1, round(room)))
             size = -(-size // cuts[d])
         room /= size
