@@ -178,15 +178,20 @@ def test_answers_are_the_same_in_every_layout(batch):
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4, err_msg=layout)
 
 
-def test_other_shapes_take_the_layouts_of_the_first():
+def test_shapes_of_similar_work_take_layouts_and_algorithms():
     graph = small_network(np.random.default_rng(9))
     limits = PlanLimits()
     first, choice = plan_network(graph, {"x": (1, 3, 12, 14)}, limits)
-    other, again = plan_network(graph, {"x": (2, 3, 30, 9)}, limits, like=choice)
-    assert [(s.reads, s.writes) for s in other.steps] == [(s.reads, s.writes) for s in first.steps]
-    assert again.options.keys() == choice.options.keys()
-    assert other.shapes["y"] == (2, 20, 30, 10)
-    assert other.arena_bytes > first.arena_bytes
+    near, taken = plan_network(graph, {"x": (1, 3, 14, 18)}, limits, [choice])
+    assert [(s.reads, s.writes) for s in near.steps] == [(s.reads, s.writes) for s in first.steps]
+    assert [o.candidate and o.candidate.id for o in taken.options.values()] == [
+        o.candidate and o.candidate.id for o in choice.options.values()
+    ]
+    assert taken.of_other_shapes
+    assert near.shapes["y"] == (1, 20, 14, 18)
+    assert near.arena_bytes > first.arena_bytes
+    for far in ((8, 3, 12, 14), (1, 3, 50, 50)):
+        assert not plan_network(graph, {"x": far}, limits, [choice, taken])[1].of_other_shapes
 
 
 def test_explain_tells_what_the_choice_saved():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,10 @@ from convalgos.api.planning import plan
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
 from convalgos.network.arena import with_places
-from convalgos.network.graph import NetworkGraph, Shapes, Step
+from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
-from convalgos.network.step_options import FIRST, StepOption, StepOptions, limits_of
+from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
 from convalgos.network.step_plans import plan_of
 from convalgos.select import choose, devices
 
@@ -23,18 +24,20 @@ ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
 
 def plan_network(
-    graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, like: LayoutChoice | None = None
+    graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, known: Sequence[LayoutChoice] = ()
 ) -> tuple[Planned, LayoutChoice]:
     """The plan of a network for shapes of its inputs, and the layouts that were chosen.
 
     Args:
-        like: the choice for other shapes, whose layouts are taken; only algorithms are then chosen.
+        known: choices for other shapes within these limits. Where one is of nearly as much work, its layouts
+            are taken, and its algorithms where they serve.
 
     Raises:
         ValueError: the shapes do not go together. Unsupported: a step cannot be computed within the limits.
     """
     every = graph.shapes_of(shapes)
     options = StepOptions(graph, every, limits)
+    like = _nearest(graph, every, known)
     if like is None:
         choice = choose_layouts(graph, layout_problem(graph, every, options), limits)
     else:
@@ -106,7 +109,20 @@ def options_in(like: LayoutChoice, options: StepOptions) -> LayoutChoice:
     """The same layouts, for other shapes."""
     found = {step: options.one_of(step, option) for step, option in like.options.items()}
     seconds = sum(option.seconds for option in found.values())
-    return replace(like, options=found, seconds=seconds, exact=False)
+    return replace(like, options=found, seconds=seconds, exact=False, of_other_shapes=True)
+
+
+def _nearest(graph: NetworkGraph, shapes: Shapes, known: Sequence[LayoutChoice]) -> LayoutChoice | None:
+    """The choice that was made for the most similar work, where that is within GROWTH."""
+    flops = sum(
+        step.problem(shapes[step.inputs[0]]).flops
+        for step in graph.steps
+        if isinstance(step, Convolution | TransposedConvolution)
+    )
+    made = [choice for choice in known if not choice.of_other_shapes]
+    factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for choice in made]
+    best = min(range(len(made)), key=factors.__getitem__, default=None)
+    return None if best is None or factors[best] > GROWTH else made[best]
 
 
 def measured_in_layouts(

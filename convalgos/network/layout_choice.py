@@ -38,6 +38,12 @@ class LayoutChoice:
     changed: Mapping[str, Layouts]
     seconds: float
     exact: bool = True  # whether no other choice is predicted to be faster
+    of_other_shapes: bool = False  # whether the layouts were chosen for other shapes
+
+    @property
+    def flops(self) -> int:
+        """Of all convolutions."""
+        return sum(o.candidate.problem.flops for o in self.options.values() if o.candidate is not None)
 
 
 class LayoutProblem:

@@ -84,7 +84,6 @@ class Network:
     def __init__(self, graph: NetworkGraph):
         self.graph = graph
         self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
-        self._choices: dict[PlanLimits, LayoutChoice] = {}  # of the first shapes, whose layouts others take
         self._lock = threading.Lock()
 
     def plan(
@@ -120,7 +119,6 @@ class Network:
     def keep(self, plan: NetworkPlan) -> None:
         """Let calls with inputs of its shapes run by a plan from now on."""
         with self._lock:
-            self._choices.setdefault(plan.limits, plan.choice)
             self._plans[tuple(plan.planned.shapes[name] for name in self.graph.inputs)] = plan
             while len(self._plans) > PLANS:
                 self._plans.popitem(last=False)
@@ -220,8 +218,10 @@ class Network:
         return plan
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
-        planned, choice = plan_network(self.graph, shapes, limits, self._choices.get(limits))
-        return NetworkPlan(self.graph, planned, choice, limits, [plan.filters for plan in self.plans()])
+        plans = self.plans()
+        known = [plan.choice for plan in plans if plan.limits == limits]
+        planned, choice = plan_network(self.graph, shapes, limits, known)
+        return NetworkPlan(self.graph, planned, choice, limits, [plan.filters for plan in plans])
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

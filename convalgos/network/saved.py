@@ -91,6 +91,7 @@ def _plain_plan(plan: PlanRecord, graph: NetworkGraph, arrays: Arrays) -> Data:
         "changed": {name: list(layouts) for name, layouts in choice.changed.items()},
         "seconds": choice.seconds,
         "exact": choice.exact,
+        "of_other_shapes": choice.of_other_shapes,
         "filters": _plain_filters(plan, arrays),
     }
 
@@ -122,7 +123,7 @@ def _plan_of_plain(data: Data, graph: NetworkGraph, arrays: Arrays) -> PlanRecor
     choice = LayoutChoice(
         dict(zip(graph.steps, options, strict=True)), data["written"],
         {name: tuple(layouts) for name, layouts in data["changed"].items()},
-        float(data["seconds"]), bool(data["exact"]),
+        float(data["seconds"]), bool(data["exact"]), bool(data["of_other_shapes"]),
     )  # fmt: skip
     planned = planned_by(graph, shapes, limits, choice)
     wanted = {number: filter_of(planned.steps[int(number)]) for number in data["filters"]}
