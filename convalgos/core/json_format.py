@@ -17,12 +17,14 @@ FORMATS = {  # kind of file -> its format; raise it when a field changes its mea
     "bench": 1,
     "training": 1,
     "gpu_check": 1,
+    "network_run": 1,
     "selector_table": 1,
 }
 WRITERS = {
     "bench": "convalgos bench --json",
     "training": "convalgos training --json",
     "gpu_check": "python -m convalgos.tools.gpu_check",
+    "network_run": "convalgos run --json",
     "selector_table": "convalgos select compact",
 }
 

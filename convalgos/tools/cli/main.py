@@ -17,6 +17,7 @@ from convalgos.tools.cli import (
     info,
     listing_commands,
     record_commands,
+    run_commands,
     select_commands,
     warm_commands,
 )
@@ -93,6 +94,7 @@ for command in (
     *explain_commands.COMMANDS,
     *listing_commands.COMMANDS,
     *record_commands.COMMANDS,
+    *run_commands.COMMANDS,
     *select_commands.COMMANDS,
     *warm_commands.COMMANDS,
     history_group,
