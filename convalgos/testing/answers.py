@@ -24,6 +24,7 @@ from convalgos.testing.memory import Guarded, forget_workspaces, poisoned
 
 Array = np.ndarray[Any, Any]
 KINDS = ("integers", "reals")
+FLOATS = ("float32", "float64")  # whose output step rounds once
 
 
 @lru_cache(512)
@@ -53,6 +54,7 @@ def example(problem: ConvProblem, kind: str) -> tuple[Array, Array, Array, Array
 
 Step = tuple[bool, str | None]  # whether with a bias, and the activation
 STEPS: tuple[Step, ...] = tuple(product((False, True), (None, "relu")))
+SLOPE = 0.25  # of the leaky ReLU that is taken with a residual: exact on integers
 
 
 def check(
@@ -75,19 +77,11 @@ def check(
         the largest error over its bound.
     """
 
-    def moved(array: Array, name: str) -> Array:
-        """A logical array in the order of memory; filters and their gradients have one order."""
-        if name[-1] == "w":
-            return array
-        layout = problem.layout if name[-1] == "x" else problem.y_layout
-        of_map, beyond = layouts.laid(array, layout), layouts.laid(np.ones_like(array), layout) == 0
-        return np.where(beyond, np.nan, of_map) if beyond.any() else of_map  # no lane beyond C is read
-
     filters_read = problem.direction != "backward_weights"
     x, w, bias, y = example(problem.replace(layout="channels_first", y_layout="channels_first"), kind)
-    x_name, w_name, _ = problem.arrays
+    x_name, w_name, y_name = problem.arrays
     exactly = x, w, y
-    x, w = moved(x, x_name), moved(w, w_name)
+    x, w = _laid(problem, x, x_name), _laid(problem, w, w_name)
     exact = kind == "integers" and not algorithm.spreads_nan  # sums of plain products, which fit
     bound = algorithm.error_bound(algorithm.computed(problem))
     assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
@@ -106,13 +100,19 @@ def check(
 
     worst = 0.0
     for i, (with_bias, activation) in enumerate(steps if filters_read else [(False, None)] * 2):
-        step = f"bias {with_bias}, activation {activation}"
+        # kernels of the CPU have a way of their own for what is more than a bias and ReLU
+        more = with_bias and activation is None and algorithm.device == "cpu" and problem.dtype in FLOATS
+        residual = _laid(problem, _residual(y).astype(problem.dtype), y_name) if more else None
+        taken = ("leaky_relu", SLOPE) if more else activation
+        step = f"bias {with_bias}, activation {taken}, residual {more}"
         out = Guarded(problem.array_shapes[2], numpy_dtype(problem.dtype))
         given = bias.copy() if with_bias else None
         if i % 2 == 0:
             forget_workspaces(plan)
         with poisoned():
-            got = plan(guarded_x.array, prepared, bias=given, out=out.array, activation=activation)
+            got = plan(
+                guarded_x.array, prepared, bias=given, out=out.array, activation=taken, residual=residual
+            )
         assert got is out.array
         assert out.intact(), f"wrote outside y ({step})"
         same = np.array_equal(guarded_x.array, before, equal_nan=True)
@@ -120,27 +120,45 @@ def check(
         assert given is None or np.array_equal(given, bias), "wrote the bias"
 
         found = problem.logical(2, got)
-        found = _error(problem, (*exactly, bias if with_bias else None), activation, found, exact, step)
+        added = [array for array, wanted in ((bias, with_bias), (_residual(y), more)) if wanted]
+        found = _error(problem, exactly, added, found, exact, step, SLOPE if more else int(not activation))
         assert found <= bound, f"error {found:.2e} is over the bound {bound:.2e} ({step})"
         worst = max(worst, found / bound)
     return worst
 
 
+def _laid(problem: ConvProblem, array: Array, name: str) -> Array:
+    """A logical array in the order of memory; filters and their gradients have one order."""
+    if name[-1] == "w":
+        return array
+    layout = problem.layout if name[-1] == "x" else problem.y_layout
+    of_map, beyond = layouts.laid(array, layout), layouts.laid(np.ones_like(array), layout) == 0
+    return np.where(beyond, np.nan, of_map) if beyond.any() else of_map  # no lane beyond C is read
+
+
+def _residual(y: Array) -> Array:
+    """Small integers of the shape of y."""
+    small: Array = (np.arange(y.size) % 9 - 4).reshape(y.shape).astype(np.float32)
+    return small
+
+
 def _error(
-    problem: ConvProblem, exactly: tuple[Array, Array, Array, Array | None], activation: str | None,
-    got: Array, exact: bool, step: str,
+    problem: ConvProblem, exactly: tuple[Array, Array, Array], added: Iterable[Array], got: Array,
+    exact: bool, step: str, slope: float,
 ) -> float:  # fmt: skip
     """Error of a result relative to the size of its sums; all of it is written, and integers are exact.
 
     Args:
-        exactly: what was read first and second, the float64 answer without the bias, and the bias; logical.
+        exactly: what was read first and second, and the float64 answer without the output step; logical.
+        added: a bias, and a residual.
+        slope: by which what is negative is multiplied at last.
     """
-    x, w, y, bias = exactly
-    expected = y
-    if bias is not None:
-        expected = y + bias.astype(np.float64).reshape(-1, *(1,) * problem.ndim)
-    scale = error_scale(problem, x, w, expected)  # before relu: of the sums that were rounded
-    expected = np.maximum(expected, 0) if activation else expected
+    x, w, expected = exactly
+    for array in added:
+        more = array.astype(np.float64)
+        expected = expected + (more.reshape(-1, *(1,) * problem.ndim) if more.ndim == 1 else more)
+    scale = error_scale(problem, x, w, expected)  # before the activation: of the sums that were rounded
+    expected = np.where(expected < 0, expected * slope, expected)
     unwritten = int(np.isnan(got).sum())
     assert not unwritten, f"{unwritten} of {got.size} outputs are NaN ({step})"
     if exact:

@@ -272,11 +272,9 @@ def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                     y = corner + (i // height * a.y_d + i % height * a.y_h) * SIZE
                     if a.run == 1:
                         for j in range(count):
-                            store_plane_row(
-                                SIZE, LANES, row + j * between * SIZE, a.bias + (k + j) * SIZE, a.relu, width,
-                                y + j * a.y_k * SIZE,
-                            )  # fmt: skip
-                            finish_run(a, y + j * a.y_k * SIZE, width)
+                            source, to = row + j * between * SIZE, y + j * a.y_k * SIZE
+                            store_plane_row(SIZE, LANES, source, a.bias + (k + j) * SIZE, a.relu, width, to)
+                            finish_run(a, to, width)
                     else:
                         for w in range(0, width, LANES):
                             pixels = min(LANES, width - w)
@@ -287,8 +285,8 @@ def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                                 SIZE, LANES, strip, a.bias + k * SIZE, a.relu, count, pixels,
                                 y + w * a.y_w * SIZE, a.y_w,
                             )  # fmt: skip
-                            for pixel in range(pixels if a.finish else 0):
-                                finish_run(a, y + (w + pixel) * a.y_w * SIZE, count)
+                            for pixel in range(w, w + pixels if a.finish else w):
+                                finish_run(a, y + pixel * a.y_w * SIZE, count)
 
     return backward_chunk
 
