@@ -134,7 +134,7 @@ def test_launches_stand_for_the_run():
 def test_what_cannot_be_bound_is_told():
     plan = ca.plan(PROBLEM, algorithm="cpu.im2col.own")
     x, w, y, bias, residual = data(PROBLEM)
-    frozen = y.copy()
+    frozen, long = y.copy(), np.zeros((3, *y.shape[1:]), np.float32)
     frozen.flags.writeable = False
     wide = np.zeros((2, 20, 9, 11), np.float32)
     shared = y.reshape(-1)[: x.size].reshape(x.shape)
@@ -154,6 +154,7 @@ def test_what_cannot_be_bound_is_told():
         (Unsupported, "y has strides", lambda: plan.bind(x, w, turned)),
         (Unsupported, "y has images that lie apart", lambda: plan.bind(x, w, wide[:, 4:])),
         (ValueError, "residual has shape", lambda: plan.bind(x, w, y, residual=residual[:1])),
+        (ValueError, "residual must be y itself", lambda: plan.bind(x, w, long[1:], residual=long[:-1])),
         (ValueError, "activation=", lambda: plan.bind(x, w, y, activation="swish")),
         (ValueError, "bias has shape", lambda: direct.bind(x, w, y, bias[:3])),
         (ValueError, "was prepared for", lambda: plan.bind(x, direct.prepare(w), y)),

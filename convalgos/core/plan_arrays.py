@@ -78,6 +78,10 @@ class PlanArrays:
             check_bound("residual", residual, self._y_shape, self._y_dtype, strided)
         if share_elements(x, y):
             raise ValueError("y must not overlap x")
+        if residual is not None and share_elements(residual, y):
+            same = residual.ctypes.data == y.ctypes.data and residual.strides == y.strides
+            if not same:
+                raise ValueError("residual must be y itself, or apart from it")
 
     def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
         """The array to compute into: `out` itself where that is safe."""

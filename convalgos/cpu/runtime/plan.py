@@ -255,8 +255,10 @@ class KernelPlan(CompiledPass, Plan):
         workspace = Workspace(self.record, scratch, self._no_bias)
         target = self._new_target() if in_place else y
         arguments = self._set_run(x, w.data, bias, wanted is not None and not finishes, target, workspace)
-        if self.strided_batch:
-            arguments.x_n, arguments.y_n = image_step(x), image_step(target)
+        if not x.flags.c_contiguous:
+            arguments.x_n = image_step(x)
+        if not target.flags.c_contiguous:
+            arguments.y_n = image_step(target)
         if fused:
             self._set_finish(arguments, y, residual, rest, workspace)
         launches, records = self._launches(workspace)
