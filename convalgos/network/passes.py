@@ -144,7 +144,8 @@ def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
     scales = {
         step.output: step
         for step in graph.steps
-        if _is_scale(step) and step.output not in graph.outputs and readers[step.output]
+        if _is_scale(step) and not getattr(step, "activation", None)
+        and step.output not in graph.outputs and readers[step.output]
         and all(_takes_scale(reader, step.output) for reader in readers[step.output])
     }  # fmt: skip
     steps = [
