@@ -123,7 +123,9 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
     def all_tiles(self) -> list[list[tuple[int, int, RowTile]]]:
         """Those of a block, for each way of being cut short."""
         sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
-        return [self.tiles(counts[1:]) for counts in short_blocks(sizes, totals)]
+        ways = [counts[1:] for counts in short_blocks(sizes, totals)]  # most of them the same
+        known = {counts: self.tiles(counts) for counts in set(ways)}
+        return [known[counts] for counts in ways]
 
 
 def along_row(columns: int, most: int) -> list[tuple[int, int]]:

@@ -154,11 +154,14 @@ class BlockedPlan(KernelPlan):
     def _tile_table(cut: BlockedCut) -> tuple[np.ndarray, list[RowTile]]:
         """(16, most tiles and an end) of ROW_TILE, and the tiles that its kernels are for."""
         rows = cut.all_tiles()
-        kinds = sorted({tile for row in rows for _, _, tile in row})
-        table = np.full((16, max(map(len, rows)) + 1), NONE, np.int64).astype(ROW_TILE)
+        different = {id(row): row for row in rows}
+        kinds = sorted({tile for row in different.values() for _, _, tile in row})
+        numbers = {tile: (math.prod(tile), number) for number, tile in enumerate(kinds)}
+        lines = {key: [(x, y, *numbers[tile]) for x, y, tile in row] for key, row in different.items()}
+        table = np.full((16, max(map(len, rows)) + 1, len(ROW_TILE.names or ())), NONE, np.int64)
         for line, row in zip(table, rows, strict=True):
-            line[: len(row)] = [(x, y, math.prod(tile), kinds.index(tile)) for x, y, tile in row]
-        return table, kinds
+            line[: len(row)] = lines[id(row)]
+        return table.view(ROW_TILE)[..., 0], kinds
 
     def run_finished(self, *given: Any) -> None:
         fields = given[-1].arguments  # of the workspace
