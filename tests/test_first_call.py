@@ -46,10 +46,11 @@ CALLS = {  # how -> the most kernels that it may need
     f"ca.conv_backward_weights({IMAGE}, {IMAGE}, (64, 64, 3, 3), padding=1)": 16,
     "ca.conv(random(1, 1, 100_000), random(1, 1, 1001), padding=500)": 10,
 }
-OF_THREADS = {
+LATER = {
     "runtime.thread_pool.work[]",
-    "runtime.thread_pool.stop[]",
-}  # workers may come too late, and end with the process
+    "runtime.thread_pool.stop[]",  # workers may come too late, and end with the process
+    "runtime.array_calls._call_arrays[]",  # of filters that are prepared, or small and known from a call before
+}
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -63,7 +64,7 @@ def test_a_first_call_compiles_what_it_runs(call, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert {name for name, ran in found["ran"].items() if not ran} <= OF_THREADS
+    assert {name for name, ran in found["ran"].items() if not ran} <= LATER
     assert 5 <= found["compiled"] <= CALLS[call], found["ran"]
     assert found["again"] == 0 and found["same"]
     assert found["loaded"] == []

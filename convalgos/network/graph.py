@@ -236,7 +236,7 @@ class NetworkGraph:
                 else:
                     shapes[step.output] = step.output_shape(shapes)
             except ValueError as error:
-                raise ValueError(f"step {step.name!r}: {error}") from error
+                raise ValueError(f"step {step.name!r}: {error}") from None
         return shapes
 
     def readers(self) -> dict[str, list[Step]]:

@@ -49,6 +49,8 @@ VECTOR = {
 }  # channels that are loaded at once; others are filled up
 TURNED = {"tf32": 0.77, "float16": 0.47}  # of a copy's bandwidth that transposing x and y reaches
 TURNED_FILTER = {"tf32": 0.31, "float16": 0.17}
+TURNED |= dict.fromkeys(("int8", *FLOAT8_DTYPES), TURNED["float16"])  # as of 16 bits; not measured
+TURNED_FILTER |= dict.fromkeys(("int8", *FLOAT8_DTYPES), TURNED_FILTER["float16"])
 DEPTHWISE = {False: 0.055, True: 0.125}  # of the peak of CUDA cores, by whether elements have 16 bits
 WIDE, OF_WIDE = 100, {"channels_first": 0.078, "channels_last": 0.025}  # beyond so many taps, by layout
 

@@ -7,21 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convalgos import network as networks
 from convalgos.core.errors import Unsupported
 from convalgos.core.json_format import head
 from convalgos.core.machine import Machine
 from convalgos.core.setting import thread_count
-from convalgos.network import from_onnx
-from convalgos.network.explanation import NetworkExplanation
-from convalgos.network.network import NetworkPlan
 from convalgos.select.measure import timing as measure_timing
 from convalgos.select.measure.timing import Timing
 from convalgos.tools.bench.network_peers import OURS, Feeds, NetworkCall, NetworkPeer, process_growth
 from convalgos.tools.bench.recorded_machine import machine_figures
+
+if TYPE_CHECKING:
+    from convalgos.network.explanation import NetworkExplanation
+    from convalgos.network.network import NetworkPlan
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def run_network(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     threads = thread_count()
     begun = time.perf_counter()
-    network = from_onnx(path)
+    network = networks.from_onnx(path)
     plan = network.plan({name: x.shape for name, x in feeds.items()})
     inputs = [np.ascontiguousarray(feeds[name]) for name in network.graph.inputs]
     expected = plan.run(inputs)

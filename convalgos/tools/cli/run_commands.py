@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from convalgos import network as networks
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
-from convalgos.network import from_onnx
 from convalgos.select import devices
 from convalgos.tools.bench import network_inputs, network_peers, network_run
 from convalgos.tools.bench.results import versions
@@ -76,7 +76,7 @@ def network_command(
         os.environ["CONVALGOS_NUM_THREADS"] = str(threads)  # of processes that tell their memory, too
         if thread_count() != threads:
             raise ValueError(f"--threads {threads}: this process runs on {thread_count()}")
-    graph = from_onnx(model).graph
+    graph = networks.from_onnx(model).graph
     shapes = network_inputs.input_shapes(graph, batch, _sizes(size))
     feeds = (
         network_inputs.image_input(image, shapes) if image else network_inputs.random_inputs(graph, shapes)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-from convalgos.network.explanation import StepRow
 from convalgos.tools.bench.network_run import NetworkResults, NetworkTimes
 from convalgos.tools.console.text_output import cell
 from convalgos.tools.console.text_table import Cell, Column, print_table
 from convalgos.tools.report.terminal import digits, print_lines
+
+if TYPE_CHECKING:
+    from convalgos.network.explanation import StepRow
 
 STEPS = (
     Column("step", wraps=True),

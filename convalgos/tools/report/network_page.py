@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from convalgos.network.explanation import StepRow
 from convalgos.tools.bench.network_run import NetworkResults
 from convalgos.tools.report.html import (
     NEUTRAL,
@@ -24,6 +24,9 @@ from convalgos.tools.report.html import (
 )
 from convalgos.tools.report.network import footer, layouts_told
 from convalgos.tools.report.terminal import digits, figures_of
+
+if TYPE_CHECKING:
+    from convalgos.network.explanation import StepRow
 
 STEP_HEIGHT, AROUND = 14, 90  # pixels: of a step, and of the axes
 HEADING = ("step", "what", "algorithm", "layouts", "output", "us", "predicted us", "% of time", "% of peak")
