@@ -42,14 +42,14 @@ print(json.dumps({
 """
 IMAGE, FILTER = "random(1, 64, 56, 56)", "random(64, 64, 3, 3)"
 CALLS = {  # how -> the most kernels that it may need
-    f"ca.conv({IMAGE}, {FILTER}, padding=1)": 16,
+    f"ca.conv({IMAGE}, {FILTER}, padding=1)": 17,
     f"ca.conv_backward_weights({IMAGE}, {IMAGE}, (64, 64, 3, 3), padding=1)": 16,
     "ca.conv(random(1, 1, 100_000), random(1, 1, 1001), padding=500)": 10,
 }
 LATER = {
     "runtime.thread_pool.work[]",
     "runtime.thread_pool.stop[]",  # workers may come too late, and end with the process
-    "runtime.array_calls._call_arrays[]",  # of filters that are prepared, or small and known from a call before
+    "runtime.array_calls._call_arrays[]",  # filters that are prepared, or known from a call before
 }
 
 

@@ -31,7 +31,7 @@ from convalgos.tools.bench.suites import suites
 
 E4M3 = "float8_e4m3fn"
 ARCHS = ("sm_80", "sm_90a")
-NEWER = "sm_100a", 8  # compiled for, too, in each eighth configuration
+NEWER = "sm_100a", 16  # compiled for, too, in each sixteenth configuration
 HOPPERS = ("gpu.implicit_gemm.wgmma_half", "gpu.implicit_gemm.wgmma_tf32")  # whose forms are variants
 GPU = algorithms("gpu")
 OURS = [a for a in GPU if list(a.builds())]  # of cuDNN the kernels are not

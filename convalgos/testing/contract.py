@@ -75,12 +75,14 @@ def check_answers(algorithm: Algorithm) -> int:
 
 
 def _in_blocks(algorithm: Algorithm) -> Iterator[ConvProblem]:
-    """The table on blocks of channels, and between them and the plain layouts, one of each pair a problem."""
-    for dtype in WIDE if "blocked" in (*algorithm.reads, *algorithm.writes) else ():
+    """Each problem of the table once: in one type on blocks of channels, in the other to or from them."""
+    for turn, dtype in enumerate(WIDE if "blocked" in (*algorithm.reads, *algorithm.writes) else ()):
         own = blocked_layout(vector_bytes() // DTYPES[dtype])
         pairs = [(x, y) for x, y in product((*PLAIN, own), repeat=2) if own in (x, y)]
-        for i, (problem, _) in enumerate(table_problems(algorithm, dtype)):
-            x, y = pairs[i // 2 % len(pairs)] if i % 2 else (own, own)
+        for i, (problem, _) in enumerate(
+            [*table_problems(algorithm, dtype)][::2]
+        ):  # without the other layout
+            x, y = (own, own) if (i + turn) % 2 else pairs[i // 2 % len(pairs)]
             yield problem.replace(layout=x, y_layout=y)
 
 
