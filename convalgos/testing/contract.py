@@ -34,7 +34,7 @@ from convalgos.testing.problems import GRADIENT_PROBLEMS, suited, table_problems
 
 WIDE = ("float32", "float64")
 LAYOUTS = ("channels_first", "channels_last")
-RANDOM_PROBLEMS, RANDOM_FLOPS = 25, 3e6
+RANDOM_PROBLEMS, RANDOM_FLOPS = 20, 3e6
 CALLERS, CALLS = 4, 3  # threads that call one plan at once, and how often each
 SIXTEEN_BITS = (
     "n2 c3 h9 w8 k5 r3 s3 p1",
