@@ -23,7 +23,7 @@ from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.runtime import jit
 from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
-from convalgos.network.graph import Concatenation, Convolution, Foreign, NetworkGraph, TransposedConvolution
+from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.planned import Planned, PlannedStep
 
 Arrays = dict[str, np.ndarray]
@@ -142,8 +142,6 @@ class Context:
             if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
                 return BoundRun(_nothing, ())
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
-        if isinstance(step, Concatenation) and planned_step.writes != "channels_last":
-            return self._concatenated(x, y[0])
         try:
             if isinstance(step, Convolution | TransposedConvolution):
                 w = self._executor.filters[filter_of(planned_step)]
@@ -158,23 +156,6 @@ class Context:
         except Unsupported:  # a slice of an array, which the kernels do not take
             return BoundRun(lambda: self._call(planned_step, x, y))
         return bound
-
-    def _concatenated(self, x: list[np.ndarray], y: np.ndarray) -> BoundRun:
-        """Inputs side by side along the second dimension; most were written to their places in y before."""
-        copies, first = [], 0
-        for part in x:
-            target = y[:, first : first + part.shape[1]]
-            first += part.shape[1]
-            if target.ctypes.data != part.ctypes.data:
-                copies.append((target, part))
-        if not copies:
-            return BoundRun(_nothing, ())
-
-        def run() -> None:
-            for target, part in copies:
-                np.copyto(target, part)
-
-        return BoundRun(run)
 
     def _moving(self, planned_step: PlannedStep) -> Part:
         """A step on arrays of which some are other ones in each run."""
