@@ -19,6 +19,7 @@ FORMATS = {  # kind of file -> its format; raise it when a field changes its mea
     "gpu_check": 1,
     "network_run": 1,
     "selector_table": 1,
+    "study": 1,
 }
 WRITERS = {
     "bench": "convalgos bench --json",
@@ -26,6 +27,7 @@ WRITERS = {
     "gpu_check": "python -m convalgos.tools.gpu_check",
     "network_run": "convalgos run --json",
     "selector_table": "convalgos select compact",
+    "study": "convalgos study --json",
 }
 
 

@@ -54,5 +54,12 @@ def devices(context: click.Context, parameter: click.Parameter, begun: str) -> l
     return _beginning(["cpu", "cuda", "cuda:0"], begun)
 
 
+def study_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of studies."""
+    from convalgos.studies.run import studies
+
+    return _beginning(studies(), begun)
+
+
 def _beginning(names: Iterable[str], begun: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(begun)]

@@ -19,6 +19,7 @@ from convalgos.tools.cli import (
     record_commands,
     run_commands,
     select_commands,
+    study_commands,
     warm_commands,
 )
 from convalgos.tools.cli.completion import HOW
@@ -96,6 +97,7 @@ for command in (
     *record_commands.COMMANDS,
     *run_commands.COMMANDS,
     *select_commands.COMMANDS,
+    *study_commands.COMMANDS,
     *warm_commands.COMMANDS,
     history_group,
 ):

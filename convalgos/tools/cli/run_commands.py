@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -13,11 +12,11 @@ import click
 from convalgos import network as networks
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.setting import thread_count
 from convalgos.select import devices
 from convalgos.tools.bench import network_inputs, network_peers, network_run
 from convalgos.tools.bench.results import versions
 from convalgos.tools.cli.select_commands import BATCH
+from convalgos.tools.cli.thread_option import threads_asked
 from convalgos.tools.console.exit_status import FAILED
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console, echo
@@ -72,10 +71,7 @@ def network_command(
     if html_path is not None and (reason := missing("plotly")):
         raise Unsupported(f"--html {reason}")
     chosen = network_peers.choose_network_peers(peer_names)
-    if threads is not None:
-        os.environ["CONVALGOS_NUM_THREADS"] = str(threads)  # of processes that tell their memory, too
-        if thread_count() != threads:
-            raise ValueError(f"--threads {threads}: this process runs on {thread_count()}")
+    threads_asked(threads)  # as have the processes that tell their memory
     graph = networks.from_onnx(model).graph
     shapes = network_inputs.input_shapes(graph, batch, _sizes(size))
     feeds = (
