@@ -21,16 +21,20 @@ from convalgos.gpu.compile.module import ELEMENTS, Build
 from convalgos.gpu.gemm.mma import TensorCores
 from convalgos.gpu.launch.kernel_records import conv_record
 from convalgos.select import algorithms
+from convalgos.testing.answers import STEPS_OF_KIND
 
 EVERY = algorithms("gpu")
 GPU = [a for a in EVERY if "forward" in a.directions]  # test_gpu_gradients.py has the others
 EMULATED_FLOPS = 2e5  # of a problem: emulated tensor cores are slow
+FLOAT64_FLOPS = 5e6  # the same kernels as of float32, which take the problems of many tiles
 each_algorithm = pytest.mark.parametrize("algorithm", GPU, ids=lambda a: a.id)
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
 
-def most_flops(algorithm):
-    return EMULATED_FLOPS if isinstance(algorithm, TensorCores) else math.inf
+def most_flops(algorithm, dtype="float32"):
+    if isinstance(algorithm, TensorCores):
+        return EMULATED_FLOPS
+    return FLOAT64_FLOPS if dtype == "float64" else math.inf
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +52,7 @@ def test_answers(algorithm, dtype):
     shim.ShimDevice().compile(
         b for b in algorithm.builds() if dict(b.macros).get("element_t") == ELEMENTS[dtype]
     )
-    problems = (p for p, _ in table_problems(algorithm, dtype) if p.flops <= most_flops(algorithm))
+    problems = (p for p, _ in table_problems(algorithm, dtype) if p.flops <= most_flops(algorithm, dtype))
     if not check_all(algorithm, problems):
         pytest.skip(next(reason for _, reason in table_problems(algorithm, dtype)))
 
@@ -64,7 +68,7 @@ def test_answers_to_random_problems(algorithm, data):
             pytest.skip(reason)
         problem = data.draw(served_problems(algorithm.id))
         for kind in KINDS:
-            check(algorithm, problem, kind)
+            check(algorithm, problem, kind, STEPS_OF_KIND[kind])
 
 
 @needs_shim

@@ -70,7 +70,7 @@ def parsed(text: str, **changes) -> ConvProblem:
 
 
 def forms(problem: ConvProblem) -> list[depthwise_weights.LaunchForm]:
-    """Of each build, the fastest, the smallest and the largest blocks, the fewest and the most parts."""
+    """The fastest of each build; in float32 also the smallest and largest blocks, fewest and most parts."""
     found: dict = {}
     for form in depthwise_weights.depthwise_weights_forms(problem, shim.H200):
         found.setdefault(form.build, []).append(form)
@@ -79,6 +79,7 @@ def forms(problem: ConvProblem) -> list[depthwise_weights.LaunchForm]:
         lambda f: (f.threads, f.params["rows"], f.params["parts"]),
         lambda f: (-f.threads, f.params["rows"], -f.params["parts"]),
     )
+    keys = keys if problem.dtype == "float32" else keys[:1]
     chosen = [min(same, key=key) for same in found.values() for key in keys]
     return list({(f.build, f.threads, *f.params.values()): f for f in chosen}.values())
 

@@ -54,6 +54,10 @@ def example(problem: ConvProblem, kind: str) -> tuple[Array, Array, Array, Array
 
 Step = tuple[bool, str | None]  # whether with a bias, and the activation
 STEPS: tuple[Step, ...] = tuple(product((False, True), (None, "relu")))
+STEPS_OF_KIND: dict[str, tuple[Step, ...]] = {  # of many problems: each step on one kind of data
+    "integers": ((False, None), (True, "relu")),
+    "reals": ((True, None), (False, "relu")),
+}
 SLOPE = 0.25  # of the leaky ReLU that is taken with a residual: exact on integers
 
 
@@ -180,6 +184,8 @@ def rounding(problem: ConvProblem, exact: Array) -> Array:
 def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
     """`check` those problems that an algorithm serves, on integers and on reals, and tell of all failures.
 
+    Each output step is taken on one of the two.
+
     Returns:
         how many runs there were.
     """
@@ -190,7 +196,7 @@ def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
         for kind in KINDS:
             served += 1
             try:
-                check(algorithm, problem, kind)
+                check(algorithm, problem, kind, STEPS_OF_KIND[kind])
             except Exception as failure:
                 failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
     assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
