@@ -405,7 +405,7 @@ def test_a_plan_lets_go_of_the_others(paced):
     plan(x, prepared)
     gc.collect()
     plans = {p.algorithm for p in gc.get_objects() if type(p) is PacedPlan}
-    filters = [f for f in gc.get_objects() if type(f) is PreparedFilter and f.key.problem == PROBLEM]
+    filters = [f for f in gc.get_objects() if type(f) is PreparedFilter and f.key.form == PROBLEM]
     assert plans == {B} and len(filters) == 2  # the caller's, and what it became
     assert plan_cache.weight(plan) >= 0 and plan.to_dict()["algorithm"] == B
 

@@ -10,10 +10,10 @@ import pytest
 
 import convalgos as ca
 from convalgos.core.epilogue import Activation
+from convalgos.network import network
 from convalgos.network.graph import Convolution, Elementwise, Foreign, View
 from convalgos.network.onnx_graph import from_onnx
 from convalgos.onnx import Session
-from convalgos.onnx.session import AGAIN, PLANNER
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -349,25 +349,39 @@ def test_a_session_is_called_as_one_of_onnxruntime():
         session.run(None, {"x": x[:, :5]})
 
 
-def test_a_session_plans_the_shapes_that_come_again(monkeypatch):
+def test_other_sizes_take_the_filters_that_are_prepared(monkeypatch):
+    monkeypatch.setattr(network, "PLANS", 3)
     b = Builder(("n", 8, "h", "w"))
-    model = b.model(b.node("Relu", b.conv()))
+    model = b.model(b.node("Relu", b.conv(b.node("Relu", b.conv(), name="between"))))
     session = Session(model)
-    inputs = [numbers((1, 8, 9, width)) for width in (7, 8, 9)]
-    expected = [reference(model, {"x": x})[0] for x in inputs]
-    calls = [
-        0,
-        1,
-        2,
-        *(1,) * (AGAIN - 1),
-        1,
-    ]  # planned at once, later, and never
-    for i in calls:
-        np.testing.assert_allclose(session.run(None, {"x": inputs[i]})[0], expected[i], atol=1e-5)
-        for thread in threading.enumerate():
-            if thread.name == PLANNER:
-                thread.join()
-    assert [session.network.known_plan([x.shape]) is not None for x in inputs] == [True, True, False]
+    other = onnxruntime.InferenceSession(model.SerializeToString())
+    sizes = [(1, 8, 9, 17), (1, 8, 9, 18), (2, 8, 9, 16), (1, 8, 9, 40), (1, 8, 9, 17)]
+    for size in sizes:
+        x = numbers(size)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0], atol=1e-5)
+    plans = session.network.plans()
+    assert [plan.planned.shapes["x"] for plan in plans] == sizes[-3:]  # those that came last
+    prepared = {id(f) for plan in plans for f in plan.filters.values()}
+    assert len(prepared) == 2  # one for each layer
+    memory = [set(plan._executor._contexts.keys()) for plan in plans]
+    assert len(set.union(*memory)) == 1  # which all of them compute in
+
+
+def test_the_choice_for_far_larger_maps_is_found_beside_the_calls():
+    b = Builder(("n", 8, "h", "w"))
+    net = from_onnx(b.model(b.conv()))
+    x = numbers((1, 8, 30, 40))
+    net(x[:, :, :5, :4])
+    for _ in range(network.AGAIN):
+        found = net(x)
+        (rough,) = (p for p in net.plans() if p.planned.shapes["x"] == x.shape)
+        assert rough.choice.of_other_shapes
+    for thread in threading.enumerate():
+        if thread.name == network.REFINER:
+            thread.join()
+    (own,) = (p for p in net.plans() if p.planned.shapes["x"] == x.shape)
+    assert not own.choice.of_other_shapes
+    np.testing.assert_allclose(net(x), found, atol=1e-5)
 
 
 def light(name):

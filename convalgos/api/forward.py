@@ -128,7 +128,7 @@ def _plan_of_arrays(
 ) -> Plan | None:  # fmt: skip
     """The plan of NumPy arrays (N, C, *spatial) in a microsecond; None where `conv` has more to look at."""
     if type(w) is PreparedFilter:
-        w_shape = w.key.problem.w_shape
+        w_shape = w.key.form.w_shape
         algorithm = w.key.algorithm if algorithm == "auto" else algorithm
     elif type(w) is np.ndarray and w.dtype is x.dtype:
         w_shape = w.shape
@@ -158,7 +158,7 @@ def is_logical_view(x: Facts | np.ndarray[Any, Any], channels: int) -> bool:
 def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, tuple[int, ...], Any, str]:
     """(w, its shape, dtype or those of x and w, algorithm, which a prepared filter was chosen for)."""
     if isinstance(w, PreparedFilter):
-        p = w.key.problem
+        p = w.key.form
         dtypes = dtype if p.w_dtype == p.dtype else (dtype, numpy_dtype(p.w_dtype))
         return w, p.w_shape, dtypes, w.key.algorithm if algorithm == "auto" else algorithm
     w = _array("w", w, device)

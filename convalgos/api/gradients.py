@@ -287,7 +287,7 @@ def _views(array: Any) -> tuple[Any, Any]:
 def _filter(view: Any, w: Any, name: str, data: Any, algorithm: str) -> tuple[Any, Shape, str]:
     """(filter, its shape, algorithm): the one that it was prepared for, where it was."""
     if isinstance(w, PreparedFilter):
-        shape = w.key.problem.w_shape
+        shape = w.key.form.w_shape
         algorithm = w.key.algorithm if algorithm == "auto" else algorithm
     else:
         w = view("w", w)

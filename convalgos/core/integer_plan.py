@@ -64,6 +64,10 @@ class IntegerPlan(Plan):
 
     # --- a call ------------------------------------------------------------------------------
 
+    def filter_form(self) -> ConvProblem:
+        """Sums of filters, which padding changes, are part of what is prepared."""
+        return self.problem
+
     def prepare_filter(self, w: np.ndarray) -> IntegerFilter:
         return self._integer_filter(w, PLAIN)
 

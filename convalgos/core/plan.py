@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 from convalgos.core import epilogue, recent_filters, workspaces
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, writable_view
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
-from convalgos.core.prepared_filter import FilterKey, PreparedFilter
+from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.core.tabular import Tabular
@@ -73,9 +74,14 @@ class Plan(PlanArrays, Tabular, ABC):
         super().__init__(problem)
         self.algorithm = algorithm.id
         self.workspace_bytes = workspace_bytes
-        self._key = FilterKey(algorithm.id, problem, device)
+        self._filter_device = device
         self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
         self._counted = workspace_bytes >= workspaces.LARGE
+
+    @cached_attribute
+    def _key(self) -> FilterKey:
+        """What filters are prepared for; found when it is first asked for, from the complete plan."""
+        return FilterKey(self.algorithm, self.filter_form(), self._filter_device)
 
     def chosen(self, choice: Choice) -> Self:
         """This plan, as the one that a planner chose."""
@@ -212,6 +218,12 @@ class Plan(PlanArrays, Tabular, ABC):
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
         """w: (K, C/groups, *kernel) `as_laid`, already flipped for mode="convolution"; or dy."""
+
+    def filter_form(self) -> FilterForm | ConvProblem:
+        """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
+        forms are equal share prepared filters. A plan that knows says more than the problem: `FilterForm`.
+        """
+        return self.problem
 
     @abstractmethod
     def run(self, x: Any, w: Any, bias: Any, activation: str | None, y: Any, workspace: Any) -> None:

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from convalgos.core.problem import ConvProblem
+
+
+class FilterForm(NamedTuple):
+    """All that a prepared filter depends on but its values. Sizes of maps are no part of it."""
+
+    direction: str
+    mode: str
+    groups: int
+    w_shape: tuple[int, ...]  # (K, C/groups, *kernel)
+    dtype: str  # of x
+    w_dtype: str
+    compute_dtype: str
+    laid: Hashable  # by what figures the plan lays it
+
+    @classmethod
+    def of(cls, problem: ConvProblem, *laid: Hashable) -> FilterForm:
+        """That of the filters of a problem.
+
+        Args:
+            laid: every figure of the plan that the order of its prepared filter depends on.
+        """
+        p = problem
+        return cls(p.direction, p.mode, p.groups, p.w_shape, p.dtype, p.w_dtype, p.compute_dtype, laid)
+
+    def __str__(self) -> str:
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        return f"{self.direction} filters {self.w_shape}{groups} of {self.w_dtype}, laid as {self.laid}"
 
 
 class FilterKey(NamedTuple):
     """What a filter was prepared for: it serves plans of the same key."""
 
     algorithm: str
-    problem: ConvProblem
+    form: FilterForm | ConvProblem  # the problem, where the filter may depend on all of it
     device: str = "cpu"
 
     def __str__(self) -> str:
-        return f"{self.algorithm} on {self.problem}" + ("" if self.device == "cpu" else f" on {self.device}")
+        return f"{self.algorithm} on {self.form}" + ("" if self.device == "cpu" else f" on {self.device}")
 
 
 class PreparedFilter:
-    """A filter in the form that one plan runs on; `Plan.prepare` makes it. For backward_weights it is dy."""
+    """A filter in the form that plans of its key run on; `Plan.prepare` makes it. For backward_weights it is
+    dy."""
 
     __slots__ = ("data", "key")
 

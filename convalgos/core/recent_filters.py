@@ -24,7 +24,8 @@ SHARE = 1 / 32  # of `workspaces.most` that all of them take
 class Preparing(Protocol):
     """What is asked of a plan here."""
 
-    _key: FilterKey
+    @property
+    def _key(self) -> FilterKey: ...
 
     @property
     def _where(self) -> Callable[[np.ndarray], int] | None: ...

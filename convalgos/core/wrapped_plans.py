@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation, ActivationLike, finish
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine
-from convalgos.core.plan import Named, Plan
-from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.core.plan import Named, Plan, QuickCall
+from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 
 CONVERSION, CONVERSION_SHARED = 1.5e-6, 5.5e-6  # seconds to begin one, alone and on all threads,
@@ -61,6 +62,9 @@ class CastPlan(Plan):
         counts = [math.prod(shape) for shape in arrays]
         begun = sum(CONVERSION if count < SHARED else CONVERSION_SHARED for count in counts)
         return begun + sum(counts) / (CONVERTED * machine.threads)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._inner.filter_form())
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(self._wide(w, np.empty(w.shape, np.float32)))
@@ -107,8 +111,15 @@ class RereadPlan(Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes)
         self._inner = inner
         self._shapes = inner.problem.array_shapes
-        self._quick, self._where = inner.quick_call(problem), inner._where
+        self._where = inner._where
         self.scratch_bytes, self.strided_batch = inner.scratch_bytes, inner.strided_batch
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._inner.filter_form())
+
+    @cached_attribute
+    def _quick(self) -> QuickCall | None:  # type: ignore[override]
+        return self._inner.quick_call(self.problem)
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return self._inner.prepare_filter(w.reshape(self._shapes[1]))

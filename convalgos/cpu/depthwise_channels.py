@@ -24,6 +24,7 @@ from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_blocking import (
@@ -37,7 +38,7 @@ from convalgos.cpu.dwconv.channel_kernels import (
     filter_block,
     filter_channel_blocks,
 )
-from convalgos.cpu.dwconv.channel_tables import band_tables, column_table, lane_filters
+from convalgos.cpu.dwconv.channel_tables import band_tables, column_table, lane_filters, lanes_in_lines
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -112,7 +113,7 @@ class ChannelsPlan(KernelPlan):
         }  # fmt: skip
         steps = [(filter_channel_blocks(), tasks)]
         super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
-        self._cut, self._filters = c, lane_filters(c)
+        self._cut = c
 
     def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
         """What is kept within bounds is so in registers."""
@@ -127,10 +128,16 @@ class ChannelsPlan(KernelPlan):
         finally:
             workspace.arguments.bounds = self._address(self._unbounded)
 
+    def filter_form(self) -> FilterForm:
+        c = self._cut
+        return FilterForm.of(
+            self.problem, c.blocks, c.vectors, c.lanes, c.groups, c.last_group, lanes_in_lines(c)
+        )
+
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""
         c, p = self._cut, self._cut.problem
-        filters, outside = self._filters
+        filters, outside = lane_filters(c)
         packed = aligned_empty(c.blocks * c.vectors * p.gemm_k * c.lanes, np.dtype(p.compute_dtype))
         packed = packed.reshape(c.blocks, c.vectors, *p.kernel[:2], p.w_shape[1], p.kernel[2], c.lanes)
         chosen = w.reshape(p.K, p.w_shape[1], *p.kernel)[filters]  # (blocks, vectors, lanes, C/g, T, R, S)

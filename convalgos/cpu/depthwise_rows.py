@@ -22,6 +22,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.row_kernels import (
     ROW_BAND,
@@ -80,6 +81,9 @@ class RowsPlan(KernelPlan):
         }  # fmt: skip
         steps = [(filter_depthwise_planes(), tasks)]
         super().__init__(problem, algorithm, ROW_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """As it is: (K, 1, *kernel)."""

@@ -24,6 +24,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, gemv, packed_blocking, panels
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
@@ -165,6 +166,10 @@ class DirectPlan(KernelPlan):
         )
         self._cut = cut
         self.strided_batch = cut.copied or cut.images == 1  # else the table of pixels knows where images lie
+
+    def filter_form(self) -> FilterForm:
+        in_pixels = self._cut.problem.layout == "channels_last"
+        return FilterForm.of(self.problem, self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps in the order of the offset table."""

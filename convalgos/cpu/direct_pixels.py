@@ -25,6 +25,7 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import packed_blocking, panels, row_panels
 from convalgos.cpu.gemm.blocking import (
@@ -222,6 +223,9 @@ class DirectPixelsPlan(KernelPlan):
     def _new_scratch(self) -> np.ndarray:
         """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""
         return aligned_zeros(self.scratch_bytes or 0, np.uint8)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._cut.tiles)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""

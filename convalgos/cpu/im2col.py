@@ -22,6 +22,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.gemm.patches import (
@@ -85,6 +86,9 @@ class Im2colPlan(CompiledPass, Plan):
             values["store_run"] = panels.store_run(size, lanes)
         for name, value in values.items():
             self._record[name] = value
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._gemm, self._last, self._panels)
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:
         p = self._p

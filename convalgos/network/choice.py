@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,24 +25,30 @@ ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
 
 def plan_network(
-    graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, known: Sequence[LayoutChoice] = ()
+    graph: NetworkGraph,
+    shapes: Shapes,
+    limits: PlanLimits,
+    known: Sequence[LayoutChoice] = (),
+    growth: float = GROWTH,
 ) -> tuple[Planned, LayoutChoice]:
     """The plan of a network for shapes of its inputs, and the layouts that were chosen.
 
     Args:
         known: choices for other shapes within these limits. Where one is of nearly as much work, its layouts
             are taken, and its algorithms where they serve.
+        growth: of the work, up to which it is nearly as much.
 
     Raises:
         ValueError: the shapes do not go together. Unsupported: a step cannot be computed within the limits.
     """
     every = graph.shapes_of(shapes)
-    options = StepOptions(graph, every, limits)
-    like = _nearest(graph, every, known)
-    if like is None:
+    options = StepOptions(graph, every, limits, growth)
+    like, choice = _nearest(graph, every, known, growth), None
+    if like is not None:
+        with suppress(Unsupported):  # in the layouts of the other shapes; mostly it goes on in others
+            choice = options_in(like, options)
+    if choice is None:
         choice = choose_layouts(graph, layout_problem(graph, every, options), limits)
-    else:
-        choice = options_in(like, options)
     if limits.effort != "estimate":
         choice = measured_in_layouts(graph, every, limits, choice)
     return planned_by(graph, every, limits, choice), choice
@@ -112,8 +119,10 @@ def options_in(like: LayoutChoice, options: StepOptions) -> LayoutChoice:
     return replace(like, options=found, seconds=seconds, exact=False, of_other_shapes=True)
 
 
-def _nearest(graph: NetworkGraph, shapes: Shapes, known: Sequence[LayoutChoice]) -> LayoutChoice | None:
-    """The choice that was made for the most similar work, where that is within GROWTH."""
+def _nearest(
+    graph: NetworkGraph, shapes: Shapes, known: Sequence[LayoutChoice], growth: float
+) -> LayoutChoice | None:
+    """The choice that was made for the most similar work, where that is within a growth."""
     flops = sum(
         step.problem(shapes[step.inputs[0]]).flops
         for step in graph.steps
@@ -122,7 +131,7 @@ def _nearest(graph: NetworkGraph, shapes: Shapes, known: Sequence[LayoutChoice])
     made = [choice for choice in known if not choice.of_other_shapes]
     factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for choice in made]
     best = min(range(len(made)), key=factors.__getitem__, default=None)
-    return None if best is None or factors[best] > GROWTH else made[best]
+    return None if best is None or factors[best] > growth else made[best]
 
 
 def measured_in_layouts(

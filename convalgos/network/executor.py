@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
+from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import Planned, PlannedStep
 
 Arrays = dict[str, np.ndarray]
@@ -35,16 +36,20 @@ class Executor:
 
     Args:
         filters: of the convolutions of the plan, prepared.
+        memories: what runs compute in, which other plans may share.
     """
 
-    def __init__(self, graph: NetworkGraph, planned: Planned, filters: Filters):
+    def __init__(
+        self, graph: NetworkGraph, planned: Planned, filters: Filters, memories: MemoryPool | None = None
+    ):
         self.graph, self.planned, self.filters = graph, planned, filters
+        self.memories = memories or MemoryPool()
         self.moving = {*graph.inputs, *graph.outputs}
         for planned_step in planned.steps:
             if planned_step.plan is None and self.moving & {*planned_step.step.inputs}:
                 self.moving.add(planned_step.step.output)  # a view of what moves
         self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}
-        self._free: list[Context] = []  # list.pop and append are atomic
+        self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the network, new arrays.
@@ -52,19 +57,16 @@ class Executor:
         Args:
             inputs: in the order of the graph's, C-contiguous, of the shapes that were planned for.
         """
-        context = None
-        with suppress(IndexError):  # where all are in use, or none was made yet
-            context = self._free.pop()
-        context = context or Context(self)
         arrays = dict(zip(self.graph.inputs, inputs, strict=True))
         for name in self.graph.outputs:
             if name in self._written:
                 arrays[name] = self.new_array(name)
-        try:
+        with self.memories.taken(self.planned.arena_bytes + self.planned.scratch_bytes) as memory:
+            context = self._contexts.get(memory)
+            if context is None:
+                context = self._contexts[memory] = Context(self, memory)
             for part in context.parts:
                 part(arrays)
-        finally:
-            self._free.append(context)
         found: list[np.ndarray] = []
         for name in self.graph.outputs:
             y = arrays[name]
@@ -83,13 +85,12 @@ class Executor:
 
 
 class Context:
-    """The arena of one run at a time, and the steps bound to it."""
+    """The steps of a plan bound to a piece of memory: the scratch and then the arena lie in it."""
 
-    def __init__(self, executor: Executor):
+    def __init__(self, executor: Executor, memory: Memory):
         planned, self._executor = executor.planned, executor
-        self._arena = aligned_empty(planned.arena_bytes, np.uint8)
-        self._scratch = aligned_empty(planned.scratch_bytes, np.uint8)
-        self._arrays = arrays_of(planned, executor.graph, self._arena)
+        self._scratch = memory.bytes[: planned.scratch_bytes]  # whole cache lines
+        self._arrays = arrays_of(planned, executor.graph, memory.bytes[planned.scratch_bytes :])
         self.parts: list[Part] = []
         launches: list[Launch] = []
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to

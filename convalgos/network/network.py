@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,13 +22,17 @@ from convalgos.network.executor import Executor
 from convalgos.network.filters import Filters, prepared_filters
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
+from convalgos.network.memory import MemoryPool
 from convalgos.network.planned import PlanLimits, Planned
 from convalgos.network.saved import PlanRecord, store_network, stored_network
+from convalgos.network.step_options import GROWTH
 
 if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
 
-PLANS = 32  # that a network keeps, for as many shapes of its inputs
+PLANS = 64  # that a network keeps, for as many shapes of its inputs: those that came last
+AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
+REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
 
 
@@ -34,6 +41,7 @@ class NetworkPlan:
 
     Args:
         filters: those of the graph that are prepared already.
+        memories: what its runs compute in.
     """
 
     def __init__(
@@ -43,13 +51,15 @@ class NetworkPlan:
         choice: LayoutChoice,
         limits: PlanLimits,
         filters: Iterable[Filters] = (),
+        memories: MemoryPool | None = None,
     ):
         self.graph = graph
         self.planned = planned
         self.choice = choice
         self.limits = limits
         self.filters = prepared_filters(planned, filters)
-        self._executor = Executor(graph, planned, self.filters)
+        self.runs = count(1)  # where the choice is a rough one
+        self._executor = Executor(graph, planned, self.filters, memories)
 
     def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""
@@ -84,6 +94,8 @@ class Network:
     def __init__(self, graph: NetworkGraph):
         self.graph = graph
         self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
+        self._rough: set[Any] = set()  # shapes whose plan has the algorithms of much more, or less, work
+        self._memories = MemoryPool()
         self._lock = threading.Lock()
 
     def plan(
@@ -116,12 +128,19 @@ class Network:
         self.keep(found)
         return found
 
-    def keep(self, plan: NetworkPlan) -> None:
-        """Let calls with inputs of its shapes run by a plan from now on."""
+    def keep(self, plan: NetworkPlan, rough: bool = False) -> None:
+        """Let calls with inputs of its shapes run by a plan from now on.
+
+        Args:
+            rough: until it has run AGAIN times, from when on a better one is looked for beside the calls.
+        """
+        key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
         with self._lock:
-            self._plans[tuple(plan.planned.shapes[name] for name in self.graph.inputs)] = plan
+            self._plans[key] = plan
+            self._plans.move_to_end(key)
+            (self._rough.add if rough else self._rough.discard)(key)
             while len(self._plans) > PLANS:
-                self._plans.popitem(last=False)
+                self._rough.discard(self._plans.popitem(last=False)[0])
 
     def plans(self) -> list[NetworkPlan]:
         """Those that calls run by."""
@@ -150,7 +169,8 @@ class Network:
         graph, plans = stored_network(Path(path))
         net = cls(graph)
         for plan in plans:
-            net.keep(NetworkPlan(graph, plan.planned, plan.choice, plan.limits, [plan.filters]))
+            known = NetworkPlan(graph, plan.planned, plan.choice, plan.limits, [plan.filters], net._memories)
+            net.keep(known)
         return net
 
     def explain(
@@ -181,27 +201,31 @@ class Network:
             TypeError: an input has a wrong dtype.
         """
         given = self._given(arrays, inputs)
-        views = self._views(given)
-        plan = self._plans.get(tuple(view.shape for view in views))
-        if plan is None:
-            shapes = [view.shape for view in views]
-            plan = self._planned_for(dict(zip(self.graph.inputs, shapes, strict=True)))
-        outputs = plan.run(views)
+        outputs = self.run(self._views(given))
         if given and type(given[0]) is not np.ndarray:
             outputs = [like(y, given[0]) for y in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def checked(self, inputs: Mapping[str, Any]) -> list[np.ndarray]:
-        """The inputs by name as `NetworkPlan.run` takes them: in their order, as contiguous NumPy arrays.
+        """The inputs by name as `run` takes them: in their order, as contiguous NumPy arrays.
 
         Raises:
             ValueError, TypeError: as those of a call.
         """
         return self._views(self._given((), inputs))
 
-    def known_plan(self, shapes: Sequence[Shape]) -> NetworkPlan | None:
-        """The plan that calls with inputs of these shapes run by, where there is one already."""
-        return self._plans.get(tuple(shapes))
+    def run(self, views: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """All outputs, new arrays, of inputs as `checked` gives them."""
+        key = tuple(view.shape for view in views)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
+        else:
+            with suppress(KeyError):  # another thread has let go of it just now
+                self._plans.move_to_end(key)
+        if key in self._rough and next(plan.runs) == AGAIN:
+            threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
+        return plan.run(views)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -213,15 +237,24 @@ class Network:
         key = tuple(shapes[name] for name in self.graph.inputs)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plan(shapes, PlanLimits())
-            self.keep(plan)
+            plan = self._plan(shapes, PlanLimits(), math.inf)
+            like = [p.choice.flops for p in self.plans() if not p.choice.of_other_shapes]
+            flops = plan.choice.flops
+            near = any(flops <= GROWTH * other and other <= GROWTH * flops for other in like)
+            self.keep(plan, rough=plan.choice.of_other_shapes and not near)
         return plan
 
-    def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
+    def _refine(self, plan: NetworkPlan) -> None:
+        """Choose for the shapes of a plan, which has the choice of others."""
+        shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
+        self.keep(self._plan(shapes, plan.limits))
+
+    def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
         plans = self.plans()
         known = [plan.choice for plan in plans if plan.limits == limits]
-        planned, choice = plan_network(self.graph, shapes, limits, known)
-        return NetworkPlan(self.graph, planned, choice, limits, [plan.filters for plan in plans])
+        planned, choice = plan_network(self.graph, shapes, limits, known, growth)
+        filters = [plan.filters for plan in plans]
+        return NetworkPlan(self.graph, planned, choice, limits, filters, self._memories)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

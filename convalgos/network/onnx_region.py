@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from convalgos.network.graph import Foreign
 from convalgos.network.onnx_model import OnnxModel, OnnxNode, ValueType, captured_by
 from convalgos.network.onnx_patterns import names_of
 
+SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SHAPES = 64  # of inputs, for which the shapes of outputs are remembered
 
 
@@ -39,6 +41,7 @@ class OnnxRegion:
         self._proto: Any = None
         self._sessions: dict[int, Any] = {}
         self._shapes: dict[tuple[Shape, ...], list[Shape]] = {}
+        self._is_inferred = True  # until an inference has not found what outputs have
         self._lock = threading.Lock()
 
     def shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
@@ -46,7 +49,9 @@ class OnnxRegion:
         key = tuple(map(tuple, inputs))
         found = self._shapes.get(key)
         if found is None:
-            found = self._inferred(key) or self._tried(key)
+            found = self._inferred(key) if self._is_inferred else None
+            self._is_inferred = found is not None
+            found = found or self._tried(key)
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             self._shapes[key] = found
@@ -125,8 +130,8 @@ class OnnxRegion:
         import onnx
 
         model = onnx.ModelProto()
-        model.CopyFrom(self.model())
-        for value, shape in zip(model.graph.input, inputs, strict=True):
+        model.CopyFrom(self._outline)
+        for value, shape in zip(model.graph.input, inputs, strict=False):  # and constants behind
             made = onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)
             value.CopyFrom(made)
         for value in model.graph.output:
@@ -139,6 +144,25 @@ class OnnxRegion:
         if any(shape is None or not all(isinstance(n, int) for n in shape) for shape in found):
             return None
         return found  # type: ignore[return-value]
+
+    @cached_property
+    def _outline(self) -> Any:
+        """The model for an inference of shapes: large constants are inputs behind the others, without values.
+
+        To copy and to read the values takes an inference most of its time.
+        """
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model())
+        constants = list(model.graph.initializer)
+        large = [t for t in constants if math.prod(t.dims) > SHAPE_VALUES]
+        for tensor in large:
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+            model.graph.initializer.remove(tensor)
+        return model
 
     def _tried(self, inputs: tuple[Shape, ...]) -> list[Shape]:
         arrays = {

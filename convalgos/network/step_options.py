@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 
 from convalgos.core.errors import Unsupported
@@ -59,10 +59,12 @@ class StepOptions:
 
     Args:
         shapes: of all values.
+        growth: of the work of a layer, up to which another shape keeps the algorithm.
     """
 
-    def __init__(self, graph: NetworkGraph, shapes: Shapes, limits: PlanLimits):
+    def __init__(self, graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, growth: float = GROWTH):
         self._graph, self._shapes, self._limits = graph, shapes, limits
+        self._growth = growth
         self._machine: Machine = devices.figures("cpu")
         self._known: dict[tuple[ConvProblem, str], Candidate | None] = {}
 
@@ -167,7 +169,7 @@ class StepOptions:
     def _like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
         """The same algorithm for another shape of its layer; None where it is not to be trusted with it."""
         algorithm, growth = known.algorithm, problem.flops / max(1, known.problem.flops)
-        if not 1 / GROWTH <= growth <= GROWTH or devices.store("cpu").known().lookup(problem):
+        if not 1 / self._growth <= growth <= self._growth or devices.store("cpu").known().lookup(problem):
             return None
         computed = algorithm.computed(problem)
         serves = algorithm.why_not(computed) is None
@@ -220,6 +222,7 @@ class StepOptions:
         return self._machine.stream(nbytes) if nbytes else 0.0
 
 
+@lru_cache(64)
 def limits_of(limits: PlanLimits, precision: str = "float32") -> Constraints:
     """What the choice of a convolution in a precision is held to."""
     precisions = None if precision == "float32" else (precision,)

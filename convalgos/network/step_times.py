@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 
 from convalgos.network.executor import Context, Executor
+from convalgos.network.memory import Memory
 
 ROUNDS = 15  # of which each step has the median
 
@@ -17,7 +18,7 @@ def step_times(executor: Executor, rounds: int = ROUNDS) -> list[float]:
     inputs = {name: executor.new_array(name) for name in executor.graph.inputs}
     for x in inputs.values():
         x[...] = np.random.default_rng(0).random(x.shape) if x.dtype.kind == "f" else 0
-    context = Context(executor)
+    context = Context(executor, Memory(executor.planned.arena_bytes + executor.planned.scratch_bytes))
     parts = [context.part_of(planned_step) for planned_step in executor.planned.steps]
     samples: list[list[float]] = []
     for _ in range(rounds + 1):

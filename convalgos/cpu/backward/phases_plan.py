@@ -13,6 +13,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Subproblem, filters_of
@@ -55,15 +56,22 @@ class PhasesPlan(CompiledPass, Plan):
             plans: of their forward problems.
         """
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        # A filter serves plans whose phases go to the same algorithms.
-        by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
-        self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
         self._whole = is_whole(problem)
         self._subproblems = found
         self._together = len(found[0].phases)
         self._plans = [plans[p.forward] if p.forward else None for p in found]
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
+        # A filter serves plans whose phases go to the same algorithms.
+        by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
+        self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
+
+    def filter_form(self) -> FilterForm:
+        forms = (
+            (part.filter_taps, plan and plan.filter_form())
+            for part, plan in zip(self._subproblems, self._plans, strict=True)
+        )
+        return FilterForm.of(self.problem, *forms)
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
         rotated = filters_of(self._subproblems, w, self.problem.groups)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,13 @@ class Subproblem:
     @property
     def forward(self) -> ConvProblem | None:
         return self.whole.forward
+
+    @property
+    def filter_taps(self) -> tuple[Any, ...]:
+        """What its filter, of `filters_of`, is made of: taps of each phase, and where they stand in it."""
+        own = self.forward.w_shape if self.forward else ()
+        parts = ((p.taps, tuple(_first_rows(p))) for p in (self.whole, *self.phases) if p.forward)
+        return own, *parts
 
     def starts(self, layout: str) -> list[int]:
         """Where the phases begin in what is computed for an image, in elements."""

@@ -19,10 +19,16 @@ def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
     groups = np.add.outer(first, np.arange(c.vectors) * c.groups)  # (blocks, vectors)
     lanes = np.arange(c.lanes)
     filters = np.add.outer(groups * p.gemm_n, lanes)
-    if c.in_place and in_lines(map_form(p.dtype), p.w_shape[1], p.gemm_n, c.vectors):
+    if lanes_in_lines(c):
         filters = filters[:, :1, :1] + line_order(c.lanes)
     outside = (filters >= p.K) | (lanes >= c.groups * p.gemm_n)
     return np.where(outside, 0, filters), outside if outside.any() else None
+
+
+def lanes_in_lines(c: ChannelBlocking) -> bool:
+    """Whether the lanes of a vector are in the order of `line_order`."""
+    p = c.problem
+    return c.in_place and in_lines(map_form(p.dtype), p.w_shape[1], p.gemm_n, c.vectors)
 
 
 def column_table(

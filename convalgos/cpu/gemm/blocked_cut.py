@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -95,21 +94,24 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
 
-    def tiles(self, counts: tuple[int, ...]) -> list[tuple[int, int, RowTile]]:
-        """(first input, first output, tile) of an image of a block, of so many slices, rows and columns."""
+    def tiles(self, counts: tuple[int, ...]) -> np.ndarray:
+        """(tiles, 4) first input, first output, rows and outputs of each, of an image of a block of so many
+        slices, rows and columns."""
         p = self.problem
         _, _, d, h, w = self.strides
         steps = self.steps
         _, _, y_d, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
         slices, rows, columns = counts
         high = runs_of(columns, rows, self.rows)
-        found = []
-        for j, k in product(range(slices), range(0, rows, high)):
-            x, y = j * d * steps[0] + k * h * steps[1], j * y_d + k * y_h
-            for first, length in along_row(columns, self.rows):
-                tile = RowTile(min(high, rows - k), length)
-                found.append((x + first * w * p.stride[2], y + first * y_w, tile))
-        return found
+        ends = along_row(columns, self.rows)
+        first, k = ends[:-1], np.arange(0, rows, high)
+        found = np.empty((slices, len(k), len(first), 4), np.int64)
+        j, k = np.arange(slices)[:, None, None], k[:, None]
+        found[..., 0] = j * (d * steps[0]) + k * (h * steps[1]) + first * (w * p.stride[2])
+        found[..., 1] = j * y_d + k * y_h + first * y_w
+        found[..., 2] = np.minimum(high, rows - k)
+        found[..., 3] = ends[1:] - first
+        return found.reshape(-1, 4)
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -120,19 +122,19 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
             1 if self.copied and p.kernel[1] == 1 else p.stride[1],
         )
 
-    def all_tiles(self) -> list[list[tuple[int, int, RowTile]]]:
-        """Those of a block, for each way of being cut short."""
+    def all_tiles(self) -> list[np.ndarray]:
+        """`tiles` of a block for each way of being cut short; they are one array where they are the same."""
         sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
         ways = [counts[1:] for counts in short_blocks(sizes, totals)]  # most of them the same
         known = {counts: self.tiles(counts) for counts in set(ways)}
         return [known[counts] for counts in ways]
 
 
-def along_row(columns: int, most: int) -> list[tuple[int, int]]:
-    """(first, length) of even tiles of a row, of at most so many outputs."""
+def along_row(columns: int, most: int) -> np.ndarray:
+    """(tiles + 1,) where even tiles of a row begin, each of at most so many outputs, and the last ends."""
     count = -(-columns // most)
-    ends = [columns * i // count for i in range(count + 1)]
-    return [(begin, end - begin) for begin, end in pairwise(ends)]
+    ends: np.ndarray = np.arange(count + 1) * columns // count
+    return ends
 
 
 def runs_of(columns: int, rows: int, most: int) -> int:

@@ -8,7 +8,6 @@ Source: the blocked layouts of oneDNN (Georganas et al. 2018, arXiv:1808.05567).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.epilogue import RELU
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.blocked_cut import BlockedCut, RowTile
@@ -154,14 +154,18 @@ class BlockedPlan(KernelPlan):
     def _tile_table(cut: BlockedCut) -> tuple[np.ndarray, list[RowTile]]:
         """(16, most tiles and an end) of ROW_TILE, and the tiles that its kernels are for."""
         rows = cut.all_tiles()
-        different = {id(row): row for row in rows}
-        kinds = sorted({tile for row in different.values() for _, _, tile in row})
-        numbers = {tile: (math.prod(tile), number) for number, tile in enumerate(kinds)}
-        lines = {key: [(x, y, *numbers[tile]) for x, y, tile in row] for key, row in different.items()}
+        lines = {}  # of those that differ
+        for row in {id(row): row for row in rows}.values():
+            x, y, high, length = row.T
+            lines[id(row)] = np.stack([x, y, high * length, high * (cut.rows + 1) + length], 1)
+        kinds = np.unique(np.concatenate([line[:, 3] for line in lines.values()]))
+        for line in lines.values():
+            line[:, 3] = np.searchsorted(kinds, line[:, 3])
         table = np.full((16, max(map(len, rows)) + 1, len(ROW_TILE.names or ())), NONE, np.int64)
         for line, row in zip(table, rows, strict=True):
             line[: len(row)] = lines[id(row)]
-        return table.view(ROW_TILE)[..., 0], kinds
+        tiles = [RowTile(*divmod(kind, cut.rows + 1)) for kind in kinds.tolist()]
+        return table.view(ROW_TILE)[..., 0], tiles
 
     def run_finished(self, *given: Any) -> None:
         fields = given[-1].arguments  # of the workspace
@@ -181,6 +185,9 @@ class BlockedPlan(KernelPlan):
         elif activation is not None:
             return
         arguments.finish = 0
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._cut.panels, self._cut.unit)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""

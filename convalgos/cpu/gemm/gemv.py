@@ -25,6 +25,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import to_logical
 from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panels
 from convalgos.cpu.layout.strides import map_strides
@@ -226,6 +227,10 @@ class GemvPlan(KernelPlan):
     @staticmethod
     def _input_bytes(p: ConvProblem) -> int:
         return whole_lines(p.gemm_m * p.gemm_k * p.itemsize)
+
+    def filter_form(self) -> FilterForm:
+        in_pixels = self._cut.problem.layout == "channels_last"
+        return FilterForm.of(self.problem, self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(panels, taps, filters of a panel)."""

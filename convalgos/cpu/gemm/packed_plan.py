@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, packed_tiles, panels
 from convalgos.cpu.gemm.packed_blocking import PackedCut
@@ -90,6 +91,9 @@ class PackedPlan(KernelPlan):
         steps = [(sum_packed_blocks(), tasks)]
         super().__init__(problem, algorithm, PACKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._cut.panels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels` over the channels."""

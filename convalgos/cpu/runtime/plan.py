@@ -20,6 +20,7 @@ from convalgos.core import epilogue, workspaces
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import BoundRun, Launch, checked_scratch, image_step, share_elements
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan import Plan, QuickCall
 from convalgos.core.prepared_filter import PreparedFilter
@@ -67,6 +68,11 @@ def by_name(record: np.ndarray) -> Any:
     return _structure(record.dtype).from_address(record.ctypes.data)
 
 
+def copy_of_record(record: np.ndarray) -> np.ndarray:
+    """A copy of a record of int64 fields, in a tenth of the time that NumPy takes to copy field by field."""
+    return record.view(np.int64).copy().view(record.dtype)
+
+
 class Packed(NamedTuple):
     """A filter in the form of a kernel."""
 
@@ -78,7 +84,7 @@ class Workspace:
     """Record, scratch and padded bias of one run at a time; `arguments` sets fields of the record by name."""
 
     def __init__(self, record: np.ndarray, scratch: np.ndarray, bias: np.ndarray):
-        self.record = record.copy()
+        self.record = copy_of_record(record)
         self.address = self.record.ctypes.data
         self.arguments = by_name(self.record)
         self.scratch = scratch
@@ -129,8 +135,12 @@ class KernelPlan(CompiledPass, Plan):
         lanes = simd.lanes(half.computed_bytes(problem))
         self._no_bias = aligned_zeros((-(-problem.K // lanes) + 1) * lanes, np.dtype(problem.compute_dtype))
         self._no_bias_address = self._no_bias.ctypes.data
-        self._quick = self.quick_call(problem)
         self._where = None if problem.direction == "backward_weights" else address
+
+    @cached_attribute
+    def _quick(self) -> QuickCall | None:  # type: ignore[override]
+        """Made by the first call: networks bind their plans, and never call them."""
+        return self.quick_call(self.problem)
 
     @abstractmethod
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
@@ -279,7 +289,7 @@ class KernelPlan(CompiledPass, Plan):
         """The steps of all passes, each with the record of its pass, and these records."""
         launches, records = [], []
         for settings in self._passes:
-            record = workspace.record.copy()
+            record = copy_of_record(workspace.record)
             for name, value in settings.items():
                 record[name] = value
             records.append(record)

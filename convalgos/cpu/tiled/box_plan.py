@@ -8,6 +8,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.layouts import BLOCKS
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.layout.strides import map_strides
@@ -78,6 +79,13 @@ class BoxPlan(KernelPlan):
             passes = [{"box": box, "phase": phase} for box in range(cut.boxes) for phase in range(3)]
         super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, passes)
         self.cut = cut
+
+    def filter_form(self) -> FilterForm | ConvProblem:
+        """Tiles, phases and panels, but not boxes."""
+        c = self.cut
+        axes = [(a.stride, a.dilation, a.phases, a.taps, a.outputs) for a in (c.rows, c.columns)]
+        panels = c.points, c.taps, c.vectors, c.panels, c.parts, c.lanes
+        return FilterForm.of(self.problem, *axes, *panels)
 
 
 def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:

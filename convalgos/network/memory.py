@@ -1,0 +1,50 @@
+"""The memory of runs: each run at a time has a piece, which the plans of a network take by turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.forks import guarded
+
+GROWN = 1.25  # times what is asked for: maps of other sizes come next
+
+
+class Memory:
+    """Bytes that one run at a time computes in."""
+
+    def __init__(self, nbytes: int):
+        self.bytes = aligned_empty(nbytes, np.uint8)  # on a cache line
+
+
+class MemoryPool:
+    """As many pieces of memory as there were runs at a time, each as large as the largest of them needed."""
+
+    def __init__(self) -> None:
+        self._lock = guarded(threading.Lock())
+        self._free: list[Memory] = []
+        self._made = False
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[Memory]:
+        """A piece of at least so many bytes, which is nobody else's until the end."""
+        memory = self._take(nbytes)
+        try:
+            yield memory
+        finally:
+            with self._lock:
+                self._free.append(memory)
+
+    def _take(self, nbytes: int) -> Memory:
+        with self._lock:
+            if self._free:
+                found = self._free.pop()
+                if found.bytes.nbytes >= nbytes:
+                    return found
+            room = GROWN if self._made else 1.0  # the first is that of a network of one shape, mostly
+            self._made = True
+        return Memory(int(nbytes * room))

@@ -1,0 +1,55 @@
+"""What prepared filters depend on: plans of equal keys lay filters alike, and so share them."""
+
+import numpy as np
+import pytest
+
+from convalgos.core.problem import ConvProblem
+from convalgos.select import registry
+
+MAPS = ((1, 9, 11), (2, 9, 11), (1, 24, 37), (3, 5, 6))  # batch and sizes: blocks and boxes differ
+LAYERS = {  # filter, and the rest of a layer
+    "dense": ((20, 24, 3, 3), {"padding": 1}),
+    "strided": ((33, 16, 3, 3), {"padding": 1, "stride": 2}),
+    "1x1": ((48, 40, 1, 1), {}),
+    "depthwise": ((24, 1, 3, 3), {"padding": 1, "groups": 24}),
+    "flipped": ((8, 6, 3, 3), {"padding": 1, "mode": "convolution"}),
+    "transposed": ((16, 8, 3, 3), {"padding": 1, "stride": 2, "direction": "backward_data"}),
+}
+ALGORITHMS = (
+    *("cpu.direct", "cpu.direct.pixels", "cpu.im2col.own", "cpu.winograd.f2x3", "cpu.winograd.f4x3"),
+    *("cpu.fft_tiles.t32", "cpu.depthwise.channels", "cpu.depthwise.rows"),
+)
+SHARED = {  # layers whose filters maps of all these sizes share
+    "cpu.direct": ("depthwise", "flipped"),
+    "cpu.im2col.own": (*LAYERS,),
+    "cpu.winograd.f4x3": ("dense",),
+    "cpu.depthwise.channels": ("depthwise",),
+    "cpu.depthwise.rows": ("depthwise",),
+}
+
+
+def plans(algorithm, layer, layout):
+    w_shape, more = LAYERS[layer]
+    channels = w_shape[1] * more.get("groups", 1)
+    for n, h, w in MAPS:
+        problem = ConvProblem((n, channels, h, w), w_shape, layout=layout, **more)
+        found = registry.find_algorithm(algorithm, problem)
+        if found.why_not(problem) is None:
+            yield found.serve(problem)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_filters_of_equal_keys_are_the_same(algorithm, layer, layout):
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal(LAYERS[layer][0]).astype("f4")
+    known = {}
+    for plan in plans(algorithm, layer, layout):
+        own = plan.prepare(w)
+        other = known.setdefault(plan._key, own)
+        x = rng.standard_normal(plan.problem.array_shapes[0]).astype("f4")
+        np.testing.assert_array_equal(plan(x, other), plan(x, own))
+        assert own.key.form.w_shape == w.shape
+    if layer in SHARED.get(algorithm, ()):
+        assert len(known) <= 1
