@@ -28,7 +28,7 @@ FLOORS = (
     {"cpu.layout"},
     {"cpu.gemm", "cpu.dwconv", "cpu.spconv", "cpu.binconv", "cpu.pooling", "cpu.elementwise"}
     | {"gpu.gemm", "gpu.dwconv", "gpu.pooling", "gpu.spectral", "gpu.vendor"},
-    {"cpu.tiled", "cpu.spectral", "cpu.backward", "gpu.backward"},
+    {"cpu.tiled", "cpu.separable", "cpu.spectral", "cpu.backward", "gpu.backward"},
     {"cpu", "gpu"},
     {"select"},
     {"select.measure", "signal", "testing"},

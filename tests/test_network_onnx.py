@@ -13,7 +13,7 @@ from convalgos.core.epilogue import Activation
 from convalgos.network import network
 from convalgos.network.graph import Convolution, Elementwise, Foreign, View
 from convalgos.network.onnx_graph import from_onnx
-from convalgos.onnx import Session
+from convalgos.onnx.session import Session
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

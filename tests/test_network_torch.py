@@ -7,9 +7,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from convalgos.network import from_torch  # noqa: E402
 from convalgos.network.graph import Foreign  # noqa: E402
-from convalgos.network.torch_graph import graph_of_module  # noqa: E402
+from convalgos.network.torch_graph import (
+    from_torch,
+    graph_of_module,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,7 +17,8 @@ from onnx.reference.op_run import OpRun
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import convalgos as ca
-from convalgos.onnx import fuse_quantized, ops
+from convalgos.onnx.fusion import fuse_quantized
+from convalgos.onnx.operators import ops
 
 Level = onnxruntime.GraphOptimizationLevel
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]

@@ -13,6 +13,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
 from convalgos.network.arena import with_places
 from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, TransposedConvolution
+from convalgos.network.joining import joined
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
@@ -56,7 +57,8 @@ def plan_network(
 
 def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice) -> Planned:
     """The plan of a network whose values have these shapes, in the layouts that were chosen."""
-    return with_places(_Assembly(graph, shapes, limits, choice).planned(), graph)
+    planned = joined(_Assembly(graph, shapes, limits, choice).planned(), graph, limits)
+    return with_places(planned, graph)
 
 
 def layout_problem(graph: NetworkGraph, shapes: Shapes, options: StepOptions) -> LayoutProblem:

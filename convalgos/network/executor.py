@@ -21,11 +21,12 @@ from convalgos.core.layouts import array_shape
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.memory import Memory, MemoryPool
-from convalgos.network.planned import Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep
 
 Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
@@ -148,6 +149,10 @@ class Context:
                 w = self._executor.filters[filter_of(planned_step)]
                 residual = x[1] if len(x) > 1 else None
                 bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, self._scratch)
+            elif isinstance(step, JoinedConvolutions):
+                w = self._executor.filters[filter_of(planned_step)]
+                outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
+                bound = plan.bind(x[0], w, y[0], outputs, x[1] if len(x) > 1 else None, self._scratch)
             elif not hasattr(plan, "bind"):
                 bound = BoundRun(lambda: self._call(planned_step, x, y))
             elif isinstance(step, Foreign):

@@ -12,7 +12,7 @@ from convalgos.network.arena import least_arena_bytes
 from convalgos.network.choice import layout_problem
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
-from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOptions
 from convalgos.select import devices
 
@@ -154,6 +154,9 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
     if isinstance(step, Convolution | TransposedConvolution):
         flops = plan.problem.flops
         what = "convolution" if isinstance(step, Convolution) else "transposed"
+    elif isinstance(step, JoinedConvolutions):
+        flops = sum(problem.flops for problem in plan.block.problems)
+        what = f"{len(step.parts)} convolutions"
     elif isinstance(step, LayoutChange):
         what = "layout change"
     elif isinstance(step, Foreign) and step.region is not None:

@@ -9,23 +9,29 @@ from typing import Any, NamedTuple
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Convolution, TransposedConvolution
-from convalgos.network.planned import Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep
 
 
 class NetworkFilter(NamedTuple):
     """A filter of a network, and what it is prepared for."""
 
-    w: int  # id of the array, which the graph keeps
+    w: tuple[int, ...]  # ids of the arrays, which the graph keeps
     key: FilterKey
 
 
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
 
+def has_filter(planned_step: PlannedStep) -> bool:
+    """Whether a step runs on a filter that is prepared."""
+    return isinstance(planned_step.step, Convolution | TransposedConvolution | JoinedConvolutions)
+
+
 def filter_of(planned_step: PlannedStep) -> NetworkFilter:
-    """Which filter a convolution runs on."""
+    """Which filter a convolution runs on; of joined ones it is those of all."""
     step: Any = planned_step.step
-    return NetworkFilter(id(step.w), planned_step.plan._key)
+    parts = getattr(step, "parts", (step,))
+    return NetworkFilter(tuple(id(part.w) for part in parts), planned_step.plan._key)
 
 
 def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[NetworkFilter, PreparedFilter]:
@@ -37,7 +43,7 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
     found: dict[NetworkFilter, PreparedFilter] = {}
     missing: dict[NetworkFilter, PlannedStep] = {}
     for planned_step in planned.steps:
-        if isinstance(planned_step.step, Convolution | TransposedConvolution):
+        if has_filter(planned_step):
             wanted = filter_of(planned_step)
             there = next((filters[wanted] for filters in known if wanted in filters), None)
             if there is None:
@@ -47,7 +53,9 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
 
     def prepare(planned_step: PlannedStep) -> PreparedFilter:
         step: Any = planned_step.step
-        prepared: PreparedFilter = planned_step.plan.prepare(step.w)
+        joined = isinstance(step, JoinedConvolutions)
+        w = [part.w for part in step.parts] if joined else step.w
+        prepared: PreparedFilter = planned_step.plan.prepare(w)
         return prepared
 
     with ThreadPoolExecutor(thread_count()) as pool:

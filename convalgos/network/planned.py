@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
-from convalgos.network.graph import Shapes, Step
+from convalgos.network.graph import Convolution, Shapes, Step
 
 
 class PlanLimits(NamedTuple):
@@ -32,15 +32,27 @@ class LayoutChange(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class JoinedConvolutions(Step):
+    """Neighbouring convolutions computed in one step, which planning joined; inputs as of the first of them,
+    and the residual of the last."""
+
+    parts: tuple[Convolution, ...] = ()
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        shape = shapes[self.inputs[0]]
+        for part in self.parts:
+            shape = part.problem(shape).y_shape
+        return shape
+
+
+@dataclass(frozen=True, eq=False)
 class PlannedStep:
     """A step of the graph, or a `LayoutChange`, with the plan that computes it in its layouts."""
 
     step: Step
     reads: tuple[str, ...]  # layout of each input
     writes: str  # layout of the output
-    plan: (
-        Any  # `Plan`, `PoolPlan`, a plan of elementwise steps or of a reorder, `ForeignRegion`; None of views
-    )
+    plan: Any  # of its kind: `Plan`, `SeparablePlan`, `PoolPlan`, ..., `ForeignRegion`; None of views
     seconds: float  # predicted
 
 

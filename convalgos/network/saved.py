@@ -17,8 +17,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import thread_count
 from convalgos.core.version import __version__
 from convalgos.network.choice import planned_by
-from convalgos.network.filters import Filters, filter_of
-from convalgos.network.graph import Convolution, NetworkGraph, TransposedConvolution
+from convalgos.network.filters import Filters, filter_of, has_filter
+from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
 from convalgos.network.saved_file import data_and_arrays, network_file_content, write_network_file
@@ -106,7 +106,7 @@ def _plain_filters(plan: PlanRecord, arrays: Arrays) -> Data:
     """By the numbers of their steps those that there is a form for; others are prepared anew."""
     found = {}
     for i, planned_step in enumerate(plan.planned.steps):
-        if isinstance(planned_step.step, Convolution | TransposedConvolution):
+        if has_filter(planned_step):
             try:
                 found[str(i)] = plain_value(plan.filters[filter_of(planned_step)].data, arrays)
             except TypeError:

@@ -56,6 +56,7 @@ TOOLKIT = (
     "cpu/runtime/finish.py",
     "cpu/vectors/activations.py",
     "cpu/layout/channel_vectors.py",
+    "cpu/gemm/blocked_plan.py",
     "cpu/gemm/blocking.py",
     "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",

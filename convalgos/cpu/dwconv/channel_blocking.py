@@ -223,6 +223,12 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     return c if bands == 1 else replace(c, bands=bands)
 
 
+def band_blocking(problem: ConvProblem, bands: int) -> ChannelBlocking:
+    """Blocks of channels filtered one by one, in place or where a step before it has left a band of x."""
+    cut = _uncut_block(one_group(problem), (True, True), False)
+    return replace(cut, problem=problem.as_3d, bands=bands)
+
+
 def _near(p: ConvProblem, groups: int) -> tuple[bool, bool]:
     """Whether x is read and y written where it lies, in whole vectors of so many groups."""
     lanes = simd.lanes(computed_bytes(p))

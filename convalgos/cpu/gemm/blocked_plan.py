@@ -71,25 +71,36 @@ def sum_blocked() -> Callable[..., None]:
             step = (a.s_n if a.copied else a.x_n) * a.size
             tiles = a.tiles + table_number(a, block) * a.table_length * ROW_TILE_BYTES
             place = block.n * a.y_n + group * a.filters * a.y_k + pixel_in_image(a, block, 0) * a.y_pixel
-            for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
-                first = a.vectors * panel // a.panels
-                count = a.vectors * (panel + 1) // a.panels - first
-                vector = a.lanes * a.size
-                w = a.w + (group * a.vectors + first) * a.entries * a.inner * vector
-                y = a.y + (place + first * a.y_block) * a.size
-                bias = a.bias + group * a.filters * a.size + first * vector
-                kernels = a.kernels + (0 if count * a.panels >= a.vectors else a.narrow) * 8
-                entry = 0
-                while entry < a.entries:
-                    weights = w + entry * count * a.inner * vector
-                    for i in range(block.images):
-                        sum_row_tiles(
-                            a, kernels, tiles, source + i * step, entry, weights, count,
-                            y + i * a.y_n * a.size, bias,
-                        )  # fmt: skip
-                    entry += a.chunk
+            begin, end = a.panels * part // a.parts, a.panels * (part + 1) // a.parts
+            sum_panels(a, begin, end, group, block.images, tiles, source, step, a.y + place * a.size)
 
     return sum_blocked
+
+
+@jit.helper
+def sum_panels(
+    a: Any, begin: int, end: int, group: int, images: int, tiles: int, source: int, step: int, y: int
+) -> None:
+    """Some panels of the filters of a group, for the tiles of images whose inputs are `step` bytes apart.
+
+    y: address of the first output for the first vector of filters.
+    """
+    for panel in range(begin, end):
+        first = a.vectors * panel // a.panels
+        count = a.vectors * (panel + 1) // a.panels - first
+        vector = a.lanes * a.size
+        w = a.w + (group * a.vectors + first) * a.entries * a.inner * vector
+        bias = a.bias + group * a.filters * a.size + first * vector
+        kernels = a.kernels + (0 if count * a.panels >= a.vectors else a.narrow) * 8
+        entry = 0
+        while entry < a.entries:
+            weights = w + entry * count * a.inner * vector
+            for i in range(images):
+                sum_row_tiles(
+                    a, kernels, tiles, source + i * step, entry, weights, count,
+                    y + (i * a.y_n + first * a.y_block) * a.size, bias,
+                )  # fmt: skip
+            entry += a.chunk
 
 
 @jit.helper

@@ -31,7 +31,7 @@ class NetworkPeer(NamedTuple):
 
 def convalgos_network(path: Path, feeds: Feeds, threads: int) -> NetworkCall:
     """Ours, as a peer of itself: what is run where memory is told."""
-    from convalgos.network import from_onnx
+    from convalgos.network.onnx_graph import from_onnx
 
     network = from_onnx(path)
 
@@ -72,7 +72,7 @@ def torch_network(path: Path, feeds: Feeds, threads: int) -> NetworkCall:
     """The steps of our graph by torch's functions, compiled by torch."""
     import torch
 
-    from convalgos.network import from_onnx
+    from convalgos.network.onnx_graph import from_onnx
     from convalgos.tools.bench.torch_steps import TorchSteps
 
     torch.set_num_threads(threads)

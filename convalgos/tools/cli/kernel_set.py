@@ -60,6 +60,7 @@ from convalgos.cpu.layout import (
     strided_rows,
 )
 from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mkl
+from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import blocking
@@ -152,6 +153,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
+    band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
     mkl.multiply_by_mkl, per_thread.run_slices,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,

@@ -1,0 +1,165 @@
+"""Into how many bands of rows the maps of a separable block are cut, and what that costs.
+
+The rows of a band stay in L2 from one convolution to the next. Fewer bands compute fewer rows twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, band_blocking, block_cycles
+from convalgos.cpu.gemm import blocked_cut, dealt_panels, packed_blocking
+from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, PASS, tile_cycles
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.separable.block import SeparableBlock
+from convalgos.cpu.vectors import simd
+
+ROOM = 0.6  # of L2, for the scratch of a task
+TOGETHER = 2  # vectors of channels that are expanded before they are filtered
+SPREAD = 3  # times the fewest bands that the threads can share: up to so many are tried
+
+
+@dataclass(frozen=True)
+class PanelCut:
+    """Panels of the filters of a pointwise convolution, and the tiles of pixels that they take."""
+
+    problem: ConvProblem
+    panels: int
+    rows: int  # of a tile, at most
+
+    @property
+    def vectors(self) -> int:
+        """Of all filters."""
+        return -(-self.problem.K // simd.lanes(4))
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Vectors of the widest and of the narrowest panel."""
+        return -(-self.vectors // self.panels), self.vectors // self.panels
+
+    @property
+    def entries(self) -> int:
+        """Blocks of channels."""
+        return -(-self.problem.C // simd.lanes(4))
+
+    @property
+    def chunk(self) -> int:
+        """Blocks of channels of a pass over a panel, whose filters stay in the first cache; equal passes."""
+        most = max(1, int(PASS * cache_sizes()[0]) // (self.widths[0] * simd.lanes(4) ** 2 * 4))
+        return -(-self.entries // -(-self.entries // most))
+
+    def cycles(self, pixels: int) -> float:
+        """Of a thread, for so many pixels in a row."""
+        tiles = -(-pixels // self.rows)
+        widths = dealt_panels.panel_widths(self.vectors, self.panels)
+        return sum(n * tiles * tile_cycles(pixels / tiles, v, self.problem.C) for n, v in widths if n)
+
+
+@dataclass(frozen=True)
+class BandCut:
+    """How a block is cut."""
+
+    block: SeparableBlock
+    expansion: PanelCut | None
+    projection: PanelCut | None
+    bands: int
+
+    @cached_attribute
+    def depthwise(self) -> ChannelBlocking:
+        return band_blocking(self.block.depthwise, self.bands)
+
+    @property
+    def vectors(self) -> int:
+        """Blocks of channels that are filtered."""
+        return -(-self.block.depthwise.C // simd.lanes(4))
+
+    @cached_attribute
+    def row_bands(self) -> list[tuple[int, int]]:
+        """(rows of x, rows of y) of each band."""
+        p, found = self.depthwise.problem, []
+        for i in range(self.bands):
+            begin, end = (p.spatial_out[1] * j // self.bands for j in (i, i + 1))
+            first = max(0, begin * p.stride[1] - p.padding[1][0])
+            last = min(p.spatial[1], (end - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1])
+            found.append((max(0, last - min(first, p.spatial[1])), end - begin))
+        return found
+
+    @property
+    def hidden_pixels(self) -> int:
+        """Of the expanded rows of a band, at most."""
+        rows = max(rows for rows, _ in self.row_bands)
+        return rows * self.block.depthwise.spatial[1] if self.expansion else 0
+
+    @property
+    def middle_pixels(self) -> int:
+        """Of the filtered rows of a band, at most."""
+        return self.depthwise.band_rows * self.block.depthwise.spatial_out[1] if self.projection else 0
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Of a task: the vectors of a panel."""
+        wide = self.expansion.widths[0] if self.expansion else 0
+        return whole_lines(self.hidden_pixels * wide * vector_bytes())
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of a task."""
+        return self.hidden_bytes + whole_lines(self.middle_pixels * self.vectors * vector_bytes())
+
+    def cycles(self, threads: int) -> float:
+        """Of the busiest thread."""
+        p = self.block.depthwise
+        first, last = self.block.problems[0], self.block.problems[-1]
+        image = self.vectors * block_cycles(p)
+        for rows, rows_out in self.row_bands:
+            if self.expansion:
+                image += self.expansion.cycles(rows * p.spatial[1])
+            if self.projection:
+                image += self.projection.cycles(rows_out * p.spatial_out[1])
+        items = p.N * self.bands
+        share = -(-items // threads) / items
+        filters = sum(problem.w_bytes for problem in self.block.problems)
+        moved = blocked_cut.INPUT * first.x_bytes + blocked_cut.STORED * last.y_bytes
+        return share * (p.N * image + moved) + filters * blocked_cut.FILTER
+
+
+@cached_by_threads(256)
+def band_cut(block: SeparableBlock) -> BandCut:
+    """The cut of the fewest cycles, of those whose scratch stays in L2 where there are such."""
+    threads, p = plan_threads(), block.depthwise
+    rows = p.spatial_out[0]
+    expansion = _panels(block.expansion, TOGETHER)
+    projection = _panels(block.projection, max(BLOCKED_TILES[vector_bytes()]))
+    shared = threads // math.gcd(p.N, threads)  # bands that make every thread as busy
+    counts = sorted({1, *range(shared, rows + 1, shared)})
+    cuts = [BandCut(block, expansion, projection, bands) for bands in counts]
+    room = ROOM * cache_sizes()[1]
+    fitting = [cut for cut in cuts if cut.scratch_bytes <= room] or [cuts[-1]]
+    fewest = min(cut.bands for cut in fitting)
+    tried = [cut for cut in fitting if cut.bands <= SPREAD * max(fewest, shared)]
+    return min(tried, key=lambda cut: (cut.cycles(threads), cut.bands))
+
+
+def _panels(problem: ConvProblem | None, most: int) -> PanelCut | None:
+    """The best panels of at most so many vectors."""
+    if problem is None:
+        return None
+    lanes, found = simd.lanes(4), []
+    needed = -(-problem.K // lanes)
+    for vectors, rows in BLOCKED_TILES[vector_bytes()].items():
+        count = -(-needed // vectors)
+        if vectors <= most and -(-needed // count) == vectors:
+            found.append(PanelCut(problem, count, rows))
+    return min(found, key=lambda cut: cut.cycles(math.prod(problem.spatial_out)))
+
+
+def separable_seconds(block: SeparableBlock, machine: Machine) -> float:
+    """Predicted time of a run."""
+    cycles = band_cut(block).cycles(plan_threads())
+    return CALL + machine.launch + packed_blocking.seconds(cycles, block.depthwise, machine)

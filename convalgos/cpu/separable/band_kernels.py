@@ -1,0 +1,93 @@
+"""The driver of separable blocks: bands of output rows, each through all convolutions while it is in L2.
+
+Threads share images and bands. For each band, a few vectors of channels at a time:
+
+1. the expansion of the rows of x that the band needs, to scratch. Those that two bands need are computed
+   twice;
+2. these channels filtered, to scratch again, or to y where nothing follows.
+
+The projection of the band then reads all of its channels. The kernels are those of blocked layouts:
+`block_tile` sums a tile of pixels, `filter_columns` a block of columns.
+
+Source: MobileNetV2's inverted residuals, of which a few channels at a time suffice (Sandler et al. 2018,
+arXiv:1801.04381, 5.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, CHANNEL_KERNEL_FIELDS, COLUMN_BLOCK
+from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS, sum_panels
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_run
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+# Addresses of the records of the convolutions; where there is no expansion, or no projection, its `panels`
+# are none. Scratch of a task: `hidden` for the expansion, then `middle` for what the projection reads.
+SEPARABLE_FIELDS = fields(
+    "tasks images band_count band_tiles expansion depthwise projection vectors scratch scratch_bytes "
+    "hidden_bytes"
+)
+BAND_TILES = fields("expansion projection")  # addresses of tables of ROW_TILE
+
+
+@jit.specialise
+def run_separable_bands() -> jit.Kernel:
+    """Images x bands, dealt to the tasks in equal runs."""
+
+    def run_separable_bands(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SEPARABLE_FIELDS)[0]
+        e = carray(pointer(a.expansion), 1, BLOCKED_ARGUMENTS)[0]
+        d = carray(pointer(a.depthwise), 1, CHANNEL_KERNEL_FIELDS)[0]
+        p = carray(pointer(a.projection), 1, BLOCKED_ARGUMENTS)[0]
+        bands = carray(pointer(d.bands), a.band_count, CHANNEL_BAND)
+        tiles = carray(pointer(a.band_tiles), a.band_count, BAND_TILES)
+        hidden = a.scratch + task * a.scratch_bytes
+        middle = hidden + a.hidden_bytes
+        total = a.images * a.band_count
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n, number = item // a.band_count, item % a.band_count
+            band = bands[number]
+            target = d.y + n * d.y_n * d.size  # of output row 0
+            if p.panels:
+                target = middle - band.y * d.to_pixel * d.size
+            if e.panels:
+                x = e.x + (n * e.x_n + band.x * d.from_pixel) * e.size
+                for panel in range(e.panels):
+                    first = e.vectors * panel // e.panels
+                    sum_panels(e, panel, panel + 1, 0, 1, tiles[number].expansion, x, 0,
+                               hidden - first * e.y_block * e.size)  # fmt: skip
+                    source = hidden - (first * d.from_vector + band.x * d.from_pixel) * d.size
+                    end = e.vectors * (panel + 1) // e.panels
+                    filter_vectors(a, d, number, first, end, source, target)
+            else:
+                source = d.x + n * d.x_n * d.size
+                filter_vectors(a, d, number, 0, a.vectors, source, target)
+            if p.panels:
+                y = p.y + (n * p.y_n + band.y * d.to_pixel) * p.size
+                sum_panels(p, 0, p.panels, 0, 1, tiles[number].projection, middle, 0, y)
+
+    return run_separable_bands
+
+
+@jit.helper
+def filter_vectors(a: Any, d: Any, number: int, first: int, end: int, source: int, target: int) -> None:
+    """A band of some vectors of channels; source, target: addresses of row 0 of the first channel of all."""
+    band = carray(pointer(d.bands), a.band_count, CHANNEL_BAND)[number]
+    columns = carray(pointer(d.columns), d.column_count, COLUMN_BLOCK)
+    for vector in range(first, end):
+        x, y = source + vector * d.from_vector * d.size, target + vector * d.to_vector * d.size
+        w = d.w + vector * d.w_block * d.size
+        bias = d.bias + vector * d.from_pixel * d.size
+        for j in range(d.column_count):
+            call(
+                d.filter_block,
+                (
+                    a.depthwise, d.bands + number * CHANNEL_BAND.itemsize,
+                    d.columns + j * COLUMN_BLOCK.itemsize, x + columns[j].x * d.size, w, bias,
+                    y + columns[j].y * d.size, 0, 0,
+                ),
+            )  # fmt: skip
+        finish_run(d, y + band.y * d.to_pixel * d.size, band.y_pixels * d.to_pixel)

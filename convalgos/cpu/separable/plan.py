@@ -1,0 +1,118 @@
+"""The plan of a separable block: filters prepared once, and runs bound to arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.bound_run import BoundRun, Launch, check_bound, checked_scratch
+from convalgos.core.errors import Unsupported
+from convalgos.core.prepared_filter import FilterKey, PreparedFilter
+from convalgos.cpu.gemm import panels
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.separable.band_cut import PanelCut, band_cut
+from convalgos.cpu.separable.band_kernels import SEPARABLE_FIELDS, run_separable_bands
+from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
+from convalgos.cpu.separable.records import FLOAT, BandRecords, BiasedActivation, KernelRecord
+from convalgos.cpu.vectors import simd
+
+
+class SeparablePlan:
+    """Computes a depthwise convolution with the pointwise ones around it, without writing what is between.
+
+    Args:
+        block: of problems in blocks of as many channels as a vector has lanes.
+
+    Raises:
+        Unsupported: the convolutions cannot be joined, with the reason.
+    """
+
+    def __init__(self, block: SeparableBlock):
+        if reason := why_not_joined(block):
+            raise Unsupported(f"a step {reason}")
+        self.block, self._cut = block, band_cut(block)
+        self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
+        self.scratch_bytes = self._tasks * self._cut.scratch_bytes
+        self._records = BandRecords(self._cut)
+        self._key = FilterKey(" > ".join(map(str, block.problems)), block.depthwise)
+
+    @property
+    def algorithm(self) -> str:
+        """What reports call it."""
+        return "cpu.separable"
+
+    @property
+    def bands(self) -> int:
+        """Of rows, through each of which all convolutions go."""
+        return self._cut.bands
+
+    def prepare(self, filters: Sequence[np.ndarray]) -> PreparedFilter:
+        """The filters (K, C/groups, R, S) of the convolutions, in order, as the kernels read them."""
+        cuts = {"expansion": self._cut.expansion, "projection": self._cut.projection}
+        found = zip(self.block.parts, filters, strict=True)
+        data = [
+            self._packed_taps(w) if (cut := cuts.get(part)) is None else self._packed_panels(cut, w)
+            for part, w in found
+        ]
+        return PreparedFilter(self._key, data)
+
+    def _packed_taps(self, w: np.ndarray) -> np.ndarray:
+        """(vectors, R, S, lanes), with zeros beyond the last channel."""
+        whole = np.zeros((self._cut.vectors * self._lanes, *w.shape[2:]), FLOAT)
+        whole[: len(w)] = w[:, 0]
+        by_vector = np.moveaxis(whole.reshape(-1, self._lanes, *w.shape[2:]), 1, -1)
+        packed = aligned_empty(whole.size, FLOAT).reshape(by_vector.shape)
+        packed[...] = by_vector
+        return packed
+
+    def _packed_panels(self, cut: PanelCut, w: np.ndarray) -> np.ndarray:
+        """`panels.packed_panels` of whole blocks of channels, with zeros beyond the last one."""
+        filters, channels = w.shape[:2]
+        w = np.pad(w.reshape(1, filters, channels), ((0, 0), (0, 0), (0, -channels % self._lanes)))
+        return panels.packed_panels(w, cut.panels)
+
+    def bind(
+        self, x: np.ndarray, w: PreparedFilter, y: np.ndarray, outputs: Sequence[BiasedActivation],
+        residual: np.ndarray | None = None, scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        """A run on these very arrays; see `Plan.bind`.
+
+        Args:
+            w: as `prepare` gave it.
+            outputs: what follows the sums of each convolution, in order.
+            residual: that the last one adds, where that is a projection; it may be x.
+
+        Raises:
+            ValueError, TypeError, Unsupported: an array is not as the plan takes it.
+        """
+        first, last = self.block.problems[0], self.block.problems[-1]
+        y_shape = last.array_shapes[2]
+        check_bound("x", x, first.array_shapes[0], FLOAT, strided=False)
+        check_bound("y", y, y_shape, FLOAT, strided=False, written=True)
+        if residual is not None:
+            check_bound("residual", residual, y_shape, FLOAT, strided=False)
+        if w.key != self._key:
+            raise ValueError(f"the filters were prepared for {w.key}, not for {self._key}")
+        scratch = checked_scratch(scratch, self.scratch_bytes)
+        if scratch is None:
+            scratch = aligned_empty(self.scratch_bytes, np.uint8)
+        given = zip(self.block.parts, w.data, outputs, strict=True)
+        records = [self._records.of(*of_part) for of_part in given]
+        records[0].set(x=x.ctypes.data, x_n=math.prod(x.shape[1:]))
+        records[-1].set(y=y.ctypes.data, y_n=math.prod(y_shape[1:]))
+        if residual is not None:
+            records[-1].set(residual=residual.ctypes.data - y.ctypes.data, adds=1)
+        found = dict(zip(self.block.parts, records, strict=True))
+        e, d, p = (found.get(part, self._records.none) for part in SeparableBlock._fields)
+        record = KernelRecord(
+            SEPARABLE_FIELDS, tasks=self._tasks, images=last.N, band_count=self._cut.bands,
+            band_tiles=self._records.tiles.ctypes.data, expansion=e.address, depthwise=d.address,
+            projection=p.address, vectors=self._cut.vectors, scratch=scratch.ctypes.data,
+            scratch_bytes=self._cut.scratch_bytes, hidden_bytes=self._cut.hidden_bytes,
+        )  # fmt: skip
+        launch = Launch(run_separable_bands(), record.address, self._tasks)
+        return jit.bound_run((launch,), self, x, w, y, residual, scratch, e, d, p, record)

@@ -1,0 +1,147 @@
+"""The records of the convolutions of a separable block, as the kernels of blocked layouts read them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_zeros
+from convalgos.core.epilogue import RELU, Activation
+from convalgos.cpu.dwconv.channel_kernels import CHANNEL_KERNEL_FIELDS, filter_block
+from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
+from convalgos.cpu.gemm.blocked_cut import along_row
+from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS, NONE, ROW_TILE
+from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
+from convalgos.cpu.runtime.finish import activation_numbers, finish_address
+from convalgos.cpu.separable.band_cut import BandCut, PanelCut
+from convalgos.cpu.separable.band_kernels import BAND_TILES
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.halves import SAME
+
+FLOAT = np.dtype(np.float32)
+LIMITS = np.array([-np.inf, np.inf, 0, np.inf], FLOAT)  # of none, and of ReLU
+BOUNDED = "relu", "clip"  # activations that the kernels apply in registers
+
+
+class BiasedActivation(NamedTuple):
+    """What follows the sums of a convolution."""
+
+    bias: np.ndarray | None = None  # (K,)
+    activation: Activation | None = None
+
+
+class KernelRecord:
+    """A record of int64 fields, zero but for those that are given, and the arrays that they point to."""
+
+    def __init__(self, fields: np.dtype, kept: tuple[Any, ...] = (), **values: int):
+        self._record, self._kept = np.zeros(1, fields), kept
+        self.set(**values)
+
+    @property
+    def address(self) -> int:
+        return self._record.ctypes.data
+
+    def set(self, *kept: Any, **values: int) -> None:
+        """Set fields by name."""
+        self._kept += kept
+        for name, value in values.items():
+            self._record[name] = value
+
+    def set_output(self, output: BiasedActivation, filters: int, lanes: int) -> np.ndarray:
+        """Set the bias and the activation; returns the two limits that the kernels keep sums within."""
+        bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)
+        if output.bias is not None:
+            bias[:filters] = output.bias
+        numbers = activation_numbers(FLOAT, output.activation)
+        self.set(bias, numbers, bias=bias.ctypes.data, finish_numbers=numbers.ctypes.data)
+        if output.activation is None or output.activation == RELU:
+            return LIMITS[0 if output.activation is None else 2 :]
+        if output.activation.name == "clip":
+            return numbers
+        self.set(finish=finish_address(FLOAT, output.activation))
+        return LIMITS
+
+
+class BandRecords:
+    """Tables of a cut, which all runs share, and the records of its convolutions."""
+
+    def __init__(self, cut: BandCut):
+        self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
+        self._tables: list[np.ndarray] = []
+        self._values: dict[str, dict[str, int]] = {}  # of each part of the block
+        self.none = KernelRecord(BLOCKED_ARGUMENTS)  # of a part that is not there
+        self.tiles = np.zeros(cut.bands, BAND_TILES)  # the table `band_tiles`
+        self._add_depthwise()
+        p, lanes = cut.block.depthwise, self._lanes
+        rows_in, rows_out = zip(*cut.row_bands, strict=True)
+        for name, part, rows, wide, x_block, y_block in (
+            ("expansion", cut.expansion, rows_in, p.spatial[1], None, cut.hidden_pixels * lanes),
+            ("projection", cut.projection, rows_out, p.spatial_out[1], cut.middle_pixels * lanes, None),
+        ):
+            if part is not None:
+                pixels = [count * wide for count in rows]
+                self._add_product(name, part, pixels, x_block, y_block)
+
+    def of(self, part: str, w: np.ndarray, output: BiasedActivation) -> KernelRecord:
+        """The record of a run of a part of the block, but for its arrays."""
+        deep, problem = part == "depthwise", getattr(self._cut.block, part)
+        record = KernelRecord(
+            CHANNEL_KERNEL_FIELDS if deep else BLOCKED_ARGUMENTS, (w, self), w=w.ctypes.data
+        )
+        record.set(**self._values[part])
+        limits = record.set_output(output, problem.K, self._lanes)
+        at = limits.ctypes.data
+        record.set(limits, **({"bounds": at} if deep else {"limits": at, "unlimited": LIMITS.ctypes.data}))
+        return record
+
+    def _table(self, table: np.ndarray) -> int:
+        """The address of a table, which is kept."""
+        self._tables.append(table)
+        return table.ctypes.data
+
+    def _add_depthwise(self) -> None:
+        cut, c, lanes = self._cut, self._cut.depthwise, self._lanes
+        p = c.problem
+        row, row_out = p.spatial[2] * lanes, p.spatial_out[2] * lanes
+        w_row = p.kernel[2] * lanes
+        columns, self._ranges = column_table(c, lanes, lanes)
+        bands, runs = band_tables(c, (0, row), (0, row_out), (0, w_row))
+        x_block = cut.hidden_pixels * lanes if cut.expansion else p.spatial[1] * row
+        y_block = cut.middle_pixels * lanes if cut.projection else p.spatial_out[1] * row_out
+        kernel = filter_block(4, lanes, SAME, 1, 1, 1, c.pixels, *c.code)
+        self._values["depthwise"] = {
+            "size": 4, "bands": self._table(bands), "runs": self._table(runs),
+            "columns": self._table(columns), "column_count": len(columns), "from_pixel": lanes,
+            "from_next": p.stride[1] * row, "from_vector": x_block, "to_pixel": lanes, "to_next": row_out,
+            "to_vector": y_block, "row_step": p.dilation[1] * row, "w_row": w_row,
+            "w_block": p.kernel[1] * w_row, "taps": p.kernel[2], "stride": p.stride[2],
+            "dilation": p.dilation[2], "filter_block": kernel,
+        }  # fmt: skip
+
+    def _add_product(
+        self, name: str, part: PanelCut, pixels: list[int], x_block: int | None, y_block: int | None
+    ) -> None:
+        """A pointwise convolution of so many pixels of each band.
+
+        Args:
+            x_block, y_block: elements from a block of channels to the next; None in x and y themselves.
+        """
+        p, lanes = part.problem, self._lanes
+        whole = p.spatial[0] * p.spatial[1] * lanes
+        offsets = np.arange(part.entries + 1) * (whole if x_block is None else x_block)
+        rows = {count: along_row(count, part.rows) if count else [] for count in set(pixels)}
+        kinds = sorted({length for row in rows.values() for _, length in row})
+        addresses = {}
+        for count, row in rows.items():
+            lines = [(at * lanes, at * lanes, n, kinds.index(n)) for at, n in row]
+            addresses[count] = self._table(np.array([*lines, (NONE,) * 4], np.int64).view(ROW_TILE))
+        self.tiles[name] = [addresses[count] for count in pixels]
+        kernels = [sum_block_tile(4, lanes, 1, n, v, lanes) for v in part.widths for n in kinds]
+        self._values[name] = {
+            "size": 4, "lanes": lanes, "vectors": part.vectors, "panels": part.panels,
+            "kernels": self._table(np.array(kernels, np.int64)), "narrow": len(kinds),
+            "entries": part.entries, "inner": lanes, "whole": p.C // lanes, "rest": p.C % lanes,
+            "chunk": part.chunk, "offsets": self._table(offsets),
+            "y_block": whole if y_block is None else y_block,
+        }  # fmt: skip
