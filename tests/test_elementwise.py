@@ -8,6 +8,7 @@ from convalgos.core import epilogue
 from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
 from convalgos.core.machine import vector_bytes
+from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
     ElementwisePlan,
@@ -85,6 +86,26 @@ def test_each_element_is_repeated(factors, layout):
         y = empty(layout, right.shape)
         UpsamplingPlan(x.shape, factors, layout).run((np.ascontiguousarray(laid(x, layout)),), y)
         assert np.array_equal(to_logical(y, layout, 19), right)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [SHAPE, (1, 64, 150, 3), (3, 5, 1), (2, 48, 3, 1, 2)], ids=str)
+def test_each_pixel_is_normalised_over_its_channels(shape, layout):
+    x, (scale, shift) = values(shape) + 100, values((2, shape[1]), 1)  # a mean that squares would lose
+    left = x - x.mean(1, keepdims=True, dtype=float)
+    right = left / np.sqrt((left**2).mean(1, keepdims=True) + 1e-3)
+    of_map = (1, -1, *(1,) * (len(shape) - 2))
+    plan = LayerNormPlan(shape, layout, scale, shift, 1e-3)
+    whole = np.full((len(x), 2, *array_shape(layout, shape)[1:]), np.nan, np.float32)
+    y = whole[:, 0]  # images that lie apart
+    y[...] = laid(x, layout)
+    plan.bind(y, y).run()
+    wanted = right * scale.reshape(of_map) + shift.reshape(of_map)
+    assert np.allclose(to_logical(y, layout, shape[1]), wanted, rtol=1e-4, atol=1e-4)
+    assert np.isnan(whole[:, 1]).all()
+    plain = np.empty_like(y)
+    LayerNormPlan(shape, layout, epsilon=1e-3).run((laid(x, layout),), plain)
+    assert np.allclose(to_logical(plain, layout, shape[1]), right, rtol=1e-4, atol=1e-4)
 
 
 def test_many_threads_share_large_arrays_and_others_may_be_empty():

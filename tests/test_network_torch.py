@@ -107,7 +107,7 @@ def test_other_dimensions(ndim):
 
 
 def test_products_on_channels_last_are_convolutions():
-    """As in ConvNeXt: only its norms are torch's, and no permutation is left but theirs."""
+    """As in ConvNeXt: no permutation is left, and the numbers of the norm are in the product behind it."""
 
     def block(m, x):
         y = m.norm(m.depthwise(x).permute(0, 2, 3, 1))
@@ -117,8 +117,8 @@ def test_products_on_channels_last_are_convolutions():
     module = Does(block, **layers, up=nn.Linear(4, 16), down=nn.Linear(16, 4))
     module.register_buffer("scale", torch.randn(4, 1, 1))
     steps = checked(module)
-    assert kinds(steps) == ["Convolution", "Foreign", "Convolution", "Convolution"]
-    assert steps[1].region.what == "layer_norm" and len(steps[3].inputs) == 2
+    assert kinds(steps) == ["Convolution", "LayerNormalization", "Convolution", "Convolution"]
+    assert steps[1].scale is None and len(steps[3].inputs) == 2
 
 
 def test_what_torch_runs_is_one_region_where_that_makes_no_circle():

@@ -149,6 +149,42 @@ class Elementwise(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class LayerNormalization(Step):
+    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift."""
+
+    scale: np.ndarray | None = None  # (C,)
+    shift: np.ndarray | None = None
+    epsilon: float = 1e-5
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return shapes[self.inputs[0]]
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Step):
+    """The channels to the last dimension, or from there: a statement of layouts, by which nothing is moved.
+
+    (N, C, *spatial) in channels_last is the very array (N, *spatial, C). Dimension i is `order[i]` of x.
+    """
+
+    order: Shape = ()
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        x = shapes[self.inputs[0]]
+        return tuple(x[i] for i in self.order)
+
+
+def channels_to_last(rank: int) -> Shape:
+    """The order of a transpose (N, C, *spatial) -> (N, *spatial, C)."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_from_last(rank: int) -> Shape:
+    """The order of a transpose (N, *spatial, C) -> (N, C, *spatial)."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@dataclass(frozen=True, eq=False)
 class Concatenation(Step):
     """Its inputs side by side along the channels."""
 

@@ -6,23 +6,15 @@ each channel by itself; passes make it part of the convolution before it where t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from convalgos.core.epilogue import Activation
 from convalgos.network.channel_scaling import channel_scaling
-from convalgos.network.graph import Elementwise, Step
+from convalgos.network.graph import Elementwise
+from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
-Steps = list[Step] | None
-Maker = Callable[[OnnxNode, OnnxModel], Steps]
 LARGEST = float(np.finfo(np.float32).max)
-
-
-def rank_of(node: OnnxNode, model: OnnxModel) -> int:
-    """Dimensions of the first input; 0 where they are not known."""
-    return len(model.shape(node.inputs[0]) or ())
 
 
 def activated_by(activation: Activation) -> Maker:
@@ -126,7 +118,8 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
     if shape is None or constant.ndim > len(shape):
         return None
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
-    if constant.size != 1 and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
+    last = constant.size != 1 and len(shape) > 2 and sizes[:-1] == (1,) * (len(shape) - 1)
+    if constant.size != 1 and not last and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
         return None
     numbers = constant.reshape(-1).astype(np.float64)
     scale, shift = np.ones(1), np.zeros(1)
@@ -140,19 +133,32 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
         return None
     else:
         scale = 1 / numbers
+    if last:
+        return by_last_dimension(
+            node, model, lambda of, y: _scaled_maps(node, of, y, scale, shift, shape[-1], len(shape) - 2)
+        )
     return _scaled(node, model, x, node.outputs[0], scale, shift)
 
 
 def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:
     """y = scale * x + shift, with one number or one for each channel."""
     shape = model.shape(x)
-    if shape is None or not 3 <= len(shape) <= 5 or not isinstance(shape[1], int):
+    if shape is None or not 3 <= len(shape) <= 5:
+        return None
+    return _scaled_maps(node, x, y, scale, shift, shape[1], len(shape) - 2)
+
+
+def _scaled_maps(
+    node: OnnxNode, x: str, y: str, scale: np.ndarray, shift: np.ndarray, channels: int | str, ndim: int
+) -> Steps:
+    """The same, of maps of so many channels."""
+    if not isinstance(channels, int):
         return None
     try:
-        by, plus = (np.broadcast_to(np.float32(v).reshape(-1), shape[1]) for v in (scale, shift))
+        by, plus = (np.broadcast_to(np.float32(v).reshape(-1), channels) for v in (scale, shift))
     except ValueError:  # a constant that makes more channels of one
         return None
-    return [channel_scaling(node.name, x, y, by, plus, len(shape) - 2)]
+    return [channel_scaling(node.name, x, y, by, plus, ndim)]
 
 
 ELEMENTWISE: dict[str, Maker] = {

@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
-from convalgos.network.graph import Concatenation, Elementwise, Foreign, NetworkGraph, Step, View
+from convalgos.network.graph import (
+    Concatenation,
+    Elementwise,
+    Foreign,
+    LayerNormalization,
+    NetworkGraph,
+    Step,
+    Transpose,
+    View,
+)
 from convalgos.network.network import Network
 from convalgos.network.onnx_model import OnnxModel, load_onnx
+from convalgos.network.onnx_norms import with_norms_named
 from convalgos.network.onnx_patterns import with_activations_named
 from convalgos.network.onnx_region import foreign_step, join_regions
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
 from convalgos.network.regions import with_regions
 
-LIGHT = (Elementwise, View, Concatenation)
+LIGHT = (Elementwise, View, Concatenation, Transpose, LayerNormalization)
 
 
 def from_onnx(model: Any) -> Network:
@@ -40,6 +50,7 @@ def from_onnx(model: Any) -> Network:
 def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
     model.nodes = with_activations_named(model)
+    model.nodes = with_norms_named(model)
     made = [steps_of_node(node, model) for node in model.nodes]
     while alone := _alone(made, model):
         for i in alone:

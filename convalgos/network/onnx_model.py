@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -92,6 +93,18 @@ class OnnxModel:
 
             self._arrays[name] = numpy_helper.to_array(self._tensors[name])
         return self._arrays.get(name)
+
+    def number(self, name: str) -> float | None:
+        """A constant of one number."""
+        array = self.constant(name) if self.is_constant(name) else None
+        return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+    def axes(self, node: OnnxNode) -> Sequence[int] | None:
+        """Of a node that has them as an attribute, in later opsets as an input."""
+        if len(node.inputs) > 1 and node.inputs[1]:
+            array = self.constant(node.inputs[1])
+            return None if array is None else [int(a) for a in array.reshape(-1)]
+        return node.attributes.get("axes")
 
     def maker(self, name: str) -> OnnxNode | None:
         """The node that makes a value; None of inputs and constants."""

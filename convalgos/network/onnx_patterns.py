@@ -72,7 +72,7 @@ class _Search:
         number = 1.0
         others: list[str] = []
         for i, part in enumerate(node.inputs):
-            constant = self._number(part)
+            constant = self.model.number(part)
             if constant is not None:
                 if node.op == "Div" and (i == 0 or constant == 0):
                     return 1.0, [name]
@@ -127,7 +127,7 @@ class _Search:
                 powers += 1
             elif made is not None and made.op == "Pow" and made.inputs[0] == x:
                 inside.add(factor)
-                powers += self._number(made.inputs[1]) or math.nan
+                powers += self.model.number(made.inputs[1]) or math.nan
             else:
                 return False
         return powers == 3 and _near(scale, TANH_CUBE)
@@ -150,7 +150,7 @@ class _Search:
         if node is None or node.op != "Add":
             return None
         for value, other in (node.inputs, node.inputs[::-1]):
-            number = self._number(other)
+            number = self.model.number(other)
             if number is not None:
                 inside.add(name)
                 return value, number
@@ -159,13 +159,8 @@ class _Search:
     def _end(self, node: OnnxNode, which: int) -> float | None:
         """The low or the high of a Clip."""
         if len(node.inputs) > 1 + which and node.inputs[1 + which]:
-            return self._number(node.inputs[1 + which])
+            return self.model.number(node.inputs[1 + which])
         return node.attributes.get(("min", "max")[which])
-
-    def _number(self, name: str) -> float | None:
-        """A constant of one number."""
-        array = self.model.constant(name) if self.model.is_constant(name) else None
-        return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 def _near(value: float, wanted: float) -> bool:

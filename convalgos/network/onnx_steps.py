@@ -7,7 +7,6 @@ says: other types than float32, filters that are not constant, attributes out of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,17 @@ from convalgos.network.graph import (
     Upsampling,
     View,
 )
-from convalgos.network.onnx_elementwise import ELEMENTWISE, Maker, Steps, named_activation, rank_of
+from convalgos.network.onnx_channels import (
+    Maker,
+    Steps,
+    by_last_dimension,
+    layer_norm,
+    moved_channels,
+    rank_of,
+)
+from convalgos.network.onnx_elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_region import foreign_step
 
@@ -152,7 +160,7 @@ def _pool(reduction: str) -> Maker:
 
 def _reduce_mean(node: OnnxNode, model: OnnxModel) -> Steps:
     """The mean of whole maps."""
-    axes, rank = _axes(node, model), rank_of(node, model)
+    axes, rank = model.axes(node), rank_of(node, model)
     if axes is None or not 3 <= rank <= 5 or sorted(a % rank for a in axes) != [*range(2, rank)]:
         return None
     if node.attributes.get("keepdims", 1):
@@ -162,14 +170,6 @@ def _reduce_mean(node: OnnxNode, model: OnnxModel) -> Steps:
         Pooling(node.name, (node.inputs[0],), mean, "mean"),
         View(node.name, (mean,), node.outputs[0], (0, 0)),
     ]
-
-
-def _axes(node: OnnxNode, model: OnnxModel) -> Sequence[int] | None:
-    """Of a node that has them as an attribute, in later opsets as an input."""
-    if len(node.inputs) > 1 and node.inputs[1]:
-        array = model.constant(node.inputs[1])
-        return None if array is None else [int(a) for a in array.reshape(-1)]
-    return node.attributes.get("axes")
 
 
 def _resize(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -204,7 +204,7 @@ def _view(node: OnnxNode, model: OnnxModel) -> Steps:
     elif node.op == "Reshape":
         new = model.constant(node.inputs[1])
         new = None if new is None or (node.attributes.get("allowzero", 0) and 0 in new) else new
-    elif (axes := _axes(node, model)) is None:
+    elif (axes := model.axes(node)) is None:
         return None
     elif node.op == "Squeeze":
         gone = {a % len(old) for a in axes}
@@ -247,9 +247,18 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
-    if w is None or w.ndim != 2 or rank_of(node, model) != 2:
+    if w is None or w.ndim != 2 or model.is_constant(node.inputs[0]):
         return None
-    return _linear(node, w.T, None)
+    rank = rank_of(node, model)
+    if rank == 2:
+        return _linear(node, w.T, None)
+    ones = (1,) * (rank - 2)
+    filters = np.ascontiguousarray(w.T).reshape(w.shape[1], w.shape[0], *ones)  # (K, C, 1, ...)
+
+    def product(x: str, y: str) -> Steps:
+        return [Convolution(node.name, (x,), y, filters, None, ones, ((0, 0),) * len(ones), ones)]
+
+    return by_last_dimension(node, model, product)
 
 
 def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
@@ -290,4 +299,7 @@ MAKERS: dict[str, Maker] = {
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Concat": _concat,
+    "Transpose": moved_channels,
+    "LayerNormalization": layer_norm,
+    CHANNEL_NORM: layer_norm,
 }

@@ -6,21 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
+    LayerNormalization,
     NetworkGraph,
     Step,
     TransposedConvolution,
     View,
 )
+from convalgos.network.transposes import transposes_last
 
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
+    graph = needed(transposes_last(graph))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return needed(with_scales_ahead(graph))
+    return needed(with_norms_ahead(with_scales_ahead(graph)))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
@@ -39,17 +43,22 @@ def views_last(graph: NetworkGraph) -> NetworkGraph:
 
 
 def with_scales(graph: NetworkGraph) -> NetworkGraph:
-    """Scales and shifts of the channels of a convolution become part of its filter and bias."""
+    """Scales and shifts of the channels of a convolution become part of its filter and bias.
+
+    Those of a norm become its own.
+    """
     makers = _only_read_by_the_next(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
-        if (
-            isinstance(of, SUMMED) and _is_scale(step) and isinstance(step, Convolution)
-            and not of.activation and len(of.inputs) == 1
-        ):  # fmt: skip
+        if not _is_scale(step) or not isinstance(step, Convolution):
+            steps[step.output] = step
+        elif isinstance(of, SUMMED) and not of.activation and len(of.inputs) == 1:
             del steps[of.output]
             steps[step.output] = _scaled(of, step)
+        elif isinstance(of, LayerNormalization) and not step.activation:
+            del steps[of.output]
+            steps[step.output] = _scaled_norm(of, step)
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
@@ -75,6 +84,15 @@ def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
     bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
     shift = 0 if by.bias is None else by.bias
     return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
+
+
+def _scaled_norm(of: LayerNormalization, by: Convolution) -> Step:
+    """A norm whose outputs are then scaled and shifted, as one."""
+    scale = by.w.reshape(-1)  # (C,)
+    shift = np.zeros(len(scale), np.float32) if by.bias is None else by.bias
+    own = np.ones(len(scale), np.float32) if of.scale is None else of.scale
+    shift = shift if of.shift is None else of.shift * scale + shift
+    return replace(of, output=by.output, scale=own * scale, shift=shift)
 
 
 def with_activations(graph: NetworkGraph) -> NetworkGraph:
@@ -153,6 +171,32 @@ def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
         for step in graph.steps
     ]
     return replace(graph, steps=tuple(steps))
+
+
+def with_norms_ahead(graph: NetworkGraph) -> NetworkGraph:
+    """Scales and shifts of norms that only convolutions without padding read become part of these."""
+    readers = graph.readers()
+    scales = {
+        step.output: _scale_of(step, step.scale, step.shift)
+        for step in graph.steps
+        if isinstance(step, LayerNormalization) and step.scale is not None
+        and step.output not in graph.outputs and readers[step.output]
+        and all(_takes_scale(reader, step.output) for reader in readers[step.output])
+    }  # fmt: skip
+    steps: list[Step] = []
+    for step in graph.steps:
+        if step.output in scales:
+            step = replace(step, scale=None, shift=None)  # type: ignore[call-arg]
+        elif step.inputs and step.inputs[0] in scales:
+            step = _behind_scale(step, scales[step.inputs[0]])
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
+
+
+def _scale_of(norm: Step, scale: np.ndarray, shift: np.ndarray | None) -> Step:
+    """The scale and the shift of a norm as a step on what it writes."""
+    shift = np.zeros_like(scale) if shift is None else shift
+    return channel_scaling(norm.name, norm.output, norm.output, scale, shift, 1)
 
 
 def _takes_scale(step: Step, x: str) -> bool:

@@ -18,12 +18,16 @@ from convalgos.network.graph import (
     Concatenation,
     Convolution,
     Elementwise,
+    LayerNormalization,
     NetworkGraph,
     Pooling,
     Shapes,
     Step,
+    Transpose,
     TransposedConvolution,
     Upsampling,
+    channels_from_last,
+    channels_to_last,
 )
 from convalgos.network.planned import PlanLimits
 from convalgos.select import choose, devices
@@ -181,7 +185,10 @@ class StepOptions:
     def _alike(self, step: Step) -> Iterator[StepOption]:
         """Of a step that is no convolution: it reads and writes one layout."""
         every = (*step.inputs, *step.outputs)
-        if isinstance(step, Pooling):
+        if isinstance(step, Transpose):
+            yield from self._transposes(step)
+            return
+        if isinstance(step, Pooling | LayerNormalization):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
         elif isinstance(step, Upsampling | Concatenation) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
@@ -189,6 +196,18 @@ class StepOptions:
             layouts = (FIRST,)
         for layout in layouts:
             yield StepOption((layout,) * len(step.inputs), layout, self._seconds(step, layout, every))
+
+    def _transposes(self, step: Transpose) -> Iterator[StepOption]:
+        """The layouts in which an array before a transpose is the same memory as behind it."""
+        rank = len(step.order)
+        if step.order == channels_to_last(rank):
+            yield StepOption((self._last(step.inputs[0]),), FIRST, 0.0)
+        if step.order == channels_from_last(rank):
+            yield StepOption((FIRST,), self._last(step.output), 0.0)
+
+    def _last(self, name: str) -> str:
+        """Channels last, but where that is the same memory as channels first."""
+        return "channels_last" if "channels_last" in self.layouts(name) else FIRST
 
     def _is_laid_alike(self, step: Step) -> bool:
         """Whether an elementwise step reads maps of one shape, or with one number for each map."""
@@ -212,7 +231,7 @@ class StepOptions:
             return pooling_seconds(replace(problem, layout=layout, y_layout=layout), self._machine)
         if isinstance(step, Concatenation):  # slices of the output cost nothing
             return self._stream(*values) if layout == "channels_last" else 0.0
-        if isinstance(step, Elementwise | Upsampling):
+        if isinstance(step, Elementwise | Upsampling | LayerNormalization):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 

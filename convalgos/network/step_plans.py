@@ -11,32 +11,37 @@ import numpy as np
 
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
+from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
     Concatenation,
     Elementwise,
     Foreign,
+    LayerNormalization,
     Pooling,
     Shapes,
     Step,
+    Transpose,
     Upsampling,
     View,
 )
 
 
 def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
-    """The plan of a step that is no convolution, whose maps lie in one layout; None of a view."""
+    """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing."""
     if isinstance(step, Pooling):
         problem = step.problem(shapes[step.inputs[0]])
         return PoolPlan(replace(problem, layout=layout, y_layout=layout))
     if isinstance(step, Foreign):
         return step.region
-    if isinstance(step, View):
+    if isinstance(step, View | Transpose):
         return None
     read = [shapes[name] for name in step.inputs]
     if isinstance(step, Upsampling):
         return UpsamplingPlan(read[0], step.factors, layout)
+    if isinstance(step, LayerNormalization):
+        return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
     if isinstance(step, Concatenation):
         return ConcatenationPlan(read, layout)
     if not isinstance(step, Elementwise):

@@ -8,7 +8,7 @@ import numpy as np
 from torch import fx
 
 from convalgos.network.channel_scaling import channel_scaling
-from convalgos.network.graph import Convolution, TransposedConvolution
+from convalgos.network.graph import Convolution, LayerNormalization, TransposedConvolution
 from convalgos.network.torch_conversion import Arguments, Conversion, Left, module_name
 from convalgos.network.torch_region import TensorPlace
 from convalgos.network.torch_shapes import map_shape, shape_of_tensor, sizes_of, spatial_dimensions
@@ -98,6 +98,19 @@ def batch_norm_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
     shift = -mean * scale if beta is None else beta - mean * scale
     only_first_read(node)
     return scaling_step(c, node, a["input"], scale, shift)
+
+
+def layer_norm_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    """Over the last dimension of a tensor that has its channels there."""
+    x, channels = a["input"], tuple(a["normalized_shape"])
+    form = c.form_of(x)
+    if len(channels) > 1 or form == "same" or map_shape(x, form)[1] != channels[0]:
+        raise Left("is over other dimensions than that of the channels")
+    only_first_read(node)
+    scale, shift = c.constant(a["weight"]), c.constant(a["bias"])
+    value = c.value(x, form)
+    c.steps.append(LayerNormalization(module_name(node), (value,), node.name, scale, shift, a["eps"]))
+    return TensorPlace(node.name, form)
 
 
 def only_first_read(node: fx.Node) -> None:

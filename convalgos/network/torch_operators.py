@@ -20,6 +20,8 @@ OPERATORS: dict[Any, Convert] = {
     ATEN.linear.default: convolutions.linear_step,
     ATEN.batch_norm.default: convolutions.batch_norm_step,
     ATEN._native_batch_norm_legit_no_training.default: convolutions.batch_norm_step,
+    ATEN.layer_norm.default: convolutions.layer_norm_step,
+    ATEN.native_layer_norm.default: convolutions.layer_norm_step,
     ATEN.add.Tensor: elementwise.add_step(1),
     ATEN.add.Scalar: elementwise.add_step(1),
     ATEN.sub.Tensor: elementwise.add_step(-1),

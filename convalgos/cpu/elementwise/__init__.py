@@ -1,1 +1,1 @@
-"""Steps of networks beside convolutions: sums, products, activations, copies and upsampling of maps."""
+"""Steps of networks beside convolutions: sums, products, activations, norms, copies, upsampling of maps."""

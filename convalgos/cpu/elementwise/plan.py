@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.arrays import as_laid
-from convalgos.core.bound_run import BoundRun, Launch, check_bound, image_step
+from convalgos.core.bound_run import BoundRun, check_bound, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.core.machine import Machine
+from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.broadcasting import Broadcast, broadcast_of
 from convalgos.cpu.elementwise.kernels import (
     ADD,
@@ -26,12 +25,10 @@ from convalgos.cpu.elementwise.kernels import (
     combine_share,
     upsample_share,
 )
-from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.array_pass import SHARE, ArrayPass
+from convalgos.cpu.runtime.array_pass import ArrayPass
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.vectors import simd
 
-FLOAT = np.dtype(np.float32)
 CHUNK = 1 << 12  # elements that are finished at a time: a part of the first cache
 OPERATIONS = {"add": ADD, "multiply": MULTIPLY, "identity": COPY}
 
@@ -39,22 +36,6 @@ OPERATIONS = {"add": ADD, "multiply": MULTIPLY, "identity": COPY}
 def elementwise_seconds(shapes: Sequence[Shape], machine: Machine) -> float:
     """Predicted time of a step that reads or writes arrays of these shapes, from the bytes that it moves."""
     return machine.launch + machine.stream(sum(map(math.prod, shapes)) * FLOAT.itemsize)
-
-
-class BoundStep:
-    """A step that is bound to arrays each time that it is run."""
-
-    def bind(self, *arrays: np.ndarray) -> BoundRun:
-        """A run on these very arrays, the inputs and y, in their layout; images may lie apart.
-
-        Raises:
-            ValueError, TypeError, Unsupported: an array is not as the step takes it.
-        """
-        raise NotImplementedError
-
-    def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
-        """Write y."""
-        self.bind(*map(as_laid, inputs), y).run()
 
 
 class ElementwisePlan(BoundStep):
@@ -102,7 +83,7 @@ class ElementwisePlan(BoundStep):
         b = other[0] if other else None
         if self._cast is None:
             made = ArrayPass(a, b, y, self._activation)
-            return _bound([made.launch], made)
+            return bound([made.launch], made)
         return self._combined(a, b, y, self._cast)
 
     def _combined(self, a: Any, b: Any, y: np.ndarray, cast: Broadcast) -> BoundRun:
@@ -147,13 +128,13 @@ class ConcatenationPlan(BoundStep):
             )
             if x.ctypes.data != part.ctypes.data
         ]
-        return _bound([launch for run in runs for launch in run.launches or ()], runs)
+        return bound([launch for run in runs for launch in run.launches or ()], runs)
 
     def _copied(self, name: str, x: np.ndarray, shape: Shape, y: np.ndarray) -> BoundRun:
         check_bound(name, x, shape, FLOAT, strided=self._axis == 1)
         if self._axis == 1:
             made = ArrayPass(x, None, y, None)
-            return _bound([made.launch], made)
+            return bound([made.launch], made)
         pixels = y.reshape(-1, shape[-1])
         if not np.may_share_memory(pixels, y):
             raise Unsupported(f"y has strides {y.strides}, but its pixels must lie evenly")
@@ -199,7 +180,7 @@ class UpsamplingPlan(BoundStep):
         }
         values |= {"x": x.ctypes.data, "y": y.ctypes.data}
         kernel = upsample_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return _launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y)
+        return launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y)
 
 
 def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: np.ndarray) -> BoundRun:
@@ -209,18 +190,4 @@ def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: 
         "chunk": count, "row_chunk": max(1, CHUNK // count),
     }  # fmt: skip
     kernel = combine_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-    return _launched(kernel, COMBINE_FIELDS, values, y.size, a, b, y, numbers)
-
-
-def _launched(kernel: int, fields: np.dtype, values: dict[str, int], count: int, *kept: Any) -> BoundRun:
-    """A run of a kernel, by as many threads as so many elements are worth."""
-    tasks = max(1, min(jit.thread_count(), count // SHARE))
-    values = values | {"tasks": tasks}
-    record = np.array([tuple(values.get(name, 0) for name in fields.names or ())], fields)
-    return _bound([Launch(kernel, record.ctypes.data, tasks)], record, *kept)
-
-
-def _bound(launches: list[Launch], *kept: Any) -> BoundRun:
-    table = jit.launch_table(launches)
-    run = partial(jit.launch_all, table.ctypes.data, len(launches))
-    return BoundRun(run, tuple(launches), (table, *kept))
+    return launched(kernel, COMBINE_FIELDS, values, y.size, a, b, y, numbers)

@@ -34,6 +34,7 @@ from convalgos.cpu.dwconv import (
     weight_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
+from convalgos.cpu.elementwise import norm_kernels
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -236,6 +237,7 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     if size == 4:
         yield _kernel(elementwise.combine_share, size, lanes)
         yield _kernel(elementwise.upsample_share, size, lanes)
+        yield _kernel(norm_kernels.normalise_share, size, lanes)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:

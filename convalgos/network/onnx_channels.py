@@ -1,0 +1,72 @@
+"""Nodes of ONNX that move the channels of maps, or have them in the last dimension, as steps on maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convalgos.network.graph import (
+    LayerNormalization,
+    Step,
+    Transpose,
+    channels_from_last,
+    channels_to_last,
+)
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_norms import CHANNEL_NORM
+
+Steps = list[Step] | None
+Maker = Callable[[OnnxNode, OnnxModel], Steps]
+
+
+def rank_of(node: OnnxNode, model: OnnxModel) -> int:
+    """Dimensions of the first input; 0 where they are not known."""
+    return len(model.shape(node.inputs[0]) or ())
+
+
+def by_last_dimension(node: OnnxNode, model: OnnxModel, make: Callable[[str, str], Steps]) -> Steps:
+    """Steps of a node whose channels are the last dimension, as those of a map between two transposes.
+
+    Args:
+        make: (map x, map y) -> the steps.
+    """
+    x = next(name for name in node.inputs if not model.is_constant(name))
+    y, rank = node.outputs[0], len(model.shape(x) or ())
+    if not 3 <= rank <= 5:
+        return None
+    of, made = f"{y}/x", f"{y}/maps"
+    steps = make(of, made)
+    if steps is None:
+        return None
+    return [
+        Transpose(node.name, (x,), of, channels_from_last(rank)),
+        *steps,
+        Transpose(node.name, (made,), y, channels_to_last(rank)),
+    ]
+
+
+def moved_channels(node: OnnxNode, model: OnnxModel) -> Steps:
+    """The channels of maps to the last dimension, or from there."""
+    rank = rank_of(node, model)
+    order = tuple(node.attributes.get("perm", range(rank)[::-1]))
+    if not 3 <= rank <= 5 or order not in (channels_to_last(rank), channels_from_last(rank)):
+        return None
+    return [Transpose(node.name, (node.inputs[0],), node.outputs[0], order)]
+
+
+def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Over the last dimension, or as patterns found it over the channels of maps."""
+    rank, axis = rank_of(node, model), node.attributes.get("axis", -1)
+    of_maps = node.op == CHANNEL_NORM and axis % max(1, rank) == 1
+    if not 3 <= rank <= 5 or any(node.outputs[1:]) or not (of_maps or axis % rank == rank - 1):
+        return None
+    scale, shift = (model.constant(name) if name else None for name in (*node.inputs[1:], "", "")[:2])
+    channels = (model.shape(node.inputs[0]) or ())[axis % rank]
+    for name, array in zip(node.inputs[1:], (scale, shift), strict=False):
+        if name and (array is None or array.shape != (channels,)):
+            return None
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+
+    def norm(x: str, y: str) -> Steps:
+        return [LayerNormalization(node.name, (x,), y, scale, shift, epsilon)]
+
+    return norm(node.inputs[0], node.outputs[0]) if of_maps else by_last_dimension(node, model, norm)

@@ -1,0 +1,60 @@
+"""Transposes of a network moved behind what does not care for them, so that they meet and cancel out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from convalgos.network.graph import Elementwise, Foreign, NetworkGraph, Step, Transpose
+
+
+def transposes_last(graph: NetworkGraph) -> NetworkGraph:
+    """Elementwise steps of transposed maps are of the maps; a transpose back again is none.
+
+    Steps that nothing reads any more are left for `passes.needed`.
+    """
+    made: dict[str, Transpose] = {}  # by output
+    same: dict[str, str] = {}  # value -> the one that it was before two transposes
+    steps: list[Step] = []
+    for given in graph.steps:
+        step = given
+        if not isinstance(step, Foreign):  # whose regions know their inputs by name
+            step = replace(step, inputs=tuple(same.get(name, name) for name in step.inputs))
+        before = made.get(step.inputs[0]) if step.inputs else None
+        if isinstance(step, Transpose):
+            if before is not None and _inverse(before) == step.order:
+                same[step.output] = before.inputs[0]
+            made[step.output] = step
+        elif isinstance(step, Elementwise) and len({*_orders(step, made)}) == 1:
+            steps += _on_maps(step, made)
+            made[step.output] = step = Transpose(
+                step.name, (steps[-1].output,), step.output, _orders(step, made)[0]
+            )
+        steps.append(step)
+    return replace(graph, steps=tuple(steps))
+
+
+def _orders(step: Step, made: dict[str, Transpose]) -> list[tuple[int, ...]]:
+    """The orders of the transposes whose outputs a step reads."""
+    return [made[name].order for name in step.inputs if name in made]
+
+
+def _on_maps(step: Elementwise, made: dict[str, Transpose]) -> list[Step]:
+    """An elementwise step before the transpose that its inputs, or one of them, come from."""
+    output = f"{step.output}/maps"
+    first = next(made[name] for name in step.inputs if name in made)
+    inputs: list[str] = []
+    steps: list[Step] = []
+    for i, name in enumerate(step.inputs):
+        if name in made:
+            inputs.append(made[name].inputs[0])
+        else:
+            inputs.append(f"{output}/{i}")
+            steps.append(Transpose(step.name, (name,), inputs[-1], _inverse(first)))
+    return [*steps, replace(step, inputs=tuple(inputs), output=output)]
+
+
+def _inverse(step: Transpose) -> tuple[int, ...]:
+    """The order of the transpose back."""
+    return tuple(int(i) for i in np.argsort(step.order))

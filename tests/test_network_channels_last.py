@@ -1,0 +1,82 @@
+"""Networks whose channels come last in places: transposes, norms over channels, products with matrices."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from test_network_onnx import Builder, check, kinds, numbers
+
+from convalgos.core.epilogue import Activation
+from convalgos.network.graph import Convolution, Foreign, LayerNormalization, Transpose
+
+TO_LAST, FROM_LAST = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+def spelled_out(b, x, axis, epsilon=1e-6):
+    left = b.node("Sub", x, b.node("ReduceMean", x, np.int64([axis])))
+    square = b.node("Pow", left, np.float32(2)) if axis == 1 else b.node("Mul", left, left)
+    variance = b.node("ReduceMean", square, np.int64([axis]))
+    return b.node("Div", left, b.node("Sqrt", b.node("Add", variance, np.float32(epsilon))))
+
+
+def block(b, x, norm):
+    """One of ConvNeXt: a depthwise convolution, a norm, two products with GELU between, scaled and summed."""
+    y = b.node("Conv", x, numbers((8, 1, 7, 7)), group=8, pads=[3] * 4)
+    y = norm(b.node("Transpose", y, perm=TO_LAST))
+    y = b.node("Gelu", b.node("Add", numbers(32), b.node("MatMul", y, numbers((8, 32)))))
+    y = b.node("Add", b.node("MatMul", y, numbers((32, 8))), numbers(8))
+    return b.node("Add", b.node("Mul", numbers((8, 1, 1)), b.node("Transpose", y, perm=FROM_LAST)), x)
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+def test_a_block_of_convnext_is_four_steps(spelled):
+    b, affine = Builder(), (numbers(8), numbers(8))
+
+    def norm(x):
+        if not spelled:
+            return b.node("LayerNormalization", x, *affine, axis=-1, epsilon=1e-6)
+        return b.node("Add", b.node("Mul", spelled_out(b, x, -1), affine[0]), affine[1])
+
+    net = check(b.model(block(b, b.conv(), norm)), numbers((1, 8, 9, 7)))
+    assert kinds(net) == [Convolution, Convolution, LayerNormalization, Convolution, Convolution]
+    _, _, normalised, wide, last = net.graph.steps
+    assert wide.activation == Activation("gelu") and len(last.inputs) == 2
+    assert normalised.scale is None  # the product behind it has it in its filter
+
+
+def test_norms_of_maps_keep_what_a_padded_convolution_would_have_to_shift():
+    b = Builder()
+    x = b.conv()
+    y = b.node("Add", b.node("Mul", spelled_out(b, x, 1), numbers((8, 1, 1))), numbers((8, 1, 1)))
+    net = check(b.model(b.conv(y)), numbers((1, 8, 9, 7)))
+    assert kinds(net) == [Convolution, LayerNormalization, Convolution]
+    assert net.graph.steps[1].scale is not None
+
+
+def test_transposes_that_meet_are_none_and_others_move_nothing():
+    b = Builder()
+    x = b.node("Transpose", b.conv(), perm=TO_LAST)
+    pixels = b.node("Add", b.node("Relu", x), b.node("Transpose", "x", perm=TO_LAST))
+    rows = b.node("LayerNormalization", b.node("Reshape", pixels, np.int64([0, -1, 8])), numbers(8))
+    turned = b.node("Transpose", b.node("MatMul", rows, numbers((8, 5))), perm=[0, 2, 1])
+    maps = b.node("Transpose", pixels, perm=FROM_LAST)
+    outputs = [pixels, b.conv(maps), turned, b.node("Transpose", maps, perm=[0, 1, 3, 2])]
+    net = check(b.model(*outputs), numbers((1, 8, 9, 7)))
+    found = [step for step in net.graph.steps if isinstance(step, Foreign)]
+    assert [step.region.what for step in found] == ["Transpose"]
+    steps = net.plan((1, 8, 9, 7)).planned.steps
+    assert all(s.plan is None for s in steps if isinstance(s.step, Transpose))
+
+
+def test_norms_that_are_not_over_one_dimension_or_are_read_inside_stay_foreign():
+    b = Builder()
+    x = b.conv()
+    mean = b.node("ReduceMean", x, np.int64([1]))
+    left = b.node("Sub", x, mean)
+    variance = b.node("ReduceMean", b.node("Mul", left, left), np.int64([1]))
+    read = b.node("Div", left, b.node("Sqrt", b.node("Add", variance, np.float32(1e-6))))
+    over_rows = b.node("LayerNormalization", x, numbers((9, 7)), axis=2)
+    net = check(b.model(read, over_rows, b.node("Relu", mean)), numbers((1, 8, 9, 7)))
+    assert LayerNormalization not in kinds(net)
