@@ -17,6 +17,7 @@ EXTRAS = {  # module -> how to get it
     "openvino": "pip install openvino",
     "scipy": "pip install scipy",
     "ml_dtypes": "pip install ml_dtypes",
+    "numba": "pip install numba",
     "torch": "pip install 'convalgos[torch]'",
     "asv": "pip install 'convalgos[history]'",
     "plotly": "pip install 'convalgos[report]'",

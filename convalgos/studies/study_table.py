@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from convalgos.studies.run import StudyResult, studies
+from convalgos.studies import run
+from convalgos.studies.run import StudyResult
 from convalgos.studies.series import heading_of, holds_told, study_figure
 from convalgos.studies.study import Answer, Finding, NotRun, Part, Study
 from convalgos.tools.console.text_output import cell
@@ -13,7 +14,7 @@ from convalgos.tools.console.text_table import Column, print_table
 
 def list_studies(console: Console) -> None:
     """Print all studies with their questions."""
-    rows = [(study.name, study.question) for study in studies().values()]
+    rows = [(study.name, study.question) for study in run.studies().values()]
     print_table([Column("study"), Column("question", wraps=True)], rows, console)
 
 
