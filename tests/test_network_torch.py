@@ -8,10 +8,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from convalgos.network.graph import Foreign  # noqa: E402
-from convalgos.network.torch_graph import (
-    from_torch,
-    graph_of_module,
-)
+from convalgos.network.torch_graph import from_torch, graph_of_module  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

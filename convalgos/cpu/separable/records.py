@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,7 +132,9 @@ class BandRecords:
         p, lanes = part.problem, self._lanes
         whole = p.spatial[0] * p.spatial[1] * lanes
         offsets = np.arange(part.entries + 1) * (whole if x_block is None else x_block)
-        rows = {count: along_row(count, part.rows) if count else [] for count in set(pixels)}
+        rows: dict[int, list[tuple[int, int]]] = {
+            count: list(_runs(count, part.rows)) if count else [] for count in set(pixels)
+        }
         kinds = sorted({length for row in rows.values() for _, length in row})
         addresses = {}
         for count, row in rows.items():
@@ -145,3 +149,9 @@ class BandRecords:
             "chunk": part.chunk, "offsets": self._table(offsets),
             "y_block": whole if y_block is None else y_block,
         }  # fmt: skip
+
+
+def _runs(columns: int, most: int) -> Iterator[tuple[int, int]]:
+    """Where each tile of a row begins, and of how many outputs it is."""
+    ends = along_row(columns, most).tolist()
+    return ((begin, end - begin) for begin, end in pairwise(ends))
