@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
-from convalgos.core.prepared_filter import FilterKey, PreparedFilter
+from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import plan_threads
@@ -38,7 +38,9 @@ class SeparablePlan:
         self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes
         self._records = BandRecords(self._cut)
-        self._key = FilterKey(" > ".join(map(str, block.problems)), block.depthwise)
+        shapes = tuple(p.w_shape for p in block.problems)
+        panels_of = tuple(part and part.panels for part in (self._cut.expansion, self._cut.projection))
+        self._key = FilterKey(self.algorithm, FilterForm.of(block.depthwise, shapes, panels_of, self._lanes))
 
     @property
     def algorithm(self) -> str:

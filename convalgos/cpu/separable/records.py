@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,13 +130,13 @@ class BandRecords:
         p, lanes = part.problem, self._lanes
         whole = p.spatial[0] * p.spatial[1] * lanes
         offsets = np.arange(part.entries + 1) * (whole if x_block is None else x_block)
-        rows: dict[int, list[tuple[int, int]]] = {
-            count: list(_runs(count, part.rows)) if count else [] for count in set(pixels)
-        }
-        kinds = sorted({length for row in rows.values() for _, length in row})
+        ends = {count: along_row(count, part.rows) if count else np.zeros(1, int) for count in pixels}
+        kinds = sorted({int(length) for found in ends.values() for length in np.diff(found)})
         addresses = {}
-        for count, row in rows.items():
-            lines = [(at * lanes, at * lanes, n, kinds.index(n)) for at, n in row]
+        for count, end in ends.items():
+            lines = [
+                (at * lanes, at * lanes, n, kinds.index(n)) for at, n in zip(end, np.diff(end), strict=False)
+            ]
             addresses[count] = self._table(np.array([*lines, (NONE,) * 4], np.int64).view(ROW_TILE))
         self.tiles[name] = [addresses[count] for count in pixels]
         kernels = [sum_block_tile(4, lanes, 1, n, v, lanes) for v in part.widths for n in kinds]
@@ -149,9 +147,3 @@ class BandRecords:
             "chunk": part.chunk, "offsets": self._table(offsets),
             "y_block": whole if y_block is None else y_block,
         }  # fmt: skip
-
-
-def _runs(columns: int, most: int) -> Iterator[tuple[int, int]]:
-    """Where each tile of a row begins, and of how many outputs it is."""
-    ends = along_row(columns, most).tolist()
-    return ((begin, end - begin) for begin, end in pairwise(ends))
