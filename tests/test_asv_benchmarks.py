@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from convalgos.core.errors import missing
 
 ROOT = Path(__file__).parents[1]
@@ -230,3 +232,15 @@ def test_the_settings_of_asv():
     settings = json.loads((ROOT / "asv_bench" / "asv.conf.json").read_text())
     assert (settings["repo"], settings["branches"], settings["results_dir"]) == ("..", ["HEAD"], "results")
     assert settings["launch_method"] == "spawn"  # OpenMP does not survive a fork
+
+
+def test_networks_are_measured_beside_onnxruntime():
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    code = (
+        "from benchmarks.networks import *; n = Networks(); name = 'light squeezenet'; n.setup(name);"
+        "print(json.dumps([Networks.params[0], float(abs(n.call() - n.theirs()()).max())]))"
+    )
+    names, difference = in_bench(code)
+    assert {"resnet18", "mobilenet_v2", "rapidocr detection"} <= {*names}
+    assert difference < 1e-5  # of probabilities

@@ -7,8 +7,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
+from convalgos.core.errors import Unsupported  # noqa: E402
 from convalgos.network.graph import Foreign  # noqa: E402
-from convalgos.network.torch_graph import from_torch, graph_of_module  # noqa: E402
+from convalgos.network.network import Network
+from convalgos.network.torch_graph import from_torch, graph_of_module
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -118,7 +120,7 @@ def test_products_on_channels_last_are_convolutions():
     assert steps[1].scale is None and len(steps[3].inputs) == 2
 
 
-def test_what_torch_runs_is_one_region_where_that_makes_no_circle():
+def test_what_torch_runs_is_one_region_where_that_makes_no_circle(tmp_path):
     def forward(m, x):
         a = torch.tanh(x)
         b = torch.cumsum(m.conv(a), 2)  # between two regions: not one
@@ -129,6 +131,9 @@ def test_what_torch_runs_is_one_region_where_that_makes_no_circle():
     assert kinds(graph.graph.steps) == ["Foreign", "Convolution", "Foreign"]
     assert graph.left["tanh"] == "tanh has no step here"
     checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
+    with pytest.raises(Unsupported, match="torch runs it, and there is no form"):
+        Network(graph.graph).save(tmp_path / "net")
+    assert not list(tmp_path.iterdir())
 
 
 def test_writes_through_views_are_seen():

@@ -108,8 +108,10 @@ def _plain_step(step: Step, arrays: Arrays) -> dict[str, Any]:
     if isinstance(step, Foreign):
         region: Any = step.region
         if getattr(region, "library", "") != "onnxruntime":
+            runs = getattr(region, "library", kind)
             raise Unsupported(
-                f"step {step.name!r} cannot be stored: {getattr(region, 'library', kind)} runs it"
+                f"step {step.name!r} cannot be stored: {runs} runs it, and there is no form of its programs "
+                "that is read without executing what the file has"
             )
         model = np.frombuffer(region.model().SerializeToString(), np.uint8)
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convalgos.tools.bench.network_run import NetworkResults
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from convalgos.network.explanation import StepRow
 
 STEP_HEIGHT, AROUND = 14, 90  # pixels: of a step, and of the axes
+NAMES = {"title": None, "ticksuffix": " "}  # of an axis, apart from the bars
 HEADING = ("step", "what", "algorithm", "layouts", "output", "us", "predicted us", "% of time", "% of peak")
 WORDS = HEADING[:5]
 
@@ -70,7 +72,8 @@ def network_page(results: NetworkResults) -> str:
             code(results.command), definitions(figures_of(results.machine) | results.versions),
         ),
     ]  # fmt: skip
-    return page(f"convalgos run: {results.model}", f"{results.machine.name}, {results.started}", parts)
+    title = f"convalgos run: {Path(results.model).name}"
+    return page(title, f"{footer(results)[0]}, {results.started}", parts)
 
 
 def _tiles(results: NetworkResults) -> list[tuple[str, str, str]]:
@@ -80,11 +83,11 @@ def _tiles(results: NetworkResults) -> list[tuple[str, str, str]]:
     for times in results.times[1:]:
         if ratio := results.ratio(times):
             found.append(
-                (f"faster than {times.name}", f"{ratio:.2f}x", f"outputs differ by {times.error:.0e}")
+                (f"{times.name} takes", f"{ratio:.2f}x as long", f"outputs differ by {times.error:.0e}")
             )
     explained = results.explanation
     arena = f"and {results.filter_bytes / 1e6:.1f} MB of filters"
-    return [*found, ("arena", f"{explained.arena_bytes / 1e6:.1f} MB", arena), ("", "", footer(results)[0])]
+    return [*found, ("arena", f"{explained.arena_bytes / 1e6:.1f} MB", arena)]
 
 
 def _libraries(results: NetworkResults) -> Figure:
@@ -95,7 +98,7 @@ def _libraries(results: NetworkResults) -> Figure:
         "marker": {"color": [STRONG, *[NEUTRAL] * (len(timed) - 1)]},
         "hovertemplate": "%{y}: %{x:.3f} ms<extra></extra>",
     }  # fmt: skip
-    return {"data": [data], "layout": layout("ms", "", yaxis={"autorange": "reversed", "title": None})}
+    return {"data": [data], "layout": layout("ms", "", yaxis={**NAMES, "autorange": "reversed"})}
 
 
 def _steps(steps: tuple[StepRow, ...]) -> Figure:
@@ -114,24 +117,24 @@ def _steps(steps: tuple[StepRow, ...]) -> Figure:
             }
         )  # fmt: skip
     axis = {
-        "type": "category", "categoryarray": names, "autorange": "reversed", "title": None, "dtick": 1,
-        "tickfont": {"size": 9},
+        "type": "category", "categoryarray": names, "autorange": "reversed", "dtick": 1,
+        "tickfont": {"size": 9}, **NAMES,
     }  # fmt: skip
     return {"data": data, "layout": layout("us", "", yaxis=axis, barmode="overlay", bargap=0.15)}
 
 
 def _kinds(steps: tuple[StepRow, ...]) -> Figure:
-    """Time by algorithm, or by kind of step where it has none."""
+    """Time by algorithm, or by kind of step where it has none, or by library."""
     seconds: Counter[str] = Counter()
     for row in steps:
-        seconds[row.algorithm or row.what] += row.measured_s or 0  # type: ignore[assignment]
+        seconds[row.algorithm or row.what.partition(":")[0]] += row.measured_s or 0  # type: ignore[assignment]
     names = [name for name, _ in seconds.most_common()]
     data = {
         "type": "bar", "orientation": "h", "y": [label(name) for name in names],
         "x": [1e6 * seconds[name] for name in names], "marker": {"color": STRONG},
         "hovertemplate": "%{y}: %{x:.1f} us<extra></extra>",
     }  # fmt: skip
-    return {"data": [data], "layout": layout("us", "", yaxis={"autorange": "reversed", "title": None})}
+    return {"data": [data], "layout": layout("us", "", yaxis={**NAMES, "autorange": "reversed"})}
 
 
 def _told(row: StepRow) -> str:
