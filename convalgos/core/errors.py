@@ -21,6 +21,7 @@ EXTRAS = {  # module -> how to get it
     "torch": "pip install 'convalgos[torch]'",
     "asv": "pip install 'convalgos[history]'",
     "plotly": "pip install 'convalgos[report]'",
+    "PIL": "pip install 'convalgos[study]'",
 }
 
 

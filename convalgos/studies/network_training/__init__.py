@@ -1,0 +1,1 @@
+"""What the study of training measures: networks, their training steps, their layers, their memory."""

@@ -1,0 +1,1 @@
+"""What the study of neurons measures: layers of neurons on vectors, their libraries and decompositions."""
