@@ -30,12 +30,14 @@ BLOCK = 4  # filters that are summed together: each reads the same inputs
 prange: Any = range
 
 
-def compiled(loops: Callable[..., None]) -> Callable[..., None]:
-    """Loops as Numba compiles them, those over `prange` on all threads."""
+def compiled(
+    loops: Callable[..., None], *, parallel: bool = True, fastmath: bool = True
+) -> Callable[..., None]:
+    """Loops as Numba compiles them, those over `prange` on all threads; sums in any order with `fastmath`."""
     import numba
 
     names = {**loops.__globals__, "prange": numba.prange}
-    made: Any = numba.njit(types.FunctionType(loops.__code__, names), parallel=True, fastmath=True)
+    made: Any = numba.njit(types.FunctionType(loops.__code__, names), parallel=parallel, fastmath=fastmath)
     return made  # type: ignore[no-any-return]
 
 
@@ -60,7 +62,7 @@ def numba_calls(
     inverse = 1 / np.sqrt(d.x.var((0, 2, 3)) + np.float32(EPSILON))
     plain, no_bias = np.ones(max(s.filters, s.channels), np.float32), np.zeros(s.channels, np.float32)
     fixed = d.scale * d.b + d.shift  # of the norm behind the convolution
-    linear = np.float32(-np.inf)  # no ReLU
+    linear, none = np.float32(-np.inf), np.float32(0)  # least outputs without ReLU, and with it
     up = (s.batch, s.filters, UP_STRIDE * s.size, UP_STRIDE * s.size)
 
     def call(loops: Callable[..., None], shape: tuple[int, ...], *arrays: Any) -> LayerCall:
@@ -73,8 +75,8 @@ def numba_calls(
         return run
 
     return {
-        "convolution": call(_convolution, d.dy.shape, padded, d.w, plain, d.b, linear),
-        "convolution dx": call(_convolution, d.x.shape, padded_dy, turned, plain, no_bias, linear),
+        "convolution": call(convolve_rows, d.dy.shape, padded, d.w, plain, d.b, linear),
+        "convolution dx": call(convolve_rows, d.x.shape, padded_dy, turned, plain, no_bias, linear),
         "convolution dw": call(_convolution_dw, d.w.shape, padded, d.dy),
         "transposed convolution": call(_transposed, up, d.x, d.up_w),
         "max pooling": call(_max_pooling, d.max_dy.shape, d.x, found),
@@ -87,33 +89,33 @@ def numba_calls(
         "batch norm dx": call(_batch_norm_dx, d.x.shape, d.x, d.dx, d.gamma, mean, inverse),
         "softmax": call(_softmax, d.scores.shape, d.scores),
         "softmax dx": call(_softmax_dx, d.scores.shape, softmax, d.scores_dy),
-        "convolution, norm, ReLU": call(_convolution, d.dy.shape, padded, d.w, d.scale, fixed, np.float32(0)),
+        "convolution, norm, ReLU": call(convolve_rows, d.dy.shape, padded, d.w, d.scale, fixed, none),
     }  # fmt: skip
 
 
 # --- the loops -------------------------------------------------------------------------------
 
 
-def _convolution(x: Any, w: Any, scale: Any, bias: Any, least: Any, y: Any) -> None:
+def convolve_rows(x: Any, w: Any, scale: Any, bias: Any, least: Any, y: Any) -> None:
     """y = max(least, scale * (x * w) + bias), of a padded x."""
     filters, channels, kernel, _ = w.shape
     blocks = -(-filters // BLOCK)
-    out = y.shape[2]
+    height, width = y.shape[2:]
     for task in prange(len(y) * blocks):
         n, first = task // blocks, task % blocks * BLOCK
-        sums = np.empty((BLOCK, out), np.float32)
-        for row in range(out):
+        sums = np.empty((BLOCK, width), np.float32)
+        for row in range(height):
             sums[:] = 0
             for c in range(channels):
                 for i in range(kernel):
                     for j in range(kernel):
                         for q in range(BLOCK):
                             weight = w[min(first + q, filters - 1), c, i, j]
-                            for at in range(out):
+                            for at in range(width):
                                 sums[q, at] += weight * x[n, c, row + i, at + j]
             for q in range(min(BLOCK, filters - first)):
                 k = first + q
-                for at in range(out):
+                for at in range(width):
                     y[n, k, row, at] = max(least, scale[k] * sums[q, at] + bias[k])
 
 
