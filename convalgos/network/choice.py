@@ -16,6 +16,7 @@ from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, Tra
 from convalgos.network.joining import joined
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.scaled_convolutions import with_scaled_convolutions
 from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
 from convalgos.network.step_plans import plan_of
 from convalgos.select import choose, devices
@@ -57,7 +58,8 @@ def plan_network(
 
 def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice) -> Planned:
     """The plan of a network whose values have these shapes, in the layouts that were chosen."""
-    planned = joined(_Assembly(graph, shapes, limits, choice).planned(), graph, limits)
+    planned = _Assembly(graph, shapes, limits, choice).planned()
+    planned = joined(with_scaled_convolutions(planned, graph), graph, limits)
     return with_places(planned, graph)
 
 

@@ -26,7 +26,7 @@ from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.memory import Memory, MemoryPool
-from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 
 Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
@@ -153,6 +153,10 @@ class Context:
                 w = self._executor.filters[filter_of(planned_step)]
                 outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
                 bound = plan.bind(x[0], w, y[0], outputs, x[1] if len(x) > 1 else None, self._scratch)
+            elif isinstance(step, ScaledConvolution):
+                w, of = self._executor.filters[filter_of(planned_step)], step.convolution
+                residual = x[2] if len(x) > 2 else None
+                bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, self._scratch)
             elif not hasattr(plan, "bind"):
                 bound = BoundRun(lambda: self._call(planned_step, x, y))
             elif isinstance(step, Foreign):

@@ -12,7 +12,14 @@ from convalgos.network.arena import least_arena_bytes
 from convalgos.network.choice import layout_problem
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
-from convalgos.network.planned import JoinedConvolutions, LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.planned import (
+    JoinedConvolutions,
+    LayoutChange,
+    PlanLimits,
+    Planned,
+    PlannedStep,
+    ScaledConvolution,
+)
 from convalgos.network.step_options import StepOptions
 from convalgos.select import devices
 
@@ -157,6 +164,8 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
     elif isinstance(step, JoinedConvolutions):
         flops = sum(problem.flops for problem in plan.block.problems)
         what = f"{len(step.parts)} convolutions"
+    elif isinstance(step, ScaledConvolution):
+        flops, what = plan.problem.flops, "scaled"
     elif isinstance(step, LayoutChange):
         what = "layout change"
     elif isinstance(step, Foreign) and step.region is not None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Convolution, TransposedConvolution
-from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 
 
 class NetworkFilter(NamedTuple):
@@ -19,12 +19,13 @@ class NetworkFilter(NamedTuple):
     key: FilterKey
 
 
+FILTERED = Convolution | TransposedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
 
 def has_filter(planned_step: PlannedStep) -> bool:
     """Whether a step runs on a filter that is prepared."""
-    return isinstance(planned_step.step, Convolution | TransposedConvolution | JoinedConvolutions)
+    return isinstance(planned_step.step, FILTERED)
 
 
 def filter_of(planned_step: PlannedStep) -> NetworkFilter:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
 from convalgos.network.graph import Convolution, Shapes, Step
@@ -43,6 +45,21 @@ class JoinedConvolutions(Step):
         for part in self.parts:
             shape = part.problem(shape).y_shape
         return shape
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledConvolution(Step):
+    """A convolution of maps times a number each; inputs: (x, scale) or (x, scale, residual)."""
+
+    convolution: Convolution
+
+    @property
+    def w(self) -> np.ndarray:
+        """Its filter."""
+        return self.convolution.w
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return self.convolution.problem(shapes[self.inputs[0]]).y_shape
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ BLOCKED_ARGUMENTS = arguments(
     "parts vectors panels lanes tasks offsets entries inner whole rest chunk tiles table_length kernels "
     "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
-    "y_n y_k y_pixel y_block copy_rows unlimited limits adds"
+    "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows"
 )
 ROW_TILE = fields("x y outputs kernel")  # a kernel that is none ends a row of the table
 ROW_TILE_BYTES, NONE = 32, -1
@@ -72,18 +72,25 @@ def sum_blocked() -> Callable[..., None]:
             tiles = a.tiles + table_number(a, block) * a.table_length * ROW_TILE_BYTES
             place = block.n * a.y_n + group * a.filters * a.y_k + pixel_in_image(a, block, 0) * a.y_pixel
             begin, end = a.panels * part // a.parts, a.panels * (part + 1) // a.parts
-            sum_panels(a, begin, end, group, block.images, tiles, source, step, a.y + place * a.size)
+            y, numbers = a.y + place * a.size, 0
+            if a.scale:
+                numbers = a.scale + block.n * a.scale_n * a.size
+            scaled = a.scaled + task * a.scaled_bytes
+            sum_panels(a, begin, end, group, block.images, tiles, source, step, y, numbers, scaled)
 
     return sum_blocked
 
 
 @jit.helper
 def sum_panels(
-    a: Any, begin: int, end: int, group: int, images: int, tiles: int, source: int, step: int, y: int
-) -> None:
+    a: Any, begin: int, end: int, group: int, images: int, tiles: int, source: int, step: int, y: int,
+    numbers: int, scaled: int,
+) -> None:  # fmt: skip
     """Some panels of the filters of a group, for the tiles of images whose inputs are `step` bytes apart.
 
-    y: address of the first output for the first vector of filters.
+    y: address of the first output for the first vector of filters. Where `numbers` is not zero, it is the
+    address of numbers that scale the channels of the first image; filters times these are in `scaled`, which
+    stays in the first cache, for a pass.
     """
     for panel in range(begin, end):
         first = a.vectors * panel // a.panels
@@ -96,8 +103,14 @@ def sum_panels(
         while entry < a.entries:
             weights = w + entry * count * a.inner * vector
             for i in range(images):
+                used = weights
+                if numbers:
+                    rows = min(min(a.chunk, a.entries - entry) * a.inner, a.channels - entry * a.inner)
+                    at = numbers + (i * a.scale_n + entry * a.inner) * a.size
+                    call(a.scale_rows, (weights, scaled, rows, count, at))
+                    used = scaled
                 sum_row_tiles(
-                    a, kernels, tiles, source + i * step, entry, weights, count,
+                    a, kernels, tiles, source + i * step, entry, used, weights, count,
                     y + (i * a.y_n + first * a.y_block) * a.size, bias,
                 )  # fmt: skip
             entry += a.chunk
@@ -105,13 +118,16 @@ def sum_panels(
 
 @jit.helper
 def sum_row_tiles(
-    a: Any, kernels: int, tiles: int, x: int, entry: int, w: int, count: int, y: int, bias: int
+    a: Any, kernels: int, tiles: int, x: int, entry: int, w: int, packed: int, count: int, y: int, bias: int
 ) -> None:
-    """A pass over a panel of `count` vectors of filters, from an entry on, for the outputs of an image."""
+    """A pass over a panel of `count` vectors of filters, from an entry on, for the outputs of an image.
+
+    packed: where the filters of this pass lie before those of the next, which are asked for.
+    """
     kernel, tile = carray(pointer(kernels), 1, np.int64), carray(pointer(tiles), 1, ROW_TILE)
     entries = min(a.chunk, a.entries - entry)
     part = entries * a.inner * a.lanes * a.size
-    ahead = w + count * part  # the next pass or panel, fetched a part with each tile
+    ahead = packed + count * part  # the next pass or panel, fetched a part with each tile
     begin, limits = 1 + a.adds if entry == 0 else 0, a.unlimited
     last = entry + entries == a.entries
     if last:
@@ -156,6 +172,7 @@ class BlockedPlan(KernelPlan):
             "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
             "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
             "y_block": lanes * cut.fields()["y_k"], "unlimited": limits, "limits": limits, "adds": 0,
+            "scale": 0, "scale_n": 0, "scaled": 0, "scaled_bytes": 0, "scale_rows": 0,
         }  # fmt: skip
         steps = [(sum_blocked(), tasks)]
         super().__init__(problem, algorithm, BLOCKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)

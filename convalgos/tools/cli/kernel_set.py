@@ -45,6 +45,7 @@ from convalgos.cpu.gemm import (
     panels,
     patches,
     row_panels,
+    scaled_plan,
     word_driver,
     word_outputs,
     word_packing,
@@ -237,6 +238,7 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     if size == 4:
         yield _kernel(elementwise.combine_share, size, lanes)
         yield _kernel(elementwise.upsample_share, size, lanes)
+        yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
         yield _kernel(norm_kernels.normalise_share, size, lanes)
 
 
