@@ -8,7 +8,7 @@ from convalgos.core import epilogue
 from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.elementwise.norms import LayerNormPlan
+from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
     ElementwisePlan,
@@ -99,6 +99,8 @@ def test_each_pixel_is_normalised_over_its_channels(shape, layout):
     whole = np.full((len(x), 2, *array_shape(layout, shape)[1:]), np.nan, np.float32)
     y = whole[:, 0]  # images that lie apart
     y[...] = laid(x, layout)
+    if layout == LAYOUTS[2]:  # what lies in lanes beyond C is no number
+        y[:, -1, ..., 1 + (shape[1] - 1) % y.shape[-1] :] = np.nan
     plan.bind(y, y).run()
     wanted = right * scale.reshape(of_map) + shift.reshape(of_map)
     assert np.allclose(to_logical(y, layout, shape[1]), wanted, rtol=1e-4, atol=1e-4)
@@ -106,6 +108,25 @@ def test_each_pixel_is_normalised_over_its_channels(shape, layout):
     plain = np.empty_like(y)
     LayerNormPlan(shape, layout, epsilon=1e-3).run((laid(x, layout),), plain)
     assert np.allclose(to_logical(plain, layout, shape[1]), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("shape", "size", "beta", "bias"),
+    [(SHAPE, 5, 0.75, 1.0), ((1, 40, 150), 4, 0.5, 2.0), ((3, 5, 1, 1), 31, 1.3, 0.1)],
+    ids=str,
+)
+def test_each_channel_is_normalised_by_its_neighbours(shape, size, beta, bias, layout):
+    x, right = 20 * values(shape), np.empty(shape)
+    for c in range(shape[1]):
+        window = x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].astype(float)
+        right[:, c] = x[:, c] / (bias + 3 / size * (window**2).sum(1)) ** beta
+    given = laid(x, layout)
+    if layout == LAYOUTS[2]:  # what lies in lanes beyond C is no number
+        given[:, -1, ..., 1 + (shape[1] - 1) % given.shape[-1] :] = np.nan
+    y = empty(layout, shape)
+    LrnPlan(shape, layout, size, 3.0, beta, bias).run((given,), y)
+    assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-30)
 
 
 def test_many_threads_share_large_arrays_and_others_may_be_empty():

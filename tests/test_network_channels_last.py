@@ -70,6 +70,13 @@ def test_transposes_that_meet_are_none_and_others_move_nothing():
     assert all(s.plan is None for s in steps if isinstance(s.step, Transpose))
 
 
+def test_local_response_norms_are_steps_of_their_own():
+    b = Builder()
+    y = b.node("LRN", b.node("Relu", b.conv()), size=5, alpha=0.5, beta=0.75, bias=2.0)
+    net = check(b.model(b.conv(b.node("LRN", y, size=3))), numbers((1, 8, 9, 7)))
+    assert Foreign not in kinds(net)
+
+
 def test_norms_that_are_not_over_one_dimension_or_are_read_inside_stay_foreign():
     b = Builder()
     x = b.conv()

@@ -161,6 +161,19 @@ class LayerNormalization(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class LocalResponseNormalization(Step):
+    """x / (bias + alpha / size * sum of the squares of a window of channels) ^ beta."""
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return shapes[self.inputs[0]]
+
+
+@dataclass(frozen=True, eq=False)
 class Transpose(Step):
     """The channels to the last dimension, or from there: a statement of layouts, by which nothing is moved.
 

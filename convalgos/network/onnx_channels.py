@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from convalgos.network.graph import (
     LayerNormalization,
+    LocalResponseNormalization,
     Step,
     Transpose,
     channels_from_last,
@@ -16,6 +17,7 @@ from convalgos.network.onnx_norms import CHANNEL_NORM
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
+LRN_DEFAULTS = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
 
 
 def rank_of(node: OnnxNode, model: OnnxModel) -> int:
@@ -70,3 +72,14 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
         return [LayerNormalization(node.name, (x,), y, scale, shift, epsilon)]
 
     return norm(node.inputs[0], node.outputs[0]) if of_maps else by_last_dimension(node, model, norm)
+
+
+def local_response_norm(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Over windows of the channels of maps."""
+    alpha, beta, bias = (float(node.attributes.get(k, d)) for k, d in LRN_DEFAULTS.items())
+    if not 3 <= rank_of(node, model) <= 5 or bias <= 0 or alpha < 0:
+        return None
+    size = node.attributes["size"]
+    return [
+        LocalResponseNormalization(node.name, (node.inputs[0],), node.outputs[0], size, alpha, beta, bias)
+    ]

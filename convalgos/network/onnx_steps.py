@@ -25,6 +25,7 @@ from convalgos.network.onnx_channels import (
     Steps,
     by_last_dimension,
     layer_norm,
+    local_response_norm,
     moved_channels,
     rank_of,
 )
@@ -302,4 +303,5 @@ MAKERS: dict[str, Maker] = {
     "Transpose": moved_channels,
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,
+    "LRN": local_response_norm,
 }

@@ -19,6 +19,7 @@ from convalgos.network.graph import (
     Convolution,
     Elementwise,
     LayerNormalization,
+    LocalResponseNormalization,
     NetworkGraph,
     Pooling,
     Shapes,
@@ -35,6 +36,7 @@ from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
 
 FIRST = "channels_first"
+NORMS = LayerNormalization | LocalResponseNormalization
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 # Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
 # (Granite Rapids) of which it is 15, beside sums that they are needed for.
@@ -188,7 +190,7 @@ class StepOptions:
         if isinstance(step, Transpose):
             yield from self._transposes(step)
             return
-        if isinstance(step, Pooling | LayerNormalization):
+        if isinstance(step, Pooling | NORMS):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
         elif isinstance(step, Upsampling | Concatenation) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
@@ -231,7 +233,7 @@ class StepOptions:
             return pooling_seconds(replace(problem, layout=layout, y_layout=layout), self._machine)
         if isinstance(step, Concatenation):  # slices of the output cost nothing
             return self._stream(*values) if layout == "channels_last" else 0.0
-        if isinstance(step, Elementwise | Upsampling | LayerNormalization):
+        if isinstance(step, Elementwise | Upsampling | NORMS):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 

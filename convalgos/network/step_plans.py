@@ -11,7 +11,7 @@ import numpy as np
 
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
-from convalgos.cpu.elementwise.norms import LayerNormPlan
+from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
@@ -19,6 +19,7 @@ from convalgos.network.graph import (
     Elementwise,
     Foreign,
     LayerNormalization,
+    LocalResponseNormalization,
     Pooling,
     Shapes,
     Step,
@@ -42,6 +43,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+    if isinstance(step, LocalResponseNormalization):
+        return LrnPlan(read[0], layout, step.size, step.alpha, step.beta, step.bias)
     if isinstance(step, Concatenation):
         return ConcatenationPlan(read, layout)
     if not isinstance(step, Elementwise):
