@@ -15,6 +15,7 @@ from convalgos.cpu.elementwise.plan import (
     UpsamplingPlan,
     elementwise_seconds,
 )
+from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.select import devices
 
 LAYOUTS = "channels_first", "channels_last", blocked_layout(vector_bytes() // 4)
@@ -73,6 +74,20 @@ def test_maps_side_by_side(layout):
     bound.run()
     assert len(bound.launches) == 2 + (layout == "channels_last")
     assert np.array_equal(to_logical(y, layout, 109), np.concatenate(parts, 1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_channels_are_chosen_of_several_maps(layout):
+    parts = [values((2, c, 4, 19), c) for c in (37, 64, 3)]
+    joined = np.concatenate(parts, 1)
+    rng = np.random.default_rng(3)
+    for order in (rng.integers(0, 104, 40), np.arange(37, 101)[::-1], np.arange(53, 85), np.array([103])):
+        y = empty(layout, (2, len(order), 4, 19))
+        inputs = [np.ascontiguousarray(laid(part, layout)) for part in parts]
+        SelectionPlan([part.shape for part in parts], order, layout).run(inputs, y)
+        assert np.array_equal(to_logical(y, layout, len(order)), joined[:, order])
+    with pytest.raises(ValueError, match="channels from 0 to 3, of 3"):
+        SelectionPlan([(1, 3, 2)], np.array([0, 3]), layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -207,6 +207,20 @@ class Concatenation(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class ChannelSelection(Step):
+    """Chosen channels of its inputs, which are side by side: slices, shuffles."""
+
+    order: np.ndarray | None = None  # (K,), of the channels of all inputs
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        first, count = shapes[self.inputs[0]], sum(shapes[name][1] for name in self.inputs)
+        assert self.order is not None
+        if self.order.size and self.order.max() >= count:
+            raise ValueError(f"channel {self.order.max()} is chosen of {count}")
+        return (first[0], len(self.order), *first[2:])
+
+
+@dataclass(frozen=True, eq=False)
 class Upsampling(Step):
     """Each element of x repeated by a whole factor along each spatial dimension (nearest neighbour)."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.graph import (
+    ChannelSelection,
     Concatenation,
     Elementwise,
     Foreign,
@@ -20,11 +21,12 @@ from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_norms import with_norms_named
 from convalgos.network.onnx_patterns import with_activations_named
 from convalgos.network.onnx_region import foreign_step, join_regions
+from convalgos.network.onnx_selections import with_shuffles_named
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
 from convalgos.network.regions import with_regions
 
-LIGHT = (Elementwise, View, Concatenation, Transpose, LayerNormalization)
+LIGHT = (Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization)
 
 
 def from_onnx(model: Any) -> Network:
@@ -51,6 +53,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
+    model.nodes = with_shuffles_named(model)
     made = [steps_of_node(node, model) for node in model.nodes]
     while alone := _alone(made, model):
         for i in alone:

@@ -34,6 +34,13 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_region import foreign_step
+from convalgos.network.onnx_selections import (
+    SHUFFLE,
+    channel_gather,
+    channel_shuffle,
+    channel_slice,
+    channel_split,
+)
 
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
 REPEATS = {  # how coordinates are transformed and rounded, where whole factors repeat elements
@@ -300,6 +307,10 @@ MAKERS: dict[str, Maker] = {
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Concat": _concat,
+    SHUFFLE: channel_shuffle,
+    "Slice": channel_slice,
+    "Split": channel_split,
+    "Gather": channel_gather,
     "Transpose": moved_channels,
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,

@@ -16,6 +16,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
+from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
 
@@ -24,7 +25,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     graph = needed(transposes_last(graph))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return needed(with_norms_ahead(with_scales_ahead(graph)))
+    return needed(selections_joined(with_norms_ahead(with_scales_ahead(graph))))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:

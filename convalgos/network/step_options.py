@@ -15,6 +15,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.network.graph import (
+    ChannelSelection,
     Concatenation,
     Convolution,
     Elementwise,
@@ -192,7 +193,7 @@ class StepOptions:
             return
         if isinstance(step, Pooling | NORMS):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
-        elif isinstance(step, Upsampling | Concatenation) or self._is_laid_alike(step):
+        elif isinstance(step, Upsampling | Concatenation | ChannelSelection) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
         else:
             layouts = (FIRST,)
@@ -233,6 +234,8 @@ class StepOptions:
             return pooling_seconds(replace(problem, layout=layout, y_layout=layout), self._machine)
         if isinstance(step, Concatenation):  # slices of the output cost nothing
             return self._stream(*values) if layout == "channels_last" else 0.0
+        if isinstance(step, ChannelSelection):  # of inputs that may be larger
+            return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
         if isinstance(step, Elementwise | Upsampling | NORMS):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

@@ -13,8 +13,10 @@ from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
+    ChannelSelection,
     Concatenation,
     Elementwise,
     Foreign,
@@ -45,6 +47,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
     if isinstance(step, LocalResponseNormalization):
         return LrnPlan(read[0], layout, step.size, step.alpha, step.beta, step.bias)
+    if isinstance(step, ChannelSelection) and step.order is not None:
+        return SelectionPlan(read, step.order, layout)
     if isinstance(step, Concatenation):
         return ConcatenationPlan(read, layout)
     if not isinstance(step, Elementwise):

@@ -34,7 +34,7 @@ from convalgos.cpu.dwconv import (
     weight_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
-from convalgos.cpu.elementwise import lrn_kernels, norm_kernels
+from convalgos.cpu.elementwise import lrn_kernels, norm_kernels, selection_kernels
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -241,6 +241,7 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
         yield _kernel(norm_kernels.normalise_share, size, lanes)
         yield _kernel(lrn_kernels.lrn_share, size, lanes)
+        yield _kernel(selection_kernels.select_share)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:
