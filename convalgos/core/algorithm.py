@@ -161,6 +161,11 @@ class Algorithm(ABC):
         """Outputs that are computed together, per spatial dimension: maps are filled up to multiples."""
         return (1,) * problem.ndim
 
+    def block_starts(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Where maps may be cut, per spatial dimension: parts that begin at multiples of these outputs have
+        the bits of the whole, and waste no more on outputs that nobody asked for."""
+        return self.granule(problem)
+
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
         return PREPARE_CALL + problem.w_bytes / PACKING

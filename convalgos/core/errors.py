@@ -22,6 +22,7 @@ EXTRAS = {  # module -> how to get it
     "asv": "pip install 'convalgos[history]'",
     "plotly": "pip install 'convalgos[report]'",
     "PIL": "pip install 'convalgos[study]'",
+    "dask": "pip install 'convalgos[dask]'",
 }
 
 

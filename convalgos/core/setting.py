@@ -11,7 +11,8 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from convalgos.core.machine import cpu_count
@@ -51,15 +52,40 @@ def setting() -> Setting:
 def thread_count() -> int:
     """Threads that kernels run on.
 
-    1. Where a program has loaded Numba, its count, which numba.set_num_threads changes.
-    2. Else the variable CONVALGOS_NUM_THREADS as it was at first, or NUMBA_NUM_THREADS.
-    3. Else as many as there are cores for this process.
+    1. Within `threads_of_calls` those that it says.
+    2. Where a program has loaded Numba, its count, which numba.set_num_threads changes.
+    3. Else the variable CONVALGOS_NUM_THREADS as it was at first, or NUMBA_NUM_THREADS.
+    4. Else as many as there are cores for this process.
     """
+    if _limited and (own := getattr(_this, "threads", None)) is not None:
+        return int(own)
     numba = sys.modules.get("numba.np.ufunc.parallel")
     if numba is not None and getattr(numba, "_is_initialized", False):
         count: int = numba._get_num_threads()
         return count
     return _threads_at_start()
+
+
+@contextlib.contextmanager
+def threads_of_calls(count: int) -> Iterator[None]:
+    """Within it, calls by this thread of Python run on so many threads: others may have calls of their own.
+
+    Example:
+        >>> with threads_of_calls(1):
+        ...     thread_count()
+        1
+    """
+    global _limited
+    _limited = True
+    before, _this.threads = getattr(_this, "threads", None), count
+    try:
+        yield
+    finally:
+        _this.threads = before
+
+
+_this = threading.local()  # threads: of calls by a thread
+_limited = False  # whether any thread ever said how many
 
 
 @functools.cache

@@ -221,6 +221,11 @@ class Fft(Algorithm):
     def closely(self, problem: ConvProblem, machine: Machine) -> float:
         return spectral_cost.closest_seconds(problem, machine) if self.searches else 0.0
 
+    def block_starts(self, problem: ConvProblem) -> tuple[int, ...]:
+        if problem.is_empty or not self.overlap:
+            return self.granule(problem)
+        return tuple(axis.step if axis.blocks > 1 else 1 for axis in self.cut(problem).axes[-problem.ndim :])
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else chunk_schedule(self.cut(problem)).workspace_bytes
 

@@ -1,0 +1,148 @@
+"""How one spatial dimension is split: which elements of its input each block of the result reads.
+
+Neighbouring blocks of a result read the same elements where their windows overlap: the halo. Blocks of the
+input are lengthened by it (`dask.array.overlap`), and each block cuts out of its own what it reads, a
+`Window`. Padding is added only at the ends of the whole map: every output sums what it sums in the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+Chunks = tuple[int, ...]
+
+
+class Window(NamedTuple):
+    """What a block reads of its lengthened input, [first, stop), and the problem that it then is."""
+
+    first: int
+    stop: int
+    low: int  # padding
+    high: int
+    size: int  # of the block of the result
+
+
+class Reach(NamedTuple):
+    """What a block of the result reads of the whole input, and its padding."""
+
+    first: int
+    stop: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class AxisSplit:
+    """A split dimension: chunks of the input and of the result, and what lies between them."""
+
+    chunks: Chunks  # of the input, merged where they were too small for the halo
+    depth: tuple[int, int]  # elements of the halo on the low and on the high side
+    windows: tuple[Window, ...]
+
+    @property
+    def sizes(self) -> Chunks:
+        """Chunks of the result."""
+        return tuple(w.size for w in self.windows)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """(blocks, 5): the windows as an array."""
+        return np.array(self.windows, np.int64).reshape(-1, 5)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of a convolution: x of `size` elements, y of `outputs`."""
+
+    size: int
+    outputs: int
+    stride: int
+    low: int  # padding
+    extent: int  # elements that the dilated kernel spans
+
+    def forward(self, chunks: Sequence[int], granule: int = 1) -> AxisSplit:
+        """Split by the chunks of x: an output belongs to the block in which the middle of its window lies.
+
+        Args:
+            granule: blocks of y begin at multiples of so many outputs, as tiles of the whole map do.
+        """
+        middle = (self.extent - 1) // 2
+
+        def result_cut(cut: int) -> int:
+            first = -(-(cut + self.low - middle) // self.stride)  # whose middle lies behind the cut
+            return (first + granule // 2) // granule * granule
+
+        halo = self.extent // 2 + granule // 2 * self.stride
+        cuts = _merged(chunks, halo, result_cut, self.outputs)
+        return _split(cuts, self.size, self._read_by_outputs)
+
+    def backward(self, chunks: Sequence[int]) -> AxisSplit:
+        """Split a gradient of x by the chunks of dy: the inverse of `forward`."""
+        middle = (self.extent - 1) // 2
+
+        def result_cut(cut: int) -> int:
+            return cut * self.stride - self.low + middle
+
+        halo = self.extent // 2 // self.stride + 1
+        cuts = _merged(chunks, halo, result_cut, self.size)
+        return _split(cuts, self.outputs, self._read_by_inputs)
+
+    def _read_by_outputs(self, first: int, stop: int) -> Reach:
+        """Of x, by outputs [first, stop)."""
+        begin = first * self.stride - self.low  # in the whole map, or in its padding
+        end = (stop - 1) * self.stride - self.low + self.extent if stop > first else begin
+        low_end, high_end = _clip(begin, self.size), _clip(end, self.size)
+        low = min(max(0, low_end - begin), end - begin)
+        return Reach(low_end, high_end, low, end - begin - low - (high_end - low_end))
+
+    def _read_by_inputs(self, first: int, stop: int) -> Reach:
+        """Of dy, by gradients of inputs [first, stop); padding is that of the convolution onto these outputs.
+
+        It begins with an output whose window begins at or before `first`, so that no padding is negative.
+        """
+        if not self.outputs:
+            return Reach(0, 0, 0, 0)
+        reached = -(-(first + self.low - self.extent + 1) // self.stride)
+        begin = max(0, min(reached, (first + self.low) // self.stride, self.outputs - 1))
+        end = min(self.outputs, (stop - 1 + self.low) // self.stride + 1)
+        end = max(end, begin + 1)
+        reach = (end - 1) * self.stride - self.low + self.extent
+        return Reach(begin, end, first - (begin * self.stride - self.low), max(0, reach - stop))
+
+
+def _clip(value: int, size: int) -> int:
+    return min(max(value, 0), size)
+
+
+def _merged(
+    chunks: Iterable[int], halo: int, result_cut: Callable[[int], int], results: int
+) -> list[tuple[int, int]]:
+    """(in the input, in the result) of every cut, both ends included.
+
+    A chunk that is smaller than the halo, or that would have no result, is one with the next.
+    """
+    ends = list(accumulate(chunks, initial=0))
+    size = ends[-1]
+    cuts = [(0, 0)]
+    for end in ends[1:-1]:
+        at = result_cut(end)
+        if end - cuts[-1][0] >= max(1, halo) and size - end >= halo and cuts[-1][1] < at < results:
+            cuts.append((end, at))
+    return [*cuts, (size, results)]
+
+
+def _split(cuts: list[tuple[int, int]], size: int, reach: Callable[[int, int], Reach]) -> AxisSplit:
+    blocks = list(pairwise(cuts))
+    reaches = [reach(first, stop) for (_, first), (_, stop) in blocks]
+    low = max([0, *(begin - r.first for ((begin, _), _), r in zip(blocks[1:], reaches[1:], strict=True))])
+    high = max([0, *(r.stop - end for (_, (end, _)), r in zip(blocks[:-1], reaches[:-1], strict=True))])
+    windows = []
+    for i, (((begin, first), (_, stop)), r) in enumerate(zip(blocks, reaches, strict=True)):
+        origin = begin - low if i else 0
+        windows.append(Window(r.first - origin, r.stop - origin, r.low, r.high, stop - first))
+    return AxisSplit(tuple(end - begin for (begin, _), (end, _) in blocks), (low, high), tuple(windows))

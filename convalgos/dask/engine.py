@@ -1,0 +1,14 @@
+"""Dask's arrays, whose functions have types in part only; and what to install where there is no Dask."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from convalgos.core.errors import missing
+
+if reason := missing("dask"):
+    raise ImportError(f"convalgos.dask {reason}")
+
+da: Any = import_module("dask.array")
+DaskArray: TypeAlias = Any  # dask.array.Array

@@ -1,0 +1,167 @@
+"""`conv` of arrays in chunks: over images, space, filters and channels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from convalgos.api.types import Activation, Array, Layout, Mode, Padding, Sizes
+from convalgos.core import epilogue
+from convalgos.core.plan import numpy_dtype
+from convalgos.core.problem import ConvProblem
+from convalgos.dask import pinning
+from convalgos.dask.axes import Axis, AxisSplit
+from convalgos.dask.blocks import ForwardBlock, How, SummedStep
+from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.maps import (
+    CHANNELS,
+    FILTERS,
+    Order,
+    as_dask,
+    by_groups,
+    lengthened,
+    order_of,
+    window_rows,
+)
+
+
+def conv(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    mode: Mode = "cross_correlation",
+    layout: Layout = "channels_first",
+    algorithm: str = "auto",
+    activation: Activation = None,
+    residual: Array | None = None,
+    strict_nan: bool = False,
+    max_rel_error: float | None = None,
+    selector: str | None = None,
+) -> DaskArray:
+    """Convolve x with w as `convalgos.conv` does, block by block, when Dask computes it.
+
+    Chunks of x split the work over images and over space, where neighbours exchange the halo; chunks of w's
+    first dimension split it over filters. Where x is chunked along its channels, their sums are added in a
+    tree. Every border is exact.
+
+    Args:
+        x: (N, C, *spatial), or with layout="channels_last" (N, *spatial, C), of Dask or NumPy.
+        w: (K, C/groups, *kernel), of Dask or NumPy; one of NumPy is one block.
+        bias, stride, padding, dilation, groups, mode, layout, activation, residual: those of
+            `convalgos.conv`.
+        algorithm: "auto" picks for the whole, and all blocks are computed by that; an id is used or refused.
+        strict_nan, max_rel_error, selector: those of `convalgos.plan`.
+
+    Returns:
+        y (N, K, *spatial_out), not computed yet. Its chunks follow those of x and w; chunks that are smaller
+        than the halo are joined.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
+
+    Example:
+        >>> import dask.array as da, numpy as np, convalgos.dask as cd
+        >>> x = da.ones((1, 3, 64, 64), dtype="f4", chunks=(1, 3, 32, 32))
+        >>> cd.conv(x, np.ones((4, 3, 3, 3), "f4"), padding=1).chunks
+        ((1,), (4,), (32, 32), (32, 32))
+    """
+    x, w = as_dask("x", x), as_dask("w", w, whole=True)
+    order = order_of(layout, "x", x)
+    problem = ConvProblem(
+        order.logical(x.shape), w.shape, stride, padding, dilation, groups, mode=mode, layout=layout,
+        dtype=x.dtype.name, w_dtype=w.dtype.name,
+    )  # fmt: skip
+    activation = epilogue.activation_of(activation)
+    limits = pinning.set_limits(strict_nan, max_rel_error, selector)
+    bias = None if bias is None else checked("bias", bias, (problem.K,))
+    y_shape = order.laid(problem.y_shape)
+    residual = None if residual is None else checked("residual", residual, y_shape)
+    if 0 in y_shape:
+        return da.zeros(y_shape, dtype=numpy_dtype(problem.y_dtype))
+    how = How(
+        "forward", pinning.pinned_algorithm(problem, algorithm, limits), algorithm != "auto", problem.stride,
+        problem.dilation, problem.gemm_n if problem.groups > 1 else 0, mode, layout,
+        (problem.dtype, problem.w_dtype, problem.y_dtype), 1, limits,
+    )  # fmt: skip
+    return _blocks(problem, order, how, x, w, bias, residual, activation)
+
+
+def _blocks(
+    problem: ConvProblem, order: Order, how: How, x: DaskArray, w: DaskArray, bias: Any, residual: Any,
+    activation: Any,
+) -> DaskArray:  # fmt: skip
+    """y by the blocks of x and w."""
+    dtype = numpy_dtype(problem.y_dtype)
+    splits = forward_splits(problem, order, x, pinning.block_starts(how.algorithm, problem))
+    channels, filters = order.logical(x.chunks)[1], w.chunks[0]
+    grouped = problem.groups > 1
+    if grouped:
+        channels, filters = by_groups(channels, filters, problem.groups)
+    partial = not grouped and len(channels) > 1
+    sums = sums_dtype(dtype, partial)
+    w = w.rechunk((filters, w.shape[1] if grouped else channels, *(-1,) * order.ndim))
+    long = lengthened(x, order, splits, channels)
+    y_chunks = order.laid((long.chunks[0], filters, *(s.sizes for s in splits)))
+    blocks = math.prod(map(len, y_chunks)) * (len(channels) if partial else 1)
+    how = replace(how, blocks=blocks, dtypes=(*how.dtypes[:2], sums.name))
+    of_y, of_x = order.labels(FILTERS), order.labels(FILTERS if grouped else CHANNELS)
+    of_w = (FILTERS, -CHANNELS if grouped else CHANNELS, *order.kernel)
+    finish: tuple[Any, ...] = (None, None) if bias is None else (bias.rechunk((filters,)), (FILTERS,))
+    finish += (None, None) if residual is None else (residual.rechunk(y_chunks), of_y)
+    sizes = dict(zip(of_y, y_chunks, strict=True)) | ({CHANNELS: (1,) * len(channels)} if partial else {})
+    y = da.blockwise(
+        ForwardBlock(how, None if partial else activation, partial), (CHANNELS, *of_y) if partial else of_y,
+        long, of_x, w, of_w, *((None,) * 4 if partial else finish), *window_rows(splits),
+        adjust_chunks=sizes, align_arrays=False, dtype=sums, token="conv",
+        meta=np.empty((0,) * (x.ndim + partial), sums),
+    )  # fmt: skip
+    if not partial:
+        return y
+    y = y.sum(axis=0, dtype=sums)
+    if bias is None and residual is None and activation is None and dtype == sums:
+        return y
+    step = SummedStep(dtype, problem.layout, activation)
+    return da.blockwise(step, of_y, y, of_y, *finish, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype))
+
+
+def forward_splits(
+    problem: ConvProblem, order: Order, x: DaskArray, starts: tuple[int, ...]
+) -> list[AxisSplit]:
+    """Those of the spatial dimensions, by the chunks of x."""
+    chunks = order.logical(x.chunks)[2:]
+    return [
+        axis.forward(sizes, pinning.worth(step, axis.stride, sizes))
+        for axis, sizes, step in zip(axes_of(problem), chunks, starts, strict=True)
+    ]
+
+
+def axes_of(problem: ConvProblem) -> list[Axis]:
+    """The spatial dimensions of a problem."""
+    p = problem
+    return [
+        Axis(size, outputs, stride, low, extent)
+        for size, outputs, stride, (low, _), extent in zip(
+            p.spatial, p.spatial_out, p.stride, p.padding, p.kernel_extent, strict=True
+        )
+    ]
+
+
+def sums_dtype(dtype: np.dtype, partial: bool) -> np.dtype:
+    """What sums of several blocks are added in: of 16-bit floats float32."""
+    return np.dtype(np.float32) if partial and dtype.itemsize == 2 else dtype
+
+
+def checked(name: str, array: Any, shape: tuple[int, ...]) -> DaskArray:
+    """An argument of a known shape."""
+    array = as_dask(name, array)
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}; it must be {shape}")
+    return array

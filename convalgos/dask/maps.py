@@ -1,0 +1,114 @@
+"""Maps of Dask: which of their dimensions are what, and how they are chunked for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from convalgos.core import arguments
+from convalgos.core.arguments import Shape
+from convalgos.dask.axes import AxisSplit, Chunks, Window
+from convalgos.dask.engine import DaskArray, da
+
+IMAGES, FILTERS, CHANNELS, SPATIAL, KERNEL = 0, 1, 2, 3, 6  # labels of dimensions; the last two begin three
+
+
+@dataclass(frozen=True)
+class Order:
+    """The dimensions of a map in a layout."""
+
+    layout: str
+    ndim: int  # spatial
+
+    def labels(self, channels: int) -> Shape:
+        """Of a map with these channels, as `dask.array.blockwise` takes them."""
+        return self.laid((IMAGES, channels, *self.spatial))
+
+    @property
+    def spatial(self) -> Shape:
+        """Labels of the spatial dimensions."""
+        return tuple(range(SPATIAL, SPATIAL + self.ndim))
+
+    @property
+    def kernel(self) -> Shape:
+        """Labels of the dimensions of a kernel."""
+        return tuple(range(KERNEL, KERNEL + self.ndim))
+
+    def laid(self, logical: Sequence[Any]) -> tuple[Any, ...]:
+        """What is told of (N, channels, *spatial), in the order of the layout."""
+        images, channels, *spatial = logical
+        if self.layout == "channels_last":
+            return (images, *spatial, channels)
+        return (images, channels, *spatial)
+
+    def logical(self, of_array: Sequence[Any]) -> tuple[Any, ...]:
+        """`laid` turned round."""
+        if self.layout == "channels_last":
+            return (of_array[0], of_array[-1], *of_array[1:-1])
+        return tuple(of_array)
+
+
+def as_dask(name: str, array: Any, whole: bool = False) -> DaskArray:
+    """A Dask array of an argument; one of NumPy is a single chunk where it is `whole`.
+
+    Raises:
+        ValueError: the sizes of its chunks are not known.
+    """
+    if not isinstance(array, da.Array):
+        array = da.from_array(np.asarray(array), chunks=-1 if whole else "auto")
+    if any(np.isnan(size) for size in array.shape):
+        raise ValueError(f"{name} has chunks of unknown sizes; call {name}.compute_chunk_sizes() before")
+    return array
+
+
+def order_of(layout: str, name: str, array: DaskArray) -> Order:
+    """The dimensions of a map."""
+    arguments.one_of("layout", layout, arguments.LAYOUTS)
+    if not 3 <= array.ndim <= 5:
+        raise ValueError(
+            f"{name} has shape {array.shape}: it must have 3, 4 or 5 dimensions, (N, C, *spatial)"
+        )
+    return Order(layout, array.ndim - 2)
+
+
+def lengthened(x: DaskArray, order: Order, splits: Sequence[AxisSplit], channels: Chunks) -> DaskArray:
+    """x in the chunks of the splits, each with the halo that it shares with its neighbours."""
+    images = x.chunks[0]
+    x = x.rechunk(order.laid((images, channels, *(s.chunks for s in splits))))
+    axes = order.laid((None, None, *splits))
+    depth = {axis: split.depth for axis, split in enumerate(axes) if split is not None and any(split.depth)}
+    if not depth:
+        return x
+    return da.overlap.overlap(x, depth, "none", allow_rechunk=False)
+
+
+def window_rows(splits: Sequence[AxisSplit]) -> list[Any]:
+    """Arguments of `dask.array.blockwise`: for each block of each dimension its window."""
+    given: list[Any] = []
+    for label, split in enumerate(splits, SPATIAL):
+        rows = split.rows
+        given += [da.from_array(rows, chunks=(1, -1)), (label, -label)]
+    return given
+
+
+def cut(array: np.ndarray, windows: Sequence[Window], layout: str) -> np.ndarray:
+    """What a block reads of its lengthened map."""
+    spatial = tuple(slice(w.first, w.stop) for w in windows)
+    everything = slice(None)
+    return array[(everything, *spatial) if layout == "channels_last" else (everything, everything, *spatial)]
+
+
+def by_groups(of_x: Chunks, of_w: Chunks, groups: int) -> tuple[Chunks, Chunks]:
+    """Chunks of the channels and of the filters that cut both between groups, where either of them does."""
+    cuts: set[int] = set()
+    for chunks in (of_x, of_w):
+        each = sum(chunks) // groups
+        cuts |= {end // each for end in accumulate(chunks) if each and end % each == 0}
+    ends = sorted({0, groups} | cuts)
+    parts = [b - a for a, b in pairwise(ends)]
+    channels, filters = sum(of_x) // groups, sum(of_w) // groups
+    return tuple(p * channels for p in parts), tuple(p * filters for p in parts)

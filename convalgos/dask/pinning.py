@@ -1,0 +1,56 @@
+"""The algorithm of all blocks of a call: what the selector picks for the whole.
+
+Tiles of an algorithm that begin elsewhere than in the whole map round otherwise, so blocks begin where tiles
+do, as far as they are much larger than these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.core.arguments import Shape
+from convalgos.core.problem import ConvProblem
+from convalgos.select import choose, registry
+from convalgos.select.constraints import Constraints
+
+LEAST_TILES = 4  # that a block has at least where it begins with one
+
+Limits = tuple[tuple[str, Any], ...]
+
+
+def set_limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> Limits:
+    """Those that are set."""
+    given = {"strict_nan": strict_nan, "max_rel_error": max_rel_error, "selector": selector}
+    return tuple((name, value) for name, value in given.items() if value not in (None, False))
+
+
+def pinned_algorithm(problem: ConvProblem, algorithm: str, given: Limits) -> str:
+    """The id of what the whole would be computed by; nothing of its size is allocated."""
+    if algorithm != "auto":
+        registry.find_algorithm(algorithm, problem)
+        return algorithm
+    if problem.is_empty:
+        return "auto"
+    known = dict(given)
+    selector = known.pop("selector", None)
+    constraints = Constraints(**known, weights_constant=False)
+    if selector is not None:
+        found = list(choose.rank(problem, "cpu", constraints, selector=selector).candidates)
+    else:
+        found = choose.close_candidates(problem, "cpu", constraints, 1.0)
+    return found[0].id if found else "auto"
+
+
+def block_starts(algorithm: str, problem: ConvProblem) -> Shape:
+    """Outputs at whose multiples blocks should begin, in each dimension."""
+    if algorithm == "auto":
+        return (1,) * problem.ndim
+    chosen = registry.find_algorithm(algorithm, problem)
+    if chosen.why_not(problem) is not None:
+        return (1,) * problem.ndim
+    return chosen.block_starts(problem)
+
+
+def worth(step: int, stride: int, chunks: Shape) -> int:
+    """The same of one dimension, or 1 where blocks hold only a few tiles."""
+    return step if LEAST_TILES * step * stride <= max(chunks) else 1

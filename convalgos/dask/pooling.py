@@ -1,0 +1,110 @@
+"""Pooling of maps in chunks; a window that lies across a border reads its neighbours' elements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from convalgos.api import pooling
+from convalgos.api.pool_kind import PoolKind
+from convalgos.api.types import Array, Layout, Padding, Sizes
+from convalgos.core.arguments import Shape
+from convalgos.core.errors import Unsupported
+from convalgos.dask.axes import Axis
+from convalgos.dask.blocks import padding_of, windows_in
+from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.maps import CHANNELS, as_dask, cut, lengthened, order_of, window_rows
+from convalgos.dask.tasks import only, threads_of_task
+
+
+def max_pool(
+    x: Array,
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    layout: Layout = "channels_first",
+) -> DaskArray:
+    """The maximum of each window, block by block; arguments are those of `convalgos.max_pool`.
+
+    Example:
+        >>> import dask.array as da, convalgos.dask as cd
+        >>> cd.max_pool(da.ones((1, 2, 9, 9), chunks=(1, 2, 5, 4)), 3).chunks
+        ((1,), (2,), (2, 1), (1, 1, 1))
+    """
+    return _pooled(x, PoolKind(kernel, stride, padding, dilation, ceil_mode, "max"), layout)
+
+
+def avg_pool(
+    x: Array,
+    kernel: Sizes | None = None,
+    *,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+    layout: Layout = "channels_first",
+) -> DaskArray:
+    """The mean of each window, block by block; arguments are those of `convalgos.avg_pool`.
+
+    Raises:
+        Unsupported: ceil_mode together with count_padding, of which blocks do not know what counts.
+    """
+    if ceil_mode and count_padding:
+        raise Unsupported("ceil_mode=True goes with count_padding=False, of arrays in chunks")
+    kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
+    return _pooled(x, kind, layout)
+
+
+@dataclass(frozen=True)
+class PoolBlock:
+    """The windows of a block."""
+
+    reduction: str
+    kernel: Shape
+    stride: Shape
+    dilation: Shape
+    count_padding: bool
+    layout: Any
+    blocks: int
+
+    def __call__(self, x: Any, *rows: Any) -> np.ndarray:
+        windows = windows_in(rows)
+        padding = padding_of(windows)
+        x = cut(only(x), windows, self.layout)
+        how: dict[str, Any] = {"stride": self.stride, "padding": padding, "dilation": self.dilation}
+        with threads_of_task(self.blocks):
+            if self.reduction == "max":
+                y = pooling.max_pool(x, self.kernel, layout=self.layout, **how)
+            else:
+                how["count_padding"] = self.count_padding
+                y = pooling.avg_pool(x, self.kernel, layout=self.layout, **how)
+        return y  # type: ignore[no-any-return]
+
+
+def _pooled(given: Any, kind: PoolKind, layout: str) -> DaskArray:
+    x = as_dask("x", given)
+    order = order_of(layout, "x", x)
+    problem = kind.problem(order.logical(x.shape), layout, x.dtype.name)
+    chunks = order.logical(x.chunks)
+    splits = [
+        Axis(w.size, len(w.first), w.stride, w.before, extent).forward(sizes)
+        for w, extent, sizes in zip(problem.windows, problem.extent, chunks[2:], strict=True)
+    ]
+    long = lengthened(x, order, splits, chunks[1])
+    blocks = math.prod(map(len, (*chunks[:2], *(s.windows for s in splits))))
+    block = PoolBlock(
+        kind.reduction, problem.kernel, problem.stride, problem.dilation, kind.count_padding, layout, blocks
+    )
+    labels = order.labels(CHANNELS)
+    sizes = {label: s.sizes for label, s in zip(order.spatial, splits, strict=True)}
+    return da.blockwise(
+        block, labels, long, labels, *window_rows(splits), adjust_chunks=sizes, align_arrays=False,
+        dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype), token=f"{kind.reduction}-pool",
+    )  # fmt: skip

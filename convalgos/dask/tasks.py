@@ -1,0 +1,89 @@
+"""What a task has of its worker: threads for its kernels, and filters that were prepared in tasks before."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from convalgos.core import setting
+from convalgos.core.forks import guarded
+from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import PreparedFilter
+
+THREADS = "CONVALGOS_NUM_THREADS"  # where it is set, the threads of all tasks of a process together
+
+
+def only(block: Any) -> Any:
+    """The one array of a dimension that is summed, and that has one block: Dask hands it over in lists."""
+    while isinstance(block, list):
+        (block,) = block
+    return block
+
+
+@contextmanager
+def threads_of_task(blocks: int) -> Iterator[None]:
+    """Within it, kernels run on this task's share of the threads, so that tasks side by side do not crowd.
+
+    That of a Dask worker is one thread for each task, unless CONVALGOS_NUM_THREADS says how many there are;
+    of the threaded scheduler that of the cores; a computation of one task after the other has them all.
+
+    Args:
+        blocks: tasks of this kind; where there are fewer than tasks may run, each has more.
+    """
+    side_by_side, threads = _side_by_side(), setting.thread_count()
+    if side_by_side is None:
+        yield
+        return
+    tasks, cores = side_by_side
+    with setting.threads_of_calls(max(1, (cores or threads) // max(1, min(tasks, blocks)))):
+        yield
+
+
+def _side_by_side() -> tuple[int, int | None] | None:
+    """(tasks that run at a time in this process, its cores where they are not ours to count), or None."""
+    if (worker := _worker()) is not None:
+        return worker.state.nthreads, None if os.environ.get(THREADS) else worker.state.nthreads
+    if threading.current_thread() is not threading.main_thread():
+        return _threads_of_pool(), None
+    if multiprocessing.parent_process() is not None:  # one of many processes, each with a task
+        return 1, None if os.environ.get(THREADS) else 1
+    return None
+
+
+def _threads_of_pool() -> int:
+    """Those of the pool that this thread is one of, which names them alike."""
+    pool = threading.current_thread().name.rpartition("_")[0]
+    return sum(thread.name.rpartition("_")[0] == pool for thread in threading.enumerate())
+
+
+def _worker() -> Any:
+    """The Dask worker that runs this task, if one does."""
+    module = sys.modules.get("distributed.worker")
+    if module is None:
+        return None
+    try:
+        return module.get_worker()
+    except ValueError:
+        return None
+
+
+def prepared(plan: Plan, w: Any) -> PreparedFilter:
+    """A filter in the form of a plan: made once, and kept as long as Dask keeps w, which nobody writes to."""
+    at = id(w)
+    with _lock:
+        kept = _filters.get(at)
+        if kept is None or kept[0]() is not w:
+            kept = _filters[at] = weakref.ref(w, lambda gone: _filters.pop(at, None)), {}
+        if (found := kept[1].get(plan._key)) is None:
+            found = kept[1][plan._key] = plan.prepare(w)
+        return found
+
+
+_lock = guarded(threading.RLock())
+_filters: dict[int, tuple[weakref.ref[Any], dict[Any, PreparedFilter]]] = {}  # by the id of the array

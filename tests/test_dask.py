@@ -1,0 +1,190 @@
+"""convalgos.dask: chunks give the answers of the whole, wherever they are cut."""
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+
+da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
+
+from dask_cases import chunked, random_problem, whole_numbers  # noqa: E402
+
+import convalgos as ca  # noqa: E402
+import convalgos.dask as cd  # noqa: E402
+from convalgos.core import setting  # noqa: E402
+from convalgos.core.plan import Plan  # noqa: E402
+from convalgos.dask import tasks  # noqa: E402
+
+
+def computed(lazy, **how):
+    """The value, once what Dask was told of it is found to be true."""
+    value = lazy.compute(scheduler="synchronous", **how)
+    assert type(value) is np.ndarray
+    assert value.shape == lazy.shape and value.dtype == lazy.dtype
+    return value
+
+
+def close(lazy, want):
+    value = computed(lazy)
+    assert value.dtype == want.dtype
+    np.testing.assert_allclose(value, want, rtol=1e-4, atol=3e-2, strict=True)
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_any_split_has_the_answers_of_the_whole(seed):
+    """The forward pass, both gradients and the transposed one, cut everywhere."""
+    draw = random.Random(seed)
+    problem, call = random_problem(draw)
+    x_shape, _, y_shape = problem.array_shapes
+    x, w, bias, dy, bias_x = whole_numbers(
+        seed, x_shape, problem.w_shape, (problem.K,), y_shape, (problem.C,)
+    )
+    cx, cy, cw = chunked(draw, x), chunked(draw, dy), chunked(draw, w, problem.ndim)
+    step = {"activation": draw.choice([None, "relu", "silu"])}
+    if draw.random() < 0.5:
+        step |= {"residual": dy}
+    close(cd.conv(cx, cw, bias, **step, **call), ca.conv(x, w, bias, **step, **call))
+    close(cd.conv_backward_data(cy, cw, x_shape, **call), ca.conv_backward_data(dy, w, x_shape, **call))
+    got = cd.conv_backward_weights(cx, cy, w.shape, return_bias=True, **call)
+    want = ca.conv_backward_weights(x, dy, w.shape, return_bias=True, **call)
+    for lazy, whole in zip(got, want, strict=True):
+        close(lazy, whole)
+    more = call | {"bias": bias_x, "activation": step["activation"]}
+    if call["padding"] != "same":
+        more["output_padding"] = [draw.randrange(s) for s in problem.stride]
+    if 0 not in x_shape and call["padding"] != "full":  # which may leave nothing of it
+        close(cd.conv_transpose(cy, cw, **more), ca.conv_transpose(dy, w, **more))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kernel"),
+    [
+        ("cpu.direct", 3), ("cpu.direct.pixels", 3), ("cpu.im2col.own", 3), ("cpu.winograd.f4x3", 3),
+        ("cpu.fft_tiles.t16", 5),
+    ],
+)  # fmt: skip
+def test_bits_are_those_of_the_whole(algorithm, kernel):
+    """Blocks begin where tiles of the whole do, though chunks do not."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 4, 301, 290), "f4"), rng.standard_normal((8, 4, kernel, kernel), "f4")
+    cx, cw = da.from_array(x, chunks=(1, 4, (83, 70, 148), 290)), da.from_array(w, chunks=(5, 4, -1, -1))
+    want = ca.conv(x, w, padding="same", algorithm=algorithm)
+    assert np.array_equal(computed(cd.conv(cx, cw, padding="same", algorithm=algorithm)), want)
+
+
+def test_the_algorithm_is_the_one_of_the_whole(monkeypatch):
+    """Blocks of one image would be convolved by another."""
+    picked = []
+    x, w = da.ones((64, 64, 14, 14), dtype="f4", chunks=(1, 64, 14, 14)), np.ones((64, 64, 3, 3), "f4")
+    plan = cd.blocks.planning.plan
+    monkeypatch.setattr(
+        cd.blocks.planning, "plan", lambda p, d="cpu", a="auto", **k: picked.append(a) or plan(p, d, a, **k)
+    )
+    lazy = cd.conv(x, w, padding=1)
+    lazy.blocks[:2].compute(scheduler="synchronous")
+    assert set(picked) == {
+        cd.pinning.pinned_algorithm(ca.ConvProblem(x.shape, w.shape, padding=1), "auto", ())
+    }
+    with pytest.raises(ca.Unsupported):
+        cd.conv(x, w, stride=3, algorithm="cpu.winograd.f4x3").compute(scheduler="synchronous")
+
+
+def test_filters_are_prepared_once_and_let_go(monkeypatch):
+    prepared = []
+    prepare = Plan.prepare
+    monkeypatch.setattr(Plan, "prepare", lambda plan, w: prepared.append(plan.algorithm) or prepare(plan, w))
+    x = da.ones((12, 4, 8, 8), dtype="f4", chunks=(1, 4, 8, 8))
+    y = cd.conv(x, da.ones((4, 4, 3, 3), dtype="f4") * 2).compute(scheduler="threads", num_workers=3)
+    assert (y == 72).all() and len(prepared) == 1
+    gc.collect()
+    assert not tasks._filters
+
+
+def test_tasks_side_by_side_share_the_threads(monkeypatch):
+    monkeypatch.setattr(setting, "_threads_at_start", lambda: 8)
+    seen = []
+
+    def look(block, blocks):
+        with tasks.threads_of_task(blocks):
+            seen.append(setting.thread_count())
+        return block
+
+    x = da.zeros(64, chunks=1)
+    for blocks, workers, want in ((100, 8, 1), (100, 4, 2), (2, 8, 4)):
+        seen.clear()
+        x.map_blocks(look, blocks, meta=np.empty(0)).compute(scheduler="threads", num_workers=workers)
+        assert seen[-1] == want  # once all threads of the pool have begun
+    seen.clear()
+    x.map_blocks(look, 100, meta=np.empty(0)).compute(scheduler="synchronous")
+    assert set(seen) == {8} and setting.thread_count() == 8
+
+
+def test_threads_of_calls_are_those_of_one_thread():
+    with setting.threads_of_calls(3):
+        found = []
+        other = threading.Thread(target=lambda: found.append(setting.thread_count()))
+        other.start()
+        other.join()
+        assert setting.thread_count() == 3
+    assert found == [setting.thread_count()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_signals(seed):
+    draw, rng = random.Random(seed), np.random.default_rng(seed)
+    ndim = draw.choice([1, 1, 2, 3])
+    most = {1: 90, 2: 25, 3: 9}[ndim]
+    dtype, mode = draw.choice(["f4", "f8", "i4", "c8"]), draw.choice(["full", "same", "valid"])
+    name = ("convolve", "correlate", "fftconvolve", "oaconvolve")[seed % 4]
+    n = [draw.randint(2, most) for _ in range(ndim)]
+    m = [draw.randint(2, size if mode == "valid" else draw.choice([4, most])) for size in n]
+    how = {}
+    if seed % 4 > 1 and ndim > 1:
+        how["axes"] = [0]
+        m[1:] = [draw.choice([1, size]) for size in n[1:]]
+    a, b = (rng.integers(-9, 10, shape).astype(dtype) for shape in (n, m))
+    want = getattr(ca.signal, name)(a, b, mode, **how)
+    got = computed(getattr(cd.signal, name)(chunked(draw, a), chunked(draw, b), mode, **how))
+    if dtype == "i4" and seed % 4 < 2:
+        assert np.array_equal(got, want) and got.dtype == want.dtype
+    else:
+        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), strict=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pooling(seed):
+    draw = random.Random(seed)
+    problem, call = random_problem(draw)
+    (x,) = whole_numbers(seed, problem.array_shapes[0])
+    how = {
+        "stride": draw.choice([None, 1, 2]), "dilation": problem.dilation, "layout": call["layout"],
+        "padding": [(draw.randrange(e), draw.randrange(e)) for e in problem.kernel_extent],
+    }  # fmt: skip
+    kernel, cx = problem.kernel, chunked(draw, x)
+    try:
+        want = ca.max_pool(x, kernel, ceil_mode=True, **how)
+    except ValueError:  # no window fits
+        return
+    assert np.array_equal(computed(cd.max_pool(cx, kernel, ceil_mode=True, **how)), want)
+    np.testing.assert_allclose(
+        computed(cd.avg_pool(cx, kernel, **how)), ca.avg_pool(x, kernel, **how), rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(ca.Unsupported, match="count_padding=False"):
+        cd.avg_pool(cx, kernel, ceil_mode=True, **how)
+
+
+def test_what_is_wrong_is_told_before_anything_is_computed():
+    x, w = da.ones((2, 3, 8, 8), dtype="f4"), np.ones((4, 3, 3, 3), "f4")
+    for call, told in (
+        (lambda: cd.conv(x, w, groups=2), "groups=2"),
+        (lambda: cd.conv(x, w, bias=np.ones(5, "f4")), "bias"),
+        (lambda: cd.conv(x[x[:, 0, 0, 0] > 0], w), "compute_chunk_sizes"),
+        (lambda: cd.conv(x, w, layout="NCHW"), "layout='NCHW'"),
+        (lambda: cd.conv(x, w, activation="swash"), "activation='swash'"),
+        (lambda: cd.conv_backward_data(x, w, (2, 3, 8, 8)), "dy"),
+        (lambda: cd.signal.convolve(x, w, "whole"), "mode='whole'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            call()
