@@ -61,7 +61,7 @@ def test_the_study_sets_every_library_beside_numpy(monkeypatch, data):
         return {name: Timing((order[name],)) for name in calls}
 
     monkeypatch.setattr(functions, "interleave", timed)
-    monkeypatch.setattr(functions.FunctionsStudy, "sizes", (SIZES,))
+    monkeypatch.setattr(functions.FunctionsStudy, "quick_sizes", SIZES)
     monkeypatch.setenv(chainer_process.VARIABLE, sys.executable)
     answers = list(functions.STUDY.parts(StudySetting(quick=True)))
     told = [a.needs for a in answers if isinstance(a, NotRun)]

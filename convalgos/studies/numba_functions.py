@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ BLOCK = 4  # filters that are summed together: each reads the same inputs
 prange: Any = range
 
 
+@cache
 def compiled(
     loops: Callable[..., None], *, parallel: bool = True, fastmath: bool = True
 ) -> Callable[..., None]:

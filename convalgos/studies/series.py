@@ -29,9 +29,11 @@ def series_of(part: Part) -> list[Series]:
     x = part.values(chart.x)
     if chart.kind == "timeline":
         starts, ends = (part.values(name) for name in chart.y)
+        spans = {i for i, (a, b) in enumerate(zip(starts, ends, strict=True)) if None not in (a, b)}
+        whole = {name: [i for i in rows if i in spans] for name, rows in groups.items()}
         return [
             Series(name, *_picked(x, ends, rows), start=_picked(x, starts, rows)[1])
-            for name, rows in groups.items()
+            for name, rows in whole.items()
         ]
     found = []
     for name in chart.y:
