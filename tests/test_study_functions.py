@@ -9,7 +9,7 @@ import pytest
 from convalgos.core.errors import Unsupported, missing
 from convalgos.cpu.runtime import mkl
 from convalgos.select.measure.timing import Timing
-from convalgos.studies import chainer_process, chainer_runner, functions
+from convalgos.studies import chainer_process, chainer_runner, functions, gpu_functions
 from convalgos.studies.layer_functions import FUNCTIONS, LayerData, LayerSizes, work_of
 from convalgos.studies.library_functions import convalgos_calls, mkl_calls, torch_calls
 from convalgos.studies.numba_functions import numba_calls
@@ -77,3 +77,18 @@ def test_chainer_is_asked_for_every_function(data):
     assert tuple(chainer_runner.chainer_calls(data.arrays(), MagicMock())) == FUNCTIONS
     calls = []
     assert len(chainer_runner.sampled(lambda: calls.append(1), 2)) == 6 and len(calls) == 8
+
+
+def test_on_a_gpu_every_function_has_its_lead(monkeypatch, data):
+    """The CPU stands in for the device: what runs there is the same."""
+    monkeypatch.setattr(gpu_functions.devices, "current_device", lambda kind: "cpu")
+
+    def timed(calls, **_):
+        assert all(call() is not None for call in calls.values())
+        return dict.fromkeys(calls, Timing((1e-3,)))
+
+    monkeypatch.setattr(gpu_functions, "interleave", timed)
+    part = gpu_functions.gpu_part(data, {"NumPy": dict.fromkeys(FUNCTIONS, 4e-3)}, StudySetting())
+    assert part.values("convalgos")[:4] == [1e3, 1e3, 1e3, None]
+    if not missing("torch"):
+        assert part.values("over NumPy") == [4.0] * len(FUNCTIONS)

@@ -5,7 +5,7 @@ import pytest
 
 from convalgos import ConvProblem
 from convalgos.select.measure.timing import Timing
-from convalgos.studies import ladder, ladder_loops, ladder_wider, numba_functions
+from convalgos.studies import ladder, ladder_gpu, ladder_loops, ladder_wider, numba_functions
 from convalgos.studies.study import Finding, NotRun, Part, StudySetting
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -70,3 +70,14 @@ def test_operations_of_each_algorithm(algorithm, flops):
     problem = ConvProblem.parse("n1 c64 h56 w56 k64 r3 s3 p1")
     found, moved = ladder.least_work(problem, algorithm)
     assert found == flops and moved >= problem.bytes
+
+
+def test_kernels_of_a_gpu_are_timed_where_there_is_one(monkeypatch):
+    """The CPU stands in for the device."""
+    monkeypatch.setattr(ladder_gpu.gpu, "why_none", lambda: None)
+    monkeypatch.setattr(ladder_gpu.devices, "current_device", lambda kind: "cpu")
+    setting = StudySetting(device="gpu", seconds=0.0)
+    predicted, timed = ladder_gpu.gpu_parts(ConvProblem.parse(TINY), setting)
+    assert predicted.values("predicted") and timed.values("time") == sorted(
+        timed.values("time"), reverse=True
+    )

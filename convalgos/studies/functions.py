@@ -68,7 +68,7 @@ class FunctionsStudy(Study):
         LayerSizes(1, 128, 28, 128, 16, 2048, 1000),
     )
     quick_sizes: ClassVar[LayerSizes] = LayerSizes(4, 32, 28, 32, 64, 1024, 1000)
-    rounds: ClassVar[int] = 3
+    rounds: ClassVar[int] = 2
 
     def parts(self, setting: StudySetting) -> Iterator[Answer]:
         yield from _absent(setting)
