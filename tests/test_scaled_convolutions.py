@@ -14,7 +14,7 @@ from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.vectors import simd
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Pooling
 from convalgos.network.network import Network
-from convalgos.network.planned import ScaledConvolution
+from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
 
 LANES = simd.lanes(4)
 BLOCKED = blocked_layout(LANES)
@@ -76,9 +76,13 @@ def test_a_network_scales_in_convolutions(tmp_path):
     )  # fmt: skip
     graph = NetworkGraph(("x",), ("y",), steps, {"x": ("n", 3, 40, 40)})
     x = rng.standard_normal((2, 3, 40, 40)).astype(np.float32)
-    net, shown = Network(graph), Network(replace(graph, outputs=("y", "product")))
+    net, shown = Network(graph), Network(replace(graph, outputs=("y", "product", "mean")))
     scaled = [[s.step.name for s in n.plan(x.shape).planned.steps if is_scaled(s)] for n in (net, shown)]
     assert scaled == [["b"], []]  # the product is wanted, and must be written
+    means = [
+        s.step.outputs for s in net.plan(x.shape).planned.steps if isinstance(s.step, JoinedConvolutions)
+    ]
+    assert means == [("a", "mean")]
     y, right = net(x), shown(x)[0]
     assert np.allclose(y, right, rtol=1e-5, atol=1e-6 * abs(right).max())
     assert [row.what for row in net.explain(x.shape).rows if row.name == "b"] == ["scaled"]

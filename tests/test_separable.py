@@ -51,20 +51,22 @@ def integers(rng, shape):
 
 
 @pytest.mark.parametrize(
-    "sizes, bands, activation",
+    "sizes, bands, parts, activation",
     [
-        ((2, 5, 3 * LANES + 2, 9, (7, 19), 3, 1), 3, ("clip", 0.0, 6.0)),  # filters and channels cut short
-        ((1, LANES, 2 * LANES, 2 * LANES, (9, 10), 5, 2), 2, "relu"),
-        ((3, 0, LANES + 1, 20, (5, 8), 3, 1), 5, "relu"),  # a row to each band
-        ((1, 7, LANES + 4, 0, (6, 11), 7, 1), 2, "hard_swish"),  # which is applied to what is stored
+        ((2, 5, 3 * LANES + 2, 9, (7, 19), 3, 1), 3, 1, ("clip", 0.0, 6.0)),  # filters and channels cut short
+        ((1, LANES, 2 * LANES, 2 * LANES, (9, 10), 5, 2), 2, 1, "relu"),
+        ((3, 0, LANES + 1, 20, (5, 8), 3, 1), 5, 1, "relu"),  # a row to each band
+        ((1, 7, LANES + 4, 0, (6, 11), 7, 1), 2, 1, "hard_swish"),  # which is applied to what is stored
+        ((2, 9, 5 * LANES - 1, 0, (6, 11), 3, 1), 3, 2, "relu"),  # channels shared, too
+        ((2, 0, 5 * LANES - 1, 0, (6, 11), 3, 2), 2, 3, "relu"),  # for the mean alone
     ],
     ids=str,
 )
-def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, bands, activation):
+def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, bands, parts, activation):
     rng, block = np.random.default_rng(0), block_of(*sizes)
-    cut = replace(band_cut(block), bands=bands)
+    cut = replace(band_cut(block), bands=bands, parts=parts)
     monkeypatch.setattr(separable_plan, "band_cut", lambda block: cut)
-    plan = SeparablePlan(block)
+    plan = SeparablePlan(block, mean=not block.projection)
     first, last = block.problems[0], block.problems[-1]
     filters = [integers(rng, p.w_shape) for p in block.problems]
     outputs = [BiasedActivation(integers(rng, (p.K,)), activation_of(activation)) for p in block.problems]
@@ -78,11 +80,15 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
     added = None if residual is None else blocks_of(residual)
     scratch = aligned_empty(plan.scratch_bytes, np.uint8)
     scratch[:] = 255  # NaN, which must be written before it is read
-    run = plan.bind(x, plan.prepare(filters), y, outputs, added, scratch)
+    mean = None if block.projection else np.full((*y.shape[:2], 1, 1, LANES), np.nan, np.float32)
+    run = plan.bind(x, plan.prepare(filters), y, outputs, added, scratch, mean)
     for _ in range(2):
         run.run()
         off = np.abs(to_logical(y, LAYOUTS["y_layout"], last.K) - right).max()
         assert off <= (1e-6 * np.abs(right).max() if activation == "hard_swish" else 0)  # it is not exact
+        if mean is not None:
+            found, wanted = to_logical(mean, LAYOUTS["y_layout"], last.K), right.mean((2, 3), keepdims=True)
+            assert np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(right).max())
 
 
 def test_other_convolutions_are_not_joined():

@@ -13,6 +13,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
 from convalgos.network.arena import with_places
 from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, TransposedConvolution
+from convalgos.network.joined_means import with_means
 from convalgos.network.joining import joined
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
@@ -60,6 +61,7 @@ def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: 
     """The plan of a network whose values have these shapes, in the layouts that were chosen."""
     planned = _Assembly(graph, shapes, limits, choice).planned()
     planned = joined(with_scaled_convolutions(planned, graph), graph, limits)
+    planned = with_means(planned, graph)
     return with_places(planned, graph)
 
 

@@ -152,7 +152,8 @@ class Context:
             elif isinstance(step, JoinedConvolutions):
                 w = self._executor.filters[filter_of(planned_step)]
                 outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
-                bound = plan.bind(x[0], w, y[0], outputs, x[1] if len(x) > 1 else None, self._scratch)
+                residual, mean = x[1] if len(x) > 1 else None, y[1] if step.mean else None
+                bound = plan.bind(x[0], w, y[0], outputs, residual, self._scratch, mean)
             elif isinstance(step, ScaledConvolution):
                 w, of = self._executor.filters[filter_of(planned_step)], step.convolution
                 residual = x[2] if len(x) > 2 else None

@@ -36,9 +36,14 @@ class LayoutChange(Step):
 @dataclass(frozen=True, eq=False)
 class JoinedConvolutions(Step):
     """Neighbouring convolutions computed in one step, which planning joined; inputs as of the first of them,
-    and the residual of the last."""
+    and the residual of the last. It may write the mean of each map as well."""
 
     parts: tuple[Convolution, ...] = ()
+    mean: str = ""  # the value of the means, if any
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.output, self.mean) if self.mean else (self.output,)
 
     def output_shape(self, shapes: Shapes) -> Shape:
         shape = shapes[self.inputs[0]]

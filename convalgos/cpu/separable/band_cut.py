@@ -69,6 +69,7 @@ class BandCut:
     expansion: PanelCut | None
     projection: PanelCut | None
     bands: int
+    parts: int  # of the channels, which threads share; of one without a projection
 
     @cached_attribute
     def depthwise(self) -> ChannelBlocking:
@@ -116,17 +117,17 @@ class BandCut:
         """Of the busiest thread."""
         p = self.block.depthwise
         first, last = self.block.problems[0], self.block.problems[-1]
-        image = self.vectors * block_cycles(p)
+        image = -(-self.vectors // self.parts) * self.parts * block_cycles(p)
         for rows, rows_out in self.row_bands:
             if self.expansion:
                 image += self.expansion.cycles(rows * p.spatial[1])
             if self.projection:
                 image += self.projection.cycles(rows_out * p.spatial_out[1])
-        items = p.N * self.bands
+        items = p.N * self.bands * self.parts
         share = -(-items // threads) / items
         filters = sum(problem.w_bytes for problem in self.block.problems)
-        moved = blocked_cut.INPUT * first.x_bytes + blocked_cut.STORED * last.y_bytes
-        return share * (p.N * image + moved) + filters * blocked_cut.FILTER
+        moved = blocked_cut.INPUT * first.x_bytes * self.parts + blocked_cut.STORED * last.y_bytes
+        return share * (p.N * image + moved) + filters / self.parts * blocked_cut.FILTER
 
 
 @cached_by_threads(256)
@@ -134,11 +135,14 @@ def band_cut(block: SeparableBlock) -> BandCut:
     """The cut of the fewest cycles, of those whose scratch stays in L2 where there are such."""
     threads, p = plan_threads(), block.depthwise
     rows = p.spatial_out[0]
-    expansion = _panels(block.expansion, TOGETHER)
     projection = _panels(block.projection, max(BLOCKED_TILES[vector_bytes()]))
     shared = threads // math.gcd(p.N, threads)  # bands that make every thread as busy
     counts = sorted({1, *range(shared, rows + 1, shared)})
-    cuts = [BandCut(block, expansion, projection, bands) for bands in counts]
+    cuts = [
+        BandCut(block, _panels(block.expansion, TOGETHER, parts), projection, bands, parts)
+        for bands in counts
+        for parts in ({1, threads} if projection is None else {1})
+    ]
     room = ROOM * cache_sizes()[1]
     fitting = [cut for cut in cuts if cut.scratch_bytes <= room] or [cuts[-1]]
     fewest = min(cut.bands for cut in fitting)
@@ -146,8 +150,8 @@ def band_cut(block: SeparableBlock) -> BandCut:
     return min(tried, key=lambda cut: (cut.cycles(threads), cut.bands))
 
 
-def _panels(problem: ConvProblem | None, most: int) -> PanelCut | None:
-    """The best panels of at most so many vectors."""
+def _panels(problem: ConvProblem | None, most: int, parts: int = 1) -> PanelCut | None:
+    """The best panels of at most so many vectors, as many for each part."""
     if problem is None:
         return None
     lanes, found = simd.lanes(4), []
@@ -155,7 +159,8 @@ def _panels(problem: ConvProblem | None, most: int) -> PanelCut | None:
     for vectors, rows in BLOCKED_TILES[vector_bytes()].items():
         count = -(-needed // vectors)
         if vectors <= most and -(-needed // count) == vectors:
-            found.append(PanelCut(problem, count, rows))
+            panels = dealt_panels.panels_of_parts(needed, count, parts)
+            found.append(PanelCut(problem, panels, rows))
     return min(found, key=lambda cut: cut.cycles(math.prod(problem.spatial_out)))
 
 

@@ -31,11 +31,17 @@ class SeparableBlock(NamedTuple):
         return tuple(name for name in self._fields if getattr(self, name) is not None)
 
 
-def why_not_joined(block: SeparableBlock) -> str | None:
-    """Why convolutions cannot be computed in one step, or None."""
+def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
+    """Why convolutions cannot be computed in one step, or None.
+
+    Args:
+        mean: whether the means of the filtered maps are wanted, too, which no projection follows.
+    """
     deep, every = block.depthwise, block.problems
     lanes = simd.lanes(4)
-    if len(every) < 2:
+    if mean and block.projection is not None:
+        return "has the means of what the depthwise convolution writes, which a projection does not leave"
+    if len(every) < 2 and not mean:
         return "is a single convolution"
     if any(p.dtype != "float32" or p.ndim != 2 or p.direction != "forward" or p.is_empty for p in every):
         return "joins float32 maps of two dimensions, going forward"

@@ -10,12 +10,18 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
+from convalgos.core.machine import vector_bytes
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import PanelCut, band_cut
-from convalgos.cpu.separable.band_kernels import SEPARABLE_FIELDS, run_separable_bands
+from convalgos.cpu.separable.band_kernels import (
+    SEPARABLE_FIELDS,
+    finish_means,
+    run_separable_bands,
+    sum_vectors,
+)
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
 from convalgos.cpu.separable.records import FLOAT, BandRecords, BiasedActivation, KernelRecord
 from convalgos.cpu.vectors import simd
@@ -26,17 +32,20 @@ class SeparablePlan:
 
     Args:
         block: of problems in blocks of as many channels as a vector has lanes.
+        mean: whether the means of the maps of y are computed, too; then there is no projection.
 
     Raises:
         Unsupported: the convolutions cannot be joined, with the reason.
     """
 
-    def __init__(self, block: SeparableBlock):
-        if reason := why_not_joined(block):
+    def __init__(self, block: SeparableBlock, mean: bool = False):
+        if reason := why_not_joined(block, mean):
             raise Unsupported(f"a step {reason}")
         self.block, self._cut = block, band_cut(block)
         self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
-        self.scratch_bytes = self._tasks * self._cut.scratch_bytes
+        sums = block.depthwise.N * self._cut.bands * self._cut.vectors * vector_bytes() if mean else 0
+        self.scratch_bytes = self._tasks * self._cut.scratch_bytes + sums
+        self._pixels = np.array([math.prod(block.depthwise.spatial_out)], FLOAT)
         self._records = BandRecords(self._cut)
         shapes = tuple(p.w_shape for p in block.problems)
         panels_of = tuple(part and part.panels for part in (self._cut.expansion, self._cut.projection))
@@ -79,7 +88,7 @@ class SeparablePlan:
 
     def bind(
         self, x: np.ndarray, w: PreparedFilter, y: np.ndarray, outputs: Sequence[BiasedActivation],
-        residual: np.ndarray | None = None, scratch: np.ndarray | None = None,
+        residual: np.ndarray | None = None, scratch: np.ndarray | None = None, mean: np.ndarray | None = None,
     ) -> BoundRun:  # fmt: skip
         """A run on these very arrays; see `Plan.bind`.
 
@@ -87,6 +96,7 @@ class SeparablePlan:
             w: as `prepare` gave it.
             outputs: what follows the sums of each convolution, in order.
             residual: that the last one adds, where that is a projection; it may be x.
+            mean: (N, blocks of channels, 1, 1, lanes), where the plan was made to compute it.
 
         Raises:
             ValueError, TypeError, Unsupported: an array is not as the plan takes it.
@@ -115,6 +125,14 @@ class SeparablePlan:
             band_tiles=self._records.tiles.ctypes.data, expansion=e.address, depthwise=d.address,
             projection=p.address, vectors=self._cut.vectors, scratch=scratch.ctypes.data,
             scratch_bytes=self._cut.scratch_bytes, hidden_bytes=self._cut.hidden_bytes,
+            parts=self._cut.parts, pixels=self._pixels.ctypes.data,
         )  # fmt: skip
-        launch = Launch(run_separable_bands(), record.address, self._tasks)
-        return jit.bound_run((launch,), self, x, w, y, residual, scratch, e, d, p, record)
+        launches = [Launch(run_separable_bands(), record.address, self._tasks)]
+        if mean is not None:
+            check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
+            sums = scratch.ctypes.data + self._tasks * self._cut.scratch_bytes
+            kernel = sum_vectors(FLOAT.itemsize, self._lanes)
+            record.set(mean, sums=sums, mean=mean.ctypes.data, sum_pixels=kernel)
+            finish = finish_means(FLOAT.itemsize, self._lanes)
+            launches.append(Launch(finish, record.address, 1, alone=True))
+        return jit.bound_run(tuple(launches), self, x, w, y, residual, scratch, e, d, p, record)

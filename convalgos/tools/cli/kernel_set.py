@@ -239,6 +239,8 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         yield _kernel(elementwise.combine_share, size, lanes)
         yield _kernel(elementwise.upsample_share, size, lanes)
         yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
+        yield _kernel(band_kernels.sum_vectors, size, lanes)
+        yield _kernel(band_kernels.finish_means, size, lanes)
         yield _kernel(norm_kernels.normalise_share, size, lanes)
         yield _kernel(lrn_kernels.lrn_share, size, lanes)
         yield _kernel(selection_kernels.select_share)
