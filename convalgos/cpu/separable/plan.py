@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.bound_run import BoundRun, Launch, check_bound, checked_scratch
+from convalgos.core.bound_run import ALIGNMENT, BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import vector_bytes
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
@@ -43,8 +43,9 @@ class SeparablePlan:
             raise Unsupported(f"a step {reason}")
         self.block, self._cut = block, band_cut(block)
         self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
-        sums = block.depthwise.N * self._cut.bands * self._cut.vectors * vector_bytes() if mean else 0
-        self.scratch_bytes = self._tasks * self._cut.scratch_bytes + sums
+        vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
+        self._sums_bytes = vectors * vector_bytes() if mean else 0
+        self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
         self._pixels = np.array([math.prod(block.depthwise.spatial_out)], FLOAT)
         self._records = BandRecords(self._cut)
         shapes = tuple(p.w_shape for p in block.problems)
@@ -112,6 +113,8 @@ class SeparablePlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
+        # all that is given is shared: threads find their parts in their caches after steps that need less
+        share = (scratch.nbytes - self._sums_bytes) // self._tasks // ALIGNMENT * ALIGNMENT
         given = zip(self.block.parts, w.data, outputs, strict=True)
         records = [self._records.of(*of_part) for of_part in given]
         records[0].set(x=x.ctypes.data, x_n=math.prod(x.shape[1:]))
@@ -124,13 +127,13 @@ class SeparablePlan:
             SEPARABLE_FIELDS, tasks=self._tasks, images=last.N, band_count=self._cut.bands,
             band_tiles=self._records.tiles.ctypes.data, expansion=e.address, depthwise=d.address,
             projection=p.address, vectors=self._cut.vectors, scratch=scratch.ctypes.data,
-            scratch_bytes=self._cut.scratch_bytes, hidden_bytes=self._cut.hidden_bytes,
+            scratch_bytes=share, hidden_bytes=self._cut.hidden_bytes,
             parts=self._cut.parts, pixels=self._pixels.ctypes.data,
         )  # fmt: skip
         launches = [Launch(run_separable_bands(), record.address, self._tasks)]
         if mean is not None:
             check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
-            sums = scratch.ctypes.data + self._tasks * self._cut.scratch_bytes
+            sums = scratch.ctypes.data + self._tasks * share
             kernel = sum_vectors(FLOAT.itemsize, self._lanes)
             record.set(mean, sums=sums, mean=mean.ctypes.data, sum_pixels=kernel)
             finish = finish_means(FLOAT.itemsize, self._lanes)
