@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, overload
@@ -18,6 +19,7 @@ from convalgos.core.errors import missing
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
+from convalgos.cpu.pooling.gradient_plan import GradientPlan, gathers
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 
@@ -124,6 +126,7 @@ def max_pool_backward(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
     layout: Layout = "channels_first",
+    indices: ArrayLike | None = None,
     out: Array = None,
 ) -> Array:
     """The gradient of `max_pool`'s input: each dy goes to the first maximum of its window.
@@ -131,6 +134,8 @@ def max_pool_backward(
     Args:
         dy: of the shape of y.
         x, kernel, stride, padding, dilation, ceil_mode, layout: those of the forward pass.
+        indices: of `max_pool(..., return_indices=True)`, int64; else they are found again. A GPU finds them
+            in any case.
         out: array for dx.
 
     Returns:
@@ -150,8 +155,18 @@ def max_pool_backward(
     if view.array.dtype.kind in "iu":
         raise TypeError(f"x has dtype {view.array.dtype}, which has no gradient; give floating-point numbers")
     given = view.in_its_order(_checked("dy", dy, view.as_given_shape(problem.y_shape), view.array.dtype))
-    dx = np.empty(view.array.shape, view.array.dtype)
-    _maxima_plan(problem, setting()).gradient(view.array, as_laid(given), dx)
+    places = None
+    if indices is not None:
+        known = _checked("indices", indices, view.as_given_shape(problem.y_shape), np.dtype(np.int64))
+        places = as_laid(view.in_its_order(known))
+    given = as_laid(given)
+    dx = _gradient_array(view, view.array.shape, out, given, view.array)
+    if not (dx.size and given.size):
+        dx.fill(0)
+    elif gathers(problem):
+        _gradient_plan(problem, setting()).run(given, dx, view.array, places)
+    else:
+        _maxima_plan(problem, setting()).gradient(view.array, given, dx)
     return _delivered(view.as_given(dx), dy, out)
 
 
@@ -192,7 +207,13 @@ def avg_pool_backward(
         logical, kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
         reduction="mean", count_padding=count_padding, layout=layout, dtype=given.dtype.name,
     )  # fmt: skip
-    shares = _checked("dy", dy, problem.laid(problem.y_shape), given.dtype).astype(_wide(given.dtype))
+    given = _checked("dy", dy, problem.laid(problem.y_shape), given.dtype)
+    if given.size and math.prod(shape) and gathers(problem) and missing("llvmlite") is None:
+        laid = as_laid(given)
+        dx = _gradient_array(_View(laid, layout, layout), shape, out, laid)
+        _gradient_plan(problem, setting()).run(laid, dx)
+        return _delivered(dx, dy, out)
+    shares = given.astype(_wide(given.dtype))
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
         shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
@@ -255,6 +276,11 @@ def _pool_plan(problem: PoolProblem, made_for: Setting) -> PoolPlan:
 
 
 @lru_cache(256)
+def _gradient_plan(problem: PoolProblem, made_for: Setting) -> GradientPlan:
+    return GradientPlan(problem)
+
+
+@lru_cache(256)
 def _maxima_plan(problem: PoolProblem, made_for: Setting) -> MaximaPlan:
     return MaximaPlan(problem)
 
@@ -288,10 +314,22 @@ def _pooled(view: _View, kind: PoolKind, given: Any, out: Any) -> Any:
     return _delivered(view.as_given(y), given, out)
 
 
+def _gradient_array(view: _View, shape: Sequence[int], out: Any, *read: np.ndarray) -> np.ndarray:
+    """dx of a shape in the order of a view's memory, not written yet: `out` where that lies so."""
+    dx = np.empty(shape, view.array.dtype)
+    if out is None:
+        return dx
+    target = view.in_its_order(_checked("out", out, view.as_given(dx).shape, dx.dtype))
+    apart = not any(np.may_share_memory(target, array) for array in read)
+    return target if is_laid(target.flags) and target.dtype.isnative and apart else dx
+
+
 def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:
-    """A result as an array of the caller's kind, or in `out`."""
+    """A result as an array of the caller's kind, or in `out`, where it may be already."""
     if out is None:
         return like(result, given)
+    if isinstance(out, np.ndarray) and np.shares_memory(out, result):
+        return out
     _checked("out", out, result.shape, result.dtype)[...] = result
     return out
 

@@ -7,7 +7,7 @@ of NaN the last, as in torch.
 from __future__ import annotations
 
 from convalgos.cpu.pooling.elements import MAX, SIGNED, PoolElements
-from convalgos.cpu.pooling.reductions import COLUMN, elements_apart, fill_identity, reduce_rows
+from convalgos.cpu.pooling.reductions import COLUMN, elements_apart, fill_identity, in_chunks, reduce_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -39,18 +39,26 @@ def find_in_pixels(
     of, words = PoolElements(v, FORM, MAX), words_of(v)
     source, to = v.pointer(x), v.pointer(places)
 
-    with v.loop(v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)) as i:
-        first = v.imul(i, v.lanes)
-        mask = of.v.mask(v.isub(channels, first))
-        total, where = of.v.register(of.identity()), words.register(words.spread(index))
+    def chunk(first: Value, vectors: int, mask: Value = None) -> None:
+        totals = [of.v.register(of.identity()) for _ in range(vectors)]
+        found = [words.register(words.spread(index)) for _ in range(vectors)]
         with v.loop(slices) as t, v.loop(rows) as r, v.loop(taps) as s:
             at = v.iadd(v.imul(t, slice_step), v.iadd(v.imul(r, row_step), v.imul(s, tap_step)))
-            value = of.load(source, v.iadd(first, at), mask)
-            larger = of.exceeds(value, total.value)
+            from_ = of.maps.at(source, v.iadd(first, at))
             here = v.iadd(v.imul(t, slice_index), v.iadd(v.imul(r, row_index), v.imul(s, tap_index)))
-            where.set(v.b.select(larger, words.spread(v.iadd(index, here)), where.value))
-            total.set(v.b.select(larger, value, total.value))
-        words.store_masked(where.value, to, first, mask)
+            place = words.spread(v.iadd(index, here))
+            for i, (total, where) in enumerate(zip(totals, found, strict=True)):
+                value = of.load(from_, i * v.lanes, mask)
+                larger = of.exceeds(value, total.value)
+                where.set(v.b.select(larger, place, where.value))
+                total.set(v.b.select(larger, value, total.value))
+        for i, where in enumerate(found):
+            if mask is None:
+                words.store(where.value, to, v.iadd(first, i * v.lanes))
+            else:
+                words.store_masked(where.value, to, first, mask)
+
+    in_chunks(of, channels, chunk)
 
 
 @simd.emitter
@@ -70,7 +78,7 @@ def find_in_row(
         q = v.imul(i, v.lanes)
         best, found = of.v.at(v.pointer(maxima), q), words.at(v.pointer(places), q)
         total, where = of.v.register(of.v.load(best)), words.register(words.load(found))
-        apart = words.mul(_lane_numbers(words), words.spread(v.integer(STRIDE or stride)))
+        apart = words.mul(lane_numbers(words), words.spread(v.integer(STRIDE or stride)))
         with v.loop(taps) as s:
             begin = v.iadd(v.imul(q, STRIDE or stride), v.imul(s, dilation))
             value = elements_apart(of, STRIDE, source, begin, stride)
@@ -82,7 +90,8 @@ def find_in_row(
         words.store(where.value, found)
 
 
-def _lane_numbers(words: Integers) -> Value:
+def lane_numbers(words: Integers) -> Value:
+    """0, 1, ... in the lanes."""
     return ir.Constant(words.type, list(range(words.lanes)))
 
 

@@ -26,7 +26,14 @@ from convalgos.cpu.pooling.drivers import (
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
 from convalgos.cpu.pooling.reductions import COLUMN, SPLIT_STRIDE, UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
-from convalgos.cpu.pooling.tables import POINT, column_blocks, columns_table, in_three, rows_table
+from convalgos.cpu.pooling.tables import (
+    POINT,
+    column_blocks,
+    columns_table,
+    in_three,
+    rows_table,
+    window_counts,
+)
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
@@ -111,7 +118,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         pixels = depth.size * height.size * width.size
         if width.is_whole and pixels == width.size:
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
-            return values | _counts(depth, height, width, kinds), pool_planes(*kinds)
+            return values | window_counts(depth, height, width, kinds), pool_planes(*kinds)
         squares = form == FLOAT and width.size <= NARROW * lanes and pixels * lanes * size <= SQUARES
         if not squares or channels < lanes // 2:
             more = _in_rows(depth, height, width, 1, 1, kinds)
@@ -149,7 +156,7 @@ def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[
     slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
     columns = np.zeros(len(width.first), COLUMN)
     columns["first"], columns["taps"] = width.first, width.taps
-    counts = _counts(depth, height, width, kinds)
+    counts = window_counts(depth, height, width, kinds)
     windows = np.array(
         [(
             len(width.first), inner, inner_end, width.kernel, width.dilation * pixel, width.stride * pixel,
@@ -204,20 +211,8 @@ def _in_rows(
         "slice_step": depth.dilation * slice_elements, "row_step": height.dilation * row_elements,
         "y_plane": rows_out * columns_out * pixel, "y_row": columns_out * pixel, "y_pixel": pixel,
         "taps": width.kernel, "stride": width.stride, "dilation": width.dilation,
-        **_counts(depth, height, width, kinds),
+        **window_counts(depth, height, width, kinds),
     }  # fmt: skip
-
-
-def _counts(
-    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
-) -> dict[str, np.ndarray]:
-    """What means divide by: the product of these two, of a row and of a column of outputs."""
-    compute, lanes = np.dtype(np.float64 if kinds[0] == 8 else np.float32), kinds[1]
-    counts = width.divisor.astype(compute)
-    return {
-        "row_counts": np.outer(depth.divisor, height.divisor).astype(compute),
-        "counts": np.resize(counts, len(counts) + lanes),  # read in whole vectors
-    }
 
 
 def _block_channels(channels: int, rows: int, height: PoolWindows, width: PoolWindows, size: int) -> int:

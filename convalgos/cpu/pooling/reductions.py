@@ -45,7 +45,7 @@ def reduce_rows(
         for j, total in enumerate(totals):
             of.v.store(total.value, of.v.at(to, first), j * v.lanes)  # behind the end, too
 
-    _in_chunks(of, count, chunk)
+    in_chunks(of, count, chunk)
 
 
 @simd.emitter
@@ -83,7 +83,7 @@ def reduce_columns(
                 value = total.value if divisor is None else v.b.fdiv(total.value, divisor)
                 of.store(value, of.maps.at(pixel, first), j * v.lanes, mask)
 
-        _in_chunks(of, channels, chunk)
+        in_chunks(of, channels, chunk)
 
 
 @simd.emitter
@@ -163,7 +163,7 @@ def reduce_planes(
         of.store(value, to, i, first)
 
 
-def _in_chunks(of: PoolElements, count: Value, chunk: Callable[..., None]) -> None:
+def in_chunks(of: PoolElements, count: Value, chunk: Callable[..., None]) -> None:
     """chunk(first element, vectors, mask of the last one) of all elements up to a count, in order."""
     v = of.v
     width = UNROLLED * v.lanes

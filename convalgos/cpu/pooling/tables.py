@@ -48,3 +48,19 @@ def columns_table(width: PoolWindows, blocks: np.ndarray) -> np.ndarray:
     table["taps"] = width.taps
     table["first"] = width.first - np.repeat(blocks["x"], blocks["outputs"])
     return table
+
+
+def window_counts(
+    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """What means divide by: the product of these two, of a row and of a column of outputs.
+
+    Args:
+        kinds: bytes of an element, and lanes.
+    """
+    compute, lanes = np.dtype(np.float64 if kinds[0] == 8 else np.float32), kinds[1]
+    counts = width.divisor.astype(compute)
+    return {
+        "row_counts": np.outer(depth.divisor, height.divisor).astype(compute),
+        "counts": np.resize(counts, len(counts) + lanes),  # read in whole vectors
+    }

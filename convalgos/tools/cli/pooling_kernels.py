@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from convalgos.core.pool_problem import DTYPES
-from convalgos.cpu.pooling import blocks, drivers, maxima
+from convalgos.cpu.pooling import blocks, drivers, gathered_gradients, maxima
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
+from convalgos.cpu.pooling.gradient_plan import MOST_TAPS
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
 from convalgos.cpu.vectors import simd
 
@@ -34,3 +36,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         yield maxima.maxima_channels_last, kinds
         for stride in range(SPLIT_STRIDE + 1):
             yield maxima.maxima_channels_first, (*kinds, stride)
+        for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
+            yield gathered_gradients.gradient_channels_last, (*kinds, reduction)
+            for stride, taps in product(range(1, SPLIT_STRIDE + 1), range(1, MOST_TAPS + 1)):
+                yield gathered_gradients.gradient_channels_first, (*kinds, reduction, stride, taps)
