@@ -44,6 +44,7 @@ GEMM_EFFICIENCY = {"blas": 0.85, "mkl": 0.8, "own": 0.9}  # of the peak, on larg
 GEMM_CALL = {"blas": 6e-6, "mkl": 8e-6, "own": 6e-6}  # seconds of Python and launch around a product
 PATCHES = 1.3  # times the sums of `panels`, of patches: more on a Xeon (Granite Rapids), less on Zen 5
 COPY_CALL = 2.5e-8  # seconds of a copy of one run of patch elements
+TURNING = 5e8  # bytes in a second that NumPy turns of the filters for MKL, channels last; Xeon
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -55,6 +56,7 @@ class Im2colPlan(CompiledPass, Plan):
         p = self._p = cut.problem
         self._gemm = algorithm.gemm
         self._last = p.layout == "channels_last"
+        self._turned = self._last and self._gemm == "mkl"  # filters: BLAS reads them as they are
         # Our threads spin for a while after a launch, and would take the cores from NumPy's BLAS, whose
         # threads are others: then one thread makes the patches.
         tasks = self._tasks = 1 if self._gemm == "blas" else jit.thread_count()
@@ -88,7 +90,7 @@ class Im2colPlan(CompiledPass, Plan):
             self._record[name] = value
 
     def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem, self._gemm, self._last, self._panels)
+        return FilterForm.of(self.problem, self._gemm, self._last, self._turned, self._panels)
 
     def prepare_filter(self, w: np.ndarray) -> np.ndarray:
         p = self._p
@@ -98,7 +100,7 @@ class Im2colPlan(CompiledPass, Plan):
         w = w.reshape(p.groups, p.gemm_n, p.gemm_k)  # (g, K/g, taps)
         if self._gemm == "own":
             return panels.packed_panels(w, self._panels)
-        return np.array(w.swapaxes(1, 2) if self._last else w, order="C")  # a copy: the caller owns w
+        return np.array(w.swapaxes(1, 2) if self._turned else w, order="C")  # a copy: the caller owns w
 
     def new_workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         record = self._record.copy()
@@ -154,7 +156,7 @@ class Im2colPlan(CompiledPass, Plan):
         p = self._p
         if self._last:
             a = source.reshape(-1, p.groups, p.gemm_k)[at : at + count].swapaxes(0, 1)  # (g, count, taps)
-            b = w  # (g, taps, K/g)
+            b = w if self._turned else w.swapaxes(1, 2)  # (g, taps, K/g)
             c = y.reshape(-1, p.groups, p.gemm_n)[first : first + count].swapaxes(0, 1)  # (g, count, K/g)
             bias = None if bias is None else bias.reshape(p.groups, 1, p.gemm_n)
         else:
@@ -229,6 +231,10 @@ class Im2col(Algorithm):
             product = p.flops / rate
             calls = cut.blocks * (1 + p.groups)
         return calls * GEMM_CALL[self.gemm] + filling + product + _memory(p, machine)
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        turned = self.gemm == "mkl" and problem.layout == "channels_last"
+        return super().prepare_cost(problem, machine) + (problem.w_bytes / TURNING if turned else 0.0)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         # the product, at the full rate of a library, and the bytes that have to move

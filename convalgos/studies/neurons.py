@@ -10,7 +10,7 @@ from convalgos.core.errors import missing
 from convalgos.select.measure.backends import Call, backend
 from convalgos.select.measure.timing import interleave
 from convalgos.studies.neuron_layers import answers
-from convalgos.studies.neuron_layers.answers import TriedLayer
+from convalgos.studies.neuron_layers.answers import NUMBA, PYTHON, STRIDED, TriedLayer
 from convalgos.studies.neuron_layers.decomposition import Decomposition, NeuronLayer, naive_layer
 from convalgos.studies.neuron_layers.forms import FORMS, LINEAR, RBF, SUPPORT, NeuronData
 from convalgos.studies.neuron_layers.libraries import LIBRARIES, why_absent
@@ -34,7 +34,8 @@ class NeuronsStudy(Study):
         "layer on each, by loops in Numba, by MKL, or by convalgos. First the load is swept, then the order "
         "of x in memory and whether results are allocated anew, then threads; at last the best of each is "
         "set beside loops as they are written down, by Numba on one thread and by Python, which is timed on "
-        "few vectors. GFLOP/s count the products of the expansion, whatever a way computes."
+        "few vectors; the naive x is strided or contiguous. GFLOP/s count the products of the expansion, "
+        "whatever a way computes."
     )
     look_at: ClassVar[str] = (
         "How small a load may become before calls cost more than they compute, and how large before chunks "
@@ -105,17 +106,20 @@ class Sweep:
         return [TriedLayer(form, lib, cut, timings[name].median) for name, (lib, cut) in ways.items()]
 
     def naive(self, python_vectors: int) -> dict[tuple[str, str], float]:
-        """(form, "Numba" or "Python") -> seconds for all vectors of the loops as they are written down."""
+        """(form, one of answers.NAIVE) -> seconds for all vectors of the loops as they are written down."""
         found = {}
-        few = self._data.first(python_vectors)
+        few, every, strided = self._data.first(python_vectors), self._data, self._data.strided()
         for form in FORMS:
             self._setting.tell(f"{form} as it is written down")
+            calls: dict[str, Call] = {PYTHON: naive_layer(form, few, compiled=False)}
             if not missing("numba"):
-                naive_layer(form, few, True)()  # compiles
-                timing = interleave({"": naive_layer(form, self._data, True)}, rounds=1, burst=1)[""]
-                found[form, "Numba"] = timing.median
-            timing = interleave({"": naive_layer(form, few, False)}, rounds=1, burst=1)[""]
-            found[form, "Python"] = timing.median * len(self._data.x) / len(few.x)
+                for data in (few, few.strided()):
+                    naive_layer(form, data, compiled=True)()  # compiles
+                calls[NUMBA] = naive_layer(form, every, compiled=True)
+                calls[STRIDED] = naive_layer(form, strided, compiled=True)
+            timings = interleave(calls, rounds=1, burst=1)
+            found |= {(form, name): timing.median for name, timing in timings.items()}
+            found[form, PYTHON] *= len(every.x) / len(few.x)
         return found
 
     def whole(self) -> dict[str, float]:
