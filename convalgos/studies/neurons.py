@@ -107,7 +107,7 @@ class Sweep:
 
     def naive(self, python_vectors: int) -> dict[tuple[str, str], float]:
         """(form, one of answers.NAIVE) -> seconds for all vectors of the loops as they are written down."""
-        found = {}
+        found: dict[tuple[str, str], float] = {}
         few, every, strided = self._data.first(python_vectors), self._data, self._data.strided()
         for form in FORMS:
             self._setting.tell(f"{form} as it is written down")
