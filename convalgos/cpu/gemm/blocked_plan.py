@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.epilogue import RELU
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
@@ -28,8 +27,9 @@ from convalgos.cpu.gemm.blocking import (
     pixel_in_image,
     table_number,
 )
+from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import KernelPlan, arguments, fields
+from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -152,13 +152,12 @@ def sum_row_tiles(
             ahead += part
 
 
-class BlockedPlan(KernelPlan):
-    finishes = strided_batch = adds_first = True
+class BlockedPlan(RegisterFinish):
+    strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: BlockedCut):
         p, tasks = cut.problem, plan_threads()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        limits = np.array([-np.inf, np.inf, 0, np.inf], p.dtype)  # of none, and of ReLU
         widths = cut.vectors, cut.vectors_of // cut.panels
         tiles, kinds = self._tile_table(cut)
         kernels = [
@@ -171,7 +170,7 @@ class BlockedPlan(KernelPlan):
             "inner": cut.inner, "whole": cut.whole, "rest": p.w_shape[1] % cut.inner,
             "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
             "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
-            "y_block": lanes * cut.fields()["y_k"], "unlimited": limits, "limits": limits, "adds": 0,
+            "y_block": lanes * cut.fields()["y_k"], **self.limit_fields(p),
             "scale": 0, "scale_n": 0, "scaled": 0, "scaled_bytes": 0, "scale_rows": 0,
         }  # fmt: skip
         steps = [(sum_blocked(), tasks)]
@@ -194,25 +193,6 @@ class BlockedPlan(KernelPlan):
             line[: len(row)] = lines[id(row)]
         tiles = [RowTile(*divmod(kind, cut.rows + 1)) for kind in kinds.tolist()]
         return table.view(ROW_TILE)[..., 0], tiles
-
-    def run_finished(self, *given: Any) -> None:
-        fields = given[-1].arguments  # of the workspace
-        try:
-            super().run_finished(*given)
-        finally:
-            fields.adds, fields.limits = 0, fields.unlimited
-
-    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
-        """Sums begin with the residual, and end within limits; other activations are left to `finish`."""
-        super()._set_finish(arguments, y, residual, activation, kept)
-        arguments.adds = residual is not None
-        if activation == RELU:
-            arguments.limits = arguments.unlimited + 2 * self.problem.itemsize
-        elif activation is not None and activation.name == "clip":
-            arguments.limits = arguments.finish_numbers
-        elif activation is not None:
-            return
-        arguments.finish = 0
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._cut.panels, self._cut.unit)

@@ -46,6 +46,10 @@ from convalgos.cpu.gemm import (
     patches,
     row_panels,
     scaled_plan,
+    split_cut,
+    split_driver,
+    split_filter,
+    split_tiles,
     word_driver,
     word_outputs,
     word_packing,
@@ -235,6 +239,10 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     """Of activations, and of the steps of networks, which are float32."""
     for kind in finish.CODES:
         yield _kernel(finish.finish_elements, size, lanes, kind)
+    if size == 4 and split_cut.ENGINE.missing() is None:
+        yield from (_kernel(factory) for factory in (split_driver.sum_split, split_filter.pack_split))
+        for pixels, filters in product(range(1, matrix_tiles.ACROSS + 1), repeat=2):
+            yield _kernel(split_tiles.sum_split_tiles, lanes, pixels, filters)
     if size == 4:
         yield _kernel(elementwise.combine_share, size, lanes)
         yield _kernel(elementwise.upsample_share, size, lanes)

@@ -1,0 +1,221 @@
+"""How a layer is cut whose float32 are split into three bfloat16: blocks of outputs, or parts of the filters.
+
+The input of a block is split into scratch that stays in L2, behind its border, so that the inputs of a tile
+of outputs are rows at equal distances, also from one row of the map to the next: tiles run over all positions
+of the split rows, of which those behind the end of a row of outputs are computed in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.blocked_cut import row_view
+from convalgos.cpu.gemm.split_tiles import CHANNELS, TERMS, TILE_BYTES
+from convalgos.cpu.gemm.word_cost import word_peak
+from convalgos.cpu.gemm.word_tiles import ENGINES
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+
+ROWS, LANES, ACROSS = 16, 16, 2  # pixels and filters of a matrix tile, and tiles of either at once
+PAIR = ROWS * ACROSS
+WIDTH = 2 * CHANNELS  # bytes of a row of a tile
+ENGINE = ENGINES["amx", "bfloat16"]
+CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles of a block meet from L2
+# Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
+ROOM, NEAR = 0.4, 0.12
+TRIED = 12  # numbers of blocks
+# Cycles of a thread in which float32 has its peak; Xeon (Granite Rapids)
+TILE_BASE, TILE_ROW = 0.64, 0.0225  # of the products of a tile: over those of 16 rows, and of each row
+ALONE = 0.9  # more for a tile without a second one, whose sums wait for each other
+WAITING = 1.3  # times the products, as they wait for loads
+SPLIT = 18.0  # to split two vectors of a pixel,
+OUTPUT, CALLED = 7.0, 150.0  # of a vector of outputs, and of the sums of 2 x 2 tiles to begin and to end
+BEGUN = 8e-6  # seconds: small layers of networks take longer than they do one after the other
+FILTER_LINE = 9.0  # of a line of the filter that comes from beyond L2: hardly hidden by the products
+
+
+@dataclass(frozen=True)
+class SplitCut:
+    """Sizes are of the 2-D view."""
+
+    problem: ConvProblem  # the 3-D view, of one slice
+    images: int  # of a block: more than one where it holds whole ones
+    rows: int  # of outputs of a block,
+    columns: int  # and of one of them
+    parts: int  # of the filters, which threads share
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        _, high, wide = self.problem.kernel
+        return high, wide
+
+    @cached_attribute
+    def steps(self) -> tuple[int, int]:
+        """Rows and pixels of x from one that is split to the next: those that no tap reads are left out."""
+        (high, wide), (_, step_h, step_w) = self.kernel, self.problem.stride
+        return step_h if high == 1 else 1, step_w if wide == 1 else 1
+
+    @cached_attribute
+    def strides(self) -> tuple[int, int]:
+        """Split rows and pixels from one output to the next."""
+        _, step_h, step_w = self.problem.stride
+        return step_h // self.steps[0], step_w // self.steps[1]
+
+    @property
+    def phase_rows(self) -> int:
+        """Split rows of an image of each phase of the stride: those of outputs below each other follow on."""
+        reach = (self.rows - 1) * self.strides[0] + self.problem.kernel_extent[1]
+        return -(-reach // self.strides[0])
+
+    @property
+    def pitch(self) -> int:
+        """Pixels of a split row: whole strides."""
+        reach = (self.columns - 1) * self.strides[1] + self.problem.kernel_extent[2]
+        return -(-reach // self.strides[1]) * self.strides[1]
+
+    @property
+    def positions(self) -> int:
+        """From one row of outputs to the next."""
+        return self.pitch // self.strides[1]
+
+    @property
+    def outputs(self) -> int:
+        """Positions of a block, from its first output to its last one."""
+        behind = (self.images - 1) * self.phase_rows + self.rows - 1
+        return behind * self.positions + self.columns
+
+    @property
+    def tile(self) -> int:
+        """Positions of a tile: even tiles."""
+        return -(-self.outputs // -(-self.outputs // ROWS))
+
+    @property
+    def blocks(self) -> tuple[int, int, int]:
+        """Along images, rows and columns."""
+        _, rows, columns = self.problem.spatial_out
+        return -(-self.problem.N // self.images), -(-rows // self.rows), -(-columns // self.columns)
+
+    @property
+    def channel_blocks(self) -> int:
+        return -(-self.problem.C // CHANNELS)
+
+    @property
+    def vectors(self) -> int:
+        """Of filters."""
+        return -(-self.problem.K // LANES)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.vectors // ACROSS)
+
+    @property
+    def entries(self) -> int:
+        return self.channel_blocks * math.prod(self.kernel)
+
+    @property
+    def plane_bytes(self) -> int:
+        """Of a term of a block of channels."""
+        return self.strides[0] * self.images * self.phase_rows * self.pitch * WIDTH
+
+    @property
+    def term_bytes(self) -> int:
+        """Of a term of all channels; behind it lies what the last tile may read."""
+        return self.channel_blocks * self.plane_bytes + ROWS * self.strides[1] * WIDTH
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of the tiles of a block by a panel; where one pass does it, of those that are summed at once."""
+        tiles = -(-self.outputs // self.tile) + 1
+        return (ACROSS if self.entries <= CHUNK else tiles) * ACROSS * TILE_BYTES
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of a task."""
+        return whole_lines(TERMS * self.term_bytes) + self.sums_bytes
+
+    def entry_offsets(self) -> np.ndarray:
+        """(entries,) bytes from the first term of a position to what each entry reads."""
+        (high, wide), (_, step_h, step_w) = self.kernel, self.problem.dilation
+        reach, row = np.arange(high) * step_h, self.pitch * WIDTH
+        rows = (reach % self.strides[0] * self.images * self.phase_rows + reach // self.strides[0]) * row
+        columns = np.arange(wide) * step_w * WIDTH
+        channels = np.arange(self.channel_blocks) * self.plane_bytes
+        offsets: np.ndarray = (channels[:, None, None] + rows[:, None] + columns).ravel().astype(np.int64)
+        return offsets
+
+
+@cached_by_threads(256)
+def split_cut(problem: ConvProblem) -> SplitCut:
+    """The cut of the fewest cycles of the busiest thread."""
+    p, threads = row_view(problem), plan_threads()
+    parts = {1, min(threads, -(-p.K // (ACROSS * LANES)))}
+    return min((cut for n in parts for cut in _cuts(p, n)), key=lambda cut: split_cycles(cut, threads))
+
+
+def _cuts(p: ConvProblem, parts: int) -> Iterator[SplitCut]:
+    """Blocks whose split input has room in L2."""
+    _, rows, columns = p.spatial_out
+    whole = SplitCut(p, 1, rows, columns, parts)
+    room = cache_sizes()[1] * (ROOM if filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
+    most = TERMS * whole.term_bytes / room  # pieces of an image
+    shares = plan_threads() if parts == 1 else 1
+    if most <= 1:
+        yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts)
+    least = max(2, math.ceil(most))
+    units = max(rows, -(-columns // PAIR))
+    for count in range(min(least, units), min(units, least + TRIED) + 1):
+        if rows > 1:
+            yield SplitCut(p, 1, -(-rows // count), columns, parts)
+        else:
+            yield SplitCut(p, 1, 1, min(columns, -(-columns // (count * PAIR)) * PAIR), parts)
+
+
+def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:
+    """Of the busiest thread.
+
+    Args:
+        product: of the products of two matrix tiles.
+    """
+    p = cut.problem
+    tiles = -(-cut.outputs // cut.tile)
+    paired = tiles + ALONE * (tiles % ACROSS)
+    products = products_of_tile(cut) * product * WAITING * (TILE_BASE + TILE_ROW * cut.tile)
+    begun = CALLED * -(-tiles // ACROSS) * cut.panels * -(-cut.entries // CHUNK)
+    read = cut.plane_bytes / WIDTH * cut.channel_blocks * SPLIT
+    written = OUTPUT * tiles * cut.tile * cut.vectors
+    blocks = math.prod(cut.blocks)
+    item = read + (paired * products + begun + written) / cut.parts
+    full = p.gemm_m / (blocks * cut.images * cut.rows * cut.columns)
+    items = max(-(-blocks * cut.parts // threads) * full, blocks * cut.parts * full / threads)
+    filters = filter_bytes(p) / cut.parts / 64 * FILTER_LINE
+    stays = filter_bytes(p) <= cut.parts * ROOM * cache_sizes()[1]
+    far = filters * (1 if stays else max(1, blocks * cut.parts / threads))
+    return items * item + far
+
+
+def products_of_tile(cut: SplitCut) -> int:
+    """Products of matrix tiles for a tile of pixels."""
+    return 6 * cut.entries * cut.vectors
+
+
+def filter_bytes(p: ConvProblem) -> int:
+    """Of the three terms of a filter."""
+    filled = -(-p.C // CHANNELS) * CHANNELS * -(-p.K // LANES) * LANES
+    return 2 * TERMS * filled * math.prod(p.kernel)
+
+
+def split_seconds(problem: ConvProblem, machine: Machine) -> float:
+    """Predicted time of a run."""
+    rate = machine.peak_float32 / machine.threads / (4 * LANES)  # cycles in a second
+    operations = 2 * 16 * 16 * 32  # of the products of two tiles
+    product = rate * operations * machine.threads / word_peak(ENGINE, "bfloat16", machine)
+    cycles = split_cycles(split_cut(problem), machine.threads, product)
+    return CALL + machine.launch + BEGUN + cycles / rate

@@ -1,0 +1,268 @@
+"""The driver of products of float32 that are split into three bfloat16, on matrix tiles.
+
+Blocks of outputs, and parts of the filters, are dealt to the tasks. The input of a block is split once, with
+its zero border; then tiles of positions by panels of filters are summed, and finished into y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.epilogue import KINDS
+from convalgos.cpu.gemm.split_tiles import TERMS, TILE_BYTES
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.vectors.activations import activate
+from convalgos.cpu.vectors.integers import words_of
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
+
+SPLIT_ARGUMENTS = arguments(
+    "size n p q images rows columns blocks_p blocks_q parts tasks channels filters vectors panels entries "
+    "height width pad_h pad_w stride_h stride_w step_h step_w phases phase_rows pitch positions tile "
+    "x_n x_h x_w x_block y_n y_k y_h y_pixel y_block plane_bytes term_bytes position_bytes offsets "
+    "configuration kernels sums_at passes fetches run scratch_stride unlimited limits adds"
+)
+
+
+ENTRY_BYTES = TERMS * TILE_BYTES  # of an entry and a vector of filters
+ENTRY_LINES = ENTRY_BYTES // 64
+SOON = 32  # pixels ahead of those that are stored, whose lines are asked for
+CLIP = KINDS["clip"].code
+
+
+@emitter
+def write_terms(
+    v: Vec, x: Value, next_block: Value, pixel: Value, count: Value, first: Value, second: Value, to: Value,
+    to_pixel: Value, term: Value,
+) -> None:  # fmt: skip
+    """The three terms of two vectors of channels of `count` pixels, `pixel` elements apart.
+
+    first, second: channels that there are of each of the two, which lie `next_block` elements apart. Terms
+    are cut, not rounded, so that they have all bits. A word has a channel of the first vector in its low
+    half.
+    """
+    word = words_of(v)
+    source = v.pointer(x)
+    high = word.const(-65536)
+
+    def split(load: Callable[[Any, int], Any]) -> None:
+        with v.loop(count) as i:
+            at = v.imul(i, pixel)
+            rest = [load(at, 0), load(v.iadd(at, next_block), 1)]
+            place = v.iadd(to, v.imul(i, to_pixel))
+            for t in range(TERMS):
+                bits = [v.b.bitcast(value, word.type) for value in rest]
+                upper = word.bit_and(bits[1], high)
+                pair = word.bit_or(word.right(bits[0], 16, False), upper)
+                word.store(pair, v.pointer(v.iadd(place, v.imul(term, t))))
+                if t < TERMS - 1:
+                    lower = word.bit_and(bits[0], high)
+                    cut = [v.b.bitcast(value, v.type) for value in (lower, upper)]
+                    rest = [v.fsub(value, less) for value, less in zip(rest, cut, strict=True)]
+
+    with v.choose(v.isub(second, v.lanes)) as (whole, part):
+        with whole:
+            split(lambda at, _: v.load(source, at))
+        with part:
+            masks = v.mask(first), v.mask(second)
+            split(lambda at, which: v.load_masked(source, at, masks[which]))
+
+
+@emitter
+def zero_terms(v: Vec, count: Value, to: Value, to_pixel: Value, term: Value) -> None:
+    """All terms of pixels of the border."""
+    with v.loop(count) as i:
+        place = v.iadd(to, v.imul(i, to_pixel))
+        for t in range(TERMS):
+            v.store(v.zero(), v.pointer(v.iadd(place, v.imul(term, t))))
+
+
+@emitter
+def store_positions(
+    v: Vec, VECTORS: int, sums: Value, count: Value, filters: Value, bias: Value, adds: Value, added: Value,
+    limits: Value, y: Value, y_pixel: Value, y_block: Value,
+) -> None:  # fmt: skip
+    """y[i][j] = sums[i][j] + bias[j], and what lies like y from `added` on, within two limits.
+
+    i: pixels, y_pixel elements apart; j: vectors of filters, y_block apart.
+    """
+    low, high = (v.broadcast(v.pointer(limits), i) for i in (0, 1))
+    for j in range(VECTORS):
+        mask = v.mask(v.isub(filters, j * v.lanes))
+        start = v.load(v.pointer(bias), j * v.lanes)
+        source = v.at(v.pointer(sums), j * v.lanes)
+        target, more = (v.at(v.pointer(place), v.imul(y_block, j)) for place in (y, added))
+        with v.loop(count) as i:
+            at = v.imul(i, y_pixel)
+            v.prefetch(target, v.imul(v.iadd(i, SOON), y_pixel), write=True)
+            total = v.fadd(v.load(source, v.imul(i, VECTORS * v.lanes)), start)
+            value = v.register(total)
+            with v.unless_negative(v.isub(adds, 1)):
+                value.set(v.fadd(total, v.load_masked(more, at, mask)))
+            v.store_masked(activate(v, CLIP, value.value, low, high), target, at, mask)
+
+
+class SplitBlock(NamedTuple):
+    """A block of outputs: its first image, row and column, and how many of each."""
+
+    n: int
+    p: int
+    q: int
+    images: int
+    rows: int
+    columns: int
+
+
+@jit.specialise
+def sum_split() -> Callable[..., None]:
+    def sum_split(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
+        matrix_tiles.load_configuration(4, 16, a.configuration)
+        scratch = a.scratch + task * a.scratch_stride
+        total = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q * a.parts
+        split, first, last = -1, total * task // a.tasks, total * (task + 1) // a.tasks
+        for item in range(first, last):
+            block, part = item // a.parts, item % a.parts
+            place = split_block(a, block)
+            if block != split:
+                read_terms(a, place, scratch)
+                split = block
+            # what is fetched meanwhile: filters, where they are not in L2 yet, or the input of the next block
+            filters = 1 if a.fetches > 1 or (a.fetches == 1 and item == first) else 0
+            soon = 0
+            if filters == 0 and a.run and (item + 1) // a.parts > block and item + 1 < last:
+                soon = first_pixel(a, split_block(a, block + 1))
+            begin, end = a.panels * part // a.parts, a.panels * (part + 1) // a.parts
+            for panel in range(begin, end):
+                sum_split_panel(a, place, panel, scratch, filters, soon, panel - begin, end - begin)
+        matrix_tiles.release_tiles(4, 16)
+
+    return sum_split
+
+
+@jit.helper
+def first_pixel(a: Any, b: SplitBlock) -> Any:
+    """Where the input of a block begins, if there is no border."""
+    return a.x + (b.n * a.x_n + b.p * a.stride_h * a.x_h + b.q * a.stride_w * a.x_w) * 4
+
+
+@jit.helper
+def split_block(a: Any, block: int) -> SplitBlock:
+    q, block = block % a.blocks_q * a.columns, block // a.blocks_q
+    p, n = block % a.blocks_p * a.rows, block // a.blocks_p * a.images
+    return SplitBlock(n, p, q, min(a.images, a.n - n), min(a.rows, a.p - p), min(a.columns, a.q - q))
+
+
+@jit.helper
+def read_terms(a: Any, b: SplitBlock, scratch: int) -> None:
+    """The input of a block in three terms, with its border."""
+    first, left = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    before = min(a.pitch, max(0, (a.step_w - 1 - left) // a.step_w))
+    there = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w)) - before
+    blocks = (a.channels + 31) // 32
+    for c in range(blocks):
+        low, high = min(16, a.channels - 32 * c), max(0, a.channels - 32 * c - 16)
+        for n in range(b.images):
+            x = a.x + ((b.n + n) * a.x_n + 2 * c * a.x_block) * 4
+            for j in range(a.phases * a.phase_rows):
+                slot = (j % a.phases * a.images + n) * a.phase_rows + j // a.phases
+                to = scratch + c * a.plane_bytes + slot * a.pitch * 64
+                row = first + j * a.step_h
+                if 0 <= row < a.height and there > 0:
+                    zero_terms(4, 16, before, to, 64, a.term_bytes)
+                    from_ = x + (row * a.x_h + (left + before * a.step_w) * a.x_w) * 4
+                    write_terms(
+                        4, 16, from_, a.x_block, a.step_w * a.x_w, there, low, high, to + before * 64, 64,
+                        a.term_bytes,
+                    )  # fmt: skip
+                    done = before + there
+                    zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)
+                else:
+                    zero_terms(4, 16, a.pitch, to, 64, a.term_bytes)
+
+
+@jit.helper
+def sum_split_panel(
+    a: Any, b: SplitBlock, panel: int, scratch: int, filters: int, soon: int, turn: int, turns: int
+) -> None:
+    """y of a block for a panel of filters, in passes over some of the entries.
+
+    Each call fetches a part: with `filters` of those of the next pass or panel, else of the input from `soon`
+    on, in `turns` panels of which this is number `turn`.
+    """
+    end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
+    tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
+    pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
+    kernel = carray(pointer(a.kernels), 4, np.int64)
+    w, sums = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at
+    x_tile, sums_tile = a.tile * a.position_bytes, TILE_BYTES * width
+    lines, second, step = 0, 0, 0
+    if filters:
+        lines, step = width * ENTRY_LINES // (2 * pairs), width * ENTRY_BYTES
+        second = lines * 64
+    elif soon:
+        lines, second, step = a.run // (turns * pairs) + 1, a.x_block * 4, 2 * a.x_block * 4
+    entry = 0
+    while entry < a.entries:
+        count = min(a.passes, a.entries - entry)
+        weights = w + entry * width * ENTRY_BYTES
+        ahead, part = weights + count * width * ENTRY_BYTES, 2 * lines * 64
+        if soon:
+            ahead, part = soon + entry * step + turn * pairs * lines * 64, lines * 64
+        for i in range(0, tiles, 2):
+            together = min(2, tiles - i)
+            at = sums if count == a.entries else sums + i * sums_tile
+            call(
+                kernel[2 * (together - 1) + width - 1],
+                (
+                    scratch + i * x_tile, x_tile, a.position_bytes, a.term_bytes, a.offsets + entry * 8,
+                    count, weights, 1 if entry else 0, at, sums_tile, ahead + i // 2 * part, second, step,
+                    lines,
+                ),
+            )  # fmt: skip
+            if entry + count == a.entries:
+                for tile in range(i, i + together):
+                    from_, to = tile * a.tile, min((tile + 1) * a.tile, end)
+                    finish_split_tile(a, b, first, width, from_, to, at + (tile - i) * sums_tile)
+        entry += count
+
+
+@jit.helper
+def finish_split_tile(a: Any, b: SplitBlock, first: int, width: int, begin: int, end: int, sums: int) -> None:
+    """The sums of positions of a block into y, but for those behind the ends of rows of outputs."""
+    k = 16 * first
+    filters, bias = min(16 * width, a.filters - k), a.bias + k * 4
+    limits = a.unlimited + 8 if a.relu else a.limits
+    y = a.y + (b.n * a.y_n + first * a.y_block + b.p * a.y_h + b.q * a.y_pixel) * 4
+    i = begin
+    while i < end:
+        row, column = i // a.positions, i % a.positions
+        run = min(end - i, a.positions - column)
+        image, line = row // a.phase_rows, row % a.phase_rows
+        valid = min(run, b.columns - column)
+        if valid > 0 and line < b.rows:
+            to = y + (image * a.y_n + line * a.y_h + column * a.y_pixel) * 4
+            source = sums + (i - begin) * 64 * width
+            if width == 2:
+                store_positions(
+                    4, 16, 2, source, valid, filters, bias, a.adds, to + a.residual, limits, to, a.y_pixel,
+                    a.y_block,
+                )  # fmt: skip
+            else:
+                store_positions(
+                    4, 16, 1, source, valid, filters, bias, a.adds, to + a.residual, limits, to, a.y_pixel,
+                    a.y_block,
+                )  # fmt: skip
+            if a.finish and a.y_pixel == 16:  # blocks of channels
+                for j in range(width):
+                    at = to + j * a.y_block * 4
+                    call(a.finish, (at, 0, at, valid * 16, a.finish_numbers))
+            elif a.finish:
+                for pixel in range(valid):
+                    at = to + pixel * a.y_pixel * 4
+                    call(a.finish, (at, 0, at, filters, a.finish_numbers))
+        i += run

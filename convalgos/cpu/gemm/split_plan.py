@@ -1,0 +1,79 @@
+"""The plan of products of float32 that are split into three bfloat16."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import cache_sizes
+from convalgos.core.prepared_filter import FilterForm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import split_tiles
+from convalgos.cpu.gemm.register_finish import RegisterFinish
+from convalgos.cpu.gemm.split_cut import CHUNK, LANES, ROOM, WIDTH, SplitCut, filter_bytes
+from convalgos.cpu.gemm.split_driver import SPLIT_ARGUMENTS, sum_split
+from convalgos.cpu.gemm.split_filter import packed_terms
+from convalgos.cpu.gemm.split_tiles import TERMS
+from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.vectors import matrix_tiles
+
+FETCHED = 1 << 17  # bytes of a filter from which on it is fetched ahead
+
+
+class SplitPlan(RegisterFinish):
+    strided_batch = True
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):
+        p, tasks = cut.problem, plan_threads()
+        x_n, x_c, _, x_h, x_w = map_strides(p.layout, p.C, p.spatial)
+        y_n, y_k, _, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
+        # filters that do not stay in L2 are fetched for each block, others for the first one
+        fetches = int(filter_bytes(p) > FETCHED) + int(filter_bytes(p) > cut.parts * ROOM * cache_sizes()[1])
+        kernels = [
+            split_tiles.sum_split_tiles(LANES, pixels, across) for pixels in (1, 2) for across in (1, 2)
+        ]
+        values = {
+            "size": p.itemsize, "n": p.N, "p": p.spatial_out[1], "q": p.spatial_out[2],
+            "images": cut.images, "rows": cut.rows, "columns": cut.columns,
+            "blocks_p": cut.blocks[1], "blocks_q": cut.blocks[2], "parts": cut.parts, "tasks": tasks,
+            "channels": p.C, "filters": p.K, "vectors": cut.vectors, "panels": cut.panels,
+            "entries": cut.entries, "height": p.spatial[1], "width": p.spatial[2],
+            "pad_h": p.padding[1][0], "pad_w": p.padding[2][0],
+            "stride_h": p.stride[1], "stride_w": p.stride[2], "step_h": cut.steps[0], "step_w": cut.steps[1],
+            "phases": cut.strides[0], "phase_rows": cut.phase_rows, "pitch": cut.pitch,
+            "positions": cut.positions, "tile": cut.tile,
+            "x_n": x_n, "x_h": x_h, "x_w": x_w, "x_block": LANES * x_c,
+            "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
+            "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes,
+            "position_bytes": cut.strides[1] * WIDTH, "offsets": cut.entry_offsets(),
+            "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
+            "kernels": np.array(kernels, np.int64), "sums_at": whole_lines(TERMS * cut.term_bytes),
+            "passes": CHUNK, "fetches": fetches, "run": self._lines_of_block(cut),
+            "scratch_stride": cut.scratch_bytes, **self.limit_fields(p),
+        }  # fmt: skip
+        super().__init__(
+            problem, algorithm, SPLIT_ARGUMENTS, values, [(sum_split(), tasks)], tasks * cut.scratch_bytes
+        )
+        self._cut = cut
+
+    @staticmethod
+    def _lines_of_block(cut: SplitCut) -> int:
+        """Neighbouring cache lines of a block of channels under a block of outputs; 0: more than pixels."""
+        p = cut.problem
+        if p.layout == "channels_last" or math.prod(cut.kernel) > 1:
+            return 0
+        return cut.columns * p.stride[2] if cut.rows == 1 else cut.rows * p.stride[1] * p.spatial[2]
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters) pairs of bfloat16, as bytes.
+
+        A word holds two channels that lie half a block apart, as those of x do.
+        """
+        return packed_terms(w, self._cut)

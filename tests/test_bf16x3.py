@@ -1,0 +1,70 @@
+"""float32 as three bfloat16: each of the six products is summed, blocks are joined, who cannot says so."""
+
+import numpy as np
+import pytest
+
+from convalgos.core.layouts import laid, to_logical
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.bf16x3 import ALGORITHMS
+from convalgos.cpu.gemm.blocked_cut import row_view
+from convalgos.cpu.gemm.split_cut import SplitCut
+from convalgos.cpu.gemm.split_plan import SplitPlan
+from convalgos.cpu.reference import reference
+from convalgos.cpu.vectors import matrix_tiles
+
+(SPLIT,) = ALGORITHMS
+POINT = ConvProblem.parse("n1 c1 h6 w8 k16 r1 s1 blocked16")
+CUTS = {  # images, rows and columns of blocks, and parts of the filters
+    "n4 c40 h7 w7 k48 r3 s3 p1 blocked16": (3, 7, 7, 1),
+    "n1 c96 h23 w40 k33 r1 s1 blocked16": (1, 1, 96, 2),
+    "n2 c70 h13 w11 k50 r3 s3 p1 stride2 channels_last": (1, 3, 6, 1),
+    "n1 c640 h5 w6 k64 r1 s1 stride2 blocked16": (1, 3, 3, 2),
+}
+
+
+def served(problem):
+    if reason := SPLIT.why_not(problem):
+        pytest.skip(f"cpu.bf16x3 {reason}")
+    return SPLIT.plan(problem)
+
+
+@pytest.mark.parametrize(
+    ("x_bits", "w_bits"),
+    [(8, 8), (16, 8), (8, 16), (12, 12), (24, 1), (1, 24)],
+    ids=["x1 w1", "x2 w1", "x1 w2", "x2 w2", "x3 w1", "x1 w3"],
+)
+def test_each_product_of_terms_is_summed(x_bits, w_bits):
+    """Odd numbers of so many bits, whose products of 24 bits are exact in float32."""
+    rng = np.random.default_rng(x_bits)
+    plan = served(POINT)
+    x, w = (
+        (2 * rng.integers(0, 2 ** (bits - 1), shape) + 1).astype(np.float32)
+        for bits, shape in ((x_bits, POINT.x_shape), (w_bits, POINT.w_shape))
+    )
+    y = to_logical(plan(laid(x, "blocked16"), w), "blocked16", 16)
+    assert np.array_equal(y, x * w.reshape(1, 16, 1, 1))
+
+
+@pytest.mark.parametrize("text", CUTS)
+def test_blocks_are_cut_and_joined(text):
+    problem, rng = ConvProblem.parse(text), np.random.default_rng(0)
+    served(problem)
+    plan = SplitPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.x_shape, problem.w_shape))
+    y = to_logical(plan(laid(x, problem.layout), w), problem.y_layout, problem.K)
+    plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
+    exact = reference(plain, x.astype(float), w.astype(float))
+    assert np.abs(y - exact).max() <= SPLIT.error_bound(problem) / 4 * np.abs(exact).max()
+
+
+def test_filters_serve_all_sizes_of_maps():
+    small, large = served(POINT), served(ConvProblem.parse("n2 c1 h30 w40 k16 r1 s1 blocked16"))
+    w = np.ones(POINT.w_shape, np.float32)
+    x = np.ones((2, 1, 30, 40, 16), np.float32)
+    assert (large(x, small.prepare(w)) == 1).all()
+
+
+def test_without_matrix_tiles_it_says_so(monkeypatch):
+    served(POINT)
+    monkeypatch.setattr(matrix_tiles, "permitted", lambda: False)
+    assert "AMX" in SPLIT.why_not(POINT)
