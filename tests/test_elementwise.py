@@ -15,6 +15,7 @@ from convalgos.cpu.elementwise.plan import (
     UpsamplingPlan,
     elementwise_seconds,
 )
+from convalgos.cpu.elementwise.resizing import ResizePlan, places
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.select import devices
 
@@ -142,6 +143,23 @@ def test_each_channel_is_normalised_by_its_neighbours(shape, size, beta, bias, l
     y = empty(layout, shape)
     LrnPlan(shape, layout, size, 3.0, beta, bias).run((given,), y)
     assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("coordinates", ["half_pixel", "align_corners", "asymmetric"])
+def test_pixels_lie_between_those_of_another_size(coordinates, layout):
+    x = values((2, 19, 6, 37))
+    for sizes in ((40, 20), (1, 90), (7, 37)):
+        right = x.astype(float)
+        for axis, after in enumerate(sizes, 2):
+            before = right.shape[axis]
+            where = np.clip(places(coordinates, before, after, after / before), 0, before - 1)
+            share = (where % 1).reshape(-1, *(1,) * (3 - axis))
+            low, high = (np.take(right, np.int64(f(where)), axis) for f in (np.floor, np.ceil))
+            right = low + share * (high - low)
+        y = empty(layout, right.shape)
+        ResizePlan(x.shape, sizes, layout, coordinates).run((np.ascontiguousarray(laid(x, layout)),), y)
+        assert np.allclose(to_logical(y, layout, 19), right, rtol=0, atol=2e-6)
 
 
 def test_many_threads_share_large_arrays_and_others_may_be_empty():

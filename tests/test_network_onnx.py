@@ -208,11 +208,16 @@ def test_pooling_upsampling_and_concatenation():
         b.node("MaxPool", x, auto_pad="SAME_LOWER", **windows),  # foreign
     ]
     whole = b.node("Concat", pools[0], pools[4], axis=1)
+    corners = {"coordinate_transformation_mode": "align_corners"}
     rounded = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     up = b.node("Resize", whole, "", np.float32([1, 1, 2, 3]), **rounded)
-    linear = b.node("Resize", whole, "", np.float32([1, 1, 2, 2]), mode="linear")
+    resized = [
+        b.node("Resize", whole, "", np.float32([1, 1, 2.3, 0.7]), mode="linear"),
+        b.node("Resize", whole, "", "", np.int64([1, 16, 9, 11]), mode="linear", **corners),
+        b.node("Resize", whole, "", np.float32([1, 1, 2, 2]), mode="cubic"),  # foreign
+    ]
     padded = b.node("Pad", up, np.int64([0, 0, 1, 0, 0, 0, 2, 1]))
-    net = check(b.model(*pools, linear, b.conv(padded, c=16)), numbers(SHAPE))
+    net = check(b.model(*pools, *resized, b.conv(padded, c=16)), numbers(SHAPE))
     found = [s.region.what for s in net.graph.steps if isinstance(s, Foreign)]
     assert sorted(found) == ["MaxPool", "Resize"]
     last = next(s for s in net.graph.steps if s.output == net.graph.outputs[-1])
@@ -226,6 +231,14 @@ def test_one_and_three_dimensions():
         y = b.node("Conv", "x", w, auto_pad="SAME_UPPER", strides=[2] * (len(shape) - 2))
         net = check(b.model(b.node("GlobalMaxPool", b.node("Relu", y))), numbers(shape))
         assert len(net.graph.steps) == 2
+
+
+def test_taps_that_reach_into_padding_alone_are_left_out():
+    for shape, taps in (((1, 8, 9, 7), (1, 1)), ((1, 8, 9, 8), (1, 3)), ((2, 8, 17, 20), (3, 3))):
+        b = Builder((None, 8, None, None))
+        y = b.node("Conv", "x", numbers((8, 8, 5, 3)), pads=[18, 7] * 2, dilations=[9, 7])
+        net = check(b.model(b.node("Relu", y)), numbers(shape))
+        assert [s.plan.problem.kernel for s in net.plan(shape).planned.steps] == [taps]
 
 
 def test_foreign_nodes_are_regions_without_cycles():

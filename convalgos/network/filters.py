@@ -10,6 +10,7 @@ from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Convolution, TransposedConvolution
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
+from convalgos.network.reached_taps import reached_filter
 
 
 class NetworkFilter(NamedTuple):
@@ -54,8 +55,9 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
 
     def prepare(planned_step: PlannedStep) -> PreparedFilter:
         step: Any = planned_step.step
-        joined = isinstance(step, JoinedConvolutions)
-        w = [part.w for part in step.parts] if joined else step.w
+        w = [part.w for part in step.parts] if isinstance(step, JoinedConvolutions) else step.w
+        if isinstance(step, Convolution):
+            w = reached_filter(step.w, planned_step.plan.problem)
         prepared: PreparedFilter = planned_step.plan.prepare(w)
         return prepared
 

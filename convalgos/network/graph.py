@@ -23,6 +23,7 @@ from convalgos.core.epilogue import Activation
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
+from convalgos.network.reached_taps import of_reached_taps
 
 Shapes = Mapping[str, Shape]  # of values by name
 
@@ -79,10 +80,11 @@ class Convolution(Step):
     activation: Activation | None = None
 
     def problem(self, x_shape: Shape) -> ConvProblem:
-        """What is convolved of an x of this shape."""
-        return convolution_problem(
+        """What is convolved of an x of this shape: `reached_filter` gives the taps of w that it has."""
+        problem = convolution_problem(
             x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype
         )
+        return of_reached_taps(problem) if self.groups == 1 else problem
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self.problem(shapes[self.inputs[0]]).y_shape
@@ -229,6 +231,20 @@ class Upsampling(Step):
     def output_shape(self, shapes: Shapes) -> Shape:
         x = shapes[self.inputs[0]]
         return (*x[:2], *(n * f for n, f in zip(x[2:], self.factors, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Resizing(Step):
+    """x in another size, by linear interpolation: `sizes`, or those of x times `scales`, rounded down."""
+
+    sizes: Shape = ()
+    scales: tuple[float, ...] = ()  # by which coordinates are divided, too; () for what sizes make
+    coordinates: str = "half_pixel"  # see `cpu.elementwise.resizing.places`
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        x = shapes[self.inputs[0]]
+        scaled = tuple(int(n * s) for n, s in zip(x[2:], self.scales, strict=False))
+        return (*x[:2], *(self.sizes or scaled))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from convalgos.network.graph import (
     Pooling,
     Step,
     TransposedConvolution,
-    Upsampling,
     View,
 )
 from convalgos.network.onnx_channels import (
@@ -34,6 +33,7 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_region import foreign_step
+from convalgos.network.onnx_resizing import resized
 from convalgos.network.onnx_selections import (
     SHUFFLE,
     channel_gather,
@@ -43,13 +43,6 @@ from convalgos.network.onnx_selections import (
 )
 
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
-REPEATS = {  # how coordinates are transformed and rounded, where whole factors repeat elements
-    ("asymmetric", "floor"),
-    ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"),
-    ("pytorch_half_pixel", "round_prefer_floor"),
-    ("pytorch_half_pixel", "round_prefer_ceil"),
-}
 
 
 def steps_of_node(node: OnnxNode, model: OnnxModel) -> list[Step]:
@@ -180,27 +173,6 @@ def _reduce_mean(node: OnnxNode, model: OnnxModel) -> Steps:
     ]
 
 
-def _resize(node: OnnxNode, model: OnnxModel) -> Steps:
-    given, shape = node.attributes.get, model.shape(node.inputs[0])
-    mode = given("mode", b"nearest").decode()
-    coordinates = given("coordinate_transformation_mode", b"half_pixel").decode()
-    rounded = given("nearest_mode", b"round_prefer_floor").decode()
-    if node.op == "Upsample" or model.opset < 11:
-        coordinates, rounded, where = "asymmetric", "floor", 1
-    else:
-        where = 2
-    scales = model.constant(node.inputs[where]) if len(node.inputs) > where and node.inputs[where] else None
-    if mode != "nearest" or shape is None or not 3 <= len(shape) <= 5 or given("axes"):
-        return None
-    if scales is None or len(scales) != len(shape) or any(s != int(s) or s < 1 for s in scales):
-        return None
-    by_two = (coordinates, rounded) == ("asymmetric", "round_prefer_floor") and max(scales) <= 2
-    if (scales[:2] != 1).any() or not (by_two or (coordinates, rounded) in REPEATS):
-        return None
-    factors = tuple(int(s) for s in scales[2:])
-    return [Upsampling(node.name, (node.inputs[0],), node.outputs[0], factors)]
-
-
 def _view(node: OnnxNode, model: OnnxModel) -> Steps:
     """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
     old = model.shape(node.inputs[0])
@@ -298,8 +270,8 @@ MAKERS: dict[str, Maker] = {
     "MaxPool": _pool("max"),
     "AveragePool": _pool("mean"),
     "ReduceMean": _reduce_mean,
-    "Resize": _resize,
-    "Upsample": _resize,
+    "Resize": resized,
+    "Upsample": resized,
     "Flatten": _view,
     "Reshape": _view,
     "Squeeze": _view,

@@ -23,6 +23,7 @@ from convalgos.network.graph import (
     LocalResponseNormalization,
     NetworkGraph,
     Pooling,
+    Resizing,
     Shapes,
     Step,
     Transpose,
@@ -38,6 +39,7 @@ from convalgos.select.ranking import Candidate
 
 FIRST = "channels_first"
 NORMS = LayerNormalization | LocalResponseNormalization
+MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 # Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
 # (Granite Rapids) of which it is 15, beside sums that they are needed for.
@@ -193,7 +195,7 @@ class StepOptions:
             return
         if isinstance(step, Pooling | NORMS):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
-        elif isinstance(step, Upsampling | Concatenation | ChannelSelection) or self._is_laid_alike(step):
+        elif isinstance(step, MOVED) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
         else:
             layouts = (FIRST,)
@@ -236,6 +238,8 @@ class StepOptions:
             return self._stream(*values) if layout == "channels_last" else 0.0
         if isinstance(step, ChannelSelection):  # of inputs that may be larger
             return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
+        if isinstance(step, Resizing):
+            return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
         if isinstance(step, Elementwise | Upsampling | NORMS):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

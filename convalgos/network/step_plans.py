@@ -13,6 +13,7 @@ from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
@@ -23,6 +24,7 @@ from convalgos.network.graph import (
     LayerNormalization,
     LocalResponseNormalization,
     Pooling,
+    Resizing,
     Shapes,
     Step,
     Transpose,
@@ -45,6 +47,9 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+    if isinstance(step, Resizing):
+        sizes = step.output_shape(shapes)[2:]
+        return ResizePlan(read[0], sizes, layout, step.coordinates, step.scales or None)
     if isinstance(step, LocalResponseNormalization):
         return LrnPlan(read[0], layout, step.size, step.alpha, step.beta, step.bias)
     if isinstance(step, ChannelSelection) and step.order is not None:

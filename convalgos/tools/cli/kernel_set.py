@@ -34,7 +34,7 @@ from convalgos.cpu.dwconv import (
     weight_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
-from convalgos.cpu.elementwise import lrn_kernels, norm_kernels, selection_kernels
+from convalgos.cpu.elementwise import lrn_kernels, norm_kernels, resize_kernels, selection_kernels
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -252,6 +252,7 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         yield _kernel(norm_kernels.normalise_share, size, lanes)
         yield _kernel(lrn_kernels.lrn_share, size, lanes)
         yield _kernel(selection_kernels.select_share)
+        yield _kernel(resize_kernels.resize_share, size, lanes)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:
