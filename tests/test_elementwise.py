@@ -15,7 +15,7 @@ from convalgos.cpu.elementwise.plan import (
     UpsamplingPlan,
     elementwise_seconds,
 )
-from convalgos.cpu.elementwise.resizing import ResizePlan, places
+from convalgos.cpu.elementwise.resizing import ResizePlan, resized_coordinates
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.select import devices
 
@@ -153,7 +153,7 @@ def test_pixels_lie_between_those_of_another_size(coordinates, layout):
         right = x.astype(float)
         for axis, after in enumerate(sizes, 2):
             before = right.shape[axis]
-            where = np.clip(places(coordinates, before, after, after / before), 0, before - 1)
+            where = np.clip(resized_coordinates(coordinates, before, after, after / before), 0, before - 1)
             share = (where % 1).reshape(-1, *(1,) * (3 - axis))
             low, high = (np.take(right, np.int64(f(where)), axis) for f in (np.floor, np.ceil))
             right = low + share * (high - low)

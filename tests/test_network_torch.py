@@ -95,6 +95,14 @@ def test_maps_are_pooled_joined_scaled_and_enlarged():
     assert "Foreign" not in kinds(checked(Does(forward, **layers, up=up)))
 
 
+@pytest.mark.parametrize(
+    "how", [{"scale_factor": 1.7}, {"size": (5, 20)}, {"size": (30, 9), "align_corners": True}], ids=str
+)
+def test_maps_are_interpolated(how):
+    module = Does(lambda m, x: F.interpolate(m.conv(x), mode="bilinear", **how), conv=nn.Conv2d(4, 8, 1))
+    assert kinds(checked(module)) == ["Convolution", "Resizing"]
+
+
 @pytest.mark.parametrize("ndim", [1, 3])
 def test_other_dimensions(ndim):
     conv, norm = (getattr(nn, f"{name}{ndim}d") for name in ("Conv", "BatchNorm"))

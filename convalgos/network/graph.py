@@ -239,7 +239,7 @@ class Resizing(Step):
 
     sizes: Shape = ()
     scales: tuple[float, ...] = ()  # by which coordinates are divided, too; () for what sizes make
-    coordinates: str = "half_pixel"  # see `cpu.elementwise.resizing.places`
+    coordinates: str = "half_pixel"  # see `cpu.elementwise.resizing.resized_coordinates`
 
     def output_shape(self, shapes: Shapes) -> Shape:
         x = shapes[self.inputs[0]]

@@ -17,7 +17,7 @@ REPEATS = {  # how coordinates are transformed and rounded, where whole factors 
     ("pytorch_half_pixel", "round_prefer_floor"),
     ("pytorch_half_pixel", "round_prefer_ceil"),
 }
-LINEAR = {  # of coordinates: what `cpu.elementwise.resizing.places` calls them
+LINEAR = {  # of coordinates: what `cpu.elementwise.resizing.resized_coordinates` calls them
     "half_pixel": "half_pixel",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
     "align_corners": "align_corners",

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from convalgos.network.graph import Concatenation, Pooling, Upsampling
+from convalgos.network.graph import Concatenation, Pooling, Resizing, Upsampling
 from convalgos.network.torch_conversion import Arguments, Conversion, Convert, Left, module_name
 from convalgos.network.torch_convolutions import only_first_read
 from convalgos.network.torch_region import TensorPlace
@@ -87,6 +87,20 @@ def upsampling_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
         raise Left("is by no whole factors")
     step = Upsampling(module_name(node), (c.value(x),), node.name, tuple(map(int, factors)))
     c.steps.append(step)
+    return TensorPlace(node.name)
+
+
+def resizing_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    """By linear interpolation."""
+    x = a["input"]
+    assert isinstance(x, fx.Node)
+    c.form_of(x)
+    scales = tuple(map(float, a.get("scale_factors") or ()))
+    sizes = () if scales else shape_of_tensor(node)[2:]
+    if not all(type(n) is int for n in sizes):
+        raise Left("has sizes that are computed")
+    coordinates = "align_corners" if a["align_corners"] else "half_pixel"
+    c.steps.append(Resizing(module_name(node), (c.value(x),), node.name, sizes, scales, coordinates))
     return TensorPlace(node.name)
 
 

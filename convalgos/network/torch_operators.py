@@ -43,6 +43,8 @@ OPERATORS: dict[Any, Convert] = {
     ATEN.clamp_min.default: elementwise.clip_step("min", "max"),
     ATEN.hardsigmoid.default: elementwise.hard_sigmoid_steps,
     ATEN.mean.dim: maps.mean_step,
+    ATEN.upsample_linear1d.vec: maps.resizing_step,
+    ATEN.upsample_bilinear2d.vec: maps.resizing_step,
     ATEN.cat.default: maps.concatenation_step,
     ATEN.permute.default: maps.permuted,
     ATEN.transpose.int: maps.permuted,

@@ -20,7 +20,7 @@ CHUNK = 16  # rows of y at a time
 COORDINATES = ("half_pixel", "align_corners", "asymmetric")
 
 
-def places(coordinates: str, before: int, after: int, scale: float) -> np.ndarray:
+def resized_coordinates(coordinates: str, before: int, after: int, scale: float) -> np.ndarray:
     """Where on a dimension of x, in pixels, those of y lie.
 
     Args:
@@ -41,7 +41,7 @@ class ResizePlan(BoundStep):
         shape: logical, (N, C, [H,] W), of x.
         sizes: of y, along each spatial dimension.
         layout: of x and y.
-        coordinates: of `places`.
+        coordinates: of `resized_coordinates`.
         scales: along each spatial dimension; None is sizes over those of x.
 
     Example:
@@ -64,7 +64,7 @@ class ResizePlan(BoundStep):
         self._shapes = [array_shape(layout, (*shape[:2], *s)) for s in (shape[2:], sizes)]
         scales = scales or [m / max(1, n) for n, m in zip(shape[2:], sizes, strict=True)]
         tables = [
-            _between(places(coordinates, *dimension), dimension[0])
+            _between(resized_coordinates(coordinates, *dimension), dimension[0])
             for dimension in zip(shape[2:], sizes, scales, strict=True)
         ]
         (self._rows, self._row_shares), (self._columns, self._column_shares) = [
