@@ -1,14 +1,17 @@
 """convalgos.dask: chunks give the answers of the whole, wherever they are cut."""
 
 import gc
+import math
 import random
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
 
+import dask  # noqa: E402
 from dask_cases import chunked, random_problem, whole_numbers  # noqa: E402
 
 import convalgos as ca  # noqa: E402
@@ -188,3 +191,81 @@ def test_what_is_wrong_is_told_before_anything_is_computed():
     ):
         with pytest.raises(ValueError, match=told):
             call()
+
+
+def test_a_plan_tells_what_each_split_takes():
+    """More workers take no longer, what it cuts gives the answer, a slow network keeps all together."""
+    problem = ca.ConvProblem.parse("n4 c8 h40 w40 k8 r3 s3 p1")
+    seconds = [
+        cd.plan(problem, workers, cd.Interconnect(1e12, 1e-9, 1e-9)).best.seconds for workers in (1, 2, 4, 16)
+    ]
+    assert seconds == sorted(seconds, reverse=True) and seconds[-1] < seconds[0] / 4
+    found = cd.plan(problem, 4, cd.Interconnect(1e12, 1e-9, 1e-9))
+    assert found.best.blocks == 4 and found.efficiency > 0.5
+    (line,) = [line for line in found.explain().splitlines() if line.startswith("->")]
+    assert str(found.best) in line
+    x, w = whole_numbers(0, problem.x_shape, problem.w_shape)
+    for split in found.candidates[::3]:
+        cx, cw = replace(found, candidates=(split,)).cut(x, w)
+        y = cd.conv(cx, cw, padding=1)
+        assert math.prod(cx.numblocks) * cw.numblocks[0] == split.blocks
+        close(y, ca.conv(x, w, padding=1))
+    assert cd.plan(problem, 4, cd.Interconnect(1.0, 10.0)).best.blocks == 1
+    grouped = cd.plan(ca.ConvProblem.parse("n1 c6 w9 k6 s3 groups3"), 3, cd.Interconnect(1e12, 1e-9, 1e-9))
+    assert {split.channels for split in grouped.candidates} == {1}
+    with pytest.raises(ValueError, match="forward"):
+        cd.plan(problem.replace(direction="backward_data"))
+
+
+def test_training_steps_are_those_of_one_block():
+    """Data-parallel by images, model-parallel by filters, and both; the loss falls."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((12, 2, 9, 8), "f4"), rng.integers(0, 3, 12)
+    layers = (
+        cd.ConvReLU(rng.standard_normal((6, 2, 3, 3), "f4") * 0.3, np.zeros(6, "f4"), 1, 1),
+        cd.ConvReLU(rng.standard_normal((4, 6, 3, 3), "f4") * 0.3, np.zeros(4, "f4"), 2, 1),
+        cd.Classifier(rng.standard_normal((4, 3), "f4"), np.zeros(3, "f4")),
+    )
+    check_gradients(layers, x, labels)
+    cx = da.from_array(x, chunks=(5, 2, 9, 8))
+    with dask.config.set(scheduler="synchronous"):
+        want = trained(layers, x, labels)
+        for got in (trained(layers, cx, labels), trained(cd.model_parallel(layers, 3), cx, labels)):
+            for value, whole in zip(got, want, strict=True):
+                np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
+    assert want[0] > want[1]
+
+
+def trained(layers, x, labels):
+    """The losses of three steps, and the weights after them."""
+    losses = []
+    for _ in range(2):
+        layers, loss = cd.training_step(layers, x, labels, 0.1)
+        losses.append(float(loss.compute()))
+    return [
+        *losses,
+        *(np.asarray(layer.w) for layer in layers),
+        *(np.asarray(layer.bias) for layer in layers),
+    ]
+
+
+def check_gradients(layers, x, labels):
+    """Against differences of the loss along a random direction, in float64."""
+    rng = np.random.default_rng(1)
+    layers = [replace(la, w=la.w.astype("f8"), bias=la.bias.astype("f8")) for la in layers]
+    moves = [(rng.standard_normal(la.w.shape), rng.standard_normal(la.bias.shape)) for la in layers]
+
+    def loss(step):
+        moved = [
+            replace(la, w=la.w + step * dw, bias=la.bias + step * db)
+            for la, (dw, db) in zip(layers, moves, strict=True)
+        ]
+        return float(cd.gradients(moved, x.astype("f8"), labels)[0].compute(scheduler="synchronous"))
+
+    _, found = cd.gradients(layers, x.astype("f8"), labels)
+    slope = sum(
+        float((g * m).sum().compute(scheduler="synchronous"))
+        for pair, move in zip(found, moves, strict=True)
+        for g, m in zip(pair, move, strict=True)
+    )
+    assert slope == pytest.approx((loss(1e-6) - loss(-1e-6)) / 2e-6, rel=1e-5)

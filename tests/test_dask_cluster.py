@@ -2,10 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 distributed = pytest.importorskip("distributed", reason="needs Dask (pip install 'convalgos[dask]')")
 da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
@@ -14,14 +17,18 @@ import convalgos as ca  # noqa: E402
 import convalgos.dask as cd  # noqa: E402
 from convalgos.core import setting  # noqa: E402
 from convalgos.dask import tasks  # noqa: E402
+from convalgos.select import devices, wisdom_file  # noqa: E402
+from convalgos.tools.bench import tune_cluster  # noqa: E402
+from convalgos.tools.cli import select_commands  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def client():
-    """Two processes of a thread each."""
+def client(tmp_path_factory):
+    """Two processes of a thread each, which remember what they measure in a folder of their own."""
+    known = str(tmp_path_factory.mktemp("workers"))
     with (
         distributed.LocalCluster(
-            2, threads_per_worker=1, dashboard_address=None, death_timeout=30
+            2, threads_per_worker=1, dashboard_address=None, death_timeout=30, env={"CONVALGOS_WISDOM": known}
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -54,3 +61,60 @@ def slowly(block):
     with tasks.threads_of_task(100):
         assert setting.thread_count() == 1
     return block
+
+
+def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(client, wisdom):
+    """One worker of a host times, into a folder of its own; a machine of another kind gets its own file."""
+    problem = "n1 c4 h9 w9 k4 r3 s3 p1"
+    how = ["--scheduler", client.scheduler.address, "--effort", "measure", "--budget", "0.2"]
+    told = CliRunner().invoke(select_commands.tune_command, [problem, *how], catch_exceptions=False)
+    here = devices.store()
+    assert f"{here.fingerprint}: 1 problems tuned on 1 of its kind" in told.output
+    ((_, found),) = tune_cluster.machines(client).items()
+    assert len(found) == 1  # of two workers, on one host
+    assert here.lookup(ca.ConvProblem.parse(problem))
+    text = wisdom_file.dump("another_machine-2t-v64-linux", here.entries())
+    assert ca.wisdom.merge_text(text).machine == "another_machine-2t-v64-linux"
+    assert sorted(path.stem for path in wisdom.iterdir() if path.suffix == ".json") == sorted(
+        [here.fingerprint, "another_machine-2t-v64-linux"]
+    )
+
+
+def test_an_image_larger_than_the_memory_it_may_take(tmp_path):
+    """92 MB are read, convolved and written by a process that takes less than a third of them."""
+    zarr = pytest.importorskip("zarr", reason="needs zarr (pip install 'convalgos[dask]')")
+    size, chunk = 4800, 800
+    image = zarr.create_array(
+        tmp_path / "image.zarr",
+        shape=(1, 1, size, size),
+        chunks=(1, 1, chunk, chunk),
+        dtype="f4",
+        fill_value=1,
+    )
+    image[0, 0, :3, :5] = 7
+    done = subprocess.run([sys.executable, "-c", CONVOLVE, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < size * size * 4 / 3
+    corner = np.ones((1, 1, 20, 20), "f4")
+    corner[0, 0, :3, :5] = 7
+    result = zarr.open_array(tmp_path / "result.zarr")
+    want = ca.conv(corner, np.ones((1, 1, 5, 5), "f4"), padding=2)[..., :17, :17]
+    assert np.array_equal(result[:, :, :17, :17], want)
+    assert (result[:, :, chunk - 4 : chunk + 4, chunk - 4 : chunk + 4] == 25).all()
+
+
+CONVOLVE = """
+import resource, sys
+import dask, dask.array as da, numpy as np
+import convalgos.dask as cd
+
+folder = sys.argv[1]
+w = np.ones((1, 1, 5, 5), "f4")
+warm = da.ones((1, 1, 1600, 1600), dtype="f4", chunks=(1, 1, 800, 800))
+dask.config.set(scheduler="threads", num_workers=2)
+cd.conv(warm, w, padding=2, algorithm="cpu.direct.pixels").sum().compute()  # code, and memory of its own
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+y = cd.conv(da.from_zarr(folder + "/image.zarr"), w, padding=2, algorithm="cpu.direct.pixels")
+y.to_zarr(folder + "/result.zarr")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""

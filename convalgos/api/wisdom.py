@@ -106,10 +106,19 @@ def merge(path: str | Path) -> Merged:
     Raises:
         ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
     """
+    return merge_text(Path(path).read_text("utf-8"), str(path))
+
+
+def merge_text(text: str, name: str = "the text") -> Merged:
+    """`merge` of what a file would tell: `convalgos.select.wisdom_file.dump` writes it.
+
+    Raises:
+        ValueError: it is not wisdom; says what is wrong, and nothing is changed.
+    """
     try:
-        fingerprint, more = wisdom_file.parse(Path(path).read_text("utf-8"))
+        fingerprint, more = wisdom_file.parse(text)
     except ValueError as error:
-        raise ValueError(f"{path} cannot be merged: {error}") from None
+        raise ValueError(f"{name} cannot be merged: {error}") from None
     here = devices.store()
     target = here if fingerprint == here.fingerprint else devices.store_of(fingerprint)
     conflicts = target.update(lambda entries: wisdom_file.merge_entries(entries, more))

@@ -14,13 +14,22 @@ from convalgos.dask import signal
 from convalgos.dask.forward import conv
 from convalgos.dask.gradients import conv_backward_data, conv_backward_weights, conv_transpose
 from convalgos.dask.pooling import avg_pool, max_pool
+from convalgos.dask.splits import Interconnect, plan
+from convalgos.dask.training import Classifier, ConvReLU, gradients, model_parallel, training_step
 
 __all__ = [
     "avg_pool",
+    "Classifier",
     "conv",
     "conv_backward_data",
     "conv_backward_weights",
     "conv_transpose",
+    "ConvReLU",
+    "gradients",
     "max_pool",
+    "model_parallel",
+    "Interconnect",
+    "plan",
     "signal",
+    "training_step",
 ]

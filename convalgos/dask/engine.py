@@ -1,4 +1,4 @@
-"""Dask's arrays, whose functions have types in part only; and what to install where there is no Dask."""
+"""Dask's functions, which have types in part only; and what to install where there is no Dask."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ if reason := missing("dask"):
     raise ImportError(f"convalgos.dask {reason}")
 
 da: Any = import_module("dask.array")
+persist: Any = import_module("dask").persist
 DaskArray: TypeAlias = Any  # dask.array.Array

@@ -234,6 +234,11 @@ def scipy_command(tables: tuple[Path, ...], count: int, seed: int, path: Path | 
     help="Time and check all candidates, or race the promising ones.",
 )
 @click.option("--budget", type=click.FloatRange(0), metavar="SECONDS", help="Time for each problem.")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Tune on the machines of a Dask cluster, and keep what each found, too.",
+)
 @BATCH
 @click.option("--again", is_flag=True, help="Time what is known already, too.")
 @changing
@@ -243,6 +248,7 @@ def tune_command(
     figures: bool,
     effort: str,
     budget: float | None,
+    scheduler: str | None,
     batch: int | None,
     again: bool,
     device: str,
@@ -267,6 +273,9 @@ def tune_command(
     layers = targets.changed(layers, **changes)
     problems = list(dict.fromkeys(layer.problem for layer in layers))
     names = {layer.problem: layer.name for layer in reversed(layers)}
+    if scheduler is not None:
+        _tune_on_cluster(scheduler, problems, names, effort, budget, again)
+        return
     open_ = [p for p in problems if again or not tune.is_known(p, effort, device)]
     done = []
     if open_:
@@ -285,6 +294,28 @@ def tune_command(
                 echo(f"{names[t.problem]}: {t.after} instead of {t.before}, {t.gain:.2f}x faster")
         known = len(problems) - len(open_)
         echo(f"{len(done)} of {len(open_)} problems tuned, {known} known before")
+
+
+def _tune_on_cluster(
+    scheduler: str,
+    problems: list[ConvProblem],
+    names: dict[ConvProblem, str],
+    effort: str,
+    budget: float | None,
+    again: bool,
+) -> None:
+    """Tell what each machine found as it comes, and keep all of it here."""
+    from convalgos.tools.bench import tune_cluster  # needs Dask
+
+    with tune_cluster.connected(scheduler) as client, bar() as progress:
+        machines = tune_cluster.machines(client)
+        task = progress.add_task("", total=len(problems) * len(machines))
+        for done, found in enumerate(
+            tune_cluster.tune_all(client, machines, problems, effort=effort, time_budget=budget, again=again)
+        ):
+            progress.update(task, completed=done + 1, description=names[found.problem])
+    for machine, hosts in machines.items():
+        echo(f"{machine}: {len(problems)} problems tuned on {len(hosts)} of its kind")
 
 
 @click.command("capture", context_settings={"allow_interspersed_args": False})

@@ -1,0 +1,29 @@
+"""The study of workers: its simulated cluster is that of the plans, scaled to what one worker measured."""
+
+import pytest
+
+pytest.importorskip("distributed", reason="needs Dask (pip install 'convalgos[dask]')")
+
+from convalgos.studies import cluster
+from convalgos.studies.study import Finding, Part, StudySetting
+
+
+def test_the_simulated_cluster_stands_beside_what_was_measured(monkeypatch):
+    """Efficiency falls, begins at 1 by what one worker took, and each row adds up."""
+    study = cluster.ClusterStudy()
+    monkeypatch.setattr(cluster.ClusterStudy, "quick_problems", {"a layer": "n8 c4 h12 w12 k4 r3 s3 p1"})
+    monkeypatch.setattr(cluster.ClusterStudy, "simulated", (1, 2, 8, 1024))
+    monkeypatch.setattr(cluster.ClusterStudy, "rounds", 1)
+    figures, table, *others = study.parts(StudySetting(quick=True))
+    assert all(value > 0 for value in figures.values("ms"))
+    predicted = table.values("efficiency predicted")
+    assert (
+        isinstance(table, Part) and 0.9 < predicted[0] <= 1 and predicted == sorted(predicted, reverse=True)
+    )
+    for row in table.rows:
+        compute, exchange, tasks, in_all = row[2:6]
+        assert in_all == pytest.approx(max(compute + exchange, tasks))
+    measured = table.values("measured")
+    assert all(measured[:2]) and measured[2:] == [None, None]
+    assert table.values("efficiency measured")[0] == pytest.approx(1)
+    assert all(isinstance(other, Finding) for other in others)
