@@ -4,16 +4,18 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SUITE ?= resnet50
 
-.PHONY: bench test docs gpu-check clean
+.PHONY: bench check test docs gpu-check clean
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.bench
 	$(BIN)/convalgos bench $(SUITE)
 
-test: $(VENV)/.test
+check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test: check
 	OMP_WAIT_POLICY=passive $(BIN)/pytest -n auto --maxprocesses 4
 
 # The pages, in docs/_build/html: any warning fails, and every example in them and in the docstrings is run.
