@@ -9,7 +9,7 @@ from convalgos.studies.study import Finding, Part, StudySetting
 
 
 def test_the_simulated_cluster_stands_beside_what_was_measured(monkeypatch):
-    """Efficiency falls, begins at 1 by what one worker took, and each row adds up."""
+    """Efficiency begins at 1, by what one worker took, and ends low; each row adds up."""
     study = cluster.ClusterStudy()
     monkeypatch.setattr(cluster.ClusterStudy, "quick_problems", {"a layer": "n8 c4 h12 w12 k4 r3 s3 p1"})
     monkeypatch.setattr(cluster.ClusterStudy, "simulated", (1, 2, 8, 1024))
@@ -17,9 +17,8 @@ def test_the_simulated_cluster_stands_beside_what_was_measured(monkeypatch):
     figures, table, *others = study.parts(StudySetting(quick=True))
     assert all(value > 0 for value in figures.values("ms"))
     predicted = table.values("efficiency predicted")
-    assert (
-        isinstance(table, Part) and 0.9 < predicted[0] <= 1 and predicted == sorted(predicted, reverse=True)
-    )
+    assert isinstance(table, Part) and predicted[0] == pytest.approx(1)
+    assert predicted[-1] < min(predicted[:-1])
     for row in table.rows:
         compute, exchange, tasks, in_all = row[2:6]
         assert in_all == pytest.approx(max(compute + exchange, tasks))
