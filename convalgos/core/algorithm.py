@@ -44,6 +44,7 @@ class Algorithm(ABC):
     reads: ClassVar[tuple[str, ...]] = PLAIN  # layouts of x and of y, without a reorder; "blocked" stands for
     writes: ClassVar[tuple[str, ...]] = PLAIN  # blocks of as many channels as a vector of the CPU has lanes
     mixes_layouts: ClassVar[bool] = False  # y may lie in another layout than x
+    bounded_with: ClassVar[str] = ""  # those of one word here have one `least_of_all`, which is asked once
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property

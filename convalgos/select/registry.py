@@ -148,10 +148,11 @@ def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, 
 
 
 def _by_class(algorithms: Iterable[Algorithm]) -> tuple[tuple[Algorithm, ...], ...]:
-    """Of one class and of the same types: what computes a gradient by others is of the types of these."""
-    found: dict[tuple[type, tuple[str, ...]], list[Algorithm]] = {}
+    """Of one class, or bounded together, and of the same types: what computes a gradient by others is of the
+    types of these."""
+    found: dict[tuple[type | str, tuple[str, ...]], list[Algorithm]] = {}
     for algorithm in algorithms:
-        found.setdefault((type(algorithm), algorithm.dtypes), []).append(algorithm)
+        found.setdefault((algorithm.bounded_with or type(algorithm), algorithm.dtypes), []).append(algorithm)
     return tuple(map(tuple, found.values()))
 
 

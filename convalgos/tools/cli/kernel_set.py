@@ -21,6 +21,8 @@ from convalgos.cpu import (
     direct_pixels,
     direct_weights,
     fft_tiles,
+    indirect,
+    smm,
     winograd,
     winograd_weights,
 )
@@ -40,6 +42,8 @@ from convalgos.cpu.gemm import (
     blocked_plan,
     blocked_tiles,
     gemv,
+    lowered_plan,
+    lowering,
     packed_plan,
     packed_tiles,
     panels,
@@ -113,6 +117,7 @@ def kernels(
     """
     found = [_kernel(factory) for factory in _OF_ALL]
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
+    found.append(_kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS))
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
@@ -161,7 +166,8 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
-    mkl.multiply_by_mkl, per_thread.run_slices,
+    mkl.multiply_by_mkl, per_thread.run_slices, lowered_plan.multiply_lowered,
+    smm.multiply_planes_by_weights,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
@@ -182,7 +188,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
-    for factory in (row_panels.pack_tiles, patches.fill_channels_first):
+    for factory in (row_panels.pack_tiles, patches.fill_channels_first, lowering.lower_map):
         yield _kernel(factory, size)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
@@ -191,6 +197,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
     yield _kernel(weight_kernels.border_rows, size, lanes, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
+        yield _kernel(indirect.sum_indirect, size, lanes, most, vectors)
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
