@@ -17,11 +17,11 @@ import convalgos as ca
 from convalgos.core import cache_files
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.errors import missing
-from convalgos.cpu import fft
 from convalgos.cpu.fft import Fft
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.spectral import blocking, engines
 from convalgos.cpu.spectral import cost as spectral_cost
+from convalgos.cpu.spectral import plan as spectral_plan
 from convalgos.select.measure.accuracy import random_arrays
 
 pytestmark = pytest.mark.skipif(
@@ -48,7 +48,7 @@ def small_caches(monkeypatch):
     def shrink(l2_bytes: int, **constants: int) -> None:
         monkeypatch.setattr(blocking, "cache_sizes", lambda: (1024, l2_bytes, 4 * l2_bytes))
         for name, value in constants.items():
-            module = next(m for m in (fft, spectral_cost, blocking) if hasattr(m, name))
+            module = next(m for m in (spectral_plan, spectral_cost, blocking) if hasattr(m, name))
             monkeypatch.setattr(module, name, value)
         for cached in (spectral_cost.one_block, spectral_cost.blocked):
             cached.cache_clear()

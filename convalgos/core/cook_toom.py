@@ -90,11 +90,15 @@ def amplification(m: int, r: int, points: tuple[Fraction, ...] | None = None) ->
     in proportion to its size, and output a adds them with weights AT[a][i]; a direct sum has variance r.
     The worst output counts. F(2, 3) has 1.3, F(4, 3) 2.9, F(6, 3) 6.8.
     """
-    at, g, bt = cook_toom(m, r, points)
+    return growth(cook_toom(m, r, points), r)
+
+
+def growth(form: CookToom, r: int) -> float:
+    """`amplification` of any such matrices, for r taps."""
+    at, g, bt = form
     variance = [_norm2(g_i) * _norm2(b_i) for g_i, b_i in zip(g, bt, strict=True)]
     worst = max(sum(c * c * v for c, v in zip(row, variance, strict=True)) for row in at)
-    growth: float = float(worst / r) ** 0.5
-    return growth
+    return float(float(worst / r) ** 0.5)
 
 
 def multiply(axpy: Axpy, matrix: Matrix, x: Sequence[Any]) -> list[Any]:

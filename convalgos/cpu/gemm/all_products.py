@@ -32,8 +32,8 @@ class AllProducts(Algorithm):
             return reason
         if problem.is_plain_product:
             return "a plain product, which cpu.direct computes in the same way"
-        if _is_depthwise(problem):
-            return "shares what it reads among filters, and the groups of this layer have one each"
+        if problem.gemm_n == 1:
+            return "shares what it reads among the filters of a group, of which this layer has one"
         return None
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
@@ -41,7 +41,7 @@ class AllProducts(Algorithm):
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
         p = problem
-        if p.is_plain_product or _is_depthwise(p):
+        if p.is_plain_product or p.gemm_n == 1:
             return math.inf
         slower = LEAST_SUMS if p.layout == "channels_last" else SUMS
         return CALL + machine.launch + slower * least_sums(p, machine) + memory_seconds(p, machine)
@@ -74,7 +74,3 @@ def memory_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Seconds to read x, and to read and write y."""
     p = problem
     return machine.stream(p.x_bytes + 2 * p.y_bytes, p.x_bytes + p.y_bytes)
-
-
-def _is_depthwise(problem: ConvProblem) -> bool:
-    return problem.gemm_n == 1 < problem.groups

@@ -74,6 +74,7 @@ class FftBlocking:
 
     problem: ConvProblem  # the 3-D view
     axes: tuple[BlockedAxis, BlockedAxis, BlockedAxis]
+    parts: int = 2  # vectors for each complex vector of the filter: `products.multiply_spectra`
 
     @cached_attribute
     def lengths(self) -> tuple[int, ...]:
@@ -128,7 +129,7 @@ class FftBlocking:
     @cached_attribute
     def filter_bytes(self) -> int:
         rows = self.problem.groups * self.panels * self.tile[0] * self.channels
-        return rows * self.vectors * 2 * vector_bytes()
+        return rows * self.vectors * self.parts * vector_bytes()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_b
 CHUNK_ARGUMENTS = arguments(
     # the chunk, and the work in it
     "chunk chunk_groups chunk_blocks groups channels filters panels panel_filters run run_panels part "
-    "blocks blocks_d blocks_h blocks_w block_pair phases phase_table tasks "
+    "blocks blocks_d blocks_h blocks_w block_pair phases phase_table tasks parts "
     # planes and scratch
     "plane plane_d plane_h length_d length_h length_w vectors vectors_part lane_bytes spectra_bytes "
     # the maps
@@ -51,58 +51,6 @@ def argument_bytes() -> int:
 def strip_bytes(itemsize: int) -> int:
     """Scratch of a thread, behind its products: a strip of pixels of all lanes."""
     return STRIP_PIXELS * simd.lanes(itemsize) * itemsize
-
-
-@simd.emitter
-def multiply_spectra(
-    v: simd.Vec, FILTERS: int, BLOCKS: int, x: Any, x_block: Any, x_phase: Any, x_channel: Any, w: Any,
-    phases: Any, channels: Any, vectors: Any, y: Any, y_filter: Any, y_block: Any,
-) -> None:  # fmt: skip
-    """y[k][b][f] = sum_{p,c} x[b][p][c][f] * w[f][p][c][k], complex, for k < FILTERS and b < BLOCKS.
-
-    f runs over `vectors` vectors of frequencies. x and y hold pairs of a real and an imaginary part, w holds
-    a vector of real parts and one of imaginary parts.
-    """
-    n = v.lanes
-    evens, odds = [2 * i for i in range(n)], [2 * i + 1 for i in range(n)]
-    halves = [[half * n // 2 + i // 2 + i % 2 * n for i in range(n)] for half in (0, 1)]
-    with v.loop(vectors) as f:
-        at = v.imul(f, 2 * n)
-        sums = [[(v.register(v.zero()), v.register(v.zero())) for _ in range(BLOCKS)] for _ in range(FILTERS)]
-        row = v.at(v.pointer(w), v.imul(v.imul(f, v.imul(phases, channels)), FILTERS * 2 * n))
-        with v.loop(phases) as p, v.loop(channels) as c:
-            plane = v.at(v.pointer(x), v.iadd(at, v.iadd(v.imul(p, x_phase), v.imul(c, x_channel))))
-            weights = v.at(row, v.imul(v.iadd(v.imul(p, channels), c), FILTERS * 2 * n))
-            inputs = []
-            for b in range(BLOCKS):
-                source = v.at(plane, v.imul(x_block, b))
-                pairs = v.load(source), v.load(source, n)
-                inputs.append((v.shuffle(*pairs, evens), v.shuffle(*pairs, odds)))
-            for k, totals in enumerate(sums):
-                w_re, w_im = v.load(weights, k * 2 * n), v.load(weights, (k * 2 + 1) * n)
-                minus = v.fsub(v.zero(), w_im)
-                for (x_re, x_im), (re, im) in zip(inputs, totals, strict=True):
-                    re.set(v.fma(x_im, minus, v.fma(x_re, w_re, re.value)))
-                    im.set(v.fma(x_re, w_im, v.fma(x_im, w_re, im.value)))
-        for k, totals in enumerate(sums):
-            for b, (re, im) in enumerate(totals):
-                target = v.at(v.pointer(y), v.iadd(at, v.iadd(v.imul(y_filter, k), v.imul(y_block, b))))
-                for half, order in enumerate(halves):
-                    v.store(v.shuffle(re.value, im.value, order), target, half * n)
-
-
-@jit.specialise
-def multiply_planes(SIZE: int, LANES: int, FILTERS: int, BLOCKS: int) -> Callable[..., None]:
-    def multiply_planes(
-        x: int, x_block: int, x_phase: int, x_channel: int, w: int, phases: int, channels: int, vectors: int,
-        y: int, y_filter: int, y_block: int,
-    ) -> None:  # fmt: skip
-        multiply_spectra(
-            SIZE, LANES, FILTERS, BLOCKS, x, x_block, x_phase, x_channel, w, phases, channels, vectors,
-            y, y_filter, y_block,
-        )  # fmt: skip
-
-    return multiply_planes
 
 
 @jit.helper
@@ -202,7 +150,8 @@ def multiply_chunk(
             group = panel // a.panels
             # a last panel that is not full writes zeros beyond it, which the next one overwrites
             k = group * a.filters + panel % a.panels * a.panel_filters - first_filter
-            w = a.w + ((filters + panel) * a.vectors + f) * summed * a.panel_filters * vector
+            w = ((filters + panel) * a.vectors + f) * summed * a.panel_filters
+            w = a.w + w * a.parts * lanes * size
             for block in range(block_from, block_to, a.block_pair):
                 more = int(block + 1 < block_to)  # the last pair of an odd number is one block twice
                 x = a.scratch + (block * step_block + group * a.channels * a.plane) * size + f * vector
@@ -292,8 +241,11 @@ def backward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
 
 
 @simd.emitter
-def split_plane(v: simd.Vec, x: Any, scale: Any, vectors: Any, y: Any, y_stride: Any) -> None:
-    """y[f] = (re, -im) of x[f], times scale[0], for `vectors` vectors of frequencies f: parts apart."""
+def split_plane(v: simd.Vec, PARTS: int, x: Any, scale: Any, vectors: Any, y: Any, y_stride: Any) -> None:
+    """y[f] = (re, -im) of x[f], times scale[0], for `vectors` vectors of frequencies f: parts apart.
+
+    Of c + id = (re, -im) three PARTS are c, d - c and c + d.
+    """
     n = v.lanes
     source, to, factor = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
     with v.loop(vectors) as f:
@@ -301,20 +253,21 @@ def split_plane(v: simd.Vec, x: Any, scale: Any, vectors: Any, y: Any, y_stride:
         pairs = v.load(at), v.load(at, n)
         re, im = v.shuffle(*pairs, range(0, 2 * n, 2)), v.shuffle(*pairs, range(1, 2 * n, 2))
         target = v.at(to, v.imul(f, y_stride))
-        v.store(v.fmul(re, factor), target)
-        v.store(v.fmul(v.fsub(v.zero(), im), factor), target, n)
+        c, d = v.fmul(re, factor), v.fmul(v.fsub(v.zero(), im), factor)
+        for i, value in enumerate((c, v.fsub(d, c), v.fadd(c, d)) if PARTS == 3 else (c, d)):
+            v.store(value, target, i * n)
 
 
 @jit.specialise
-def pack_spectra(SIZE: int, LANES: int) -> Callable[..., None]:
-    """Spectra of filters [panel][filter][channel], in scratch, to w: [panel][f][channel][filter][re, im].
+def pack_spectra(SIZE: int, LANES: int, PARTS: int) -> Callable[..., None]:
+    """Spectra of filters [panel][filter][channel], in scratch, to w: [panel][f][channel][filter][parts].
 
     Conjugated and multiplied by the element at `bias`.
     """
 
     def pack_spectra(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CHUNK_ARGUMENTS)[0]
-        vector = 2 * LANES * SIZE
+        vector = PARTS * LANES * SIZE
         planes = a.groups * a.channels
         for plane in range(planes * task // a.tasks, planes * (task + 1) // a.tasks):
             channel = plane % a.channels
@@ -322,8 +275,8 @@ def pack_spectra(SIZE: int, LANES: int) -> Callable[..., None]:
             panel = plane // (a.channels * a.panel_filters)
             y = a.w + ((panel * a.vectors * a.channels + channel) * a.panel_filters + k) * vector
             split_plane(
-                SIZE, LANES, a.scratch + plane * a.plane * SIZE, a.bias, a.vectors,
-                y, a.channels * a.panel_filters * 2 * LANES,
+                SIZE, LANES, PARTS, a.scratch + plane * a.plane * SIZE, a.bias, a.vectors,
+                y, a.channels * a.panel_filters * PARTS * LANES,
             )  # fmt: skip
 
     return pack_spectra

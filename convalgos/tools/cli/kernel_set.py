@@ -23,7 +23,9 @@ from convalgos.cpu import (
     fft_tiles,
     indirect,
     smm,
+    symbolic_fourier,
     winograd,
+    winograd_nested,
     winograd_weights,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
@@ -73,9 +75,10 @@ from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mk
 from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
-from convalgos.cpu.spectral import blocking
+from convalgos.cpu.spectral import blocking, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import (
+    bilinear_transforms,
     driver,
     fft_transforms,
     reading,
@@ -175,7 +178,7 @@ _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, weight_kernels.border_pixels, weight_kernels.border_transposed,
     weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
-    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, spectral_kernels.pack_spectra,
+    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
 
@@ -220,12 +223,6 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, step)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
-    for rows in range(1, fft_tiles.ROWS[wide] + 1):
-        yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
-    filters, blocks = blocking.PRODUCT_TILES[wide]
-    for f, b in product((1, 2, 4), (1, 2)):
-        if f <= filters and b <= blocks:
-            yield _kernel(spectral_kernels.multiply_planes, size, lanes, f, b)
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
         if rows * columns <= padded_planes.TAP_SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
             yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)
@@ -238,6 +235,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     ):
         yield _kernel(kernel, size, lanes)
     yield from _of_output_steps(size, lanes)
+    yield from _of_spectra(size, lanes)
     yield from _of_transforms(size, lanes)
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
 
@@ -285,6 +283,20 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
                 yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
 
 
+def _of_spectra(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of products of spectra, of tiles and of whole maps."""
+    wide = vector_bytes()
+    for rows in range(1, fft_tiles.ROWS[wide] + 1):
+        yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
+    filters, blocks = blocking.PRODUCT_TILES[wide]
+    for f, b in product((1, 2, 4), (1, 2)):
+        if f <= filters and b <= blocks:
+            for parts in (2, 3):
+                yield _kernel(products.multiply_planes, size, lanes, f, b, parts)
+    for parts in (2, 3):
+        yield _kernel(spectral_kernels.pack_spectra, size, lanes, parts)
+
+
 def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
     """Of the tiles of all Winograd and FFT algorithms."""
     t = winograd_transforms
@@ -295,6 +307,13 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
         for b in winograd_weights.ALGORITHMS:
             for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
                 yield _kernel(factory, size, lanes, b.r, b.m, dims)
+        for c in (*symbolic_fourier.ALGORITHMS, *winograd_nested.ALGORITHMS):
+            for factory in (
+                bilinear_transforms.bilinear_input_tiles,
+                bilinear_transforms.bilinear_filter_tiles,
+                bilinear_transforms.bilinear_finished_tiles,
+            ):
+                yield _kernel(factory, size, lanes, c.schedule.kind, c.m, c.r, dims)
         for f in fft_tiles.ALGORITHMS:
             for factory in (
                 fft_transforms.spectral_input_tiles,

@@ -1,0 +1,128 @@
+"""The plan of convolution through the FFT: blocks to spectra, times that of the filter, and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan
+from convalgos.cpu.spectral import engines, products
+from convalgos.cpu.spectral import kernels as spectral_kernels
+from convalgos.cpu.spectral.blocking import FftBlocking, chunk_schedule
+from convalgos.cpu.vectors import simd
+
+FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
+
+
+class SpectraPlan(KernelPlan):
+    """Whole maps, or blocks of them.
+
+    Args:
+        library: the engine that transforms.
+    """
+
+    finishes = strided_batch = True
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: FftBlocking, library: str):
+        p, dealt = cut.problem, chunk_schedule(cut)
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        self._cut = cut
+        # kept, as its plans must outlive this one
+        self._transform = engines.plan_transform(library, p.dtype, cut.lengths)
+        values = self._transform_values() | {
+            "chunk": 0, "chunk_groups": dealt.groups, "chunk_blocks": dealt.blocks, "groups": p.groups,
+            "channels": p.w_shape[1], "filters": p.gemm_n, "panels": cut.panels, "panel_filters": cut.tile[0],
+            "run": dealt.run, "run_panels": dealt.panels, "part": dealt.part, "blocks": cut.blocks,
+            "block_pair": cut.tile[1], "parts": cut.parts, "phases": len(cut.phases),
+            "phase_table": np.array(cut.phases, np.int64), "tasks": dealt.tasks, "vectors": cut.vectors,
+            "vectors_part": dealt.vectors, "lane_bytes": dealt.lane_bytes,
+            "spectra_bytes": dealt.spectra_bytes, "chunks": dealt.chunks, "task_bytes": dealt.task_bytes,
+            "forward": spectral_kernels.forward_chunk(size, lanes),
+            "backward": spectral_kernels.backward_chunk(size, lanes),
+            "inverse": self._transform.inverse,
+            "execute_inverse": self._transform.execute_inverse,
+            "multiply": products.multiply_planes(size, lanes, *cut.tile, cut.parts),
+        }  # fmt: skip
+        for name, a in zip("dhw", cut.axes, strict=True):
+            values |= {f"size_{name}": a.size, f"out_{name}": a.out, f"stride_{name}": a.stride}
+            values |= {f"low_{name}": a.low, f"step_{name}": a.step, f"blocks_{name}": a.blocks}
+        x_strides = map_strides(p.layout, p.C, p.spatial)
+        y_strides = map_strides(p.layout, p.K, p.spatial_out)
+        values |= zip(("x_n", "x_c", "x_d", "x_h", "x_w"), x_strides, strict=True)
+        values |= zip(("y_n", "y_k", "y_d", "y_h", "y_w"), y_strides, strict=True)
+        kernels = [spectral_kernels.run_chunks()] if dealt.alone else [values["forward"], values["backward"]]
+        steps = [(kernel, dealt.tasks) for kernel in kernels]
+        record = spectral_kernels.CHUNK_ARGUMENTS
+        passes = [{"chunk": chunk} for chunk in range(dealt.chunks)]
+        if dealt.alone or dealt.chunks == 1:
+            passes = [{}]
+        super().__init__(problem, algorithm, record, values, steps, dealt.workspace_bytes, passes)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(groups * panels, vectors, channels in phases, filters of a panel, parts, lanes).
+
+        Conjugated, for a correlation, and divided by the number of elements, which FFTW does not do.
+        """
+        cut, p = self._cut, self._cut.problem
+        size, lanes, filters = p.itemsize, simd.lanes(p.itemsize), cut.tile[0]
+        planes = planes_of_filter(cut, w.reshape(p.w_shape))  # (groups * panels, filters, channels, *taps)
+        packed = aligned_empty(cut.filter_bytes // size, w.dtype).reshape(len(planes), -1)
+        panel_bytes = filters * cut.channels * cut.plane_bytes
+        at_once = min(len(planes), max(1, FILTER_CHUNK // panel_bytes))  # panels
+        scratch = aligned_zeros(at_once * panel_bytes, np.uint8)
+        scale = np.array([1 / math.prod(cut.lengths)], w.dtype)
+        tasks = jit.thread_count()
+        record = np.zeros(1, spectral_kernels.CHUNK_ARGUMENTS)
+        values = self._transform_values() | {
+            "tasks": tasks, "scratch": scratch.ctypes.data, "bias": scale.ctypes.data, "run": 1, "blocks": 1,
+            "chunk_blocks": 1, "phases": 1, "phase_table": np.zeros(3, np.int64), "channels": cut.channels,
+            "panel_filters": filters, "vectors": cut.vectors, "x_c": math.prod(planes.shape[3:]),
+            "x_d": math.prod(planes.shape[4:]), "x_h": planes.shape[5], "x_w": 1,
+        }  # fmt: skip
+        for name, a in zip("dhw", cut.axes, strict=True):
+            values |= {f"size_{name}": a.taps, f"stride_{name}": 1, f"blocks_{name}": 1}
+        for name, value in values.items():
+            record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+        for first in range(0, len(planes), at_once):
+            part = planes[first : first + at_once]
+            record["x"], record["w"] = part.ctypes.data, packed[first].ctypes.data
+            record["groups"] = record["chunk_groups"] = len(part) * filters
+            jit.launch(spectral_kernels.forward_chunk(size, lanes), record.ctypes.data, tasks)
+            jit.launch(spectral_kernels.pack_spectra(size, lanes, cut.parts), record.ctypes.data, tasks)
+        return packed
+
+    def _transform_values(self) -> dict[str, Any]:
+        """What the transforms of x and of w have in common."""
+        lengths = self._cut.lengths
+        strides = engines.strides(lengths)
+        return {f"length_{name}": n for name, n in zip("dhw", lengths, strict=True)} | {
+            "plane": self._cut.plane, "plane_d": strides[0], "plane_h": strides[1],
+            "transform": self._transform.forward, "execute_forward": self._transform.execute_forward,
+        }  # fmt: skip
+
+
+def planes_of_filter(cut: FftBlocking, w: np.ndarray) -> np.ndarray:
+    """w (K, C/groups, T, R, S) as (groups * panels, filters of a panel, channels in phases, *taps)."""
+    p, in_panel = cut.problem, cut.tile[0]
+    taps = [a.taps for a in cut.axes]
+    planes = np.zeros((p.groups, cut.panels * in_panel, len(cut.phases), p.w_shape[1], *taps), w.dtype)
+    w = w.reshape(p.groups, p.gemm_n, *w.shape[1:])  # (g, K/g, C/g, T, R, S)
+    for i, phase in enumerate(cut.phases):
+        here, there = [], []  # the kernel elements of the phase, and their places among its taps
+        for kernel, dilation, stride, offset in zip(p.kernel, p.dilation, p.stride, phase, strict=True):
+            period = stride // math.gcd(stride, dilation)
+            first = next(t for t in range(period) if t * dilation % stride == offset)
+            start, step = first * dilation // stride, dilation * period // stride
+            count = len(range(first, kernel, period))
+            here.append(slice(first, kernel, period))
+            there.append(slice(start, start + (count - 1) * step + 1, step))
+        (t, r, s), (d, h, k) = here, there
+        planes[:, : p.gemm_n, i, :, d, h, k] = w[:, :, :, t, r, s]  # (g, K/g, C/g, taps of the phase)
+    return planes.reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
