@@ -1,4 +1,4 @@
-"""Nested Winograd and symbolic Fourier forms: exact on fractions, small growth of errors, exact on integers."""
+"""Nested Winograd and symbolic Fourier forms: exact on fractions and integers, small growth of errors."""
 
 from fractions import Fraction
 
