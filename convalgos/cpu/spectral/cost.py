@@ -200,6 +200,7 @@ def least_products(p: ConvProblem, machine: Machine) -> float:
     return products + machine.stream(p.x_bytes + p.y_bytes) + PYTHON_CALL
 
 
+@lru_cache(16)
 def least_one_block(p: ConvProblem, engine: str, machine: Machine) -> float:
     """A lower bound of `spectral_seconds` of whole maps, from the least lengths that hold them."""
     size, dims = 1, 0

@@ -32,7 +32,7 @@ from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import PRODUCT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
 
-LEAST_PRODUCTS = 5 / 3  # of an output: a ring of six with three taps, in one dimension
+LEAST_PRODUCTS = 5 / 3  # of an output, in each dimension: a ring of six with three taps
 OPERATIONS = 3.0  # of vectors, for a point of a tile in each of its transforms; Xeon (Granite Rapids)
 
 
@@ -61,6 +61,12 @@ class BilinearSchedule(BoxSchedule):
 
     def transforming(self, points: int, machine: Machine) -> float:
         return 2 * OPERATIONS * points * self.lanes / machine.peak(self.problem.dtype)
+
+
+class PlaneSchedule(BilinearSchedule):
+    """For bounds of kernels with taps in both dimensions of a plane."""
+
+    least_flops = BilinearSchedule.least_flops * LEAST_PRODUCTS
 
 
 class NestedSchedule(BilinearSchedule):
@@ -115,13 +121,15 @@ class BilinearTiles(BoxAlgorithm):
         if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
             return math.inf
         h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
-        kind: Any = self.schedule
-        return bounds.bounds(kind, problem, machine).seconds(h, w)
+        points = self.form.alpha if min(h, w) == 1 else self.form.alpha**2
+        # those of Winograd, whose transforms are shorter; a choice has asked them already
+        kind: Any = BoxSchedule
+        return bounds.bounds(kind, problem, machine).seconds(h, w, points)
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
         if max(problem.kernel) < 3 or problem.is_empty:
             return math.inf
-        kind: Any = BilinearSchedule
+        kind: Any = PlaneSchedule if min(problem.kernel[-2:]) > 1 < problem.ndim else BilinearSchedule
         return bounds.least_of_tiles(kind, problem, machine)
 
     def error_bound(self, problem: ConvProblem) -> float:

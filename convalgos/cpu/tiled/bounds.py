@@ -58,15 +58,20 @@ class Bounds:
         self._call = PRODUCT_CALL * p.groups * whole.panels / whole.threads
         self._fixed = CALL + machine.launch + whole.moving(0.0, machine)
 
-    def seconds(self, h: int, w: int) -> float:
-        """Of tiles of h x w outputs."""
+    def seconds(self, h: int, w: int, points: int = 0) -> float:
+        """Of tiles of h x w outputs.
+
+        Args:
+            points: of a tile, where these are more than those of the kind.
+        """
         whole = self._whole
         high, wide = -(-self._high // (h * self._row_step)), -(-self._wide // (w * self._column_step))
-        tiles, points = self._stacks * high * wide, whole.points_of(h, w)
+        products_of = points * whole.slice_taps if points else whole.products_of(h, w)
+        tiles, points = self._stacks * high * wide, points or whole.points_of(h, w)
         byte = self._near + whole.missing(points) * self._far  # seconds
         moved = (points * self._point + h * w * self._output) * byte
         computed = self._blocks * whole.transforming(points, self._machine)
-        products = tiles * whole.products_of(h, w) * self._product
+        products = tiles * products_of * self._product
         if whole.filters_apart:
             filters = points * self._filter  # bytes
             read = reading_seconds(filters, filters / whole.threads, filters, self._machine)
