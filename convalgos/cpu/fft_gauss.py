@@ -3,9 +3,9 @@
 (a + ib)(c + id) is p - r + i (p + q), with p = (a + b) c, q = a (d - c) and r = b (c + d). What belongs to
 the filter is made when it is prepared, so that a product takes three multiply-adds and an addition that all
 filters share. The price is half as much memory again for the filter, of which every element is used once
-for an image. The paper finds that on processors with much arithmetic for their memory bandwidth the four
-products of a usual FFT are faster, and so are they here: `cpu.fft.fftw` is the same with four. Both lose to
-`cpu.fft_tiles` where channels are many, which takes Gauss's products on tiles whose factors stay in the
+for an image. The paper's model says that the more arithmetic a processor has for its bandwidth, the less
+that pays, and here the four products of `cpu.fft.fftw`, which is the same otherwise, are faster. Both lose
+to `cpu.fft_tiles` where channels are many, which takes Gauss's products on tiles whose factors stay in the
 cache.
 
 Source: Zlateski, Jia, Li and Durand 2018, "FFT convolutions are faster than Winograd on modern CPUs, here's

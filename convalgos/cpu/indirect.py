@@ -4,8 +4,8 @@ im2col copies pixels, the indirection buffer of this method only points at them:
 and each output it has the place of a run of channels, and outputs near the border point to one run of zeros
 that all share. The micro-kernel looks the places of its rows up once for each tap and then reads their
 channels as a matrix product would. The buffer depends on the sizes only and is made with the plan. The
-paper (XNNPACK's way) reports up to 1.6 times the speed of im2col and GEMM on kernels larger than 1x1, and
-up to 0.9 times on 1x1 layers with stride 1.
+paper (XNNPACK's way) reports up to 1.62 times the speed of im2col and GEMM where that makes patches, and a
+little less on 1x1 layers.
 
 Channels last only, as the channels of a pixel are then one run. `cpu.direct` turns the table round, by taps
 instead of pixels, and copies the input of padded maps: on few channels it is faster, as places are then

@@ -2,9 +2,9 @@
 to.
 
 y[n, :, o] += w[:, :, tap] @ x[n, :, o * stride + tap * dilation]: a 1x1 convolution for each tap. Nothing
-is laid out twice, at the price of reading and writing all sums once for each tap. The paper's accumulating
-form needs less than an eighth of im2col's memory, and was faster than im2col on many layers of AlexNet,
-VGG-16 and GoogLeNet.
+is laid out twice, at the price of reading and writing all sums once for each tap. The paper claims the
+speed of the best ways that lay out patches, for a fraction of their memory, and often more on several
+threads.
 
 Here a product sums the channels of one tap in registers, for a panel of filters and as many pixels as a
 part of L2 holds sums of; then comes the next tap. Padded maps are copied once with their border, others are

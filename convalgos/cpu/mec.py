@@ -3,8 +3,8 @@
 im2col writes each input element R*S times. MEC lays out the S columns under an output only; the R rows of a
 window then follow one another in the lowered map, and the windows of the outputs below it begin a row later
 in the same memory. So the lowered map is about R times smaller, and a row of outputs is one product of
-matrices whose rows overlap. The paper reports 3.2 times less memory than im2col, and up to 3.5 (mobile) or
-8.8 (server) times its speed at best.
+matrices whose rows overlap. The paper claims much less memory than other ways that lower, and more speed,
+on phones and servers.
 
 Here our micro-kernel reads the windows through tables, in both layouts. It serves every problem, and beats
 im2col where the matrix of patches leaves the caches; `cpu.direct`, which lowers nothing, is as fast or

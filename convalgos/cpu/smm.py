@@ -3,8 +3,8 @@
 A plane of outputs of one filter is a sum of R*S planes of the input, each shifted and multiplied by one
 weight. SMM-Conv takes the shift by columns out of the way once, by S copies of each channel that are as
 wide as the output; a shift by rows then is only a later begin in memory, filters need no packing, and there
-is no matrix product at all. The paper reports a twentieth of im2col's memory at best, and 1.3 to 2 times
-its speed on common networks.
+is no matrix product at all. The paper claims less memory than im2col takes, and significantly more speed on
+common networks.
 
 Here the sums of some filters by some vectors of pixels stay in registers over all taps. Between
 neighbouring rows of outputs there is no gap, so that vectors are full on narrow maps, too, where the rows

@@ -10,8 +10,9 @@ Twice as fast as direct convolution on 9x9 kernels and 1.2 times on 5x5 and 7x7;
 nowhere.
 
 Source: the nesting of short convolutions, Agarwal and Cooley 1977, "New algorithms for digital
-convolution"; for neural networks Jiang et al. 2021, "Reduced-complexity nested Winograd for large kernels",
-arXiv:2102.13272.
+convolution"; for neural networks Jiang, Chen and Tsui 2021, "Accelerating large kernel convolutions with
+nested Winograd transformation", arXiv:2102.13272, which claims 1.4 to 10.5 times fewer products than a sum
+of small kernels takes.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def timed_plan(
     """
     plan = ca.plan(problem, algorithm=algorithm, **limits)
     check = check or AccuracyCheck(problem, arrays=arrays, brief=True)
-    y = np.empty(problem.result_shape, numpy_dtype(problem.y_dtype))
+    y = np.empty(problem.array_shapes[2], numpy_dtype(problem.y_dtype))
     call = runner(plan, check.x, check.w, y)
     call()
     bound = registry.find_algorithm(plan.algorithm, problem).error_bound(problem)

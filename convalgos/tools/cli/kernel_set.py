@@ -20,13 +20,8 @@ from convalgos.cpu import (
     direct,
     direct_pixels,
     direct_weights,
-    fft_tiles,
     indirect,
     smm,
-    symbolic_fourier,
-    winograd,
-    winograd_nested,
-    winograd_weights,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
 from convalgos.cpu.dwconv import (
@@ -75,15 +70,11 @@ from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mk
 from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
-from convalgos.cpu.spectral import blocking, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import (
-    bilinear_transforms,
     driver,
-    fft_transforms,
     reading,
     weights_driver,
-    winograd_transforms,
     writing,
 )
 from convalgos.cpu.tiled import filters as tiled_filters
@@ -91,6 +82,7 @@ from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
+from convalgos.tools.cli.transform_kernels import transform_kernels
 
 BYTES = {"float32": 4, "float64": 8}
 SHORT = {"float16": ("float16",), "bfloat16": ("bfloat16",), "int8": ("int8", "uint8")}  # types of x
@@ -200,7 +192,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
     yield _kernel(weight_kernels.border_rows, size, lanes, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
-        yield _kernel(indirect.sum_indirect, size, lanes, most, vectors)
+        for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
+            yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
             yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
@@ -235,8 +228,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     ):
         yield _kernel(kernel, size, lanes)
     yield from _of_output_steps(size, lanes)
-    yield from _of_spectra(size, lanes)
-    yield from _of_transforms(size, lanes)
+    yield from (_kernel(factory, *given) for factory, given in transform_kernels(size, lanes))
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
 
 
@@ -281,46 +273,6 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
             outputs = word_outputs.forms_of(dtype)
             for output, zero, vectors in product(outputs, (0, 1) if dtype in INTEGERS else (0,), most):
                 yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
-
-
-def _of_spectra(size: int, lanes: int) -> Iterator[Kernel]:
-    """Of products of spectra, of tiles and of whole maps."""
-    wide = vector_bytes()
-    for rows in range(1, fft_tiles.ROWS[wide] + 1):
-        yield _kernel(fft_tiles.sum_complex_panel, size, lanes, rows)
-    filters, blocks = blocking.PRODUCT_TILES[wide]
-    for f, b in product((1, 2, 4), (1, 2)):
-        if f <= filters and b <= blocks:
-            for parts in (2, 3):
-                yield _kernel(products.multiply_planes, size, lanes, f, b, parts)
-    for parts in (2, 3):
-        yield _kernel(spectral_kernels.pack_spectra, size, lanes, parts)
-
-
-def _of_transforms(size: int, lanes: int) -> Iterator[Kernel]:
-    """Of the tiles of all Winograd and FFT algorithms."""
-    t = winograd_transforms
-    for dims in (1, 2):
-        for a in winograd.ALGORITHMS:
-            for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_finished_tiles):
-                yield _kernel(factory, size, lanes, a.m, a.r, dims)
-        for b in winograd_weights.ALGORITHMS:
-            for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
-                yield _kernel(factory, size, lanes, b.r, b.m, dims)
-        for c in (*symbolic_fourier.ALGORITHMS, *winograd_nested.ALGORITHMS):
-            for factory in (
-                bilinear_transforms.bilinear_input_tiles,
-                bilinear_transforms.bilinear_filter_tiles,
-                bilinear_transforms.bilinear_finished_tiles,
-            ):
-                yield _kernel(factory, size, lanes, c.schedule.kind, c.m, c.r, dims)
-        for f in fft_tiles.ALGORITHMS:
-            for factory in (
-                fft_transforms.spectral_input_tiles,
-                fft_transforms.spectral_filter_tiles,
-                fft_transforms.spectral_output_tiles,
-            ):
-                yield _kernel(factory, size, lanes, f.t, dims)
 
 
 def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
