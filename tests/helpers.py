@@ -78,7 +78,7 @@ def served_problems(draw, choice: str, dimensions=(1, 2, 3), groups=(1, 2, 3)):
     layout = draw(st.sampled_from(["channels_first", "channels_last"]))
     mode = draw(st.sampled_from(["cross_correlation", "convolution"]))
     plain = (1,) * ndim
-    kernels = (kernel, *((r,) * ndim for r in (3, 5, 4, 2)))
+    kernels = (kernel, *((r,) * ndim for r in (3, 5, 4, 2, 7, 9)))
     for count_, inputs_, kernel_, dilation_, stride_ in product(
         (count, 1, 4), (inputs, 1), kernels, (dilation, plain), (stride, plain)
     ):

@@ -8,7 +8,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.bf16x3 import ALGORITHMS
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_cut import SplitCut
-from convalgos.cpu.gemm.split_plan import SplitPlan
+from convalgos.cpu.gemm.split_plan import BrainSumsPlan
 from convalgos.cpu.reference import reference
 from convalgos.cpu.vectors import matrix_tiles
 
@@ -49,7 +49,7 @@ def test_each_product_of_terms_is_summed(x_bits, w_bits):
 def test_blocks_are_cut_and_joined(text):
     problem, rng = ConvProblem.parse(text), np.random.default_rng(0)
     served(problem)
-    plan = SplitPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
+    plan = BrainSumsPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.x_shape, problem.w_shape))
     y = to_logical(plan(laid(x, problem.layout), w), problem.y_layout, problem.K)
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")

@@ -18,7 +18,9 @@ from convalgos.select.measure.accuracy import random_arrays
 numba = pytest.importorskip("numba")
 
 LONE = [
-    a for a in algorithms_on("cpu", "backward_data") if isinstance(getattr(a, "inner", None), SingleThreaded)
+    a
+    for a in algorithms_on("cpu", "backward_data")
+    if isinstance(getattr(a, "inner", None), SingleThreaded) and "channels_first" in a.inner.reads
 ]
 PROBLEMS = (
     "n5 c6 h9 w8 k4 r3 s3 p1 stride2",

@@ -106,7 +106,11 @@ def merge(path: str | Path) -> Merged:
     Raises:
         ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
     """
-    return merge_text(Path(path).read_text("utf-8"), str(path))
+    try:
+        text = Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be merged: {error}") from None
+    return merge_text(text, str(path))
 
 
 def merge_text(text: str, name: str = "the text") -> Merged:

@@ -20,7 +20,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.split_cut import ENGINE, filter_bytes, split_cut, split_seconds
-from convalgos.cpu.gemm.split_plan import SplitPlan
+from convalgos.cpu.gemm.split_plan import BrainSumsPlan
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 
 
@@ -60,8 +60,8 @@ class BrainSums(SingleThreaded, Algorithm):
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
 
-    def plan(self, problem: ConvProblem) -> SplitPlan:
-        return SplitPlan(problem, self, split_cut(problem))
+    def plan(self, problem: ConvProblem) -> BrainSumsPlan:
+        return BrainSumsPlan(problem, self, split_cut(problem))
 
 
 ALGORITHMS = (BrainSums(),)

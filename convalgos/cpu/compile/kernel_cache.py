@@ -71,6 +71,7 @@ TOOLKIT = (
     "cpu/dwconv/tap_passes.py",
     "cpu/dwconv/window_sums.py",
     "cpu/pooling/elements.py",
+    "cpu/pooling/maxima.py",
     "cpu/pooling/reductions.py",
     "cpu/tiled/fft_codelets.py",
     "core/cook_toom.py",

@@ -24,7 +24,7 @@ from convalgos.cpu.vectors import matrix_tiles
 FETCHED = 1 << 17  # bytes of a filter from which on it is fetched ahead
 
 
-class SplitPlan(RegisterFinish):
+class BrainSumsPlan(RegisterFinish):
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):

@@ -23,7 +23,8 @@ LEAST_DECADES = 0.8  # of a logarithmic axis, which then has two ticks or more
 DECADES = 3.5  # that a logarithmic axis covers at most with ticks between the powers of ten
 SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon", "star", "hexagon"),
-    *("triangle-left", "triangle-right", "hourglass", "bowtie", "star-square"),
+    *("triangle-left", "triangle-right", "hourglass", "bowtie", "star-square", "hexagram", "octagon", "x"),
+    *("star-triangle-up", "star-triangle-down", "star-diamond", "diamond-tall", "diamond-wide"),
 )
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
 
