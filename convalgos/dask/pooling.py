@@ -35,7 +35,7 @@ def max_pool(
     Example:
         >>> import dask.array as da, convalgos.dask as cd
         >>> cd.max_pool(da.ones((1, 2, 9, 9), chunks=(1, 2, 5, 4)), 3).chunks
-        ((1,), (2,), (2, 1), (1, 1, 1))
+        ((1,), (2,), (2, 1), (1, 2))
     """
     return _pooled(x, PoolKind(kernel, stride, padding, dilation, ceil_mode, "max"), layout)
 
