@@ -19,7 +19,13 @@ from typing import ClassVar
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm.split_cut import ENGINE, filter_bytes, split_cut, split_seconds
+from convalgos.cpu.gemm.split_cut import (
+    ENGINE,
+    filter_bytes,
+    least_split_seconds,
+    split_cut,
+    split_seconds,
+)
 from convalgos.cpu.gemm.split_plan import BrainSumsPlan
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 
@@ -50,6 +56,9 @@ class BrainSums(SingleThreaded, Algorithm):
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return split_seconds(problem, machine)
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        return least_split_seconds(problem, machine)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return filter_bytes(problem.as_3d)

@@ -212,6 +212,11 @@ def filter_bytes(p: ConvProblem) -> int:
     return 2 * TERMS * filled * math.prod(p.kernel)
 
 
+def least_split_seconds(problem: ConvProblem, machine: Machine) -> float:
+    """A lower bound of `split_seconds`: six products for each of the problem, at the peak of the tiles."""
+    return CALL + machine.launch + BEGUN + 6 * problem.flops / word_peak(ENGINE, "bfloat16", machine)
+
+
 def split_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Predicted time of a run."""
     rate = machine.peak_float32 / machine.threads / (4 * LANES)  # cycles in a second
