@@ -73,6 +73,6 @@ def browser():
 
 
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.
-settings.register_profile("repeatable", derandomize=True, max_examples=8, deadline=None, database=None)
+settings.register_profile("repeatable", derandomize=True, max_examples=5, deadline=None, database=None)
 settings.register_profile("explore", max_examples=300, deadline=None)
 settings.load_profile("repeatable")

@@ -76,8 +76,8 @@ def test_answers_to_random_problems(algorithm, data):
 @each_algorithm
 def test_sixteen_bits_are_rounded_once(algorithm, dtype):
     """Sums of 16-bit data are float32: an output is off by its own rounding and by their error only."""
-    served, failures = 0, []
-    for problem, _ in table_problems(algorithm, "float32"):
+    served, failures, table = 0, [], [*table_problems(algorithm, "float32")]
+    for problem, _ in table[::4] + table[3::4]:  # each in one layout or the other
         problem = problem.replace(dtype=dtype)
         if problem.is_empty or algorithm.why_not(problem) or problem.flops > most_flops(algorithm):
             continue
