@@ -86,11 +86,7 @@ def conv(
     residual = None if residual is None else checked("residual", residual, y_shape)
     if 0 in y_shape:
         return da.zeros(y_shape, dtype=numpy_dtype(problem.y_dtype))
-    how = How(
-        "forward", pinning.pinned_algorithm(problem, algorithm, limits), algorithm != "auto", problem.stride,
-        problem.dilation, problem.gemm_n if problem.groups > 1 else 0, mode, layout,
-        (problem.dtype, problem.w_dtype, problem.y_dtype), 1, limits,
-    )  # fmt: skip
+    how = shared_by_blocks(problem, algorithm, limits, 1)
     return _blocks(problem, order, how, x, w, bias, residual, activation)
 
 
@@ -141,6 +137,15 @@ def forward_splits(
         axis.forward(sizes, pinning.worth(step, axis.stride, sizes))
         for axis, sizes, step in zip(axes_of(problem), chunks, starts, strict=True)
     ]
+
+
+def shared_by_blocks(problem: ConvProblem, algorithm: str, limits: pinning.Limits, blocks: int) -> How:
+    """What so many blocks of a problem share, the algorithm of the whole among it."""
+    return How(
+        problem.direction, pinning.pinned_algorithm(problem, algorithm, limits), algorithm != "auto",
+        problem.stride, problem.dilation, problem.gemm_n if problem.groups > 1 else 0, problem.mode,
+        problem.layout, (problem.dtype, problem.w_dtype, problem.y_dtype), blocks, limits,
+    )  # fmt: skip
 
 
 def axes_of(problem: ConvProblem) -> list[Axis]:

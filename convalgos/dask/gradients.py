@@ -18,9 +18,9 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 from convalgos.dask import pinning
-from convalgos.dask.blocks import FilterGradientBlock, How, InputGradientBlock, SummedStep
+from convalgos.dask.blocks import FilterGradientBlock, InputGradientBlock, SummedStep
 from convalgos.dask.engine import DaskArray, da
-from convalgos.dask.forward import axes_of, checked, forward_splits, sums_dtype
+from convalgos.dask.forward import axes_of, checked, forward_splits, shared_by_blocks, sums_dtype
 from convalgos.dask.maps import (
     CHANNELS,
     FILTERS,
@@ -192,12 +192,7 @@ def _input_gradient(
     long = lengthened(dy, order, splits, filters)
     sums = sums_dtype(dtype, partial)
     blocks = math.prod(map(len, (long.chunks[0], filters, *(s.windows for s in splits))))
-    pinned = pinning.pinned_algorithm(problem, algorithm, limits)
-    how = How(
-        "backward_data", pinned, algorithm != "auto", problem.stride, problem.dilation,
-        problem.gemm_n if grouped else 0, problem.mode, problem.layout,
-        (problem.dtype, problem.w_dtype, problem.y_dtype), blocks * (1 if grouped else len(channels)), limits,
-    )  # fmt: skip
+    how = shared_by_blocks(problem, algorithm, limits, blocks * (1 if grouped else len(channels)))
     of_dx = order.labels(FILTERS if grouped else CHANNELS)
     finish = (None, None) if bias is None else (bias.rechunk((channels,)), of_dx[_channel_axis(order) :][:1])
     sizes = {label: s.sizes for label, s in zip(order.spatial, splits, strict=True)}
@@ -251,12 +246,7 @@ def _filter_gradient(
     long = lengthened(x, order, splits, channels)
     dy = dy.rechunk(order.laid((long.chunks[0], filters, *(s.sizes for s in splits))))
     blocks = math.prod(map(len, (long.chunks[0], filters, *(s.windows for s in splits))))
-    pinned = pinning.pinned_algorithm(problem, algorithm, limits)
-    how = How(
-        "backward_weights", pinned, algorithm != "auto", problem.stride, problem.dilation,
-        problem.gemm_n if grouped else 0, problem.mode, problem.layout,
-        (problem.dtype, problem.w_dtype, problem.y_dtype), blocks * (1 if grouped else len(channels)), limits,
-    )  # fmt: skip
+    how = shared_by_blocks(problem, algorithm, limits, blocks * (1 if grouped else len(channels)))
     summed = (IMAGES, *order.spatial)
     of_x = order.labels(FILTERS if grouped else CHANNELS)
     parts_of = (len(long.chunks[0]), *(len(s.windows) for s in splits))
