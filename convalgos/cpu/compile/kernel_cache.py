@@ -70,6 +70,7 @@ TOOLKIT = (
     "cpu/dwconv/shifted_rows.py",
     "cpu/dwconv/tap_passes.py",
     "cpu/dwconv/window_sums.py",
+    "cpu/elementwise/pixel_vectors.py",
     "cpu/pooling/elements.py",
     "cpu/pooling/maxima.py",
     "cpu/pooling/reductions.py",

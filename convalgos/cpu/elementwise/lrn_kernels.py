@@ -10,6 +10,7 @@ Source: ln by reduction to [sqrt(1/2), sqrt(2)], Cody and Waite, Software Manual
 
 from __future__ import annotations
 
+from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -23,7 +24,6 @@ LRN_FIELDS = fields(
     "x y squares squares_task numbers by_pixel images pixels channels below above x_n y_n pixel_step "
     "channel_step tasks"
 )
-AT_ONCE = 4  # vectors of pixels
 # ln(1 + f) / f by powers of f, interpolated at Chebyshev's nodes of [sqrt(1/2) - 1, sqrt(2) - 1]
 LOGARITHM = (
     1.0, -0.499999881, 0.333333462, -0.250015795, 0.200009391, -0.166083694, 0.141996503, -0.132660314,
@@ -64,10 +64,7 @@ def lrn_planes(
     """Of pixels that lie together: channels are planes, and each lane holds a pixel."""
     source, to = v.pointer(x), v.pointer(y)
 
-    def vectors(first: Value, offsets: range, mask: Value = None) -> None:
-        def loaded(at: Value) -> Value:
-            return v.load(source, at) if mask is None else v.load_masked(source, at, mask)
-
+    def vectors(first: Value, offsets: range, mask: Value) -> None:
         with v.loop(channels) as c:
             begin = v.imax(v.isub(c, below), 0)
             end = v.imin(v.iadd(v.iadd(c, above), 1), channels)
@@ -75,24 +72,14 @@ def lrn_planes(
             with v.loop(v.isub(end, begin)) as i:
                 row = v.iadd(first, v.imul(v.iadd(begin, i), plane))
                 for offset, total in zip(offsets, sums, strict=True):
-                    value = loaded(v.iadd(row, offset))
+                    value = load_pixel_vector(v, source, v.iadd(row, offset), mask)
                     total.set(v.fma(value, value, total.value))
             for offset, total in zip(offsets, sums, strict=True):
                 at = v.iadd(v.iadd(first, v.imul(c, plane)), offset)
-                value = v.fmul(loaded(at), _share(v, total.value, numbers))
-                if mask is None:
-                    v.store(value, to, at)
-                else:
-                    v.store_masked(value, to, at, mask)
+                value = v.fmul(load_pixel_vector(v, source, at, mask), _share(v, total.value, numbers))
+                store_pixel_vector(v, value, to, at, mask)
 
-    width = AT_ONCE * v.lanes
-    groups = v.idiv(count, width)
-    with v.loop(groups) as group:
-        vectors(v.imul(group, width), range(0, width, v.lanes))
-    done = v.imul(groups, width)
-    with v.loop(v.idiv(v.iadd(v.isub(count, done), v.lanes - 1), v.lanes)) as i:
-        first = v.iadd(done, v.imul(i, v.lanes))
-        vectors(first, range(1), v.mask(v.isub(count, first)))
+    each_pixel_vector(v, count, vectors)
 
 
 @simd.emitter

@@ -7,6 +7,7 @@ squares are of what the mean leaves: no digits are lost where it is large.
 
 from __future__ import annotations
 
+from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -17,7 +18,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 NORM_FIELDS = fields(
     "x y scale shift numbers by_pixel images pixels channels x_n y_n pixel_step channel_step tasks"
 )
-AT_ONCE = 4  # pixels, or vectors of them, whose sums are independent of each other
+AT_ONCE = 4  # pixels whose sums are independent of each other
 
 
 @jit.specialise
@@ -105,10 +106,7 @@ def normalise_planes(
     source, to, by, plus = (v.pointer(address) for address in (x, y, scale, shift))
     share, epsilon = (v.broadcast(v.pointer(numbers), i) for i in (0, 1))
 
-    def vectors(first: Value, offsets: range, mask: Value = None) -> None:
-        def loaded(at: Value) -> Value:
-            return v.load(source, at) if mask is None else v.load_masked(source, at, mask)
-
+    def vectors(first: Value, offsets: range, mask: Value) -> None:
         def places(channel: Value) -> list[Value]:
             row = v.iadd(first, v.imul(channel, plane))
             return [v.iadd(row, offset) for offset in offsets]
@@ -116,30 +114,20 @@ def normalise_planes(
         sums, squares = ([v.register(v.zero()) for _ in offsets] for _ in range(2))
         with v.loop(channels) as c:
             for at, total in zip(places(c), sums, strict=True):
-                total.set(v.fadd(total.value, loaded(at)))
+                total.set(v.fadd(total.value, load_pixel_vector(v, source, at, mask)))
         means = [v.fmul(total.value, share) for total in sums]
         with v.loop(channels) as c:
             for at, mean, square in zip(places(c), means, squares, strict=True):
-                left = v.fsub(loaded(at), mean)
+                left = v.fsub(load_pixel_vector(v, source, at, mask), mean)
                 square.set(v.fma(left, left, square.value))
         factors = [_reciprocal_root(v, square.value, share, epsilon) for square in squares]
         with v.loop(channels) as c:
             g, b = v.broadcast(by, c), v.broadcast(plus, c)
             for at, mean, factor in zip(places(c), means, factors, strict=True):
-                value = v.fma(v.fmul(v.fsub(loaded(at), mean), factor), g, b)
-                if mask is None:
-                    v.store(value, to, at)
-                else:
-                    v.store_masked(value, to, at, mask)
+                value = v.fma(v.fmul(v.fsub(load_pixel_vector(v, source, at, mask), mean), factor), g, b)
+                store_pixel_vector(v, value, to, at, mask)
 
-    width = AT_ONCE * v.lanes
-    groups = v.idiv(count, width)
-    with v.loop(groups) as group:
-        vectors(v.imul(group, width), range(0, width, v.lanes))
-    done = v.imul(groups, width)
-    with v.loop(v.idiv(v.iadd(v.isub(count, done), v.lanes - 1), v.lanes)) as i:
-        first = v.iadd(done, v.imul(i, v.lanes))
-        vectors(first, range(1), v.mask(v.isub(count, first)))
+    each_pixel_vector(v, count, vectors)
 
 
 def _in_all_lanes(v: Vec, x: Value) -> Value:

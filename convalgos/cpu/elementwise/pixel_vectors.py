@@ -1,0 +1,39 @@
+"""Pixels that lie together, in vectors: several at once, and a masked one for what is left of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convalgos.cpu.vectors.simd import Value, Vec
+
+AT_ONCE = 4  # vectors of pixels, whose sums are independent of each other
+
+
+def each_pixel_vector(v: Vec, count: Value, vectors: Callable[[Value, range, Value], None]) -> None:
+    """Emit `vectors(first, offsets, mask)` for all of so many pixels.
+
+    Args:
+        vectors: emits what is done with the pixels at first + each offset; a mask (or None) tells which lanes
+            of the last vector there are.
+    """
+    width = AT_ONCE * v.lanes
+    groups = v.idiv(count, width)
+    with v.loop(groups) as group:
+        vectors(v.imul(group, width), range(0, width, v.lanes), None)
+    done = v.imul(groups, width)
+    with v.loop(v.idiv(v.iadd(v.isub(count, done), v.lanes - 1), v.lanes)) as i:
+        first = v.iadd(done, v.imul(i, v.lanes))
+        vectors(first, range(1), v.mask(v.isub(count, first)))
+
+
+def load_pixel_vector(v: Vec, source: Value, at: Value, mask: Value) -> Value:
+    """A vector of pixels, of which a mask or None tells those that there are."""
+    return v.load(source, at) if mask is None else v.load_masked(source, at, mask)
+
+
+def store_pixel_vector(v: Vec, value: Value, to: Value, at: Value, mask: Value) -> None:
+    """What `load_pixel_vector` reads."""
+    if mask is None:
+        v.store(value, to, at)
+    else:
+        v.store_masked(value, to, at, mask)
