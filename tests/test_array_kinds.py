@@ -53,6 +53,25 @@ def test_signals_of_other_libraries(library, name, given, named):
     np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-6, atol=1e-7 * abs(wanted).max())
 
 
+def test_images_of_other_libraries(library):
+    """A new result is of their kind; what is given for it is filled, and is the result."""
+    make, kind = library
+    wanted = ca.ndimage.correlate(SIGNAL.astype("float32"), FLAT)
+    y = ca.ndimage.correlate(make(SIGNAL), make(FLAT))
+    assert isinstance(y, kind)
+    np.testing.assert_allclose(np.asarray(y), wanted, rtol=1e-5, atol=1e-5)
+    output = np.full(SIGNAL.shape, np.nan, np.float32)
+    assert ca.ndimage.correlate(make(SIGNAL), FLAT, output) is output
+    np.testing.assert_array_equal(output, wanted)
+
+
+def test_results_go_to_a_tensor():
+    torch = pytest.importorskip("torch")
+    output = torch.full(SIGNAL.shape, torch.nan, dtype=torch.float64)
+    assert ca.ndimage.sobel(SIGNAL, output=output) is output
+    np.testing.assert_array_equal(output.numpy(), ca.ndimage.sobel(SIGNAL))
+
+
 def test_several_results_and_what_would_be_lost():
     torch = pytest.importorskip("torch")
     x, taps = torch.from_numpy(SIGNAL), torch.from_numpy(TAPS)

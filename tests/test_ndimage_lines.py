@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from narrow_vectors import run_on_haswell
 
 import convalgos as ca
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.filtering import line_passes, line_steps
 from convalgos.ndimage.arguments import BOUNDARY_OF
@@ -155,7 +156,7 @@ def test_long_lines_in_chunks(boundary):
 
 
 def test_passes_share_what_lies_in_the_cache():
-    step = line_steps.LineStep(0, (1.0,) * 9, 4, "wrap", 0.0)
+    step = line_steps.LineStep(0, (1.0,) * 9, AxisWindow(64, 9, 4, "wrap"), 0.0)
     steps = [step, step._replace(axis=1), step._replace(axis=2)]
     assert [len(p) for p in line_passes._passes((64, 64, 64), steps, np.dtype("f4"))] == [2, 1]
     assert [len(p) for p in line_passes._passes((64, 4096, 64), steps, np.dtype("f4"))] == [1, 2]
@@ -191,13 +192,14 @@ def test_arrays_on_a_gpu_go_to_cupyx(monkeypatch):
     called = []
     module = type("cupyx", (), {"sobel": staticmethod(lambda *a, **k: called.append((a, k)) or "filtered")})
     monkeypatch.setattr(
-        "convalgos.ndimage.lines.import_module", lambda name: {"cupyx.scipy.ndimage": module}[name]
+        "convalgos.core.array_kinds.import_module", lambda name: {"cupyx.scipy.ndimage": module}[name]
     )
     monkeypatch.setattr("convalgos.core.arrays.device_of", lambda array: "cuda:0")
     monkeypatch.setattr("convalgos.core.arrays.as_cupy", lambda name, array: ("on GPU", array))
-    assert ca.ndimage.sobel("x", 0, mode="wrap") == "filtered"
-    assert ca.ndimage.sobel(input="x") == "filtered"
-    assert called == [((("on GPU", "x"), 0), {"mode": "wrap"}), ((("on GPU", "x"),), {})]
+    x = type("OnGpu", (), {"__dlpack__": None})()
+    assert ca.ndimage.sobel(x, 0, mode="wrap") == "filtered"
+    assert ca.ndimage.sobel(input=x) == "filtered"
+    assert called == [((("on GPU", x), 0), {"mode": "wrap"}), ((), {"input": ("on GPU", x)})]
 
 
 def test_vectors_of_a_narrower_machine():

@@ -5,7 +5,7 @@ import pytest
 import scipy.ndimage
 
 import convalgos as ca
-from convalgos.cpu.filtering.window_cut import FilteredAxis
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.ndimage import transformed_windows
 from convalgos.ndimage.transformed_windows import plans
 
@@ -90,9 +90,7 @@ def test_sums_again():
     rng = np.random.default_rng(7)
     x, w = input_of(rng, (5, 12, 13), "f"), rng.standard_normal((3, 4, 5))
     w[1, 2:] = 0
-    axes = [
-        FilteredAxis(n, k, k // 2, k - 1 - k // 2, "constant") for n, k in zip(x.shape, w.shape, strict=True)
-    ]
+    axes = [AxisWindow(n, k, k // 2, "constant") for n, k in zip(x.shape, w.shape, strict=True)]
     z = transformed_windows._summed_in_order(x, w, axes, 0.1, np.arange(x.size))
     expected = scipy.ndimage.correlate(x, w, "float64", mode="constant", cval=0.1)
     assert np.array_equal(z, expected.reshape(-1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ParamSpec
@@ -12,6 +13,7 @@ import numpy as np
 from convalgos.core import arrays
 
 Given = ParamSpec("Given")
+OUTPUT = "output"  # the name of an argument that is written
 PLAIN = frozenset((np.ndarray, list, tuple, str, int, float, bool, type(None)))
 
 
@@ -20,22 +22,25 @@ def any_kind(cupy_module: str) -> Callable[[Callable[Given, Any]], Callable[Give
 
     Host arrays are viewed without a copy, through DLPack or as `core.arrays` tells. Of arrays on a GPU the
     function of the same name in a module of CuPy is called. Lists and NumPy's arrays pass through untouched.
+    An array that is given as `output` is what is returned.
 
     Raises:
         TypeError: an array holds what would be lost, such as what torch needs for gradients.
     """
 
     def decorated(function: Callable[Given, Any]) -> Callable[Given, Any]:
+        names = tuple(inspect.signature(function).parameters)
+
         @functools.wraps(function)
         def taken(*args: Given.args, **kwargs: Given.kwargs) -> Any:
             for given in args:
                 if type(given) not in PLAIN and _is_foreign(given):
-                    return _converted(function, cupy_module, given, args, kwargs)
+                    return _converted(function, cupy_module, names, given, args, kwargs)
             if not kwargs:
                 return function(*args)  # type: ignore[call-arg] # empty keywords take longer
             for given in kwargs.values():
                 if type(given) not in PLAIN and _is_foreign(given):
-                    return _converted(function, cupy_module, given, args, kwargs)
+                    return _converted(function, cupy_module, names, given, args, kwargs)
             return function(*args, **kwargs)
 
         return taken
@@ -45,22 +50,33 @@ def any_kind(cupy_module: str) -> Callable[[Callable[Given, Any]], Callable[Give
 
 def _is_foreign(given: Any) -> bool:
     """Whether something is an array of another library than NumPy."""
-    if isinstance(given, np.ndarray | np.generic):
+    if isinstance(given, np.ndarray | np.generic | type):
         return False
-    return arrays.is_tensor(given) or hasattr(given, "__dlpack__")
+    marks = ("__dlpack__", "__cuda_array_interface__")
+    return arrays.is_tensor(given) or any(hasattr(given, mark) for mark in marks)
 
 
 def _converted(
-    function: Callable[..., Any], cupy_module: str, example: Any, args: tuple[Any, ...], kwargs: Any
-) -> Any:
+    function: Callable[..., Any], cupy_module: str, names: tuple[str, ...], example: Any,
+    args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """What the function computes of views of the arrays, like the example: an array, or a tuple of them."""
     on_host = arrays.device_of(example) == "cpu"
-    view = arrays.as_numpy if on_host else arrays.as_cupy
     if not on_host:
         function = getattr(import_module(cupy_module), function.__name__)
-    positional = [view(f"argument {i}", a) if _is_foreign(a) else a for i, a in enumerate(args)]
-    named = {name: view(name, a) if _is_foreign(a) else a for name, a in kwargs.items()}
+
+    def view(name: str, a: Any) -> Any:
+        if not _is_foreign(a) or (on_host and name == OUTPUT):  # which is written, and viewed for that
+            return a
+        return arrays.as_numpy(name, a) if on_host else arrays.as_cupy(name, a)
+
+    known = (*names, *(f"argument {i}" for i in range(len(names), len(args))))
+    positional = [view(name, a) for name, a in zip(known, args, strict=False)]
+    named = {name: view(name, a) for name, a in kwargs.items()}
     found = function(*positional, **named)
+    output = dict(zip(known, args, strict=False)).get(OUTPUT, kwargs.get(OUTPUT))
+    if isinstance(output, np.ndarray) or _is_foreign(output):
+        return output
     if isinstance(found, tuple):
         return tuple(_like(part, example) for part in found)
     return _like(found, example)

@@ -18,6 +18,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import BOUNDARIES, ZERO
 from convalgos.core.filter_patterns import BOX, box_weights
 from convalgos.core.machine import Machine
@@ -28,7 +29,6 @@ from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.sliding.kernels import WEIGHTED
 from convalgos.cpu.sliding.plan import DIRECT, SlidingPlan, sliding_plan
 from convalgos.cpu.sliding.steps import sliding_steps
-from convalgos.cpu.sliding.strips import Slide
 from convalgos.cpu.vectors import simd
 
 # Cycles of a thread for a vector: to begin one, of each vector that is added, and of blocks in all; Zen 4
@@ -38,10 +38,10 @@ ROW = 5e-8  # seconds to begin a row; Zen 4
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def _slides(p: ConvProblem) -> list[Slide]:
+def _slides(p: ConvProblem) -> list[AxisWindow]:
     """The windows along each dimension, before strides."""
     return [
-        Slide(size, taps, low, "constant" if boundary == ZERO else boundary, (outputs - 1) * stride + 1)
+        AxisWindow(size, taps, low, boundary, (outputs - 1) * stride + 1)
         for size, taps, (low, _), boundary, outputs, stride in zip(
             p.spatial, p.kernel, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
         )
@@ -51,10 +51,10 @@ def _slides(p: ConvProblem) -> list[Slide]:
 def _passes(p: ConvProblem) -> list[SlidingPlan]:
     """Over depth, where there is one, and over planes."""
     *leading, columns = _slides(p)
-    rows = leading[-1] if leading else Slide(1)
+    rows = leading[-1] if leading else AxisWindow(1)
     dtype, planes, fill, made = numpy_dtype(p.dtype), p.N * p.C, p.fill_value, []
     if p.ndim == 3:
-        depth, plane = leading[0], Slide(rows.size * columns.size)
+        depth, plane = leading[0], AxisWindow(rows.size * columns.size)
         made.append(sliding_plan(dtype, WEIGHTED, planes, depth, plane, 1, fill, False, p.stride[0]))
         planes, fill = planes * p.spatial_out[0], fill * depth.taps
     stride = p.stride[-2] if p.ndim > 1 else 1
@@ -121,7 +121,7 @@ class BoxSums(Algorithm):
         *leading, columns = _slides(p)
         lines, cycles = p.N * p.C, 0.0  # rows that are reduced, and their cycles for a vector
         for slide in leading:
-            lines *= slide.windows
+            lines *= slide.outputs
             cycles += BLOCKED if slide.taps > DIRECT else VECTOR + ADDED * slide.taps
         steps = sliding_steps(columns.taps, 1, True)
         cycles += VECTOR + sum(VECTOR / 2 + ADDED * int(step["taps"]) for step in steps)

@@ -22,8 +22,13 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.byte_plan import WORD_BYTES, BytePlan, ByteWeights, not_here, sharing_threads
 from convalgos.cpu.dwconv.byte_turns import turn_bytes, turn_words
-from convalgos.cpu.dwconv.row_words import USUAL, sums_of_channel_words, words_of_rows
-from convalgos.cpu.dwconv.row_words_driver import ROW_WORD_FIELDS, sum_row_words
+from convalgos.cpu.dwconv.row_words import (
+    ROW_WORD_FIELDS,
+    USUAL,
+    sum_row_words,
+    sums_of_channel_words,
+    words_of_rows,
+)
 from convalgos.cpu.dwconv.window_sums import VNNI
 from convalgos.cpu.dwconv.word_bands import word_bands
 from convalgos.cpu.runtime.integer_record_plan import INTEGER_CALL

@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import BOUNDARIES
 from convalgos.core.element_types import SHORT_FLOATS
 from convalgos.core.filter_patterns import KERNEL_PATTERNS, terms_of
@@ -28,7 +29,7 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.filtering.line_kernels import KINDS, load_line
 from convalgos.cpu.filtering.outer_products import outer_products
-from convalgos.cpu.filtering.window_cut import FilteredAxis, WindowCut, source_planes
+from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import FUSED, LISTED, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import cached_by_threads
@@ -46,12 +47,14 @@ def _cut(problem: ConvProblem) -> tuple[WindowCut, int]:
     """(the cut of all planes, planes under a window)."""
     p = problem
     axes = [
-        FilteredAxis(size, taps, low, high, boundary)
-        for size, taps, (low, high), boundary in zip(p.spatial, p.kernel, p.padding, p.boundary, strict=True)
+        AxisWindow(size, taps, low, boundary, outputs)
+        for size, taps, (low, _), boundary, outputs in zip(
+            p.spatial, p.kernel, p.padding, p.boundary, p.spatial_out, strict=True
+        )
     ]
     *leading, rows, columns = axes
     plane = rows.size * columns.size * p.itemsize
-    planes = source_planes([FilteredAxis(p.N * p.C), *leading], plane)  # (N C outputs, planes of a window)
+    planes = source_planes([AxisWindow(p.N * p.C), *leading], plane)  # (N C outputs, planes of a window)
     rings = np.repeat(planes, terms_of(p.pattern) or 1, axis=1)  # (N C outputs, planes of a window * terms)
     taps = np.argwhere(np.ones((rings.shape[1], rows.taps, 1)))
     cut = WindowCut(rings, rows, columns, p.itemsize, taps, columns.taps, tiles=True)

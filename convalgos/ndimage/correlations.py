@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.array_kinds import any_kind
 from convalgos.ndimage import arguments
-from convalgos.ndimage.lines import Weights, any_array, correlate_axes
+from convalgos.ndimage.lines import Weights, correlate_axes
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def correlate1d(
     input: Any,
     weights: Any,
@@ -53,7 +54,7 @@ def correlate1d(
     return _correlated(input, w.conj() if w.dtype.kind == "c" else w, axis, output, mode, cval, origin)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def convolve1d(
     input: Any,
     weights: Any,

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.arguments import shown
+from convalgos.core.array_kinds import any_kind
 from convalgos.core.arrays import as_numpy
-from convalgos.cpu.filtering.window_cut import FilteredAxis
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.ndimage.arguments import (
     InvalidArgument,
     boundary_of,
@@ -20,13 +21,12 @@ from convalgos.ndimage.arguments import (
     per_axis,
     several_axes,
 )
-from convalgos.ndimage.lines import any_array
 from convalgos.ndimage.transformed_windows import correlate_dense
 
 TINY = float(np.finfo(np.float64).eps)  # SciPy leaves out weights up to this size
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def correlate(
     input: Any,
     weights: Any,
@@ -67,7 +67,7 @@ def correlate(
     return _filtered(input, weights, output, mode, cval, origin, axes, False)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def convolve(
     input: Any,
     weights: Any,
@@ -121,10 +121,9 @@ def _real(
     if not isinstance(mode, str):
         raise InvalidArgument(f"a sequence of modes is not supported: mode={shown(mode)} must be one")
     boundary = boundary_of(mode)
-    found = [FilteredAxis(size) for size in x.shape]
+    found = [AxisWindow(size) for size in x.shape]
     for axis, taps, shift in zip(sorted(chosen), w.shape, origins, strict=True):
-        before = taps // 2 + shift
-        found[axis] = FilteredAxis(x.shape[axis], taps, before, taps - 1 - before, boundary)
+        found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
     w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
     y = output_array(output, x)
     source = np.ascontiguousarray(x)

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.array_kinds import any_kind
 from convalgos.ndimage import arguments
 from convalgos.ndimage.correlations import correlate1d
-from convalgos.ndimage.lines import Weights, any_array, correlate_axes, sum_of_axes
+from convalgos.ndimage.lines import Weights, correlate_axes, sum_of_axes
 
 SECOND = np.array((1, -2, 1))  # differences
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def sobel(
     input: Any,
     axis: int = -1,
@@ -38,7 +39,7 @@ def sobel(
     return _edges(input, axis, output, mode, cval, (1, 2, 1))
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def prewitt(
     input: Any,
     axis: int = -1,
@@ -69,7 +70,7 @@ def _edges(
     return correlate_axes(x, steps, output, cval)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def laplace(
     input: Any,
     output: Any = None,
@@ -106,7 +107,7 @@ def laplace(
     return generic_laplace(input, second, output, mode, cval, axes=axes)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def generic_laplace(
     input: Any,
     derivative2: Callable[..., Any],
@@ -140,7 +141,7 @@ def generic_laplace(
     return total
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def generic_gradient_magnitude(
     input: Any,
     derivative: Callable[..., Any],

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.arguments import shown
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.cpu.sliding.kernels import MINIMUM
-from convalgos.cpu.sliding.passes import AxisWindow, slide_along
+from convalgos.cpu.sliding.passes import slide_along
 from convalgos.ndimage.arguments import InvalidArgument
 
 
@@ -53,7 +54,7 @@ def slide_footprint(
         windows = x
         if length > 1:
             windows = np.empty_like(x)
-            slide_along(x, windows, reduction, [AxisWindow(x.ndim - 1, length, 0, "edge")])
+            slide_along(x, windows, reduction, [(x.ndim - 1, AxisWindow(x.shape[-1], length))])
         for _, place in runs:
             part = windows[tuple(slice(p, p + n) for p, n in zip(place, y.shape, strict=True))]
             if begun:

@@ -11,15 +11,16 @@ import numpy as np
 
 from convalgos.core import arrays
 from convalgos.core.arguments import shown
+from convalgos.core.array_kinds import any_kind
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
-from convalgos.ndimage.lines import Weights, any_array, correlate_axes
+from convalgos.ndimage.lines import Weights, correlate_axes
 
 WIDE = 24  # radius from which a recursion takes less time; Zen 4
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def gaussian_filter1d(
     input: Any,
     sigma: float,
@@ -55,7 +56,7 @@ def gaussian_filter1d(
     return correlate_axes(x, [step], output, cval)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def gaussian_filter(
     input: Any,
     sigma: float | Sequence[float],
@@ -111,7 +112,7 @@ def gaussian_filter(
     return result
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def gaussian_laplace(
     input: Any,
     sigma: float | Sequence[float],
@@ -142,7 +143,7 @@ def gaussian_laplace(
     return derivatives.generic_laplace(x, second, output, mode, cval, axes=axes)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def gaussian_gradient_magnitude(
     input: Any,
     sigma: float | Sequence[float],

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple, ParamSpec
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.core import arrays
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_crosses
 from convalgos.cpu.filtering.line_passes import filter_lines
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.ndimage import arguments
-
-Given = ParamSpec("Given")
 
 
 class Weights(NamedTuple):
@@ -27,29 +23,6 @@ class Weights(NamedTuple):
     weights: np.ndarray  # (taps,)
     mode: Any
     origin: int = 0
-
-
-def any_array(function: Callable[Given, Any]) -> Callable[Given, Any]:
-    """A filter of NumPy arrays, for all kinds: arrays on a GPU go to cupyx's function of the same name.
-
-    A new result is an array of the input's kind; one that is given is returned as it is.
-    """
-
-    place = list(inspect.signature(function).parameters).index("output")
-
-    @functools.wraps(function)
-    def filtered(*args: Given.args, **kwargs: Given.kwargs) -> Any:
-        given = args[0] if args else kwargs.pop("input")
-        output = args[place] if len(args) > place else kwargs.get("output")
-        if arrays.device_of(given) == "cpu":
-            result = function(given, *args[1:], **kwargs)  # type: ignore[arg-type]
-        else:
-            by_cupy = getattr(import_module("cupyx.scipy.ndimage"), function.__name__)
-            result = by_cupy(arrays.as_cupy("input", given), *args[1:], **kwargs)
-        is_array = output is not None and not isinstance(output, type | np.dtype | str)
-        return output if is_array else arrays.like(result, given)
-
-    return filtered
 
 
 def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray:
@@ -74,7 +47,7 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
         raise arguments.InvalidArgument(
             f"output must have a real dtype, as the input has, not {result.dtype}"
         )
-    read = [_read(step, cval) for step in steps]
+    read = [_read(step, cval, x.shape) for step in steps]
     if not x.size:
         return result
 
@@ -86,13 +59,14 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
     return arguments.fill(result, x, write)
 
 
-def _read(step: Weights, cval: Any) -> LineStep:
+def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:
     weights = np.asarray(step.weights, np.float64)
     if weights.ndim != 1 or not weights.size:
         told = f"no filter weights given: weights={shown(step.weights)} must be a sequence of numbers"
         raise arguments.InvalidArgument(told)
     low = len(weights) // 2 + arguments.checked_origin(step.origin, len(weights))
-    return LineStep(step.axis, tuple(weights.tolist()), low, arguments.boundary_of(step.mode), float(cval))
+    window = AxisWindow(shape[step.axis], len(weights), low, arguments.boundary_of(step.mode))
+    return LineStep(step.axis, tuple(weights.tolist()), window, float(cval))
 
 
 def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray | None:
@@ -100,7 +74,7 @@ def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any)
     if x.dtype.kind == "c" or not x.size:
         return None
     result = arguments.output_array(output, x)
-    read = sorted((_read(step, cval) for step in steps), key=lambda step: step.axis)
+    read = sorted((_read(step, cval, x.shape) for step in steps), key=lambda step: step.axis)
     if result.dtype.kind not in "fiu" or line_crosses.why_not_sum(x, read, result.dtype):
         return None
     return arguments.fill(result, x, lambda y: line_crosses.sum_lines_of_axes(arrays.as_laid(x), read, y))

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
-from convalgos.cpu.filtering.window_cut import FilteredAxis
 from convalgos.cpu.filtering.window_kernels import FUSED, IN_ORDER, OUTSIDE
 from convalgos.cpu.filtering.windows import correlate_windows, sum_type
 from convalgos.select import choose, devices
@@ -42,13 +42,13 @@ FINE = 1024  # parts of 1, of which weights are that give whole sums too often
 CHUNK = 1 << 16  # elements that are looked at, or gathered, at once
 
 
-def correlate_dense(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis], fill: float) -> None:
+def correlate_dense(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> None:
     """Fill y as `correlate_windows` does, whose arguments these are, by sums or by transforms."""
     if not _transformed(x, w, y, axes, fill):
         correlate_windows(x, w, y, axes, fill)
 
 
-def _transformed(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis], fill: float) -> bool:
+def _transformed(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> bool:
     """Fill y where transforms are the faster way to the same numbers."""
     if w.size < FEWEST_TAPS or y.size * np.count_nonzero(w) < FEWEST_PRODUCTS:
         return False
@@ -87,7 +87,7 @@ def _transformed(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis], fil
             return False
         z.reshape(-1)[near] = _summed_in_order(x, w, axes, fill, near)
     if z is not y:  # numbers are converted as those of direct sums are
-        correlate_windows(z, np.ones([1] * z.ndim), y, [FilteredAxis(n) for n in y.shape], 0.0)
+        correlate_windows(z, np.ones([1] * z.ndim), y, [AxisWindow(n) for n in y.shape], 0.0)
     return True
 
 
@@ -95,7 +95,7 @@ def _transformed(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis], fil
 
 
 def _problem(
-    taps: tuple[int, ...], axes: Sequence[FilteredAxis], fill: float, dtype: str
+    taps: tuple[int, ...], axes: Sequence[AxisWindow], fill: float, dtype: str
 ) -> ConvProblem | None:
     """The correlation as a problem; None of more than three axes from the first one that is filtered."""
     first = next(i for i, n in enumerate(taps) if n > 1)
@@ -105,7 +105,7 @@ def _problem(
     return ConvProblem(
         (math.prod(axis.size for axis in axes[:first]), 1, *(axis.size for axis in inner)),
         (1, 1, *taps[first:]),
-        padding=tuple((axis.before, axis.after) for axis in inner),
+        padding=tuple((axis.low, axis.high) for axis in inner),
         boundary=tuple(axis.boundary for axis in inner),
         fill_value=fill,
         dtype=dtype,
@@ -168,7 +168,7 @@ def _near_whole(z: Array, error: float) -> Array:
     return np.concatenate(found)
 
 
-def _summed_in_order(x: Array, w: Array, axes: Sequence[FilteredAxis], fill: float, places: Array) -> Array:
+def _summed_in_order(x: Array, w: Array, axes: Sequence[AxisWindow], fill: float, places: Array) -> Array:
     """(places,) float64: the sums at places of the outputs, added in the order of the weights."""
     kept = np.flatnonzero(w)
     weights, elements = w.reshape(-1)[kept], x.reshape(-1)

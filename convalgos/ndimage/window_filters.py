@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
+from convalgos.core.array_kinds import any_kind
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM
-from convalgos.cpu.sliding.passes import AxisWindow, slide_along
+from convalgos.cpu.sliding.passes import slide_along
 from convalgos.ndimage.arguments import (
     InvalidArgument,
     boundary_of,
@@ -24,10 +26,11 @@ from convalgos.ndimage.arguments import (
     several_axes,
 )
 from convalgos.ndimage.footprints import origins_of, slide_footprint, whole_footprint
-from convalgos.ndimage.lines import any_array
+
+Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def minimum_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: float = 0.0,
     origin: int = 0,
@@ -44,7 +47,7 @@ def minimum_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MINIMUM)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def maximum_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: float = 0.0,
     origin: int = 0,
@@ -61,7 +64,7 @@ def maximum_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MAXIMUM)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def uniform_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0,
     origin: int = 0,
@@ -78,7 +81,7 @@ def uniform_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MEAN)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def uniform_filter(
     input: Any, size: Any = 3, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0,
     *, axes: Any = None,
@@ -115,10 +118,10 @@ def uniform_filter(
                [0., 1., 3., 5.]])
     """
     x = input_array("input", input)
-    return _along(x, _windows(x.ndim, size, mode, origin, several_axes(axes, x.ndim)), output, cval, MEAN)
+    return _along(x, _windows(x.shape, size, mode, origin, several_axes(axes, x.ndim)), output, cval, MEAN)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def minimum_filter(
     input: Any, size: Any = None, footprint: Any = None, output: Any = None, mode: Any = "reflect",
     cval: float = 0.0, origin: Any = 0, *, axes: Any = None,
@@ -148,7 +151,7 @@ def minimum_filter(
     return _extreme(input, size, footprint, output, mode, cval, origin, axes, MINIMUM)
 
 
-@any_array
+@any_kind("cupyx.scipy.ndimage")
 def maximum_filter(
     input: Any, size: Any = None, footprint: Any = None, output: Any = None, mode: Any = "reflect",
     cval: float = 0.0, origin: Any = 0, *, axes: Any = None,
@@ -180,12 +183,12 @@ def _extreme(
     if footprint is None:
         if size is None:
             raise InvalidArgument("no footprint provided: give size or footprint")
-        return _along(x, _windows(x.ndim, size, mode, origin, along), output, cval, reduction)
+        return _along(x, _windows(x.shape, size, mode, origin, along), output, cval, reduction)
     if size is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=3)
     marked = whole_footprint(footprint, x.ndim, along)
     if marked.all():
-        return _along(x, _windows(x.ndim, np.shape(footprint), mode, origin, along), output, cval, reduction)
+        return _along(x, _windows(x.shape, np.shape(footprint), mode, origin, along), output, cval, reduction)
     if not isinstance(mode, str):
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
@@ -209,7 +212,7 @@ def _along_one(
     input: Any, size: Any, axis: Any, output: Any, mode: Any, cval: Any, origin: Any, reduction: int
 ) -> np.ndarray:
     x = input_array("input", input) if reduction == MEAN else _real(input)
-    windows = _windows(x.ndim, operator.index(size), mode, origin, (one_axis(axis, x.ndim),))
+    windows = _windows(x.shape, operator.index(size), mode, origin, (one_axis(axis, x.ndim),))
     return _along(x, windows, output, cval, reduction)
 
 
@@ -219,7 +222,7 @@ def _real(input: Any) -> np.ndarray:
     return input_array("input", input)
 
 
-def _windows(ndim: int, size: Any, mode: Any, origin: Any, axes: Sequence[int]) -> list[AxisWindow]:
+def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int]) -> Windows:
     """Of the axes along which a window has more than one element."""
     count = len(axes)
     given = [per_axis(*one, count) for one in (("size", size), ("mode", mode), ("origin", origin))]
@@ -229,11 +232,11 @@ def _windows(ndim: int, size: Any, mode: Any, origin: Any, axes: Sequence[int]) 
         if taps < 1:
             raise InvalidArgument(f"incorrect filter size: size={shown(n)} must be at least 1")
         low = taps // 2 + checked_origin(shift, taps)
-        found.append(AxisWindow(axis, taps, low, boundary_of(word)))
-    return [window for window in found if window.taps > 1]
+        found.append((axis, AxisWindow(shape[axis], taps, low, boundary_of(word))))
+    return [(axis, window) for axis, window in found if window.taps > 1]
 
 
-def _along(x: np.ndarray, windows: list[AxisWindow], output: Any, cval: Any, reduction: int) -> np.ndarray:
+def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: int) -> np.ndarray:
     """The array that `output` names, with the reductions of windows along axes, one after the other."""
     if x.dtype.kind != "c" and np.iscomplexobj(cval):
         raise InvalidArgument(f"cval={shown(cval)} must be real, as the input is")
@@ -247,7 +250,7 @@ def _along(x: np.ndarray, windows: list[AxisWindow], output: Any, cval: Any, red
     return result
 
 
-def _slide(x: np.ndarray, y: np.ndarray, windows: list[AxisWindow], cval: Any, reduction: int) -> None:
+def _slide(x: np.ndarray, y: np.ndarray, windows: Windows, cval: Any, reduction: int) -> None:
     """y, a contiguous array apart from x, one axis after the other in its type, as SciPy does it."""
     if not windows:
         with np.errstate(invalid="ignore"):
@@ -257,7 +260,7 @@ def _slide(x: np.ndarray, y: np.ndarray, windows: list[AxisWindow], cval: Any, r
         y = y.view(np.uint8)
     x = x.view(np.uint8) if x.dtype.kind == "b" else x
     exact = np.can_cast(x.dtype, y.dtype)
-    beyond = _beyond(cval, y.dtype, reduction, any(w.boundary == "constant" for w in windows))
+    beyond = _beyond(cval, y.dtype, reduction, any(w.boundary == "constant" for _, w in windows))
     if exact and beyond is not None:
         source = np.ascontiguousarray(x, y.dtype)
         slide_along(source, y, reduction, windows, beyond)

@@ -20,8 +20,7 @@ from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import reshaped
 from convalgos.cpu.dwconv.byte_plan import MOST_PARTS, sharing_threads, way
-from convalgos.cpu.dwconv.row_words import PIXELS, ROW_PLACE
-from convalgos.cpu.dwconv.row_words_driver import WORD_BAND, WORDS_AT
+from convalgos.cpu.dwconv.row_words import PIXELS, ROW_PLACE, WORD_BAND, WORDS_AT
 from convalgos.cpu.dwconv.window_sums import VNNI
 from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd

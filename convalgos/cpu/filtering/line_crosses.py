@@ -65,8 +65,8 @@ class _CrossPass(LinePass):
         f["load"] = f["load"] or self._load(self.dtype)
         middle, others = list(along.weights), []
         for step in across:
-            middle[along.low] += step.weights[step.low]
-            others += [w for t, w in enumerate(step.weights) if t != step.low]
+            middle[along.window.low] += step.weights[step.window.low]
+            others += [w for t, w in enumerate(step.weights) if t != step.window.low]
         f["row_weights"] = self._table(np.array(middle + others, self.dtype))
         f["row_sums"] = line_kernels.sum_lines(line_kernels.FUSED, self.size, self.lanes)
         f["sources"] = self._table(np.array([self._axis(s) for s in across], line_drivers.AXIS))
@@ -75,6 +75,6 @@ class _CrossPass(LinePass):
         self.kernel = line_drivers.cross_share(self.size)
 
     def _axis(self, step: LineStep) -> tuple[int, ...]:
-        size, inside = self.shape[step.axis], math.prod(self.shape[step.axis + 1 :])
-        sources = self._table(border_sources(step, size))
-        return size, inside // self.values["line"], len(step.weights), step.low, sources
+        inside, window = math.prod(self.shape[step.axis + 1 :]), step.window
+        sources = self._table(border_sources(window))
+        return window.size, inside // self.values["line"], window.taps, window.low, sources

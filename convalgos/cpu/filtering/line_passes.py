@@ -69,7 +69,7 @@ def _passes_of(
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
     """Whether steps may be made in any order: if all that is rounded is floats."""
-    if any(step.boundary == "constant" and step.fill != 0 for step in steps):
+    if any(step.window.boundary == "constant" and step.fill != 0 for step in steps):
         return False
     small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
     exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
@@ -155,7 +155,7 @@ class LinePass:
     def _along(self, step: LineStep) -> None:
         f, shape = self.values, self.shape
         f["pixels"], f["after"] = shape[step.axis], math.prod(shape[step.axis + 1 :])
-        f["row_taps"], f["row_low"] = len(step.weights), step.low
+        f["row_taps"], f["row_low"] = len(step.weights), step.window.low
         f["row_weights"], f["row_sources"] = self._taps(step)
         f["row_sums"] = self._sums(step)
         f["row_settle"], f["row_exact"], f["row_bounds"] = self._settling(step)
@@ -168,7 +168,7 @@ class LinePass:
             f["line"] = math.prod(shape[step.axis + 1 :])
         f["outer"], f["rows"] = math.prod(shape[: step.axis]), shape[step.axis]
         f["mid"] = math.prod(shape[step.axis + 1 :]) // f["line"]
-        f["taps"], f["low"] = len(step.weights), step.low
+        f["taps"], f["low"] = len(step.weights), step.window.low
         f["weights"], f["sources"] = self._taps(step)
         f["sums"] = self._sums(step)
         f["settle"], f["exact"], f["bounds"] = self._settling(step)
@@ -195,7 +195,7 @@ class LinePass:
 
     def _taps(self, step: LineStep) -> tuple[int, int]:
         """Addresses of the weights, and of the elements that lie beyond both borders."""
-        sources = border_sources(step, self.shape[step.axis])
+        sources = border_sources(step.window)
         return self._table(np.array(step.weights, self.dtype)), self._table(sources)
 
     def _sums(self, step: LineStep) -> int:

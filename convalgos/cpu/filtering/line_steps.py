@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.core import boundaries
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_kernels
 
 EXACT, CLOSE, ORDERED = "exact", "close", "ordered"  # how integers come of sums
@@ -22,12 +22,11 @@ DIGITS = {4: 24, 8: 53}  # of sums of so many bytes
 
 
 class LineStep(NamedTuple):
-    """A correlation along one axis: y[i] = sum_t weights[t] * x[i + t - low]."""
+    """A correlation along one axis: y[i] = sum_t weights[t] * x[i + t - window.low]."""
 
     axis: int
     weights: tuple[float, ...]
-    low: int  # taps before the element itself
-    boundary: str  # of `core.boundaries`
+    window: AxisWindow  # of as many taps
     fill: float  # what lies outside with "constant"
 
 
@@ -81,10 +80,10 @@ def order_of_sums(weights: tuple[float, ...]) -> int:
     return line_kernels.IN_ORDER
 
 
-def border_sources(step: LineStep, size: int) -> np.ndarray:
-    """(taps,) int64: which of `size` elements lie before the first and behind the last one, or -1; then 0."""
-    low, high = step.low, len(step.weights) - 1 - step.low
-    near = min(size, 4 * len(step.weights))  # at a border nothing depends on the elements farther away
-    at = boundaries.source_indices(step.boundary, near, low, high)
+def border_sources(window: AxisWindow) -> np.ndarray:
+    """(taps,) int64: which elements lie before the first and behind the last one, or OUTSIDE; then 0."""
+    size, low = window.size, window.low
+    near = min(size, 4 * window.taps)  # at a border nothing depends on the elements farther away
+    at = window._replace(size=near).sources
     at = np.concatenate([at[:low], at[low + near :], [0]])  # (low + high + 1,)
     return np.where(2 * at >= near, at + size - near, at) if near < size else at

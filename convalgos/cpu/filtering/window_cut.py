@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.boundaries import ZERO, source_indices
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import window_kernels as kernels
 from convalgos.cpu.filtering.window_kernels import LISTED, OUTSIDE, ROWS
 from convalgos.cpu.runtime.threads import plan_threads
@@ -20,30 +20,7 @@ THREAD_CHUNKS = 4  # units for each thread, where there are rows for them
 SHARE = 1 << 16  # products that are worth a thread
 
 
-class FilteredAxis(NamedTuple):
-    """An axis of an array, how the filter meets it, and the padding at both ends."""
-
-    size: int
-    taps: int = 1
-    before: int = 0
-    after: int = 0
-    boundary: str = ZERO
-
-    @property
-    def outputs(self) -> int:
-        return self.size + self.before + self.after - self.taps + 1
-
-    @property
-    def sources(self) -> Array:
-        """(outputs + taps - 1,): the element at each place of the padded axis, or OUTSIDE."""
-        return source_indices(self.boundary, self.size, self.before, self.after)
-
-    @property
-    def unfiltered(self) -> FilteredAxis:
-        return FilteredAxis(self.size, 1, 0, 0, self.boundary)
-
-
-def source_planes(axes: Sequence[FilteredAxis], plane: int) -> Array:
+def source_planes(axes: Sequence[AxisWindow], plane: int) -> Array:
     """(outputs of all axes, taps of all axes) int64: where the plane lies that a window meets, or OUTSIDE.
 
     plane: from one to the next.
@@ -71,7 +48,7 @@ class WindowCut:
     """
 
     def __init__(
-        self, planes: Array, rows: FilteredAxis, columns: FilteredAxis, size: int, taps: Array, along: int,
+        self, planes: Array, rows: AxisWindow, columns: AxisWindow, size: int, taps: Array, along: int,
         tiles: bool,
     ):  # fmt: skip
         self.rows, self.columns, self.size, self.along = rows, columns, size, along
@@ -107,7 +84,7 @@ class WindowCut:
             "columns": self.columns.outputs, "columns_in": self.columns.size, "row_chunk": self.row_chunk,
             "width": self.width, "planes": self._planes, "rings": self.rings,
             "row_source": self.rows.sources, "column_source": self.columns.sources,
-            "low": self.columns.before, "taps_r": self.rows.taps,
+            "low": self.columns.low, "taps_r": self.rows.taps,
             "taps_s": 1 if self.along else self.columns.taps, "listed_count": len(ring), "listed_ring": ring,
             "listed_row": row, "listed_shift": shift,
             "fill": np.full(self.pitch // size, fill, f"f{size}"),

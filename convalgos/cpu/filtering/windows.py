@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering.line_kernels import KINDS, load_line, store_line
 from convalgos.cpu.filtering.outer_products import line_factors
-from convalgos.cpu.filtering.window_cut import FilteredAxis, WindowCut, source_planes
+from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -41,7 +42,7 @@ def sum_type(x: np.dtype, y: np.dtype, w: Array, fill: float) -> tuple[int, int]
     return 8, IN_ORDER
 
 
-def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis], fill: float) -> None:
+def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> None:
     """Fill y, which is C-contiguous, of x's shape, and shares no memory with it.
 
     Args:
@@ -72,22 +73,22 @@ def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[FilteredAxis]
     _sum(x, window, y, [*flat, rows, columns], size, FUSED, fill, along=lines[-1])
 
 
-def merged_axes(axes: Sequence[FilteredAxis]) -> list[FilteredAxis]:
+def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
     """The axes with neighbours that the filter does not span as one, and at least two of them."""
-    found: list[FilteredAxis] = []
+    found: list[AxisWindow] = []
     for axis in axes:
         if found and found[-1].taps == axis.taps == 1:
-            found[-1] = FilteredAxis(found[-1].size * axis.size)
+            found[-1] = AxisWindow(found[-1].size * axis.size)
         else:
             found.append(axis)
-    return [FilteredAxis(1)] * (2 - len(found)) + found
+    return [AxisWindow(1)] * (2 - len(found)) + found
 
 
 def _sum(
     x: Array,
     w: Array,
     y: Array,
-    axes: list[FilteredAxis],
+    axes: list[AxisWindow],
     size: int,
     order: int,
     fill: float,

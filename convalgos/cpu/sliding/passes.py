@@ -9,36 +9,28 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.sliding.plan import sliding_plan
-from convalgos.cpu.sliding.strips import Slide
 
 NARROW = 64  # bytes of neighbours along the later axes, below which windows slide along the row
 
 
-class AxisWindow(NamedTuple):
-    """Along one axis: `taps` elements, `low` of them before the place of the output."""
-
-    axis: int
-    taps: int
-    low: int
-    boundary: str
-
-
 class _Pass(NamedTuple):
     planes: int
-    rows: Slide
-    columns: Slide
+    rows: AxisWindow
+    columns: AxisWindow
     step: int
 
 
 def slide_along(
-    x: np.ndarray, y: np.ndarray, reduction: int, windows: Sequence[AxisWindow], fill: float = 0.0
+    x: np.ndarray, y: np.ndarray, reduction: int, windows: Sequence[tuple[int, AxisWindow]], fill: float = 0.0
 ) -> None:
     """y = the reductions of windows of x along some axes, one axis after the other in the order given.
 
     Args:
         x, y: C-contiguous, of one shape and dtype, apart from each other.
+        windows: (axis, those along it).
         fill: what lies beyond constant borders, which the dtype can hold.
     """
     passes = _passes(x.shape, windows, x.itemsize)
@@ -56,22 +48,19 @@ def slide_along(
         plan.run(y if in_place else source, y)
 
 
-def _passes(shape: tuple[int, ...], windows: Sequence[AxisWindow], itemsize: int) -> list[_Pass]:
+def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], itemsize: int) -> list[_Pass]:
     passes, left = [], list(windows)
     while left:
-        one = left.pop(0)
-        size, behind = shape[one.axis], math.prod(shape[one.axis + 1 :])
-        before = math.prod(shape[: one.axis])
-        slide = Slide(size, one.taps, one.low, one.boundary)
-        further = left[0] if left else None
-        between = shape[one.axis + 1 : further.axis] if further and further.axis > one.axis else (2,)
-        after = math.prod(shape[further.axis + 1 :]) if further else 0
+        axis, window = left.pop(0)
+        before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        further, along = left[0] if left else (axis, window)
+        between = shape[axis + 1 : further] if further > axis else (2,)
+        after = math.prod(shape[further + 1 :])
         if behind * itemsize < NARROW:
-            passes.append(_Pass(1, Slide(before), slide, behind))
-        elif further and math.prod(between) == 1 and after * itemsize < NARROW:
+            passes.append(_Pass(1, AxisWindow(before), window, behind))
+        elif math.prod(between) == 1 and after * itemsize < NARROW:
             del left[0]
-            along = Slide(shape[further.axis], further.taps, further.low, further.boundary)
-            passes.append(_Pass(before, slide, along, after))
+            passes.append(_Pass(before, window, along, after))
         else:
-            passes.append(_Pass(before, slide, Slide(behind), 1))
+            passes.append(_Pass(before, window, AxisWindow(behind), 1))
     return passes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, aligned_empty
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import copy_of_record
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -21,7 +22,7 @@ from convalgos.cpu.sliding.kernels import (
 )
 from convalgos.cpu.sliding.quotients import mean_numbers, short_quotient
 from convalgos.cpu.sliding.steps import sliding_steps
-from convalgos.cpu.sliding.strips import Slide, strip_width, strips_of
+from convalgos.cpu.sliding.strips import strip_width, strips_of
 from convalgos.cpu.vectors import simd
 
 FORM_OF = {"f": FLOAT, "i": SIGNED, "u": UNSIGNED}  # by the kind of a dtype
@@ -44,7 +45,7 @@ class SlidingPlan:
     """y = the reduction of windows of rows and columns of x (planes, rows, columns, step).
 
     Args:
-        rows, columns: the windows along both; y is (planes, rows.windows, columns.windows, step).
+        rows, columns: the windows along both; y is (planes, rows.outputs, columns.outputs, step).
         step: elements between neighbours of a row.
         fill: what lies beyond constant borders, which the dtype can hold.
         in_place: x is y, and has as many rows and columns.
@@ -52,12 +53,12 @@ class SlidingPlan:
     """
 
     def __init__(
-        self, dtype: np.dtype, reduction: int, planes: int, rows: Slide, columns: Slide, step: int = 1,
-        fill: float = 0, in_place: bool = False, stride: int = 1,
+        self, dtype: np.dtype, reduction: int, planes: int, rows: AxisWindow, columns: AxisWindow,
+        step: int = 1, fill: float = 0, in_place: bool = False, stride: int = 1,
     ):  # fmt: skip
         size = sliding_bytes(dtype, reduction, (rows.taps, columns.taps))
         stored, form = dtype.itemsize, FORM_OF[dtype.kind]
-        width, wide = columns.size * step, columns.windows * step
+        width, wide = columns.size * step, columns.outputs * step
         block = rows.taps - 1 if rows.taps > DIRECT else 0
         each = strip_width(size, stored, block, columns, step)
         strips, runs, borders, longest = strips_of(columns, step, each, size)
@@ -75,12 +76,12 @@ class SlidingPlan:
         row_table = np.append(rows.sources, np.zeros(block + 1, np.int64))
         lines = {"line": longest + reach, "work": min(chunk, int(strips["outputs"].max(initial=1))) + reach}
         kept = rows.size * width * stored if in_place else 0
-        places = _scratch(lines, size, block, -(-rows.windows // bands) + rows.taps + block, kept)
+        places = _scratch(lines, size, block, -(-rows.outputs // bands) + rows.taps + block, kept)
         values: dict[str, int | np.ndarray] = {
             "tasks": self._tasks, "planes": planes, "x_plane": rows.size * width * stored,
-            "y_plane": -(-rows.windows // stride) * wide * stored, "x_row": width * stored,
+            "y_plane": -(-rows.outputs // stride) * wide * stored, "x_row": width * stored,
             "y_row": wide * stored,
-            "rows": rows.windows, "bands": bands, "strips": len(strips), "strip_table": strips,
+            "rows": rows.outputs, "bands": bands, "strips": len(strips), "strip_table": strips,
             "run_table": runs, "border_table": borders, "row_table": row_table,
             "constant": np.full(max(longest, 1), fill).astype(dtype), "taps": rows.taps, "block": block,
             "steps": len(steps), "step_table": steps, "chunk": chunk,
@@ -120,12 +121,12 @@ class SlidingPlan:
 sliding_plan = cached_by_threads(128)(SlidingPlan)
 
 
-def _cut(units: int, rows: Slide, block: int, nbytes: int) -> tuple[int, int]:
+def _cut(units: int, rows: AxisWindow, block: int, nbytes: int) -> tuple[int, int]:
     """(bands of rows, tasks) among which strips of planes are dealt."""
     threads = plan_threads() if nbytes > 2 * SHARE else 1
-    bands = 1 if threads == 1 else max(1, min(rows.windows, -(-threads * UNITS // units)))
+    bands = 1 if threads == 1 else max(1, min(rows.outputs, -(-threads * UNITS // units)))
     if block:
-        bands = min(bands, max(threads, rows.windows // (BLOCKS * block)))
+        bands = min(bands, max(threads, rows.outputs // (BLOCKS * block)))
     return bands, min(threads, units * bands)
 
 

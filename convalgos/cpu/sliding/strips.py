@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from convalgos.core.boundaries import source_indices
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.machine import cache_sizes
 from convalgos.cpu.sliding.kernels import BORDER, FILL, RUN, STRIP
 
 SEGMENT = 1 << 13  # bytes of a row that are reduced with those below it at a time; Zen 4
 
 
-@dataclass(frozen=True)
-class Slide:
-    """Windows along one dimension.
-
-    size: elements of the dimension; taps: of a window; low: of a window before its output's place.
-    outputs: windows, which are as many as elements unless told.
-    """
-
-    size: int
-    taps: int = 1
-    low: int = 0
-    boundary: str = "edge"
-    outputs: int | None = None
-
-    @property
-    def windows(self) -> int:
-        return self.size if self.outputs is None else self.outputs
-
-    @property
-    def sources(self) -> np.ndarray:
-        """(windows + taps - 1,) the element at each place that windows reach."""
-        high = self.windows + self.taps - 1 - self.low - self.size
-        at = source_indices(self.boundary, self.size, self.low, max(0, high))
-        return at[: len(at) + min(0, high)]
-
-
-def strip_width(size: int, stored: int, block: int, columns: Slide, step: int) -> int:
+def strip_width(size: int, stored: int, block: int, columns: AxisWindow, step: int) -> int:
     """Windows of a strip: what lies under them stays in the second cache."""
     l2 = cache_sizes()[1]
     elements = SEGMENT // stored if columns.taps == 1 else max(SEGMENT // stored, 8 * columns.taps * step)
@@ -48,20 +20,20 @@ def strip_width(size: int, stored: int, block: int, columns: Slide, step: int) -
         if columns.taps > 1:
             elements = max(elements, 4 * columns.taps * step)
     count = max(1, elements // step)
-    strips = max(1, round(columns.windows / count))
-    return -(-columns.windows // strips)
+    strips = max(1, round(columns.outputs / count))
+    return -(-columns.outputs // strips)
 
 
 def strips_of(
-    columns: Slide, step: int, each: int, size: int
+    columns: AxisWindow, step: int, each: int, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """(`STRIP` of each, `RUN` and `BORDER` of all, elements of the longest line)."""
     strips: list[tuple[int, ...]] = []
     runs: list[tuple[int, int, int]] = []
     borders: list[np.ndarray] = []
     longest, sources = 0, columns.sources
-    for q in range(0, columns.windows, each):
-        outputs = min(each, columns.windows - q)
+    for q in range(0, columns.outputs, each):
+        outputs = min(each, columns.outputs - q)
         reached = sources[q : q + outputs + columns.taps - 1]
         own = np.arange(q - columns.low, q - columns.low + len(reached))
         inside = (own >= 0) & (own < columns.size)

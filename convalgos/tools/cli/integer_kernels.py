@@ -13,7 +13,6 @@ from convalgos.cpu.dwconv import (
     byte_rows,
     byte_turns,
     row_words,
-    row_words_driver,
     window_driver,
     window_sums,
 )
@@ -93,7 +92,7 @@ def _of_channel_words() -> Iterator[Listed]:
     widest, way = simd.lanes(4), byte_plan.way()
     rows = (*row_words.USUAL, (0, 0, 0))
     for lanes in (n for n in (4, 8, 16) if n <= widest):
-        yield row_words_driver.sum_row_words, (lanes,)
+        yield row_words.sum_row_words, (lanes,)
         for flip in (0, 1):
             yield row_words.words_of_rows, (lanes, flip)
         for pixels, row, output in product(row_words.PIXELS, rows, _outputs()):

@@ -1,0 +1,43 @@
+"""Windows along an axis of an array: where each lies, and what it sees beyond the ends."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.boundaries import ZERO, source_indices
+
+
+class AxisWindow(NamedTuple):
+    """Windows of `taps` elements along an axis of `size`, one element apart.
+
+    low: elements of a window before its output's place, which for the first window is element 0.
+    boundary: of `core.boundaries`.
+    windows: how many; as many as elements unless told. See `outputs`.
+    """
+
+    size: int
+    taps: int = 1
+    low: int = 0
+    boundary: str = ZERO
+    windows: int | None = None
+
+    @property
+    def outputs(self) -> int:
+        return self.size if self.windows is None else self.windows
+
+    @property
+    def high(self) -> int:
+        """Elements of the last window behind the last element; negative where it ends before that."""
+        return self.outputs + self.taps - 1 - self.low - self.size
+
+    @property
+    def sources(self) -> np.ndarray[Any, Any]:
+        """(outputs + taps - 1,) int64: the element at each place that windows reach, or OUTSIDE."""
+        at = source_indices(self.boundary, self.size, self.low, max(0, self.high))
+        return at[: len(at) + min(0, self.high)]
+
+    @property
+    def unfiltered(self) -> AxisWindow:
+        return AxisWindow(self.size)
