@@ -182,7 +182,7 @@ def test_shapes_of_similar_work_take_layouts_and_algorithms():
     graph = small_network(np.random.default_rng(9))
     limits = PlanLimits()
     first, choice = plan_network(graph, {"x": (1, 3, 12, 14)}, limits)
-    near, taken = plan_network(graph, {"x": (1, 3, 14, 18)}, limits, [choice])
+    near, taken = plan_network(graph, {"x": (1, 3, 14, 18)}, limits, [(first, choice)])
     assert [(s.reads, s.writes) for s in near.steps] == [(s.reads, s.writes) for s in first.steps]
     assert [o.candidate and o.candidate.id for o in taken.options.values()] == [
         o.candidate and o.candidate.id for o in choice.options.values()
@@ -191,7 +191,9 @@ def test_shapes_of_similar_work_take_layouts_and_algorithms():
     assert near.shapes["y"] == (1, 20, 14, 18)
     assert near.arena_bytes > first.arena_bytes
     for far in ((8, 3, 12, 14), (1, 3, 50, 50)):
-        assert not plan_network(graph, {"x": far}, limits, [choice, taken])[1].of_other_shapes
+        assert not plan_network(graph, {"x": far}, limits, [(first, choice), (near, taken)])[
+            1
+        ].of_other_shapes
 
 
 def test_explain_tells_what_the_choice_saved():

@@ -203,6 +203,12 @@ class Algorithm(ABC):
     def plan(self, problem: ConvProblem) -> Plan:
         """Everything that does not depend on the data. Called only where `why_not` is None."""
 
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        """`plan`, cut as a plan of this algorithm for other sizes of the maps is, so that nothing is searched
+        for, and prepared filters serve both. Where that does not suit, and by default, it is planned anew.
+        """
+        return self.plan(problem)
+
     def computed(self, problem: ConvProblem) -> ConvProblem:
         """The problem itself, or what is computed in its place.
 
@@ -240,12 +246,19 @@ class Algorithm(ABC):
             raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
         return self.built(problem, computed, choice)
 
-    def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
-        """The plan of a problem that it is known to serve, and of what it computes in its place."""
+    def built(
+        self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN,
+        known: Plan | None = None,
+    ) -> Plan:  # fmt: skip
+        """The plan of a problem that it is known to serve, and of what it computes in its place.
+
+        Args:
+            known: its plan for other sizes of the maps, see `plan_like`.
+        """
         if problem.is_empty:
             empty = EmptyIntegerPlan if problem.dtype in INTEGERS else EmptyPlan
             return empty(problem, self).chosen(choice)
-        plan = self.plan(computed)
+        plan = self.plan(computed) if known is None else self.plan_like(computed, known.computing)
         given = problem if computed.dtype == problem.dtype else _widened(problem)
         if computed != given and isinstance(plan, IntegerPlan):
             plan = RereadIntegerPlan(given, self, plan)

@@ -83,6 +83,11 @@ class Plan(PlanArrays, Tabular, ABC):
         """What filters are prepared for; found when it is first asked for, from the complete plan."""
         return FilterKey(self.algorithm, self.filter_form(), self._filter_device)
 
+    @property
+    def computing(self) -> Plan:
+        """This plan, or the one that it only converts and reshapes arrays for."""
+        return self
+
     def chosen(self, choice: Choice) -> Self:
         """This plan, as the one that a planner chose."""
         self.choice = choice

@@ -7,7 +7,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from convalgos.core import layouts
+from convalgos.core import layouts, problem_checks
 from convalgos.core.arguments import Shape
 from convalgos.core.boundaries import ZERO
 from convalgos.core.layouts import PLAIN
@@ -33,6 +33,12 @@ KEPT = (
     *("is_pointwise", "is_plain_product"),
 )
 _kept = attrgetter(*KEPT)
+OF_LAYER = (  # what it is on maps of any size
+    *("w_shape", "stride", "padding", "dilation", "groups", "mode", "layout", "y_layout", "dtype"),
+    *("direction", "compute_dtype", "w_dtype", "y_dtype", "scales", "density", "pattern", "boundary"),
+    *("fill_value", "C", "K", "kernel", "kernel_extent", "ndim", "gemm_n", "gemm_k", "w_bytes", "itemsize"),
+)
+_of_layer = attrgetter(*OF_LAYER)
 
 
 def logical_array(problem: Any, name: str, array: Any) -> Any:
@@ -76,6 +82,19 @@ def reread(problem: Any) -> Any:
 def reshaped(problem: Any, **changes: Any) -> Any:
     """The problem with other fields and known attributes: its spatial dimensions are seen another way."""
     return problem.of_attributes(dict(zip(KEPT, _kept(problem), strict=True)) | changes)
+
+
+def on_map(problem: Any, x_shape: Shape) -> Any:
+    """The same layer, of zeros around its maps, on maps of other sizes and another batch.
+
+    What the sizes do not change is neither found nor checked again.
+
+    Raises:
+        ValueError: the filter does not fit into the padded map, or has too much to count.
+    """
+    made = problem.of_attributes(dict(zip(OF_LAYER, _of_layer(problem), strict=True)) | {"x_shape": x_shape})
+    problem_checks.check_together(made)
+    return made
 
 
 def in_3d(problem: Any) -> Any:

@@ -48,6 +48,10 @@ class CastPlan(Plan):
         super().__init__(problem, algorithm, inner.workspace_bytes + self.converted_bytes(problem))
         self._inner = inner
 
+    @property
+    def computing(self) -> Plan:
+        return self._inner.computing
+
     @staticmethod
     def converted_bytes(problem: ConvProblem) -> int:
         """Bytes of the float32 copies of what is read first, and of what is written in 16 bits."""
@@ -113,6 +117,10 @@ class RereadPlan(Plan):
         self._shapes = inner.problem.array_shapes
         self._where = inner._where
         self.scratch_bytes, self.strided_batch = inner.scratch_bytes, inner.strided_batch
+
+    @property
+    def computing(self) -> Plan:
+        return self._inner.computing
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._inner.filter_form())

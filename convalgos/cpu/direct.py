@@ -27,7 +27,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, gemv, packed_blocking, panels
-from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, cut_like, lies_in_blocks
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
@@ -340,6 +340,11 @@ class Direct(SingleThreaded, Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return direct_form(problem).plan(problem, self)
+
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        if isinstance(known, BlockedPlan) and direct_form(problem) is IN_BLOCKS:
+            return BlockedPlan(problem, self, cut_like(problem, known._cut))
+        return self.plan(problem)
 
 
 ALGORITHMS = (Direct(),)

@@ -10,35 +10,36 @@ from typing import Any
 
 from convalgos.api.planning import plan
 from convalgos.core.errors import Unsupported
-from convalgos.cpu.layout.reorder import Reorder, is_same, reorder_seconds
+from convalgos.cpu.layout.reorder import reorder_seconds
+from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.network.arena import with_places
 from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, TransposedConvolution
 from convalgos.network.joined_means import with_means
 from convalgos.network.joining import joined
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.replanning import replanned
 from convalgos.network.scaled_convolutions import with_scaled_convolutions
 from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
-from convalgos.network.step_plans import plan_of
+from convalgos.network.step_plans import ITEMSIZE, plan_of, reorder_of
 from convalgos.select import choose, devices
 
 PRICES = 1e-3, 1e9  # of errors, over the seconds of a run without a limit
 PRICE_STEP = 1.2  # to which the price is found
-ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
 
 def plan_network(
     graph: NetworkGraph,
     shapes: Shapes,
     limits: PlanLimits,
-    known: Sequence[LayoutChoice] = (),
+    known: Sequence[tuple[Planned, LayoutChoice]] = (),
     growth: float = GROWTH,
 ) -> tuple[Planned, LayoutChoice]:
     """The plan of a network for shapes of its inputs, and the layouts that were chosen.
 
     Args:
-        known: choices for other shapes within these limits. Where one is of nearly as much work, its layouts
-            are taken, and its algorithms where they serve.
+        known: what this gave for other shapes within these limits. Where one is of nearly as much work, its
+            layouts are taken, and its algorithms and steps where they serve.
         growth: of the work, up to which it is nearly as much.
 
     Raises:
@@ -49,7 +50,11 @@ def plan_network(
     like, choice = _nearest(graph, every, known, growth), None
     if like is not None:
         with suppress(Unsupported):  # in the layouts of the other shapes; mostly it goes on in others
-            choice = options_in(like, options)
+            choice = options_in(like[1], options, like[0].shapes)
+    if like is not None and choice is not None and limits.effort == "estimate":
+        planned = replanned(like[0], graph, every, choice, limits)
+        if planned is not None:
+            return planned, choice
     if choice is None:
         choice = choose_layouts(graph, layout_problem(graph, every, options), limits)
     if limits.effort != "estimate":
@@ -118,24 +123,24 @@ def _best_at(problem: LayoutProblem, error_price: float) -> LayoutChoice:
     return found
 
 
-def options_in(like: LayoutChoice, options: StepOptions) -> LayoutChoice:
-    """The same layouts, for other shapes."""
-    found = {step: options.one_of(step, option) for step, option in like.options.items()}
+def options_in(like: LayoutChoice, options: StepOptions, before: Shapes) -> LayoutChoice:
+    """The same layouts, for other shapes than those before."""
+    found = {step: options.one_of(step, option, before) for step, option in like.options.items()}
     seconds = sum(option.seconds for option in found.values())
     return replace(like, options=found, seconds=seconds, exact=False, of_other_shapes=True)
 
 
 def _nearest(
-    graph: NetworkGraph, shapes: Shapes, known: Sequence[LayoutChoice], growth: float
-) -> LayoutChoice | None:
-    """The choice that was made for the most similar work, where that is within a growth."""
+    graph: NetworkGraph, shapes: Shapes, known: Sequence[tuple[Planned, LayoutChoice]], growth: float
+) -> tuple[Planned, LayoutChoice] | None:
+    """The plan that was made for the most similar work, where that is within a growth."""
     flops = sum(
         step.problem(shapes[step.inputs[0]]).flops
         for step in graph.steps
         if isinstance(step, Convolution | TransposedConvolution)
     )
-    made = [choice for choice in known if not choice.of_other_shapes]
-    factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for choice in made]
+    made = [plan for plan in known if not plan[1].of_other_shapes]
+    factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for _, choice in made]
     best = min(range(len(made)), key=factors.__getitem__, default=None)
     return None if best is None or factors[best] > growth else made[best]
 
@@ -148,7 +153,7 @@ def measured_in_layouts(
     for problem, precision in dict.fromkeys((c.problem, c.precision) for c in candidates if c is not None):
         own = limits_of(limits, precision)
         plan(problem, effort=limits.effort, workspace_limit=own.workspace_limit, precisions=own.precisions)
-    return options_in(choice, StepOptions(graph, shapes, limits))
+    return options_in(choice, StepOptions(graph, shapes, limits), shapes)
 
 
 class _Assembly:
@@ -169,7 +174,7 @@ class _Assembly:
             self._add(step, self._choice.options[step])
             for name in step.outputs:
                 self._change_for_output(name)
-        return Planned(tuple(self._steps), self._shapes, self._layouts)
+        return Planned(tuple(self._steps), self._shapes, self._layouts, threads=plan_threads())
 
     def _add(self, step: Step, option: StepOption) -> None:
         inputs = tuple(map(self._in_layout, step.inputs, option.reads))
@@ -202,8 +207,7 @@ class _Assembly:
         if name in self._layouts:
             return name
         shape = self._shapes[value]
-        same = is_same(shape, source, layout)
-        plan = None if same else Reorder(shape, ITEMSIZE, source, layout)
+        plan = reorder_of(shape, source, layout)
         seconds = reorder_seconds(shape, ITEMSIZE, source, layout, self._machine)
         step = LayoutChange(f"{value} to {layout}", (self._name(value, source),), name, source, layout)
         self._shapes[name], self._layouts[name] = shape, layout

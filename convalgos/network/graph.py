@@ -13,44 +13,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
 from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import ZERO
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
+from convalgos.network.layer_problems import convolution_problem, pool_problem
 from convalgos.network.reached_taps import of_reached_taps
 
 Shapes = Mapping[str, Shape]  # of values by name
 Sizes = Shape | np.ndarray  # the shape of a value, or of a few integers what they are
-
-
-@lru_cache(4096)
-def convolution_problem(
-    x_shape: Shape,
-    w_shape: Shape,
-    stride: Shape,
-    padding: Pads | str,
-    dilation: Shape,
-    groups: int,
-    dtype: np.dtype,
-    direction: str = "forward",
-    boundary: str | tuple[str, ...] = ZERO,
-    fill_value: float = 0.0,
-) -> ConvProblem:
-    """The problem of a convolution; a network has many a one several times, and asks again for each shape."""
-    return ConvProblem(
-        x_shape, w_shape, stride or 1, padding or 0, dilation or 1, groups, dtype=dtype, direction=direction,
-        boundary=boundary, fill_value=fill_value,
-    )  # fmt: skip
-
-
-pool_problem = lru_cache(1024)(PoolProblem.of)  # likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +69,22 @@ class Convolution(Step):
 
     def problem(self, x_shape: Shape) -> ConvProblem:
         """What is convolved of an x of this shape: `reached_filter` gives the taps of w that it has."""
+        for known in self._last:
+            if known.x_shape == x_shape:
+                return known
         problem = convolution_problem(
             x_shape, self.w.shape, self.stride, self.padding, self.dilation, self.groups, self.w.dtype,
             "forward", self.boundary, self.fill_value,
         )  # fmt: skip
-        return of_reached_taps(problem) if self.groups == 1 and problem.is_zero_padded else problem
+        if self.groups == 1 and problem.is_zero_padded:
+            problem = of_reached_taps(problem)
+        self._last[:] = [problem]
+        return problem
+
+    @cached_attribute
+    def _last(self) -> list[ConvProblem]:
+        """The problem that was asked for last, if any."""
+        return []
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self.problem(shapes[self.inputs[0]]).y_shape

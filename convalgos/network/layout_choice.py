@@ -17,6 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.network.graph import NetworkGraph, Step
 from convalgos.network.pbqp import BRANCHES, Pbqp
@@ -40,7 +41,7 @@ class LayoutChoice:
     exact: bool = True  # whether no other choice is predicted to be faster
     of_other_shapes: bool = False  # whether the layouts were chosen for other shapes
 
-    @property
+    @cached_attribute
     def flops(self) -> int:
         """Of all convolutions."""
         return sum(o.candidate.problem.flops for o in self.options.values() if o.candidate is not None)

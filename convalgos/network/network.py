@@ -251,7 +251,7 @@ class Network:
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
         plans = self.plans()
-        known = [plan.choice for plan in plans if plan.limits == limits]
+        known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
         filters = [plan.filters for plan in plans]
         return NetworkPlan(self.graph, planned, choice, limits, filters, self._memories)

@@ -90,6 +90,7 @@ class Planned:
     # have no place have an array of their own
     arena_bytes: int = 0
     scratch_bytes: int = 0  # the most that one step asks for; steps share it
+    threads: int = 0  # that the plans of its steps share their work among
 
     @property
     def seconds(self) -> float:

@@ -101,6 +101,9 @@ def _plain_plan(plan: PlanRecord, graph: NetworkGraph, arrays: Arrays) -> Data:
         "exact": choice.exact,
         "of_other_shapes": choice.of_other_shapes,
         "filters": _plain_filters(plan, arrays),
+        "keys": {
+            str(i): str(filter_of(step).key) for i, step in enumerate(plan.planned.steps) if has_filter(step)
+        },
     }
 
 
@@ -135,11 +138,13 @@ def _plan_of_plain(data: Data, graph: NetworkGraph, prepared: Arrays) -> PlanRec
         float(data["seconds"]), bool(data["exact"]), bool(data["of_other_shapes"]),
     )  # fmt: skip
     planned = planned_by(graph, shapes, limits, choice)
-    wanted = {number: filter_of(planned.steps[int(number)]) for number in data["filters"]}
-    filters = {
-        wanted[number]: PreparedFilter(wanted[number].key, value_of_plain(value, prepared))
-        for number, value in data["filters"].items()
-    }
+    filters = {}
+    for number, value in data["filters"].items():
+        step = planned.steps[int(number)] if int(number) < len(planned.steps) else None
+        wanted = filter_of(step) if step is not None and has_filter(step) else None
+        # a plan made from one for other shapes may have had other steps, or other forms of its filters
+        if wanted is not None and str(wanted.key) == data.get("keys", {}).get(number):
+            filters[wanted] = PreparedFilter(wanted.key, value_of_plain(value, prepared))
     return PlanRecord(planned, choice, limits, filters)
 
 

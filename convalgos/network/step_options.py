@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
@@ -75,7 +76,9 @@ class StepOptions:
         self._graph, self._shapes, self._limits = graph, shapes, limits
         self._growth = growth
         self._machine: Machine = devices.figures("cpu")
+        self._measured = devices.store("cpu").known()
         self._known: dict[tuple[ConvProblem, str], Candidate | None] = {}
+        self._alike_found: dict[tuple[Algorithm, ConvProblem], Candidate | None] = {}
 
     def of(self, step: Step) -> list[StepOption]:
         """Those of a step: at least one, which reads and writes channels first.
@@ -91,21 +94,26 @@ class StepOptions:
             raise Unsupported(f"step {step.name!r} cannot be computed within {self._limits}")
         return found
 
-    def one_of(self, step: Step, like: StepOption) -> StepOption:
+    def one_of(self, step: Step, like: StepOption, before: Shapes) -> StepOption:
         """The way in the layouts, and of a convolution in the precision, of an option for other shapes.
+
+        Args:
+            before: those shapes; what is predicted grows with the sizes of the output.
 
         Raises:
             Unsupported: nothing can compute a convolution so.
         """
+        shape, shape_before = self._shapes[step.output], before[step.output]
+        grown = 1.0 if shape == shape_before else math.prod(shape) / max(1, math.prod(shape_before))
         if isinstance(step, Convolution | TransposedConvolution) and like.candidate is not None:
-            found = self._convolution(
-                step, like.reads[0], like.writes, like.candidate.precision, like.candidate
-            )
+            problem = self._laid(step, like.reads[0], like.writes)
+            if known := self._like(like.candidate, problem):
+                return StepOption(like.reads, like.writes, like.seconds * grown, known)
+            found = self._convolution(step, like.reads[0], like.writes, like.candidate.precision)
             if found is None:
                 raise Unsupported(f"step {step.name!r} cannot be computed in the layouts of {like}")
             return found
-        every = (*step.inputs, *step.outputs)
-        return replace(like, seconds=self._seconds(step, like.writes, every))
+        return like if grown == 1.0 else StepOption(like.reads, like.writes, like.seconds * grown)
 
     def layouts(self, name: str) -> tuple[str, ...]:
         """Those in which a value may lie, but for what is the same memory as channels first."""
@@ -129,23 +137,19 @@ class StepOptions:
                     if found := self._convolution(step, reads, writes, precision):
                         yield found
 
-    def _convolution(
-        self,
-        step: Convolution | TransposedConvolution,
-        reads: str,
-        writes: str,
-        precision: str,
-        known: Candidate | None = None,
-    ) -> StepOption | None:
-        """The best way to compute a convolution between two layouts; a residual lies as y does.
+    def _laid(self, step: Convolution | TransposedConvolution, reads: str, writes: str) -> ConvProblem:
+        """The problem of a convolution between two layouts."""
+        problem = step.problem(self._shapes[step.inputs[0]])
+        if reads == problem.layout and writes == problem.y_layout:
+            return problem
+        return problem.with_valid(layout=reads, y_layout=writes)
 
-        Args:
-            known: what was chosen for another shape.
-        """
-        x, *residual = step.inputs
-        problem = step.problem(self._shapes[x]).with_valid(layout=reads, y_layout=writes)
-        best = known and self._like(known, problem)
-        best = best or self._best(problem, precision)
+    def _convolution(
+        self, step: Convolution | TransposedConvolution, reads: str, writes: str, precision: str
+    ) -> StepOption | None:
+        """The best way to compute a convolution between two layouts; a residual lies as y does."""
+        residual = step.inputs[1:]
+        best = self._best(self._laid(step, reads, writes), precision)
         if best is None:
             return None
         seconds = self._seconds_of(best) + self._stream(*residual)
@@ -177,9 +181,17 @@ class StepOptions:
 
     def _like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
         """The same algorithm for another shape of its layer; None where it is not to be trusted with it."""
+        key = known.algorithm, problem
+        if key not in self._alike_found:
+            self._alike_found[key] = self._found_like(known, problem)
+        return self._alike_found[key]
+
+    def _found_like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
         algorithm, growth = known.algorithm, problem.flops / max(1, known.problem.flops)
-        if not 1 / self._growth <= growth <= self._growth or devices.store("cpu").known().lookup(problem):
+        if not 1 / self._growth <= growth <= self._growth or self._measured.lookup(problem):
             return None
+        if problem == known.problem:
+            return known
         computed = algorithm.computed(problem)
         serves = algorithm.why_not(computed) is None
         if not serves or not keeps(algorithm, problem, limits_of(self._limits, known.precision)):

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
+from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.graph import (
     ChannelSelection,
@@ -31,6 +33,8 @@ from convalgos.network.graph import (
     Upsampling,
     View,
 )
+
+ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
 
 def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
@@ -61,6 +65,11 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
     with suppress(Unsupported):
         return ElementwisePlan(step.operation, read, layout, step.activation)
     return NumpyStep(step)
+
+
+def reorder_of(shape: Shape, source: str, target: str) -> Reorder | None:
+    """The plan of a change of layout of a map; None where both are the same memory."""
+    return None if is_same(shape, source, target) else Reorder(shape, ITEMSIZE, source, target)
 
 
 class NumpyStep:

@@ -66,12 +66,16 @@ def close_candidates(
     return search(problem, device, constraints, slack=slack)
 
 
-def plan_candidate(candidate: Candidate, constraints: Constraints) -> Plan:
-    """The plan of a candidate, which is known to serve within the limits, or of what else is found to."""
+def plan_candidate(candidate: Candidate, constraints: Constraints, known: Plan | None = None) -> Plan:
+    """The plan of a candidate, which is known to serve within the limits, or of what else is found to.
+
+    Args:
+        known: the algorithm's plan for other sizes of the maps, as which it is cut.
+    """
     problem, device = candidate.problem, candidate.device
     told = Choice(lambda: str(rank(problem, device, constraints)))
     try:
-        return _built(candidate, told)
+        return _built(candidate, told, known)
     except Unsupported:  # found only now, as that the kernel of a library is wrong
         return choose_plan(problem, device, constraints)
 
@@ -139,10 +143,10 @@ def _explanation(
     return Choice(told)
 
 
-def _built(candidate: Candidate, choice: Choice) -> Plan:
+def _built(candidate: Candidate, choice: Choice, known: Plan | None = None) -> Plan:
     """The plan of a candidate, which is known to serve."""
     with devices.working_on(candidate.device):
-        return candidate.algorithm.built(candidate.problem, candidate.computed, choice)
+        return candidate.algorithm.built(candidate.problem, candidate.computed, choice, known)
 
 
 def rank(

@@ -44,6 +44,10 @@ class RowTile(NamedTuple):
     runs: int  # whole rows of a map, or 1
     length: int  # outputs of each
 
+    def code(self, most: int) -> int:
+        """A number for a tile of at most so many outputs."""
+        return self.runs * (most + 1) + self.length
+
 
 @dataclass(frozen=True)
 class BlockedCut(dealt_panels.DealtPanels, Blocks):
@@ -90,13 +94,21 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
 
     def entry_offsets(self) -> np.ndarray:
         """(entries + 1,) input offsets: channels outermost, then the kernel; the last is only asked for."""
-        taps = self.tap_offsets(by_channel=True).reshape(self.problem.w_shape[1], -1)
+        p, channel = self.problem, self.strides[1]
+        if self.unit > 1 and p.is_pointwise:
+            found = np.arange(self.entries + 1) * (self.unit * channel)
+            found[-1] = 0
+            return found
+        taps = self.tap_offsets(by_channel=True).reshape(p.w_shape[1], -1)
         taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
 
     def tiles(self, counts: tuple[int, ...]) -> np.ndarray:
-        """(tiles, 4) first input, first output, rows and outputs of each, of an image of a block of so many
-        slices, rows and columns."""
+        """(tiles, 4) first input, first output, outputs and `RowTile.code` of each.
+
+        Args:
+            counts: slices, rows and columns of an image of a block.
+        """
         p = self.problem
         _, _, d, h, w = self.strides
         steps = self.steps
@@ -104,14 +116,28 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         slices, rows, columns = counts
         high = runs_of(columns, rows, self.rows)
         ends = along_row(columns, self.rows)
-        first, k = ends[:-1], np.arange(0, rows, high)
+        first, length = ends[:-1], ends[1:] - ends[:-1]
+        k = np.arange(0, rows, high)[:, None]
+        runs = np.minimum(high, rows - k)
         found = np.empty((slices, len(k), len(first), 4), np.int64)
-        j, k = np.arange(slices)[:, None, None], k[:, None]
-        found[..., 0] = j * (d * steps[0]) + k * (h * steps[1]) + first * (w * p.stride[2])
-        found[..., 1] = j * y_d + k * y_h + first * y_w
-        found[..., 2] = np.minimum(high, rows - k)
-        found[..., 3] = ends[1:] - first
+        found[..., 0] = k * (h * steps[1]) + first * (w * p.stride[2])
+        found[..., 1] = k * y_h + first * y_w
+        found[..., 2] = runs * length
+        found[..., 3] = runs * (self.rows + 1) + length
+        if slices > 1:
+            found[..., :2] += np.arange(slices)[:, None, None, None] * (d * steps[0], y_d)
         return found.reshape(-1, 4)
+
+    def kinds(self, counts: tuple[int, ...]) -> set[RowTile]:
+        """The tiles of a block of so many slices, rows and columns."""
+        _, rows, columns = counts
+        high = runs_of(columns, rows, self.rows)
+        length, longer = divmod(columns, -(-columns // self.rows))
+        return {
+            RowTile(runs, outputs)
+            for runs in {high, rows % high or high}
+            for outputs in {length, length + (longer > 0)}
+        }
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -122,12 +148,11 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
             1 if self.copied and p.kernel[1] == 1 else p.stride[1],
         )
 
-    def all_tiles(self) -> list[np.ndarray]:
-        """`tiles` of a block for each way of being cut short; they are one array where they are the same."""
+    def ways(self) -> list[tuple[int, ...]]:
+        """Slices, rows and columns of a block for each of the 16 ways of being cut short, most of them the
+        same."""
         sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
-        ways = [counts[1:] for counts in short_blocks(sizes, totals)]  # most of them the same
-        known = {counts: self.tiles(counts) for counts in set(ways)}
-        return [known[counts] for counts in ways]
+        return [counts[1:] for counts in short_blocks(sizes, totals)]
 
 
 def along_row(columns: int, most: int) -> np.ndarray:
@@ -172,10 +197,21 @@ def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
     return min(tried_cuts(problem), key=lambda found: found[0])
 
 
+def cut_like(problem: ConvProblem, known: BlockedCut) -> BlockedCut:
+    """The cut of a problem in the tiles, panels and parts of one for other sizes of its maps."""
+    p = row_view(problem)
+    images, block = cut_outputs(p, known.rows, plan_threads() if known.parts == 1 else 1)
+    return BlockedCut(p, images, block, _copies(p), known.panels, known.rows, known.parts)
+
+
+def _copies(p: ConvProblem) -> bool:
+    """Whether the input of a block is copied, with its border."""
+    return any(pad != (0, 0) for pad in p.padding)
+
+
 def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
     """Cuts in tiles of all shapes, whose outputs or filters the threads share, and the cycles of each."""
     p, threads = row_view(problem), plan_threads()
-    copied = any(pad != (0, 0) for pad in p.padding)
     needed = -(-p.gemm_n // simd.lanes(p.itemsize))
     found = []
     for vectors, rows in BLOCKED_TILES[vector_bytes()].items():
@@ -185,7 +221,7 @@ def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
         for parts in {1, min(threads, needed)}:
             images, block = cut_outputs(p, rows, threads if parts == 1 else 1)
             panels = dealt_panels.panels_of_parts(needed, count, parts)
-            cut = BlockedCut(p, images, block, copied, panels, rows, parts)
+            cut = BlockedCut(p, images, block, _copies(p), panels, rows, parts)
             found.append((cut_cycles(cut, threads), cut))
     return found
 

@@ -43,6 +43,7 @@ BLOCKED_ARGUMENTS = arguments(
 )
 ROW_TILE = fields("x y outputs kernel")  # a kernel that is none ends a row of the table
 ROW_TILE_BYTES, NONE = 32, -1
+SHARED = {*(BLOCKED_ARGUMENTS.names or ())}  # fields, of which a cut has more
 
 
 @jit.specialise
@@ -163,14 +164,14 @@ class BlockedPlan(RegisterFinish):
         kernels = [
             sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds
         ]
-        shared = set(BLOCKED_ARGUMENTS.names or ())
-        values = {name: value for name, value in cut.fields().items() if name in shared} | {
+        of_cut = cut.fields()
+        values = {name: value for name, value in of_cut.items() if name in SHARED} | {
             "parts": cut.parts, "vectors": cut.vectors_of, "panels": cut.panels, "tasks": tasks,
             "offsets": cut.entry_offsets(), "entries": cut.entries, "chunk": cut.chunk,
             "inner": cut.inner, "whole": cut.whole, "rest": p.w_shape[1] % cut.inner,
             "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
             "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
-            "y_block": lanes * cut.fields()["y_k"], **self.limit_fields(p),
+            "y_block": lanes * of_cut["y_k"], **self.limit_fields(p),
             "scale": 0, "scale_n": 0, "scaled": 0, "scaled_bytes": 0, "scale_rows": 0,
         }  # fmt: skip
         steps = [(sum_blocked(), tasks)]
@@ -180,19 +181,17 @@ class BlockedPlan(RegisterFinish):
     @staticmethod
     def _tile_table(cut: BlockedCut) -> tuple[np.ndarray, list[RowTile]]:
         """(16, most tiles and an end) of ROW_TILE, and the tiles that its kernels are for."""
-        rows = cut.all_tiles()
-        lines = {}  # of those that differ
-        for row in {id(row): row for row in rows}.values():
-            x, y, high, length = row.T
-            lines[id(row)] = np.stack([x, y, high * length, high * (cut.rows + 1) + length], 1)
-        kinds = np.unique(np.concatenate([line[:, 3] for line in lines.values()]))
-        for line in lines.values():
-            line[:, 3] = np.searchsorted(kinds, line[:, 3])
-        table = np.full((16, max(map(len, rows)) + 1, len(ROW_TILE.names or ())), NONE, np.int64)
-        for line, row in zip(table, rows, strict=True):
-            line[: len(row)] = lines[id(row)]
-        tiles = [RowTile(*divmod(kind, cut.rows + 1)) for kind in kinds.tolist()]
-        return table.view(ROW_TILE)[..., 0], tiles
+        ways = cut.ways()
+        differ = {counts: i for i, counts in enumerate(dict.fromkeys(ways))}
+        tiles = [cut.tiles(counts) for counts in differ]  # (tiles, 4) each
+        kinds = sorted(set().union(*map(cut.kinds, differ)))
+        number = np.zeros(kinds[-1].code(cut.rows) + 1, np.int64)  # of a kind, by its code
+        number[[kind.code(cut.rows) for kind in kinds]] = range(len(kinds))
+        table = np.full((len(differ), max(map(len, tiles)) + 1, 4), NONE, np.int64)
+        for line, found in zip(table, tiles, strict=True):
+            line[: len(found)] = found
+            line[: len(found), 3] = number[found[:, 3]]
+        return table[[differ[counts] for counts in ways]].view(ROW_TILE)[..., 0], kinds
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._cut.panels, self._cut.unit)

@@ -65,23 +65,23 @@ class ScaledPlan:
     strided_batch = True
 
     def __init__(self, plan: BlockedPlan):
-        self._plan, self._key = plan, plan._key
+        self.plan, self._key = plan, plan._key
         cut, p = plan._cut, plan.problem
         self._pass_bytes = whole_lines(cut.chunk * cut.inner * cut.panel * p.itemsize)
         self.scratch_bytes = whole_lines(plan.scratch_bytes or 0) + plan_threads() * self._pass_bytes
 
     @property
     def problem(self) -> ConvProblem:
-        return self._plan.problem
+        return self.plan.problem
 
     @property
     def algorithm(self) -> str:
         """What reports call it."""
-        return self._plan.algorithm
+        return self.plan.algorithm
 
     def prepare(self, w: np.ndarray) -> PreparedFilter:
         """The filter in the plan's form."""
-        return self._plan.prepare(w)
+        return self.plan.prepare(w)
 
     def bind(
         self, x: np.ndarray, scale: np.ndarray, w: PreparedFilter, y: np.ndarray, bias: np.ndarray | None,
@@ -102,9 +102,9 @@ class ScaledPlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        own = whole_lines(self._plan.scratch_bytes or 0)
-        plan = copy.copy(self._plan)  # but for its record
-        plan.record = self._plan.record.copy()
+        own = whole_lines(self.plan.scratch_bytes or 0)
+        plan = copy.copy(self.plan)  # but for its record
+        plan.record = self.plan.record.copy()
         for name, value in (
             ("scale", scale.ctypes.data), ("scale_n", image_step(scale)),
             ("scaled", scratch[own:].ctypes.data), ("scaled_bytes", self._pass_bytes),

@@ -34,6 +34,7 @@ from convalgos.cpu.vectors import simd
 CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5
 ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
+NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)
 
 
 def fields(names: str) -> np.dtype:
@@ -118,13 +119,17 @@ class KernelPlan(CompiledPass, Plan):
         passes: Sequence[dict[str, int]] = ({},),
     ):
         super().__init__(problem, algorithm, scratch_bytes)
-        self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
         self._address = address = jit.data_address()
-        known = dict.fromkeys(RUN_FIELDS.split(), 0)
-        known |= {name: address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        if different := known.keys() ^ set(record.names or ()):
-            raise ValueError(f"{algorithm.id}: record and values differ in {sorted(different)}")
-        self.record = np.array([tuple(known[name] for name in record.names or ())], record)
+        known = NO_RUN | values
+        tables = [name for name, value in values.items() if type(value) is np.ndarray]
+        self._tables = [known[name] for name in tables]
+        for name in tables:
+            known[name] = address(known[name])
+        names = record.names or ()
+        if len(known) != len(names) or not known.keys() >= {*names}:
+            different = sorted(known.keys() ^ {*names})
+            raise ValueError(f"{algorithm.id}: record and values differ in {different}")
+        self.record = np.array([tuple([known[name] for name in names])], record)
         self.steps, self._passes = tuple(steps), tuple(passes)
         self._parallel = worth_sharing(problem)
         self.scratch_bytes = scratch_bytes

@@ -6,7 +6,7 @@ The rows of a band stay in L2 from one convolution to the next. Fewer bands comp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
@@ -153,6 +153,21 @@ def band_cut(block: SeparableBlock) -> BandCut:
         tried += fitting
     tried = tried or cuts[-1:]
     return min(tried, key=lambda cut: (cut.cycles(threads), cut.bands))
+
+
+def band_cut_like(block: SeparableBlock, known: BandCut) -> BandCut:
+    """The cut of a block of other sizes: the same panels, and bands that L2 has room for."""
+    expansion, projection = (
+        None if part is None or problem is None else replace(part, problem=problem)
+        for part, problem in ((known.expansion, block.expansion), (known.projection, block.projection))
+    )
+    shared = plan_threads() // math.gcd(block.depthwise.N, plan_threads())
+    rows, room = block.depthwise.spatial_out[0], ROOM * cache_sizes()[1]
+    bands = max(1, min(known.bands, rows // shared * shared))
+    cut = BandCut(block, expansion, projection, bands, known.parts)
+    while cut.scratch_bytes > room and cut.bands + shared <= rows:
+        cut = replace(cut, bands=cut.bands // shared * shared + shared)
+    return cut
 
 
 def _panels(problem: ConvProblem | None, most: int, parts: int = 1) -> PanelCut | None:

@@ -15,7 +15,7 @@ from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.separable.band_cut import PanelCut, band_cut
+from convalgos.cpu.separable.band_cut import BandCut, PanelCut, band_cut, band_cut_like
 from convalgos.cpu.separable.band_kernels import (
     SEPARABLE_FIELDS,
     finish_means,
@@ -33,15 +33,17 @@ class SeparablePlan:
     Args:
         block: of problems in blocks of as many channels as a vector has lanes.
         mean: whether the means of the maps of y are computed, too; then there is no projection.
+        known: a plan for other sizes of the maps, as which this one is cut: both have the same filters.
 
     Raises:
         Unsupported: the convolutions cannot be joined, with the reason.
     """
 
-    def __init__(self, block: SeparableBlock, mean: bool = False):
+    def __init__(self, block: SeparableBlock, mean: bool = False, known: SeparablePlan | None = None):
         if reason := why_not_joined(block, mean):
             raise Unsupported(f"a step {reason}")
-        self.block, self._cut = block, band_cut(block)
+        self.block = block
+        self._cut: BandCut = band_cut(block) if known is None else band_cut_like(block, known._cut)
         self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
         vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
         self._sums_bytes = vectors * vector_bytes() if mean else 0

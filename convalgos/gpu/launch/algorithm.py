@@ -93,7 +93,10 @@ class GpuAlgorithm(Algorithm):
         assert isinstance(plan, GpuPlan)
         return plan
 
-    def built(self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN) -> Plan:
+    def built(
+        self, problem: ConvProblem, computed: ConvProblem, choice: Choice = NOT_CHOSEN,
+        known: Plan | None = None,
+    ) -> Plan:  # fmt: skip
         if not problem.is_empty:
             return self.plan(problem).chosen(choice)
         empty = EmptySumsPlan if problem.sums_integers else EmptyGpuPlan

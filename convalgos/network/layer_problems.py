@@ -1,0 +1,50 @@
+"""The problems of a network's layers, each found once for maps of a size, and checked once for all sizes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.arguments import Pads, Shape
+from convalgos.core.boundaries import ZERO
+from convalgos.core.pool_problem import PoolProblem
+from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import on_map
+
+
+@lru_cache(4096)
+def convolution_problem(
+    x_shape: Shape,
+    w_shape: Shape,
+    stride: Shape,
+    padding: Pads | str,
+    dilation: Shape,
+    groups: int,
+    dtype: np.dtype,
+    direction: str = "forward",
+    boundary: str | tuple[str, ...] = ZERO,
+    fill_value: float = 0.0,
+) -> ConvProblem:
+    """The problem of a convolution; a network has many a one several times, and asks again for each shape."""
+    known = _problems(w_shape, stride, padding, dilation, groups, dtype, direction, boundary, fill_value)
+    fixed = known and not isinstance(padding, str) and known[0].is_zero_padded
+    if fixed and (len(x_shape), x_shape[1]) == (len(known[0].x_shape), known[0].C):
+        other: ConvProblem = on_map(known[0], x_shape)
+        return other
+    made = ConvProblem(
+        x_shape, w_shape, stride or 1, padding or 0, dilation or 1, groups, dtype=dtype, direction=direction,
+        boundary=boundary, fill_value=fill_value,
+    )  # fmt: skip
+    known[:] = [made]
+    return made
+
+
+@lru_cache(1024)
+def _problems(*layer: Any) -> list[ConvProblem]:
+    """Those of a layer, on maps of any sizes, that were checked from the ground up."""
+    return []
+
+
+pool_problem = lru_cache(1024)(PoolProblem.of)  # likewise

@@ -1,0 +1,161 @@
+"""New shapes of a network's inputs: planned from what it has, with the answers of a plan of their own."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+from helpers import check
+from test_blocked_direct import LAYERS, blocked
+
+import convalgos as ca
+from convalgos.core.epilogue import RELU, activation_of
+from convalgos.cpu.direct import Direct
+from convalgos.network import choice as choice_module
+from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
+from convalgos.network.network import Network
+from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
+
+TOLERANCE = 2e-6  # of the largest: the same sums in another order
+
+
+def gated_network(rng):
+    """Steps of every kind that is planned for the sizes of its maps: joined, scaled, side by side, ..."""
+
+    def conv(name, inputs, k, c, kernel, groups=1, activation=RELU, stride=1):
+        w = rng.standard_normal((k, c // groups, kernel, kernel)).astype(np.float32)
+        w /= math.sqrt(w[0].size)
+        bias = rng.standard_normal(k).astype(np.float32)
+        pads = ((kernel // 2,) * 2,) * 2
+        return Convolution(
+            name, inputs, name, w, bias, stride=(stride,) * 2, padding=pads, groups=groups,
+            activation=activation,
+        )  # fmt: skip
+
+    steps = (
+        conv("stem", ("x",), 32, 3, 3, stride=2),
+        conv("wide", ("stem",), 96, 32, 1),
+        conv("deep", ("wide",), 96, 96, 5, 96),
+        conv("out", ("deep", "stem"), 32, 96, 1, activation=None),
+        conv("mixed", ("out",), 64, 32, 1),
+        conv("filtered", ("mixed",), 64, 64, 3, 64),
+        Pooling("mean", ("filtered",), "mean", "mean"),
+        conv("gate", ("mean",), 64, 64, 1, activation=activation_of("sigmoid")),
+        Elementwise("scaled", ("filtered", "gate"), "scaled", "multiply"),
+        conv("narrow", ("scaled",), 32, 64, 1, activation=None),
+        conv("square", ("narrow",), 32, 32, 3, stride=2),
+        Pooling("pooled", ("narrow",), "pooled", "max", (3, 3), (2, 2), ((1, 1), (1, 1))),
+        Concatenation("both", ("square", "pooled"), "both"),
+        conv("y", ("both",), 20, 64, 1),
+        Pooling("means", ("both",), "means", "mean"),
+        View("flat", ("means",), "flat", (0, -1)),
+    )
+    return NetworkGraph(("x",), ("y", "flat"), steps)
+
+
+def same(found, expected):
+    for y, right in zip(found, expected, strict=True):
+        assert y.shape == right.shape and np.abs(y - right).max() <= TOLERANCE * np.abs(right).max()
+
+
+def poison(net):
+    """NaN in what the network computes in."""
+    for memory in net._memories._free:
+        memory.bytes.fill(255)
+
+
+def test_new_shapes_take_the_steps_and_filters_that_are_there(shipped_figures, monkeypatch):
+    rng = np.random.default_rng(1)
+    graph = gated_network(rng)
+    net = Network(graph)
+    first = net.plan((1, 3, 40, 56))
+    kinds = {type(planned_step.step) for planned_step in first.planned.steps}
+    assert {JoinedConvolutions, ScaledConvolution, Convolution, Pooling, Concatenation} <= kinds
+    assert {bool(s.step.mean) for s in first.planned.steps if isinstance(s.step, JoinedConvolutions)} == {
+        True, False,
+    }  # fmt: skip
+    prepared = {id(w) for w in first.filters.values()}
+    shapes = [(1, 3, 40, 57), (1, 3, 33, 91), (2, 3, 41, 40), (1, 3, 64, 64), (1, 3, 11, 13), (1, 3, 97, 130)]
+    for shape in shapes:
+        x = rng.standard_normal(shape).astype(np.float32)
+        expected = Network(graph)(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(choice_module, "planned_by", None)  # nothing is searched for
+            same(net(x), expected)
+        poison(net)
+        same(net(x), expected)
+        plan = net.plans()[-1]
+        assert [s.step for s in plan.planned.steps] == [s.step for s in first.planned.steps]
+        assert {id(w) for w in plan.filters.values()} == prepared
+        assert 0 < plan.planned.seconds == pytest.approx(plan.choice.seconds, rel=0.5)
+        assert str(plan.explain())
+
+
+def test_what_a_plan_does_not_fit_is_planned_anew(shipped_figures):
+    """A mean that was one of whole maps, and maps of one pixel."""
+    rng = np.random.default_rng(2)
+    graph = gated_network(rng)
+    mean = Pooling("mean", ("filtered",), "mean", "mean", (20, 28), (1, 1), ((0, 0), (0, 0)))
+    steps = tuple(mean if step.name == "mean" else step for step in graph.steps)
+    for fixed, shape in ((NetworkGraph(("x",), ("y",), steps), (1, 3, 41, 57)), (graph, (1, 3, 1, 1))):
+        net = Network(fixed)
+        net.plan((1, 3, 40, 56))
+        x = rng.standard_normal(shape).astype(np.float32)
+        if fixed is graph:
+            same(net(x), Network(fixed)(x))
+        else:  # means of 20 x 28 of 21 x 29 pixels
+            with pytest.raises(ValueError, match="scaled"):
+                net(x)
+
+
+def test_threads_come_with_new_shapes_at_once():
+    rng = np.random.default_rng(3)
+    graph = gated_network(rng)
+    net = Network(graph)
+    net.plan((1, 3, 40, 56))
+    arrays = [rng.standard_normal((1, 3, 40, 30 + 3 * i)).astype(np.float32) for i in range(6)]
+    expected = [Network(graph)(x) for x in arrays]
+    failed = []
+
+    def work(turn):
+        try:
+            for i in (0, 1, 2, 3, 4, 5, 0, 3):
+                k = (i + 3 * turn) % 6
+                same(net(arrays[k]), expected[k])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(turn,)) for turn in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_plans_of_other_shapes_are_saved(tmp_path, shipped_figures):
+    rng = np.random.default_rng(4)
+    net = Network(gated_network(rng))
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((1, 3, 40, 56), (1, 3, 97, 130))]
+    expected = [net(x) for x in arrays]
+    net.save(tmp_path / "net")
+    again = ca.network.load(tmp_path / "net")
+    for x, right in zip(arrays, expected, strict=True):
+        same(again(x), right)
+    same(again(np.ascontiguousarray(arrays[1][..., 7:])), net(np.ascontiguousarray(arrays[1][..., 7:])))
+
+
+class LikeAnother(Direct):
+    """Cut as for maps of another size."""
+
+    def plan(self, problem):
+        other = problem.replace(x_shape=(1, problem.C, *(24 + size for size in problem.spatial)))
+        known = Direct().plan(other)
+        plan = Direct().plan_like(problem, known)
+        assert plan._key == known._key
+        return plan
+
+
+@pytest.mark.parametrize("text", LAYERS)
+def test_direct_in_blocks_is_cut_like_other_sizes(text):
+    check(LikeAnother(), blocked(text))
