@@ -93,6 +93,17 @@ def test_branches_on_values_leave_the_model_to_torch():
     assert "Branches cannot be exported by torch.export" in frozen.report()
 
 
+def test_what_a_model_computes_and_does_not_return_is_left_out():
+    class Forgetful(nn.Module):
+        def forward(self, x):
+            x.tanh().sort()  # steps of torch
+            return x.relu()
+
+    frozen = ct.freeze(Forgetful().eval(), torch.ones(1, 3, 8, 8))
+    assert torch.equal(frozen(-torch.ones(1, 3, 8, 8)), torch.zeros(1, 3, 8, 8))
+    assert "sort" not in frozen.report()
+
+
 def test_compiled_models_give_the_numbers_of_torch(model, caplog):
     compiled = torch.compile(model, backend=ct.compile_backend)
     with caplog.at_level(logging.INFO, "convalgos.torch"), torch.no_grad():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Step, View
+from convalgos.network.passes import needed
 from convalgos.network.regions import with_regions
 from convalgos.network.torch_export import constant_of
 from convalgos.network.torch_region import TensorPlace, TorchRegion, operator_name
@@ -52,7 +53,7 @@ class Conversion:
         outputs = [self._output(node) for node in nodes[-1].args[0]]
         steps = tuple(self._with_outputs(step) for step in self.steps)
         graph = NetworkGraph(tuple(n.name for n in inputs), tuple(outputs), steps)
-        graph = with_regions(graph, self._joined)
+        graph = with_regions(needed(graph), self._joined)
         return replace(graph, dtypes=self._dtypes(graph))
 
     # --- for the operators -------------------------------------------------------------------

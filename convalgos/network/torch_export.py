@@ -88,6 +88,7 @@ def export_module(
                 program = program.run_decompositions({})
                 graph = program.module(check_guards=False)
             _compute_constants(graph)
+            graph.graph.eliminate_dead_code()
     except Exception as error:  # of torch, which raises what it likes where it cannot follow
         told = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{type(module).__name__} cannot be exported by torch.export: {told}") from None
