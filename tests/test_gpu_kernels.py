@@ -1,25 +1,21 @@
 """Every CUDA source compiles, in every configuration that a plan can launch, without spilling.
 
-No GPU is needed: NVRTC comes from its wheel.
+No GPU is needed: NVRTC comes from its wheel. What a build takes is known from the record of `cuda_resources`,
+where its text and NVRTC are those of then; what has changed since is compiled here, and a sample.
 """
 
-import json
-import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple
-from functools import cache
 from itertools import product
 
 import pytest
-from cuda_shim.device import A100, H200, RecordingDevice, key_of
+from cuda_resources import Pair, compile_all, compiled, compiled_here, sample
+from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
-from convalgos.core.cache_files import cache_folder, write_atomic
 from convalgos.core.epilogue import KINDS, Activation, activation_of
 from convalgos.core.problem import ConvProblem
 from convalgos.gpu.backward.data import BackwardData
 from convalgos.gpu.compile import nvrtc
-from convalgos.gpu.compile.module import OPTIONS, Build, CompileError, source_text
+from convalgos.gpu.compile.module import Build, CompileError, source_text
 from convalgos.gpu.compile.sources import source
 from convalgos.gpu.device import use
 from convalgos.gpu.launch.algorithm import GpuAlgorithm
@@ -43,25 +39,11 @@ needs_nvrtc = pytest.mark.skipif(
 )
 
 
-@cache
-def compiled(build: Build, arch: str) -> nvrtc.Compiled:
-    """Kept in the cache folder: unchanged sources are not compiled again."""
-    key = key_of(str(nvrtc.library_path()), *OPTIONS, arch, source_text(build))
-    path = cache_folder() / "nvrtc" / f"{key}.json"
-    if path.exists():
-        kept = json.loads(path.read_text())
-        return nvrtc.Compiled(tuple(nvrtc.Resources(*k) for k in kept["kernels"]), tuple(kept["warnings"]))
-    result = nvrtc.compile_build(build, arch)
-    kernels = [astuple(kernel) for kernel in result.kernels]
-    write_atomic(path, json.dumps({"kernels": kernels, "warnings": result.warnings}))
-    return result
-
-
 def runs_on(algorithm: GpuAlgorithm, capability: tuple[int, int]) -> bool:
     return algorithm.capability <= capability < (algorithm.until or (99, 0))
 
 
-def wanted(algorithm: GpuAlgorithm) -> list[tuple[Build, str]]:
+def wanted(algorithm: GpuAlgorithm) -> list[Pair]:
     """Its builds with the architectures that have their instructions."""
     builds = list(dict.fromkeys(algorithm.builds()))
     newer, step = NEWER
@@ -73,10 +55,8 @@ def wanted(algorithm: GpuAlgorithm) -> list[tuple[Build, str]]:
 @each_algorithm
 def test_every_configuration_compiles_into_registers(algorithm):
     pairs = wanted(algorithm)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = pool.map(lambda pair: compiled(*pair), pairs)
     wrong = []
-    for (build, arch), result in zip(pairs, results, strict=True):
+    for (build, arch), result in zip(pairs, compile_all(pairs), strict=True):
         assert result.kernels, f"{build} has no kernels"
         wrong += [f"{build} for {arch}: {warning}" for warning in result.warnings]
         allowed = algorithm.spills(build, arch)
@@ -130,8 +110,7 @@ def test_launches_stay_within_the_limits_of_the_device(algorithm, figures):
     assert bool(served) == runs_on(algorithm, figures.capability)
 
 
-@needs_nvrtc
-def test_output_steps_and_pooling_compile():
+def output_steps_and_pooling() -> list[Pair]:
     """One build of each source with GELU, the longest, and a residual; the step with all; pooling."""
     first = {build.source: build for a in reversed(OURS) if "forward" in a.directions for build in a.builds()}
     gelu = FusedEpilogue(activation_of("gelu"), residual=True)
@@ -140,12 +119,31 @@ def test_output_steps_and_pooling_compile():
     pairs.append((epilogue_build("float64", activation_of("gelu")), "sm_80"))
     pairs.append((FINISH_SUMS, "sm_80"))
     pairs += product(pooling_builds(), ARCHS)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda pair: compiled(*pair), pairs))
-    for (build, arch), result in zip(pairs, results, strict=True):
+    return pairs
+
+
+def every_pair() -> list[Pair]:
+    return [*(pair for algorithm in OURS for pair in wanted(algorithm)), *output_steps_and_pooling()]
+
+
+@needs_nvrtc
+def test_output_steps_and_pooling_compile():
+    pairs = output_steps_and_pooling()
+    for (build, arch), result in zip(pairs, compile_all(pairs), strict=True):
         assert not result.warnings, f"{build} for {arch}: {result.warnings}"
         for kernel in result.kernels:
             assert kernel.spill_bytes <= 64, f"{build} for {arch}: {kernel}"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("part", range(4))
+def test_what_is_recorded_is_what_nvrtc_makes(part):
+    """Of a sample of the builds; CONVALGOS_COMPILE_ALL=1 compiles all."""
+    for build, arch in sample(every_pair())[part::4]:
+        same = compiled_here(build, arch) == compiled(build, arch)
+        assert same, (
+            f"{build} for {arch} is not as in tests/cuda_resources.json"
+        )
 
 
 @needs_nvrtc

@@ -43,14 +43,26 @@ class Compiled:
 
 def library_path() -> Path | None:
     """NVRTC's shared library in one of its wheels, or None where none is installed."""
-    for wheel in WHEELS:
+    found = _wheel()
+    return found and found[1]
+
+
+def library_version() -> str | None:
+    """The version of the wheel that `library_path` is in, such as "12.9.86"."""
+    found = _wheel()
+    return found and found[0].version
+
+
+@cache
+def _wheel() -> tuple[metadata.Distribution, Path] | None:
+    for name in WHEELS:
         try:
-            files = metadata.files(wheel) or []
+            wheel = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        for file in files:
+        for file in wheel.files or []:
             if re.fullmatch(r"libnvrtc\.so\.\d+", file.name):
-                return Path(str(file.locate()))
+                return wheel, Path(str(file.locate()))
     return None
 
 
