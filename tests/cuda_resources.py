@@ -60,7 +60,7 @@ def compiled_here(build: Build, arch: str) -> nvrtc.Compiled:
 
 
 def sample(pairs: Iterable[Pair]) -> list[Pair]:
-    """Of those that are recorded, the ones that every run compiles: some of each source for each architecture.
+    """Of those that are recorded, what every run compiles: some of each source for each architecture.
 
     Whose turn it is follows from the keys of all, so that each change of a kernel or of NVRTC brings others.
     """

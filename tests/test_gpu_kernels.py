@@ -141,9 +141,7 @@ def test_what_is_recorded_is_what_nvrtc_makes(part):
     """Of a sample of the builds; CONVALGOS_COMPILE_ALL=1 compiles all."""
     for build, arch in sample(every_pair())[part::4]:
         same = compiled_here(build, arch) == compiled(build, arch)
-        assert same, (
-            f"{build} for {arch} is not as in tests/cuda_resources.json"
-        )
+        assert same, f"{build} for {arch} is not as in tests/cuda_resources.json"
 
 
 @needs_nvrtc
