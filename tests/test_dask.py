@@ -65,7 +65,7 @@ def test_any_split_has_the_answers_of_the_whole(seed):
     ("algorithm", "kernel"),
     [
         ("cpu.direct", 3), ("cpu.direct.pixels", 3), ("cpu.im2col.own", 3), ("cpu.winograd.f4x3", 3),
-        ("cpu.fft_tiles.t16", 5),
+        ("cpu.fft_tiles.t16", 5), ("cpu.fft.overlap", 5),
     ],
 )  # fmt: skip
 def test_bits_are_those_of_the_whole(algorithm, kernel):
@@ -75,6 +75,34 @@ def test_bits_are_those_of_the_whole(algorithm, kernel):
     cx, cw = da.from_array(x, chunks=(1, 4, (83, 70, 148), 290)), da.from_array(w, chunks=(5, 4, -1, -1))
     want = ca.conv(x, w, padding="same", algorithm=algorithm)
     assert np.array_equal(computed(cd.conv(cx, cw, padding="same", algorithm=algorithm)), want)
+
+
+def test_blocks_are_transformed_in_the_tiles_of_the_whole():
+    """A strip of an image would be cut otherwise, and have other bits."""
+    whole = ca.ConvProblem.parse("n1 c1 h8000 w8000 k1 r31 s31 p15")
+    strip = ca.ConvProblem.parse("n1 c1 h1030 w8000 k1 r31 s31")
+    found = cd.pinning.in_tiles_of("cpu.fft.overlap", whole)
+    assert found.cut(strip).lengths == found.cut(whole).lengths
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_chunks_of_one_array_are_read_where_they_lie(layout):
+    """Without a copy, and no element beyond them; chunks that tasks make are put together."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 1, 500, 480), "f4"), rng.standard_normal((3, 1, 9, 9), "f4")
+    laid = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "channels_last" else x
+    cx = da.from_array(laid, chunks=[240 if n > 9 else n for n in laid.shape])
+    ((place, first), *_) = cx.dask.layers[cx.name].items()
+    blocks = cd.gather.gathered(cx, [None if n < 9 else [[(0, 299)], [(230, n)]] for n in laid.shape])
+    assert np.shares_memory(blocks.dask.layers[blocks.name][blocks.name, *place[1:]], first)
+    how = {"padding": 4, "layout": layout, "algorithm": "cpu.fft.overlap"}
+    want = ca.conv(laid, w, **how)
+    lie = computed(cd.conv(cx, w, **how))
+    np.testing.assert_allclose(lie, want, atol=1e-5 * np.abs(want).max())
+    assert np.array_equal(lie, computed(cd.conv(cx * 1, w, **how)))
+    turned = da.from_array(x, chunks=(1, 1, 200, 90))
+    turned = cd.gather.gathered(turned, [None, None, [[(480, 500), (0, 30)]], [[(85, 95)], [(5, 5)]]])
+    assert np.array_equal(computed(turned), np.roll(x, 20, 2)[:, :, :50, 85:95])
 
 
 def test_the_algorithm_is_the_one_of_the_whole(monkeypatch):

@@ -180,6 +180,10 @@ class Algorithm(ABC):
         the bits of the whole, and waste no more on outputs that nobody asked for."""
         return self.granule(problem)
 
+    def for_parts(self, problem: ConvProblem) -> Algorithm:
+        """What computes parts of a map in the tiles of the whole, where these depend on the size of a map."""
+        return self
+
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
         return PREPARE_CALL + problem.w_bytes / PACKING

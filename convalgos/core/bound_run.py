@@ -38,12 +38,14 @@ class BoundRun:
 
 
 def check_bound(
-    name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype, strided: bool, written: bool = False
-) -> None:
+    name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype, strided: bool, written: bool = False,
+    rows_apart: bool = False,
+) -> None:  # fmt: skip
     """Raise where a bound run cannot take an array: it must lie in order, but for larger steps along N.
 
     Args:
         strided: whether the run takes such steps, of whole elements.
+        rows_apart: whether it takes them along all but the last dimension, forwards or none.
 
     Raises:
         ValueError: wrong shape, or read-only. TypeError: wrong dtype. Unsupported: it lies otherwise.
@@ -57,12 +59,19 @@ def check_bound(
         raise ValueError(f"{name} is read-only; it must be writeable")
     if not array.flags.aligned or not dtype.isnative:
         raise Unsupported(f"{name} must be aligned and of this machine's byte order")
-    if array.flags.c_contiguous:
+    if array.flags.c_contiguous or (rows_apart and has_whole_rows(array)):
         return
     if not array[0].flags.c_contiguous or array.strides[0] < array[0].nbytes:
         raise Unsupported(f"{name} has strides {array.strides}, but only images may lie apart")
     if not strided or array.strides[0] % dtype.itemsize:
         raise Unsupported(f"{name} has images that lie apart, which this plan does not take")
+
+
+def has_whole_rows(array: np.ndarray) -> bool:
+    """Whether elements of a row lie next to each other, and rows anywhere from the first on."""
+    *apart, last = array.strides
+    size = array.itemsize
+    return last == size and all(step >= 0 and step % size == 0 for step in apart) and array.flags.aligned
 
 
 def share_elements(a: np.ndarray, b: np.ndarray) -> bool:

@@ -112,6 +112,10 @@ class Fft(Algorithm):
             return self.granule(problem)
         return tuple(axis.step if axis.blocks > 1 else 1 for axis in self.cut(problem).axes[-problem.ndim :])
 
+    def for_parts(self, problem: ConvProblem) -> Algorithm:
+        lengths = {axis.length for axis in self.cut(problem).axes if axis.blocks > 1} if self.searches else ()
+        return replace(self, length=lengths.pop()) if len(lengths) == 1 else self
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else chunk_schedule(self.cut(problem)).workspace_bytes
 

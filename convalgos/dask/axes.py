@@ -1,8 +1,7 @@
 """How one spatial dimension is split: which elements of its input each block of the result reads.
 
-Neighbouring blocks of a result read the same elements where their windows overlap: the halo. Blocks of the
-input are lengthened by it (`dask.array.overlap`), and each block cuts out of its own what it reads, a
-`Window`. Padding is added only at the ends of the whole map: every output sums what it sums in the whole.
+Neighbouring blocks of a result read the same elements where their windows overlap: the halo. Padding is added
+only at the ends of the whole map: every output sums what it sums in the whole.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ Chunks = tuple[int, ...]
 
 
 class Window(NamedTuple):
-    """What a block reads of its lengthened input, [first, stop), and the problem that it then is."""
+    """The problem that a block is, along an axis: its padding, and the size of its result."""
 
-    first: int
-    stop: int
-    low: int  # padding
+    low: int
     high: int
-    size: int  # of the block of the result
+    size: int
 
 
 class Reach(NamedTuple):
@@ -38,10 +35,9 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisSplit:
-    """A split dimension: chunks of the input and of the result, and what lies between them."""
+    """A split dimension: what each block reads of the whole input, [first, stop), and its window."""
 
-    chunks: Chunks  # of the input, merged where they were too small for the halo
-    depth: tuple[int, int]  # elements of the halo on the low and on the high side
+    reads: tuple[tuple[int, int], ...]
     windows: tuple[Window, ...]
 
     @property
@@ -51,8 +47,8 @@ class AxisSplit:
 
     @property
     def rows(self) -> np.ndarray:
-        """(blocks, 5): the windows as an array."""
-        return np.array(self.windows, np.int64).reshape(-1, 5)
+        """(blocks, 3): the windows as an array."""
+        return np.array(self.windows, np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Axis:
 
         halo = self.extent // 2 + granule // 2 * self.stride
         cuts = _merged(chunks, halo, result_cut, self.outputs)
-        return _split(cuts, self.size, self._read_by_outputs)
+        return _split(cuts, self._read_by_outputs)
 
     def backward(self, chunks: Sequence[int]) -> AxisSplit:
         """Split a gradient of x by the chunks of dy: the inverse of `forward`."""
@@ -90,7 +86,7 @@ class Axis:
 
         halo = self.extent // 2 // self.stride + 1
         cuts = _merged(chunks, halo, result_cut, self.size)
-        return _split(cuts, self.outputs, self._read_by_inputs)
+        return _split(cuts, self._read_by_inputs)
 
     def _read_by_outputs(self, first: int, stop: int) -> Reach:
         """Of x, by outputs [first, stop)."""
@@ -136,13 +132,10 @@ def _merged(
     return [*cuts, (size, results)]
 
 
-def _split(cuts: list[tuple[int, int]], size: int, reach: Callable[[int, int], Reach]) -> AxisSplit:
-    blocks = list(pairwise(cuts))
-    reaches = [reach(first, stop) for (_, first), (_, stop) in blocks]
-    low = max([0, *(begin - r.first for ((begin, _), _), r in zip(blocks[1:], reaches[1:], strict=True))])
-    high = max([0, *(r.stop - end for (_, (end, _)), r in zip(blocks[:-1], reaches[:-1], strict=True))])
-    windows = []
-    for i, (((begin, first), (_, stop)), r) in enumerate(zip(blocks, reaches, strict=True)):
-        origin = begin - low if i else 0
-        windows.append(Window(r.first - origin, r.stop - origin, r.low, r.high, stop - first))
-    return AxisSplit(tuple(end - begin for (begin, _), (end, _) in blocks), (low, high), tuple(windows))
+def _split(cuts: list[tuple[int, int]], reach: Callable[[int, int], Reach]) -> AxisSplit:
+    results = [(first, stop) for (_, first), (_, stop) in pairwise(cuts)]
+    reaches = [reach(first, stop) for first, stop in results]
+    return AxisSplit(
+        tuple((r.first, r.stop) for r in reaches),
+        tuple(Window(r.low, r.high, stop - first) for (first, stop), r in zip(results, reaches, strict=True)),
+    )

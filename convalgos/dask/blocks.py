@@ -6,6 +6,7 @@ algorithm cannot serve a block, or a worker of another kind does not have it, th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,18 @@ import numpy as np
 
 from convalgos.api import planning
 from convalgos.core import epilogue
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.bound_run import has_whole_rows
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import laid
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, result_dtype
 from convalgos.core.plan_cache import PlanCache
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.dask.axes import Window
-from convalgos.dask.maps import cut
 from convalgos.dask.tasks import only, prepared, threads_of_task
+from convalgos.select import choose
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class How:
     dtypes: tuple[str, str, str]  # of x, w and y
     blocks: int  # how many there are
     limits: tuple[tuple[str, Any], ...] = ()  # those of `plan` that are set
+    in_tiles: Algorithm | None = None  # the same algorithm, with the tiles of the whole
 
     def groups(self, filters: int) -> int:
         """Those that lie in a block of so many filters."""
@@ -51,17 +57,22 @@ class How:
             x_shape, w_shape, self.stride, padding, self.dilation, self.groups(w_shape[0]), mode=self.mode,
             layout=self.layout, dtype=of_x, w_dtype=of_w, y_dtype=of_y, direction=self.direction,
         )  # fmt: skip
-        key = (problem, self.algorithm, self.limits)
+        key = (problem, self.algorithm, self.in_tiles, self.limits)
         if (kept := _plans.find(key)) is None:
-            limits = dict(self.limits)
-            try:
-                kept = planning.plan(problem, "cpu", self.algorithm, **limits)
-            except Unsupported:
-                if self.forced:
-                    raise
-                kept = planning.plan(problem, "cpu", **limits)
+            kept = self._planned(problem)
             _plans.add(key, kept)
         return kept
+
+    def _planned(self, problem: ConvProblem) -> Plan:
+        limits = dict(self.limits)
+        if self.in_tiles is not None and self.in_tiles.why_not(problem) is None:
+            return choose.planned(self.in_tiles, problem, "cpu")
+        try:
+            return planning.plan(problem, "cpu", self.algorithm, **limits)
+        except Unsupported:
+            if self.forced:
+                raise
+            return planning.plan(problem, "cpu", **limits)
 
     def logical(self, shape: Shape) -> Shape:
         """(N, channels, *spatial) of a map in the layout."""
@@ -78,11 +89,11 @@ class ForwardBlock:
 
     def __call__(self, x: Any, w: Any, bias: Any, residual: Any, *rows: Any) -> np.ndarray:
         w, how, windows = only(w), self.how, windows_in(rows)
-        x = cut(only(x), windows, how.layout)
+        x = only(x)
         with threads_of_task(how.blocks):
             plan = how.plan(how.logical(x.shape), w.shape, padding_of(windows))
-            y = plan(x, prepared(plan, w), bias=bias, residual=residual, activation=self.activation)
-        return y[None] if self.partial else y  # type: ignore[no-any-return]
+            y = run_block(plan, x, prepared(plan, w), bias, residual, self.activation)
+        return y[None] if self.partial else y
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ class InputGradientBlock:
 
     def __call__(self, dy: Any, w: Any, bias: Any, *rows: Any) -> np.ndarray:
         w, how, windows = only(w), self.how, windows_in(rows)
-        dy = cut(only(dy), windows, how.layout)
+        dy = only(dy)
         with threads_of_task(how.blocks):
             shape = (dy.shape[0], w.shape[1] * how.groups(w.shape[0]), *(window.size for window in windows))
             plan = how.plan(shape, w.shape, padding_of(windows))
@@ -112,7 +123,6 @@ class FilterGradientBlock:
 
     def __call__(self, x: Any, dy: Any, *rows: Any) -> np.ndarray:
         how, windows = self.how, windows_in(rows)
-        x = cut(x, windows, how.layout)
         shape, filters = how.logical(x.shape), how.logical(dy.shape)[1]
         with threads_of_task(how.blocks):
             channels = shape[1] // how.groups(filters)
@@ -138,6 +148,17 @@ class SummedStep:
             residual = None if residual is None else np.ascontiguousarray(residual)
             epilogue.add_and_activate(y, residual, epilogue.activation_of(self.activation))
         return y.astype(self.dtype, copy=False)
+
+
+def run_block(plan: Plan, x: Any, w: PreparedFilter, bias: Any, residual: Any, activation: Any) -> np.ndarray:
+    """A call of a plan, which reads x where it lies if its kernels can: a block amid a larger array."""
+    if type(x) is not np.ndarray or x.flags.c_contiguous or not (plan.rows_apart and has_whole_rows(x)):
+        return plan(x, w, bias=bias, residual=residual, activation=activation)  # type: ignore[no-any-return]
+    shape = plan.problem.array_shapes[2]
+    y = aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)
+    residual = None if residual is None else np.ascontiguousarray(residual)
+    plan.bind(x, w, y, bias, activation, residual).run()
+    return y
 
 
 def windows_in(rows: Sequence[Any]) -> list[Window]:

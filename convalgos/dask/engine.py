@@ -12,4 +12,6 @@ if reason := missing("dask"):
 
 da: Any = import_module("dask.array")
 persist: Any = import_module("dask").persist
+tokenize: Any = import_module("dask.base").tokenize
+HighLevelGraph: Any = import_module("dask.highlevelgraph").HighLevelGraph
 DaskArray: TypeAlias = Any  # dask.array.Array

@@ -141,10 +141,12 @@ def forward_splits(
 
 def shared_by_blocks(problem: ConvProblem, algorithm: str, limits: pinning.Limits, blocks: int) -> How:
     """What so many blocks of a problem share, the algorithm of the whole among it."""
+    pinned = pinning.pinned_algorithm(problem, algorithm, limits)
     return How(
-        problem.direction, pinning.pinned_algorithm(problem, algorithm, limits), algorithm != "auto",
+        problem.direction, pinned, algorithm != "auto",
         problem.stride, problem.dilation, problem.gemm_n if problem.groups > 1 else 0, problem.mode,
         problem.layout, (problem.dtype, problem.w_dtype, problem.y_dtype), blocks, limits,
+        pinning.in_tiles_of(pinned, problem),
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from convalgos.core import arguments
 from convalgos.core.arguments import Shape
-from convalgos.dask.axes import AxisSplit, Chunks, Window
+from convalgos.dask.axes import AxisSplit, Chunks
 from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.gather import gathered
 
 IMAGES, FILTERS, CHANNELS, SPATIAL, KERNEL = 0, 1, 2, 3, 6  # labels of dimensions; the last two begin three
 
@@ -76,14 +77,10 @@ def order_of(layout: str, name: str, array: DaskArray) -> Order:
 
 
 def lengthened(x: DaskArray, order: Order, splits: Sequence[AxisSplit], channels: Chunks) -> DaskArray:
-    """x in the chunks of the splits, each with the halo that it shares with its neighbours."""
-    images = x.chunks[0]
-    x = x.rechunk(order.laid((images, channels, *(s.chunks for s in splits))))
-    axes = order.laid((None, None, *splits))
-    depth = {axis: split.depth for axis, split in enumerate(axes) if split is not None and any(split.depth)}
-    if not depth:
-        return x
-    return da.overlap.overlap(x, depth, "none", allow_rechunk=False)
+    """x in the blocks of the splits, each with the halo that it shares with its neighbours."""
+    ends = list(accumulate(channels, initial=0))
+    of_channels = [[each] for each in pairwise(ends)]
+    return gathered(x, order.laid((None, of_channels, *([[each] for each in s.reads] for s in splits))))
 
 
 def window_rows(splits: Sequence[AxisSplit]) -> list[Any]:
@@ -93,13 +90,6 @@ def window_rows(splits: Sequence[AxisSplit]) -> list[Any]:
         rows = split.rows
         given += [da.from_array(rows, chunks=(1, -1)), (label, -label)]
     return given
-
-
-def cut(array: np.ndarray, windows: Sequence[Window], layout: str) -> np.ndarray:
-    """What a block reads of its lengthened map."""
-    spatial = tuple(slice(w.first, w.stop) for w in windows)
-    everything = slice(None)
-    return array[(everything, *spatial) if layout == "channels_last" else (everything, everything, *spatial)]
 
 
 def by_groups(of_x: Chunks, of_w: Chunks, groups: int) -> tuple[Chunks, Chunks]:

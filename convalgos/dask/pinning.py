@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose, registry
@@ -49,6 +50,15 @@ def block_starts(algorithm: str, problem: ConvProblem) -> Shape:
     if chosen.why_not(problem) is not None:
         return (1,) * problem.ndim
     return chosen.block_starts(problem)
+
+
+def in_tiles_of(algorithm: str, problem: ConvProblem) -> Algorithm | None:
+    """The algorithm of blocks in the tiles of the whole; None where its id says it all."""
+    if algorithm == "auto" or problem.direction != "forward":
+        return None
+    chosen = registry.find_algorithm(algorithm, problem)
+    found = chosen if chosen.why_not(problem) else chosen.for_parts(problem)
+    return None if found is chosen else found
 
 
 def worth(step: int, stride: int, chunks: Shape) -> int:

@@ -16,7 +16,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.dask.axes import Axis
 from convalgos.dask.blocks import padding_of, windows_in
 from convalgos.dask.engine import DaskArray, da
-from convalgos.dask.maps import CHANNELS, as_dask, cut, lengthened, order_of, window_rows
+from convalgos.dask.maps import CHANNELS, as_dask, lengthened, order_of, window_rows
 from convalgos.dask.tasks import only, threads_of_task
 
 
@@ -77,7 +77,7 @@ class PoolBlock:
     def __call__(self, x: Any, *rows: Any) -> np.ndarray:
         windows = windows_in(rows)
         padding = padding_of(windows)
-        x = cut(only(x), windows, self.layout)
+        x = only(x)
         how: dict[str, Any] = {"stride": self.stride, "padding": padding, "dilation": self.dilation}
         with threads_of_task(self.blocks):
             if self.reduction == "max":

@@ -18,6 +18,7 @@ from convalgos import signal as whole
 from convalgos.dask.axes import Axis, AxisSplit
 from convalgos.dask.blocks import windows_in
 from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.gather import gathered
 from convalgos.dask.maps import as_dask
 from convalgos.dask.tasks import only, threads_of_task
 from convalgos.signal.problems import MODES
@@ -71,10 +72,9 @@ class SignalBlock:
 
     def __call__(self, x: Any, w: Any, *rows: Any) -> np.ndarray:
         x, w, windows = only(x), only(w), windows_in(rows)
-        cut, ends = [slice(None)] * x.ndim, [(0, 0)] * x.ndim
+        ends = [(0, 0)] * x.ndim
         for axis, window in zip(self.axes, windows, strict=True):
-            cut[axis], ends[axis] = slice(window.first, window.stop), (window.low, window.high)
-        x = x[tuple(cut)]
+            ends[axis] = window.low, window.high
         if any(map(any, ends)):
             x = np.pad(x, ends)
         with threads_of_task(self.blocks):
@@ -102,21 +102,20 @@ def _convolved(
         return _centred((one * two).astype(dtype), one, mode, convolved)
     x, w = (one, two) if one.size >= two.size else (two, one)
     splits = _splits(one, two, x, w, mode, convolved)
-    chunks, of_w = [list(c) for c in (x.chunks, w.chunks)]
+    of_w = list(w.chunks)
+    reads: list[Any] = [None] * x.ndim
     labels, labels_w = list(range(x.ndim)), list(range(x.ndim))
     for axis in range(x.ndim):
         if axis in convolved:
-            chunks[axis], of_w[axis], labels_w[axis] = splits[axis].chunks, (w.shape[axis],), -axis - 1
+            reads[axis] = [[each] for each in splits[axis].reads]
+            of_w[axis], labels_w[axis] = (w.shape[axis],), -axis - 1
         elif w.shape[axis] == 1:
             labels_w[axis] = -axis - 1
         elif x.shape[axis] == 1:
             labels[axis] = -axis - 1
         else:
-            of_w[axis] = chunks[axis]
-    x, w = x.rechunk(tuple(chunks)), w.rechunk(tuple(of_w))
-    depth = {axis: split.depth for axis, split in splits.items() if any(split.depth)}
-    if depth:
-        x = da.overlap.overlap(x, depth, "none", allow_rechunk=False)
+            of_w[axis] = x.chunks[axis]
+    x, w = gathered(x, reads), w.rechunk(tuple(of_w))
     block = SignalBlock(function, more, convolved, dtype, math.prod(x.numblocks))
     rows = [
         item

@@ -271,7 +271,7 @@ class KernelPlan(CompiledPass, Plan):
         target = self._new_target() if in_place else y
         arguments = self._set_run(x, w.data, bias, wanted is not None and not finishes, target, workspace)
         if not x.flags.c_contiguous:
-            arguments.x_n = image_step(x)
+            self._set_steps(arguments, x)
         if not target.flags.c_contiguous:
             arguments.y_n = image_step(target)
         if fused:
@@ -284,6 +284,10 @@ class KernelPlan(CompiledPass, Plan):
         run = partial(jit.launch_all, self._address(table), len(launches))
         kept = self, x, w, y, residual, target, workspace, records, after, table
         return BoundRun(run, tuple(launches), kept)
+
+    def _set_steps(self, arguments: Any, x: np.ndarray) -> None:
+        """Complete the record of a run on an x whose images, or rows, lie apart."""
+        arguments.x_n = image_step(x)
 
     def _adds_to(self, y: np.ndarray, residual: np.ndarray) -> bool:
         """Whether y may begin as the residual that it shares elements with."""

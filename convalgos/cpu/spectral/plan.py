@@ -28,7 +28,7 @@ class SpectraPlan(KernelPlan):
         library: the engine that transforms.
     """
 
-    finishes = strided_batch = True
+    finishes = strided_batch = rows_apart = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: FftBlocking, library: str):
         p, dealt = cut.problem, chunk_schedule(cut)
@@ -97,6 +97,14 @@ class SpectraPlan(KernelPlan):
             jit.launch(spectral_kernels.forward_chunk(size, lanes), record.ctypes.data, tasks)
             jit.launch(spectral_kernels.pack_spectra(size, lanes, cut.parts), record.ctypes.data, tasks)
         return packed
+
+    def _set_steps(self, arguments: Any, x: np.ndarray) -> None:
+        steps = [step // x.itemsize for step in x.strides]
+        if self.problem.layout == "channels_last":
+            steps.insert(1, steps.pop())
+        arguments.x_n, arguments.x_c = steps[:2]
+        for name, step in zip("dhw"[-self.problem.ndim :], steps[2:], strict=True):
+            setattr(arguments, f"x_{name}", step)
 
     def _transform_values(self) -> dict[str, Any]:
         """What the transforms of x and of w have in common."""
