@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.core import arrays
 from convalgos.core.arguments import shown
 from convalgos.core.array_kinds import any_kind
+from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, smooth_coarsely, steps_within, why_not_coarse
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
 from convalgos.ndimage.lines import Weights, correlate_axes
@@ -78,13 +79,14 @@ def gaussian_filter(
         truncate: as there.
         axes: those along which it smooths; None for all.
         max_rel_error: how far results may be from these, as a share of the largest absolute value; 1e-3 or
-            1e-4 let wide Gaussians of float32 and float64 be recursions, whose time does not depend on sigma.
-            SciPy has no such argument.
+            1e-4 let wide Gaussians of float32 and float64 be computed on coarser grids, or by recursions,
+            whose time does not depend on sigma; NaN then spreads farther. SciPy has no such argument.
 
     Raises:
         ValueError, RuntimeError: as SciPy does; max_rel_error is no number above 0.
 
-    Source of recursions: Deriche 1993, INRIA RR-1893.
+    Source of coarser grids: Crochiere and Rabiner 1981, "Interpolation and decimation of digital signals",
+    Proc. IEEE 69; of recursions: Deriche 1993, INRIA RR-1893.
 
     Example:
         >>> import numpy as np, convalgos as ca
@@ -101,7 +103,7 @@ def gaussian_filter(
         if s > LEAST
     ]
     if max_rel_error is not None:
-        result = _by_recursion(x, smoothed, output, cval, max_rel_error)
+        result = _approximated(x, smoothed, output, cval, max_rel_error)
         if result is not None:
             return result
     steps = [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
@@ -174,25 +176,39 @@ def gaussian_gradient_magnitude(
     return derivatives.generic_gradient_magnitude(x, first, output, mode, cval, axes=axes)
 
 
-def _by_recursion(
+def _approximated(
     x: np.ndarray, smoothed: list[Any], output: Any, cval: Any, max_rel_error: float
 ) -> np.ndarray | None:
-    """The filtered array, or None where no recursion is within the error, or would be slower."""
+    """The filtered array, or None where nothing less exact is within the error, or would be faster."""
     if not 0 < max_rel_error < np.inf:
         raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
     asked = x.dtype if output is None else np.dtype(getattr(output, "dtype", output))
     widest = max((radius for *_, radius in smoothed), default=0)
     if x.dtype.kind != "f" or asked != x.dtype or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
         return None
-    found = recursions_within([(s, r) for _, s, _, _, r in smoothed], x.dtype, max_rel_error)
-    if found is None or not x.size:
+    if not x.size:
         return None
+    filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
+    boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
     result = arguments.output_array(output, x)
+    steps = steps_within(filters, x.dtype, max_rel_error)
+    if steps is not None:
+        axes = sorted(
+            CoarseAxis(axis, boundary, *each, step)
+            for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
+        )
+        if why_not_coarse(x.shape, axes, x.itemsize) is None:
+            return arguments.fill(
+                result, x, lambda y: smooth_coarsely(arrays.as_laid(x), y, axes, float(cval))
+            )
+    found = recursions_within(filters, x.dtype, max_rel_error)
+    if found is None:
+        return None
 
     def write(y: np.ndarray) -> None:
         source = arrays.as_laid(x)
-        for by, (axis, _, _, mode, _) in zip(found, smoothed, strict=True):
-            recurse_along(source, y, axis, by, arguments.boundary_of(mode), float(cval))
+        for by, boundary, (axis, *_) in zip(found, boundaries, smoothed, strict=True):
+            recurse_along(source, y, axis, by, boundary, float(cval))
             source = y
 
     return arguments.fill(result, x, write)

@@ -10,6 +10,7 @@ from convalgos.cpu.filtering import (
     line_passes,
     recursive_gaussians,
     recursive_kernels,
+    row_sums,
     window_kernels,
 )
 from convalgos.cpu.vectors import simd
@@ -27,6 +28,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield line_drivers.columns_share, (size,)
         yield line_drivers.cross_share, (size,)
         yield window_kernels.sum_windows, (size,)
+        yield row_sums.sum_rows, (size,)
         for order in (window_kernels.FUSED, window_kernels.IN_ORDER)[: 1 if size == 4 else 2]:
             yield window_kernels.sum_window_tile, (order, *kinds, window_kernels.vectors())
             yield window_kernels.sum_listed, (order, *kinds)

@@ -1,0 +1,108 @@
+"""Rows that are weighted sums of other rows, by tables: to coarser rows, along these, and back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.cpu.filtering.line_kernels import FUSED, sum_lines
+from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
+SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
+SHARE = 1 << 15  # products that are worth a thread
+UNITS = 4  # of work for each thread
+# x and y are (outer, rows, inner). Row j of y is the sum over t of weights[j % phases][t] times the row of x
+# that `sources` has at firsts[j] + t, where -1 is the fill value. `stream` stores around the caches, or is 0.
+ROW_SUM_FIELDS = fields(
+    "x y scratch scratch_bytes tasks outer x_rows y_rows inner chunk chunks bands firsts sources places "
+    "weights phases taps filling sums stream line_at"
+)
+
+
+class RowSums(NamedTuple):
+    """Which rows of x are summed to each row of y.
+
+    firsts: (rows of y,) int64; sources: (places,) int64; weights: (phases, taps) float64.
+    """
+
+    firsts: np.ndarray
+    sources: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        return len(self.firsts)
+
+
+@jit.specialise
+def sum_rows(SIZE: int) -> jit.Kernel:
+    """The units of a task: some columns of some rows of y."""
+
+    def sum_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, ROW_SUM_FIELDS)[0]
+        scratch = a.scratch + task * a.scratch_bytes
+        table, line = carray(pointer(scratch), a.taps, np.int64), scratch + a.line_at
+        firsts = carray(pointer(a.firsts), a.y_rows, np.int64)
+        sources = carray(pointer(a.sources), a.places, np.int64)
+        units = a.outer * a.chunks * a.bands
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            band, part = unit % a.bands, unit // a.bands
+            at, o = part % a.chunks * a.chunk, part // a.chunks
+            count = min(a.chunk, a.inner - at)
+            for j in range(a.y_rows * band // a.bands, a.y_rows * (band + 1) // a.bands):
+                for t in range(a.taps):
+                    source = sources[firsts[j] + t]
+                    x = a.x + ((o * a.x_rows + source) * a.inner + at) * SIZE
+                    table[t] = a.filling if source < 0 else x
+                weights = a.weights + j % a.phases * a.taps * SIZE
+                y = a.y + ((o * a.y_rows + j) * a.inner + at) * SIZE
+                into = y if a.stream == 0 else line
+                call(a.sums, (scratch, weights, a.taps, count, into, 0, 1))
+                if a.stream != 0:
+                    call(a.stream, (line, y, count))
+
+    return sum_rows
+
+
+class RowPass:
+    """y (outer, by.rows, inner) of x (outer, rows, inner), of one float dtype, fixed to these sizes.
+
+    fill: what stands for rows of x that are none.
+    """
+
+    def __init__(
+        self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int
+    ):  # fmt: skip
+        size, lanes, taps = dtype.itemsize, simd.lanes(dtype.itemsize), by.weights.shape[1]
+        self.count = outer * by.rows * inner  # elements of y
+        chunk = min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
+        chunks = -(-inner // chunk)
+        threads = threads if self.count * taps > SHARE * lanes else 1
+        bands = 1 if threads == 1 else max(1, min(by.rows, threads * UNITS // (outer * chunks)))
+        self._tasks = min(threads, outer * chunks * bands)
+        line_at = whole_lines(8 * taps)
+        scratch_bytes = line_at + whole_lines(chunk * size)
+        self._scratch_bytes = self._tasks * scratch_bytes
+        weights, filling = by.weights.astype(dtype), np.full(chunk, fill, dtype)
+        self._kept = (*by, weights, filling)
+        around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
+        values = (
+            0, 0, 0, scratch_bytes, self._tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
+            by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
+            taps, filling.ctypes.data, sum_lines(FUSED, size, lanes), around, line_at,
+        )  # fmt: skip
+        self._record = np.array(values, np.int64)  # of `ROW_SUM_FIELDS`
+        self._kernel = sum_rows(size)
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Both C-contiguous. Many threads may run it at once."""
+        record, scratch = self._record.copy(), aligned_empty(self._scratch_bytes, np.uint8)
+        record[:3] = [*map(jit.data_address(), (x, y, scratch))]
+        jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)

@@ -1,0 +1,65 @@
+"""Gaussians by coarser grids: within the error that is told, at every border, in any shape."""
+
+import numpy as np
+import pytest
+from scipy import ndimage as scipys
+
+from convalgos import ndimage
+from convalgos.core.setting import threads_of_calls
+from convalgos.cpu.filtering import row_sums
+from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
+from convalgos.cpu.filtering.row_sums import RowPass, RowSums
+
+MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
+CALLS = [((133, 140), (12, 30)), ((40, 7, 20), (11, 0, 10)), ((60, 5, 6, 3), (10, 12, 40, 0)), ((9, 21), 25)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_results_are_within_the_error(dtype):
+    rng = np.random.default_rng(0)
+    for mode, threads in zip(MODES, (1, 2, 3, 1, 2), strict=True):
+        for shape, sigma in CALLS:
+            x = (rng.random(shape) - 0.3).astype(dtype)
+            y = np.full(shape, np.nan, dtype)
+            with threads_of_calls(threads):
+                ndimage.gaussian_filter(x, sigma, output=y, mode=mode, cval=0.9, max_rel_error=1e-3)
+            expected = scipys.gaussian_filter(x.astype(np.float64), sigma, mode=mode, cval=0.9)
+            assert 1e-7 < np.abs(y - expected).max() <= 1e-3 * 0.9
+
+
+def test_errors_are_those_of_the_weights():
+    """The weights of outputs at all places between two of the grid."""
+    sigma, reach, many = 20.0, 80, 401
+    (step,) = steps_within([(sigma, reach)], np.dtype("f8"), 1e-3)
+    by = coarse_gaussian(sigma, reach, step)
+    found = ndimage.gaussian_filter(np.eye(many), sigma, axes=0, mode="constant", max_rel_error=1e-3)
+    exact = scipys.gaussian_filter1d(np.eye(many), sigma, 0, mode="constant")
+    errors = np.abs(found - exact).sum(1)[many // 2 : many // 2 + step]
+    assert errors.max() == pytest.approx(by.error, rel=1e-6) and by.error < 1e-3
+
+
+def test_finer_grids_where_less_error_is_allowed():
+    steps = [steps_within([(50.0, 300)], np.dtype("f8"), allowed) for allowed in (5e-3, 4e-4, 2e-4)]
+    assert steps[0] > steps[1] > steps[2]
+    assert steps_within([(50.0, 300)], np.dtype("f8"), 1e-9) is None
+    assert steps_within([(50.0, 300), (3.0, 12)], np.dtype("f8"), 1e-2) is None  # one is narrow
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("around", [False, True])
+def test_sums_of_rows(size, around, monkeypatch):
+    """Exact integers, in chunks and bands of several threads, and around the caches."""
+    monkeypatch.setattr(row_sums, "outgrows_caches", lambda *_: around)
+    monkeypatch.setattr(row_sums, "CACHE", 1 << 10)
+    rng = np.random.default_rng(1)
+    for outer, rows, inner in ((1, 5, 700), (3, 9, 33), (2, 4, 1), (70, 3, 9)):
+        by = RowSums(rng.integers(0, 4, 11), rng.integers(-1, rows, 9), rng.integers(-3, 4, (3, 6)) * 1.0)
+        x = rng.integers(-9, 9, (outer, rows, inner)).astype(f"f{size}")
+        memory = np.full(outer * by.rows * inner + 3, np.nan, x.dtype)
+        y = memory[3:].reshape(outer, by.rows, inner)  # off alignment
+        RowPass(outer, rows, inner, x.dtype, by, 7.0, 2).run(x, y)
+        known = np.concatenate([x, np.full((outer, 1, inner), 7.0)], 1)  # -1 is the last one
+        for j in range(by.rows):
+            taken = known[:, by.sources[by.firsts[j] + np.arange(6)]]  # (outer, 6, inner)
+            assert np.array_equal(y[:, j], np.einsum("t,oti->oi", by.weights[j % 3], taken))
+        assert np.isnan(memory[:3]).all()
