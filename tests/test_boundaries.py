@@ -137,6 +137,35 @@ def test_tiles_read_borders_where_they_lie(text: str) -> None:
                 check(algorithm, problem, "reals", [(True, "relu")])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2 c40 h12 w33 k40 r3 s3 p1 wrap groups40",  # several bands, whose borders lie in others
+        "n1 c16 h14 w17 k16 r5 s5 p2 reflect groups16",
+        "n1 c16 h9 w8 k16 r3 s3 p3 edge,constant fill2.5 groups16 dilation2",
+        "n1 c16 h3 w2 k16 r3 s3 p5 reflect groups16",
+        "n1 c16 d4 h9 w9 k16 t3 r3 s3 p1 zero,wrap,reflect groups16",
+        "n1 c16 h17 w23 k16 r4 s6 p2:0,1:4 symmetric,wrap stride3,2 groups4",
+        "n1 c18 h17 w37 k18 r9 s9 p4 constant fill3 groups18",
+    ],
+)
+def test_depthwise_kernels_read_borders_where_they_lie(text: str) -> None:
+    served = 0
+    for layout, kind, dtype in (
+        ("channels_first", "integers", "float32"),
+        ("channels_last", "reals", "float64"),
+        ("channels_last", "integers", "float16"),
+    ):
+        problem = ca.ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
+        for name in ("cpu.depthwise.channels",):
+            algorithm = registry.find_algorithm(name, problem)
+            if algorithm.why_not(algorithm.computed(problem)) is None:
+                assert not isinstance(algorithm, Bordered)
+                check(algorithm, problem, kind, [(True, "relu")])
+                served += 1
+    assert served
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_borders_of_integers_are_exact(dtype: str) -> None:
     rng = np.random.default_rng(2)

@@ -80,6 +80,12 @@ def check_fill_of(dtype: str, fill_value: float) -> None:
             )
 
 
+def fills_alike(problem: Any) -> bool:
+    """Whether all that is no copy of the map is one value: zeros, or the fill value."""
+    pads = zip(problem.boundary, problem.padding, strict=True)
+    return problem.fill_value == 0 or (ZERO, True) not in {(name, pad != (0, 0)) for name, pad in pads}
+
+
 @lru_cache(256)
 def source_indices(boundary: str, size: int, low: int, high: int) -> np.ndarray[Any, Any]:
     """(low + size + high,) int64: the element of a map of `size` at each place of the padded one.

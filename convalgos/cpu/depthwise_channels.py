@@ -3,9 +3,10 @@
 A vector is one pixel of as many whole groups as it has lanes. A row of output pixels stays in registers over
 the whole kernel, and every input pixel is loaded once for each kernel row; where groups have several input
 channels, a shuffle copies each to the lanes of the filters of its group. Kernel elements that meet only
-padding are left out, so that no padded copy is made: channels_last and blocks of channels are filtered in
-place, channels_first goes through square transposes in scratch; x and y may lie in different layouts. Wins in
-blocks, on small maps, strides, groups and channels_last; `cpu.depthwise.rows` on wide channels_first maps.
+zeros of padding are left out, and tables tell where else a border lies, so that no padded copy is made:
+channels_last and blocks of channels are filtered in place, channels_first goes through square transposes in
+scratch; x and y may lie in different layouts. Wins in blocks, on small maps, strides, groups and
+channels_last; `cpu.depthwise.rows` on wide channels_first maps.
 
 Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in oneDNN's.
 """
@@ -20,6 +21,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
 from convalgos.core.machine import Machine, vector_bytes
@@ -38,7 +40,13 @@ from convalgos.cpu.dwconv.channel_kernels import (
     filter_block,
     filter_channel_blocks,
 )
-from convalgos.cpu.dwconv.channel_tables import band_tables, column_table, lane_filters, lanes_in_lines
+from convalgos.cpu.dwconv.channel_tables import (
+    band_tables,
+    column_table,
+    filler,
+    lane_filters,
+    lanes_in_lines,
+)
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -81,12 +89,15 @@ class ChannelsPlan(KernelPlan):
         from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
         w_row = p.w_shape[1] * p.kernel[2] * c.lanes
         w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
-        bands, runs = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
+        bands, runs, self._lines = band_tables(
+            c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row)
+        )
         size, form = computed_bytes(p), map_form(p.dtype)
         near = form if c.in_place else SAME
         kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
         gather, place = turns(size, c.lanes, form)
-        columns, self._ranges = column_table(c, from_pixel, to_pixel)
+        columns, self._of_columns = column_table(c, from_pixel, to_pixel)
+        self._filler = filler(c)
         self._unbounded = np.array([-np.inf, np.inf], p.compute_dtype)
         values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "sum_size": size, "near_size": p.itemsize if c.in_place else size,
@@ -108,7 +119,8 @@ class ChannelsPlan(KernelPlan):
             "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
             "columns": columns, "bounds": self._unbounded,
             "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
-            "stride": p.stride[2], "dilation": p.dilation[2], "filter_block": filter_block(*kernel, *c.code),
+            "stride": p.stride[2], "dilation": p.dilation[2], "filler": self._filler.ctypes.data,
+            "filter_block": filter_block(*kernel, *c.code, int(c.has_border)),
             "gather": gather, "place": place,
         }  # fmt: skip
         steps = [(filter_channel_blocks(), tasks)]
@@ -162,6 +174,7 @@ class Channels(SingleThreaded, Algorithm):
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     writes: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     mixes_layouts: ClassVar[bool] = True
+    boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
 
     @property
     def variant(self) -> str:
@@ -172,6 +185,9 @@ class Channels(SingleThreaded, Algorithm):
 
     def least_groups(self, problem: ConvProblem) -> int:
         return max(1, min(problem.groups, 2 * groups_of_vector(problem)))
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return fills_alike(problem)
 
     def takes_halves(self, problem: ConvProblem) -> bool:
         return super().takes_halves(problem) and half.why_not(problem.dtype) is None

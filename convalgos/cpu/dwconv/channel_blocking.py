@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
@@ -55,6 +56,11 @@ class ChannelBlocking:
         return self.x_near and self.y_near
 
     @property
+    def has_border(self) -> bool:
+        """Whether something else than zeros lies beyond the edges."""
+        return not self.problem.is_zero_padded
+
+    @property
     def shares_lines(self) -> bool:
         """Whether vectors of channels that lie side by side share lines of x."""
         return self.in_place and self.problem.layout == "channels_last"
@@ -90,7 +96,7 @@ class ChannelBlocking:
         p = self.problem
         if self.x_near:
             return self._map_strides(p.spatial, p.layout, p.C)
-        height = min(p.spatial[1], (self.band_rows - 1) * p.stride[1] + p.kernel_extent[1])
+        height = max(end - first for first, end in (self.rows_under(*band) for band in self.band_ends))
         return self._scratch_strides(p.spatial[0], height * p.spatial[2])
 
     @cached_attribute
@@ -109,6 +115,20 @@ class ChannelBlocking:
     def _scratch_strides(self, slices: int, pixels: int) -> tuple[int, int, int]:
         pixels = -(-pixels // self.lanes) * self.lanes  # squares
         return self.lanes, pixels * self.lanes, slices * pixels * self.lanes
+
+    @property
+    def band_ends(self) -> list[tuple[int, int]]:
+        """Of each band the first output row, and one behind the last."""
+        rows = self.problem.spatial_out[1]
+        return [(rows * i // self.bands, rows * (i + 1) // self.bands) for i in range(self.bands)]
+
+    def rows_under(self, first: int, end: int) -> tuple[int, int]:
+        """Rows of x from the first to the last that some output rows read, directly or beyond an edge."""
+        p = self.problem
+        sources = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
+        met = sources[first * p.stride[1] : (end - 1) * p.stride[1] + p.kernel_extent[1]]
+        met = met[met != OUTSIDE]
+        return (int(met.min()), int(met.max()) + 1) if len(met) else (0, 0)
 
     @cached_attribute
     def band_rows(self) -> int:

@@ -21,7 +21,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from convalgos.cpu.dwconv.channel_lines import LineChannels, in_lines, line_order
-from convalgos.cpu.dwconv.channel_taps import AddRow, GroupChannels, Total, add_any_row, add_usual_row
+from convalgos.cpu.dwconv.channel_taps import (
+    TAP_CHUNKS,
+    AddRow,
+    GroupChannels,
+    Load,
+    Total,
+    add_any_row,
+    add_usual_row,
+    meetings,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments, fields
@@ -37,12 +46,16 @@ CHANNEL_KERNEL_FIELDS = arguments(
     "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
     "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
     "from_next  to_vector to_slice to_pixel to_next  slice_step row_step rows_ahead w_block w_vector "
-    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filter_block"
+    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filler filter_block"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
-ROW_RUN = fields("x w y slice_taps row_taps rows")  # of output rows that meet the same rows of the kernel
-# Of columns of outputs: padding on both sides, or a table of the outputs that each tap meets.
-COLUMN_BLOCK = fields("x y left right ranges")
+# Of output rows that meet the same rows of the kernel; where the border is not zero, `lines` tells from where
+# under the first tap to go to what lies under each slice and row of the kernel.
+ROW_RUN = fields("x w y slice_taps row_taps rows lines")
+# Of columns of outputs: padding on both sides, and a table of the outputs that each tap meets; where the
+# border is not zero `sources`, which tells from the first column on where each column lies.
+COLUMN_BLOCK = fields("x y left right ranges sources")
+BEYOND = -(1 << 62)  # in both tables: no element of x lies there, but the fill value
 # (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
 # stride 0 any stride and dilation, too.
 DEPTHWISE_ROWS = (
@@ -58,6 +71,7 @@ GROUPED_PIXELS = (1, 4, 7, 14)
 @simd.emitter
 def filter_columns(
     v: Vec, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int,
+    BORDER: int,
     args: Value, band: Value, column: Value, x: Value, w: Value, bias: Value, y: Value, ahead: Value,
     claim: Value,
 ) -> None:  # fmt: skip
@@ -68,8 +82,9 @@ def filter_columns(
     `lanes` filters, and a product is left out where its column of x is one of the first `left` or the last
     `right`. Starts from the bias, and ends with relu, within `bounds`. TAPS, STRIDE and DILATION are those of
     the row. With TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges`
-    tells from which to which output a tap meets the map. `fetch` asks for lines, `ahead` and `claim` elements
-    behind each pixel of y. FORM tells the elements of x and y, see `halves`.
+    tells from which to which output a tap meets the map. With BORDER nothing is left out: tables tell what
+    lies beyond the edges, and `filler` is a row of x that holds the fill value. `fetch` asks for lines,
+    `ahead` and `claim` elements behind each pixel of y. FORM tells the elements of x and y, see `halves`.
     """
     a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
     c = v.record(column, COLUMN_BLOCK)
@@ -92,7 +107,11 @@ def filter_columns(
                 target = m.at(v.pointer(y), v.iadd(run.y, v.imul(i, a.to_next)))
                 sums = [[v.register(value) for _ in range(PIXELS)] for value in first]
                 with v.loop(run.slice_taps) as t, v.loop(run.row_taps) as r:
-                    line = m.at(source, v.iadd(v.imul(t, a.slice_step), v.imul(r, a.row_step)))
+                    if BORDER:
+                        tap = v.iadd(v.imul(t, run.row_taps), r)
+                        line = _at_source(m, source, run.lines, tap, m.at(v.pointer(a.filler), c.x))
+                    else:
+                        line = m.at(source, v.iadd(v.imul(t, a.slice_step), v.imul(r, a.row_step)))
                     taps = v.iadd(run.w, v.iadd(v.imul(t, a.w_slice), v.imul(r, a.w_row)))
                     of_row = v.at(v.pointer(w), taps)
                     for j, pixels in enumerate(channels.units(sums)):
@@ -108,14 +127,75 @@ def filter_columns(
 
         return add
 
+    at_ends = add_usual((c.left, c.right))
+    if BORDER:
+        at_ends = _add_border_row(v, channels, (TAPS, STRIDE, DILATION), a, c.sources)
     if not STRIDE:
-        filtered(add_any_row(v, channels, a, c.ranges))
+        filtered(at_ends if BORDER else add_any_row(v, channels, a, c.ranges))
         return
     with v.choose(v.isub(0, v.iadd(c.left, c.right))) as (inside, at_border):  # most blocks need no checks
         with inside:
             filtered(add_usual(None))
         with at_border:
-            filtered(add_usual((c.left, c.right)))
+            filtered(at_ends)
+
+
+def _at_source(m: Vec, start: Value, table: Value, index: Value, filler: Value) -> Value:
+    """What lies an entry of a table behind `start`, or the filler."""
+    entry = m.table64(table, index)
+    outside = m.b.icmp_signed("==", entry, m.integer(BEYOND))
+    return m.b.select(outside, filler, m.at(start, entry))
+
+
+def _add_border_row(
+    v: Vec, channels: GroupChannels, row: tuple[int, int, int], a: Any, sources: Value
+) -> AddRow:
+    """The products of a row of taps with columns of which some lie beyond the map, by a table."""
+    TAPS, STRIDE, DILATION = row
+    m, filler = channels.maps, v.pointer(a.filler)
+
+    def load_at(x: Value, column: Value, load: Load) -> Any:
+        return load(_at_source(m, x, sources, column, filler))
+
+    def add_chunk(pixels: Sequence[Total], x: Value, w: Value, first: Value, taps: int) -> None:
+        """Some taps from `first` on: a pixel is loaded once for these."""
+
+        def add_channel(x: Value, w: Value, load: Load) -> None:
+            near = v.at(w, v.imul(first, channels.width))
+            weights = [channels.weight(near, tap) for tap in range(taps)]
+            at, before = first, 0
+            for column, met in meetings(len(pixels), taps, STRIDE, DILATION).items():
+                # else all columns would be loaded first, for too few registers
+                at, before = v.after(v.iadd(at, column - before)), column
+                value = load_at(x, at, load)
+                for pixel, tap in met:
+                    channels.add(pixels[pixel], value, weights[tap])
+
+        channels.each(x, w, add_channel)
+
+    def add_each(pixels: Sequence[Total], x: Value, w: Value) -> None:
+        """Of any stride and dilation each product loads its pixel."""
+
+        def add_channel(x: Value, w: Value, load: Load) -> None:
+            with v.loop(a.taps) as s:
+                weight = channels.weight(v.at(w, v.imul(s, channels.width)), 0)
+                for pixel, total in enumerate(pixels):
+                    column = v.iadd(v.imul(s, a.dilation), v.imul(a.stride, pixel))
+                    channels.add(total, load_at(x, column, load), weight)
+
+        channels.each(x, w, add_channel)
+
+    def add(pixels: Sequence[Total], x: Value, w: Value) -> None:
+        first = v.integer(0)
+        for chunk in TAP_CHUNKS if not TAPS else ():
+            count = v.idiv(v.isub(a.taps, first), chunk)
+            with v.loop(count) as i:
+                add_chunk(pixels, x, w, v.iadd(first, v.imul(i, chunk)), chunk)
+            first = v.iadd(first, v.imul(count, chunk))
+        if TAPS:
+            add_chunk(pixels, x, w, first, TAPS)
+
+    return add if STRIDE else add_each
 
 
 def _finish(
@@ -140,7 +220,7 @@ def _finish(
 @jit.specialise
 def filter_block(
     SIZE: int, LANES: int, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int,
-    DILATION: int,
+    DILATION: int, BORDER: int,
 ) -> jit.Kernel:  # fmt: skip
     """`filter_columns`."""
 
@@ -148,7 +228,7 @@ def filter_block(
         args: int, band: int, column: int, x: int, w: int, bias: int, y: int, ahead: int, claim: int
     ) -> None:
         filter_columns(
-            SIZE, LANES, FORM, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION,
+            SIZE, LANES, FORM, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, BORDER,
             args, band, column, x, w, bias, y, ahead, claim,
         )  # fmt: skip
 

@@ -105,11 +105,11 @@ class BandRecords:
         p = c.problem
         row, row_out = p.spatial[2] * lanes, p.spatial_out[2] * lanes
         w_row = p.kernel[2] * lanes
-        columns, self._ranges = column_table(c, lanes, lanes)
-        bands, runs = band_tables(c, (0, row), (0, row_out), (0, w_row))
+        columns, self._of_columns = column_table(c, lanes, lanes)
+        bands, runs, _ = band_tables(c, (0, row), (0, row_out), (0, w_row))
         x_block = cut.hidden_pixels * lanes if cut.expansion else p.spatial[1] * row
         y_block = cut.middle_pixels * lanes if cut.projection else p.spatial_out[1] * row_out
-        kernel = filter_block(4, lanes, SAME, 1, 1, 1, c.pixels, *c.code)
+        kernel = filter_block(4, lanes, SAME, 1, 1, 1, c.pixels, *c.code, 0)
         self._values["depthwise"] = {
             "size": 4, "bands": self._table(bands), "runs": self._table(runs),
             "columns": self._table(columns), "column_count": len(columns), "from_pixel": lanes,

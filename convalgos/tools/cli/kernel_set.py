@@ -316,7 +316,7 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
     most, block = channel_blocking.MOST_PIXELS[vector_bytes()], channel_kernels.filter_block
     for vectors, sizes in channel_kernels.BLOCK_PIXELS.items():
         for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.DEPTHWISE_ROWS):
-            yield _kernel(block, size, lanes, form, 1, 1, vectors, pixels, *row)
+            yield _kernel(block, size, lanes, form, 1, 1, vectors, pixels, *row, 0)
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
@@ -324,4 +324,4 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
             squares = channel_kernels.GROUPED_ROWS if channels == filters else ((0, 0, 0),)
             for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
                 if pixels <= most[1]:
-                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row)
+                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0)
