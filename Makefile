@@ -6,6 +6,9 @@ SUITE ?= resnet50
 # One more than there are cores, of which four are enough: tests of pages and processes wait for those.
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 
+# Tests start Python some hundred times, and to compile our files anew is half of each start: it may keep them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: bench check test docs gpu-check clean
 .DELETE_ON_ERROR:
 

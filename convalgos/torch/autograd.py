@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 
 from convalgos.torch import operators
@@ -105,7 +106,7 @@ def _product(
 
     operator.register_autograd(differentiate, setup_context=keep)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator] # torch leaves it so
+    @_disable_dynamo  # as torch.compiler.disable, but it loads the compiler when this is first called
     def transformed(*inputs: Any) -> Any:
         return Transformed.apply(*inputs)  # type: ignore[no-untyped-call] # torch leaves it so
 

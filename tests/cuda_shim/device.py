@@ -33,6 +33,7 @@ STAND_INS = (
 # Contraction is off so that sums round as they are written. The flags are a part of the key of the cache.
 COMMAND = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
 ONE_AT_A_TIME = threading.Lock()  # blocks share the memory of the library that they are in
+INCLUDED = re.compile(r"^#include <.*>\n", re.MULTILINE)  # headers of C++
 CLUSTER = r"\[\[shim::cluster\((\d+), 1, 1\)\]\]"
 KERNEL = re.compile(rf'extern "C"\s+void\s+(?:{CLUSTER}\s+)?(\w+)\s*\(')  # after the preprocessor
 
@@ -185,7 +186,8 @@ def compiled(build: Build) -> ctypes.CDLL:
     code = stood_in(build)
 
     def launchers() -> str:
-        found = KERNEL.findall(run_compiler(build, code, "-E", "-P"))
+        ours = INCLUDED.sub("", code)  # C++'s headers, which take long, hold no kernels
+        found = KERNEL.findall(run_compiler(build, ours, "-E", "-P"))
         return "".join(
             f'extern "C" const char* launch_{name}(const unsigned* grid, unsigned threads, unsigned shared, '
             f"void** arguments) {{ "
@@ -229,7 +231,7 @@ def library_of(build: Build, code: str, rest: Callable[[], str]) -> str:
 
 def standard_headers() -> Path:
     """Those of C++ that shim.hpp includes, precompiled: to read them takes half the time of a kernel."""
-    text = "".join(re.findall(r"^#include <.*>\n", (HERE / "shim.hpp").read_text(), re.MULTILINE))
+    text = "".join(INCLUDED.findall((HERE / "shim.hpp").read_text()))
     header = cache_folder() / "cuda_shim" / f"{key_of(*COMMAND, text)}.hpp"
     precompiled = header.with_suffix(".hpp.gch")
     if not precompiled.exists():
