@@ -31,21 +31,25 @@ def test_a_profile_stands_in_for_measuring(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("width", "vendor", "name", "share"),
+    ("width", "vendor", "family", "name", "share"),
     [
-        (64, "GenuineIntel", "avx512_intel", 1),
-        (64, "AuthenticAMD", "avx512", 1),
-        (32, "GenuineIntel", "avx2", 1),
-        (16, "", "avx2", 0.5),
+        (64, "GenuineIntel", "6", "avx512_intel", 1),
+        (64, "AuthenticAMD", "26", "avx512", 1),
+        (64, "AuthenticAMD", "25", "avx512_zen4", 1),
+        (32, "GenuineIntel", "6", "avx2", 1),
+        (16, "", "", "avx2", 0.5),
     ],
 )
-def test_the_nearest_is_taken_where_nothing_was_measured(width, vendor, name, share, monkeypatch):
+def test_the_nearest_is_taken_where_nothing_was_measured(width, vendor, family, name, share, monkeypatch):
     monkeypatch.setattr(profiles, "vector_bytes", lambda: width)
-    monkeypatch.setattr(profiles, "cpuinfo", lambda key: vendor)
+    monkeypatch.setattr(profiles, "cpuinfo", {"vendor_id": vendor, "cpu family": family}.get)
     found = profiles.nominal(3)
     assert found.is_nominal and f"profile {name};" in found.source and not doubts(found)
     assert found.peak_float32 == profiles.profiles()[name]["peak_float32"] * 3 * share
     assert found.vector_bytes == width and found.threads == 3
+    assert found.cycles == pytest.approx(
+        found.peak_float32 / width * (2 if name == "avx512_zen4" else 1), rel=0.1
+    )
 
 
 def test_none_is_taken_where_none_is_named(monkeypatch):

@@ -34,8 +34,11 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "bandwidth": (1e6, 1e16),
     "cache_bandwidth": (1e6, 1e16),
     "launch": (1e-9, 1.0),
+    "clock": (1e6, 1e12),
+    "l2_bandwidth": (1e6, 1e16),
 }
 NOMINAL_SHORT = {"int8": 4.0, "bfloat16": 1.0}  # over float32, where nobody measured
+NOMINAL_L2 = 1.8  # times the bytes a second from the last cache; Xeon (Granite Rapids)
 LONGEST_NAME = 1000  # characters
 NOMINAL = "nominal"  # begins the source of figures that nobody measured
 L3_OF_CORE = 16 << 20  # bytes: virtual machines of 2 cores were told of 480 MiB
@@ -46,7 +49,7 @@ LONGEST_REGION = 2e-4  # seconds, of a parallel region whose threads all have a 
 class Machine:
     """Figures of one machine. Bytes and seconds; flops count a fused multiply-add as two, as do operations.
 
-    Peaks of short numbers are those of the best instruction of the processor; None where nobody measured.
+    Peaks of short numbers are those of the best instruction of the processor. None where nobody measured.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Machine:
     source: str = "measured"
     peak_int8: float | None = None  # operations/s on all threads, with sums of 32 bits
     peak_bfloat16: float | None = None  # flop/s on all threads, with float32 sums
+    clock: float | None = None  # cycles of a core in a second
+    l2_bandwidth: float | None = None  # as `cache_bandwidth`, of arrays that stay in the L2 of their threads
 
     @property
     def is_nominal(self) -> bool:
@@ -85,6 +90,20 @@ class Machine:
         return self.peak(problem.dtype)
 
     @property
+    def cycles(self) -> float:
+        """Cycles a second of all threads: of shuffles, of what begins and ends, and all that is no vector."""
+        return self.threads * self.clock if self.clock else self.paced_cycles
+
+    @property
+    def paced_cycles(self) -> float:
+        """The same of a machine that sums two vectors of products in a cycle, as this one would at its peak.
+
+        They pace loads, stores and sums of whole vectors. Where vectors are wider than the units, as those of
+        64 bytes on Zen 4, each of them takes two cycles of the clock.
+        """
+        return self.peak_float32 / self.vector_bytes
+
+    @property
     def _short_peaks(self) -> tuple[tuple[str, float | None], ...]:
         return ("bfloat16", self.peak_bfloat16), ("int8", self.peak_int8)
 
@@ -102,6 +121,12 @@ class Machine:
         """Seconds to move `nbytes`, read plus written, of arrays that take `footprint` bytes in all."""
         cached = (nbytes if footprint is None else footprint) < self.l3_bytes
         return nbytes / (self.cache_bandwidth if cached else self.bandwidth)
+
+    def stream_near(self, nbytes: float) -> float:
+        """Seconds to move arrays of so many bytes in all, which lie in L2 where they fit there."""
+        if nbytes < self.threads * self.l2_bytes:
+            return nbytes / (self.l2_bandwidth or NOMINAL_L2 * self.cache_bandwidth)
+        return self.stream(nbytes)
 
 
 _assumed: Machine | None = None

@@ -17,6 +17,7 @@ from typing import Any
 from convalgos.core.machine import NOMINAL, Machine, cache_sizes, cpu_name, cpuinfo, vector_bytes
 
 VARIABLE = "CONVALGOS_PROFILE"
+ZEN4 = "AuthenticAMD", "25"  # vendor and family; its members of before have no AVX-512
 
 
 @cache
@@ -54,6 +55,8 @@ def nominal(threads: int) -> Machine:
     name = "avx2" if vector_bytes() < 64 else "avx512"
     if name == "avx512" and cpuinfo("vendor_id") == "GenuineIntel":
         name = "avx512_intel"
+    elif name == "avx512" and (cpuinfo("vendor_id"), cpuinfo("cpu family")) == ZEN4:
+        name = "avx512_zen4"
     source = f"{NOMINAL}: profile {name}; convalgos tune --machine measures"
     return _of_cores(name, threads, source, share=min(1.0, vector_bytes() / 32))
 
@@ -61,7 +64,7 @@ def nominal(threads: int) -> Machine:
 def _of_cores(name: str, threads: int, source: str, share: float = 1.0) -> Machine:
     """As many cores as threads; `share`: of the profile's vectors."""
     of_core = profiles()[name]
-    scale = threads * share
+    scale, near = threads * share, of_core.get("l2_bandwidth")
     return Machine(
         cpu_name(),
         threads,
@@ -73,5 +76,7 @@ def _of_cores(name: str, threads: int, source: str, share: float = 1.0) -> Machi
         cache_bandwidth=of_core["cache_bandwidth"] * threads,
         launch=of_core["launch"],
         source=source,
+        clock=of_core.get("clock"),
+        l2_bandwidth=near and near * threads,
         **{name: of_core[name] * scale for name in ("peak_int8", "peak_bfloat16") if name in of_core},
     )

@@ -13,6 +13,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.elementwise.norms import layer_norm_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.network.graph import (
@@ -252,6 +253,8 @@ class StepOptions:
             return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
         if isinstance(step, Resizing):
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
+        if isinstance(step, LayerNormalization):
+            return layer_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, Elementwise | Upsampling | NORMS):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

@@ -174,4 +174,5 @@ def _one_thread(machine: Machine) -> Machine:
     return replace(
         machine, threads=1, peak_float32=machine.peak_float32 / n, peak_float64=machine.peak_float64 / n,
         bandwidth=machine.bandwidth / n, cache_bandwidth=machine.cache_bandwidth / n, launch=0.0,
+        l2_bandwidth=machine.l2_bandwidth and machine.l2_bandwidth / n,
     )  # fmt: skip

@@ -33,12 +33,12 @@ ROWS_TO_BLOCKS, PIXELS_TO_PIXELS, ROWS_TO_PIXELS, LEAST_CHUNK = 512, 32, 64 << 1
 SIZES = (2, 4, 8)  # bytes of an element
 LONGEST, SHORTEST = 64, 16  # a vector: elements at most, and bytes at least
 
-# Of a Xeon (Granite Rapids) on reorders of 50 shapes: median 1.0 of the time, half of them within 0.8 to 1.2.
+# Of a Xeon (Granite Rapids) on reorders of 50 shapes: median 1.0 of the time, half of them within 0.8 to
+# 1.2. On Zen 4 median 1.0, too: squares, mostly loads and stores of whole vectors, have the pace of products.
 REORDER_CALL = 2e-6  # seconds of Python around a reorder
-VECTOR = 2.5  # cycles of a thread to load or store a vector of few channels, and to fill it from another one,
+VECTOR = 2.5  # cycles of a core to load or store a vector of few channels, and to fill it from another one,
 SQUARE = 100.0  # to turn a square of lanes x lanes, whose lines lie far apart,
 MOVED = 90.0  # and to move one as it is
-IN_L2 = 1.8  # times as many bytes a second as from L3
 
 
 def is_same(shape: Shape, source: str, target: str) -> bool:
@@ -66,18 +66,12 @@ def reorder_seconds(shape: Shape, itemsize: int, source: str, target: str, machi
     images, channels, *sizes = shape
     vectors, lanes = -(-math.prod(sizes) * itemsize // machine.vector_bytes), machine.vector_bytes // itemsize
     if {source, target} == {*PLAIN} and channels <= FEW:
-        cycles = VECTOR * channels * (channels + 1) * images * vectors
+        moved = VECTOR * channels * (channels + 1) * images * vectors / machine.cycles
     else:
         square = SQUARE if "channels_first" in (source, target) else MOVED
-        cycles = square * images * vectors * -(-channels // lanes)
+        moved = square * images * vectors * -(-channels // lanes) / machine.paced_cycles
     nbytes = (math.prod(shape) + math.prod(array_shape(target, shape))) * itemsize
-    memory = machine.stream(nbytes) / (IN_L2 if nbytes < machine.threads * machine.l2_bytes else 1.0)
-    return machine.launch + max(cycles / _clock(machine), memory)
-
-
-def _clock(machine: Machine) -> float:
-    """Cycles a second of all threads: of the peak, each does two fused products of vectors."""
-    return machine.peak_float32 / machine.vector_bytes  # lanes * 2 * 2 flops = vector_bytes
+    return machine.launch + max(moved, machine.stream_near(nbytes))
 
 
 class Reorder:

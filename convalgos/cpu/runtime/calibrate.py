@@ -20,7 +20,7 @@ from convalgos.core.setting import thread_count
 from convalgos.cpu.runtime import jit, word_peaks
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
-from convalgos.cpu.vectors.atomics import nanoseconds
+from convalgos.cpu.vectors.atomics import X86, nanoseconds
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 
 __all__ = ["measure", "thread_count"]
@@ -32,10 +32,12 @@ TASK = 20_000  # nanoseconds of the tasks of a region
 DISTURBED_LAUNCH = 4e-6  # seconds; a longer one was measured while other programs held the cores
 RATES = (  # better where larger
     "peak_float32", "peak_float64", "peak_int8", "peak_bfloat16", "bandwidth", "cache_bandwidth",
+    "l2_bandwidth", "clock",
 )  # fmt: skip
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
 AGREE = 0.08  # within which two passes are the same
 LEAST_COPIED, MOST_COPIED = 64 << 20, 256 << 20  # bytes, unless one copy of the last cache takes more
+LINKS, LINK_CYCLES = 20_000, 4  # of a chain of products and sums of words: 3 and 1 on x86 since 2011
 TAPS = 64  # of the peak's product: its filters fill a third of a 48 KiB cache
 
 Copies = Callable[[int], Callable[[int], float]]  # bytes -> threads -> bytes/s
@@ -48,7 +50,7 @@ def _silent(what: str, share: float) -> None:
 def measure(threads: int) -> Machine:
     """The figures of this machine, in about two seconds."""
     l1, l2, l3 = cache_sizes()
-    of_int8 = of_bfloat16 = None
+    of_int8 = of_bfloat16 = clock = None
     if missing("llvmlite"):
         peaks = [_numpy_peak(np.float32), _numpy_peak(np.float64)]
         copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as llvmlite is missing"
@@ -56,6 +58,7 @@ def measure(threads: int) -> Machine:
         peaks = [_peak(4, threads), _peak(8, threads)]
         of_int8, of_bfloat16 = _word_peak("int8", threads), _word_peak("bfloat16", threads)
         copies, launch, source = _copies, _launch(threads), "measured"
+        clock = _clock() if X86 else None
     return Machine(
         name=cpu_name(),
         threads=threads,
@@ -71,6 +74,8 @@ def measure(threads: int) -> Machine:
         source=source,
         peak_int8=of_int8,
         peak_bfloat16=of_bfloat16,
+        clock=clock,
+        l2_bandwidth=_of_all(copies(max(1, threads * l2 // 4)), threads),
     )
 
 
@@ -150,6 +155,26 @@ def busy() -> jit.Kernel:
             pass
 
     return busy
+
+
+@jit.specialise
+def chain() -> jit.Kernel:
+    """Each product of words waits for the one before."""
+
+    def chain(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
+        value, factor = a.bytes, a.bytes
+        for _ in range(a.repeats):
+            value = value * factor + 1
+        carray(pointer(a.y), 1, np.int64)[0] = value
+
+    return chain
+
+
+def _clock() -> float:
+    """Cycles a second."""
+    y = aligned_zeros(1, np.int64)
+    return LINKS * LINK_CYCLES / _best(_call(chain(), 1, y=y, bytes=3, repeats=LINKS))
 
 
 def _peak(size: int, threads: int) -> float:
