@@ -15,6 +15,7 @@ from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, padded, source_indice
 from convalgos.core.problem import DIRECTIONS
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.reference import answer, answer_at
+from convalgos.cpu.spectral import cost as spectral_cost
 from convalgos.gpu import device
 from convalgos.select import registry
 from convalgos.testing import check
@@ -164,6 +165,34 @@ def test_depthwise_kernels_read_borders_where_they_lie(text: str) -> None:
                 check(algorithm, problem, kind, [(True, "relu")])
                 served += 1
     assert served
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c3 h30 w32 k2 r9 s9 p4 wrap",  # goes round in blocks as long as the map
+        "n2 c3 h12 w20 k2 r8 s5 p4:3,2:1 wrap,reflect stride2 dilation1,2",
+        "n1 c2 h3 w50 k3 r3 s30 p5,31 symmetric",
+        "n1 c2 h30 w25 k2 r9 s9 p4,0 constant,zero fill3",
+        "n1 c1 w5000 k2 s100 p99:40 edge",
+    ],
+)
+def test_spectra_of_maps_read_borders_where_they_lie(text: str) -> None:
+    for layout in ("channels_first", "channels_last"):
+        problem = ca.ConvProblem.parse(text).replace(layout=layout, dtype="float64")
+        for name in ("cpu.fft.fftw", "cpu.fft.overlap"):
+            algorithm = registry.find_algorithm(name, problem)
+            if algorithm.why_not(problem) is None:
+                assert not isinstance(algorithm, Bordered)
+                check(algorithm, problem, "reals", [(True, None)])
+
+
+def test_what_goes_round_is_transformed_in_its_own_length() -> None:
+    problem = ca.ConvProblem.parse("n1 c1 h1000 w96 k1 r31 s31 p15 wrap")
+    assert spectral_cost.one_block(problem).lengths == (1, 1000, 96)
+    assert spectral_cost.one_block(problem.replace(boundary="edge")).lengths[2] >= 96 + 30
+    # a prime would be slow, and a filter longer than the map meets elements twice
+    assert spectral_cost.one_block(problem.replace(x_shape=(1, 1, 997, 30))).lengths[1:] != (997, 30)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

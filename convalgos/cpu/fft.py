@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -36,6 +37,7 @@ class Fft(Algorithm):
     family: ClassVar[str] = "cpu.fft"
     exchanges: ClassVar[bool] = True
     spreads_nan: ClassVar[bool] = True
+    boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     bounded_with: ClassVar[str] = "spectra of maps"
     engine: str = "fftw"
     overlap: bool = False
@@ -60,6 +62,9 @@ class Fft(Algorithm):
         return (
             spectral_cost.blocked(problem, self.length) if self.overlap else spectral_cost.one_block(problem)
         )
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return fills_alike(problem)
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem) or engines.why_not_engine(self.library):

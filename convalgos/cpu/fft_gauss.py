@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -41,11 +42,15 @@ def gauss_blocking(problem: ConvProblem) -> FftBlocking:
 class FftGauss(Algorithm):
     family: ClassVar[str] = "cpu.fft"
     spreads_nan: ClassVar[bool] = True
+    boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     bounded_with: ClassVar[str] = "spectra of maps"
 
     @property
     def variant(self) -> str:
         return "gauss"
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return fills_alike(problem)
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem) or engines.why_not_engine(ENGINE):

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
+from convalgos.core.boundaries import ZERO
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
@@ -27,8 +28,9 @@ REUSES = 8  # blocks that share one reading of a large filter's spectrum
 class BlockedAxis:
     """One dimension of the map, in blocks that are circular correlations of `length`.
 
-    In phase a the map is x_a[j] = x[j * stride + a - low], zero outside, and the filter has the taps that
-    fall on j * stride + a. Block b yields the outputs from b * step on, and reads x_a from there on.
+    In phase a the map is x_a[j] = x[j * stride + a - low], with its border outside, and the filter has the
+    taps that fall on j * stride + a. Block b yields the outputs from b * step on, and reads x_a from there
+    on.
     """
 
     size: int
@@ -60,9 +62,16 @@ def blocked_axis(problem: ConvProblem, dimension: int, length: int | None) -> Bl
         # The window of the last outputs may run over the end into the start of the block, where the zeros
         # of the low padding lie before the first input: full padding costs size + taps - 1, not more.
         needed = out + taps - 1
-        first = min(max(0, -((a - low) // stride)) for a in phases)
-        end = min(needed, max((size - 1 + low - a) // stride + 1 for a in phases))
+        first = end = 0
+        if problem.boundary[dimension] == ZERO:
+            first = min(max(0, -((a - low) // stride)) for a in phases)
+            end = min(needed, max((size - 1 + low - a) // stride + 1 for a in phases))
         length = engines.fast_length(max(end, needed - first, out, taps))
+        # What goes round is what a block does by itself, where both go round alike.
+        period = size // stride
+        goes_round = problem.boundary[dimension] == "wrap" and size % stride == 0
+        if goes_round and period >= max(out, taps) and engines.is_no_slower(period, length):
+            length = period
     elif length - taps + 1 < out:
         step = length - taps + 1
     return BlockedAxis(size, out, stride, low, phases, taps, length, step)

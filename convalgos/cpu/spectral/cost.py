@@ -206,10 +206,11 @@ def least_products(p: ConvProblem, machine: Machine) -> float:
 def least_one_block(p: ConvProblem, engine: str, machine: Machine) -> float:
     """A lower bound of `spectral_seconds` of whole maps, from the least lengths that hold them."""
     size, dims = 1, 0
-    steps = zip(p.spatial, p.spatial_out, p.padding, p.kernel_extent, p.stride, strict=True)
-    for inputs, out, (low, _), extent, stride in steps:
+    steps = zip(p.spatial, p.spatial_out, p.padding, p.boundary, p.kernel_extent, p.stride, strict=True)
+    for inputs, out, (low, _), boundary, extent, stride in steps:
         taps = -(-extent // stride)
-        length = max(out, taps, min(out + taps - 1, (inputs - 1 + low) // stride + 1))
+        ahead = 0 if boundary == "wrap" else low
+        length = max(out, taps, min(out + taps - 1, (inputs - 1 + ahead) // stride + 1))
         size *= length
         dims += length > 1
     computed = FftBound(p, engine, machine, dims > 1).seconds(size, p.N * size, math.inf)

@@ -184,11 +184,20 @@ def _good_lengths() -> list[int]:
     for n in sorted(
         {m << e for m in ODD_PARTS for e in range(LENGTH_BITS - m.bit_length() + 1)}, reverse=True
     ):
-        seconds = n * math.log2(n) / speed(n) if n > 3 else 0.0
+        seconds = _relative_seconds(n)
         if seconds <= best:
             found.append(n)
             best = seconds
     return found[::-1]
+
+
+def _relative_seconds(length: int) -> float:
+    return length * math.log2(length) / speed(length) if length > 3 else 0.0
+
+
+def is_no_slower(length: int, than: int) -> bool:
+    """Whether a length has small factors only, and is transformed as fast as another."""
+    return 210**LENGTH_BITS % length == 0 and _relative_seconds(length) <= _relative_seconds(than)
 
 
 # --- wisdom ----------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ CHUNK_ARGUMENTS = arguments(
     # the maps
     "size_d size_h size_w out_d out_h out_w stride_d stride_h stride_w low_d low_h low_w "
     "step_d step_h step_w x_n x_c x_d x_h x_w y_n y_k y_d y_h y_w "
+    # where something else than zeros lies beyond the edges: for each place of the padded map that of x, or
+    # OUTSIDE, which stands for the element at `fill`
+    "sources_d sources_h sources_w places_d places_h places_w fill "
     # what is called
     "transform execute_forward inverse execute_inverse multiply forward backward chunks task_bytes"
 )
@@ -71,12 +74,36 @@ def block_place(a: Any, block: int) -> tuple[int, int, int, int]:
     return n, d * a.step_d, h * a.step_h, block % a.blocks_w * a.step_w
 
 
+@jit.helper
+def source_of(table: int, places: int, place: int) -> int:
+    """What lies at a place of the padded map; -1 behind its end, too."""
+    sources = carray(pointer(table), places, np.int64)
+    return sources[place] if place < places else -1
+
+
+@jit.helper
+def fill_ends(a: Any, line: int, first: int, end: int, w0: int, count: int, row: int, size: int) -> None:
+    """Elements [first, end) of a row of `count` planes, which lie beyond the map.
+
+    Args:
+        line: where the row of x begins, or 0 where the whole row lies beyond the map.
+        w0: the place in x of the row's first element.
+    """
+    for i in range(first, end):
+        source = -1
+        if line:
+            source = source_of(a.sources_w, a.places_w, w0 + a.low_w + i * a.stride_w)
+        for j in range(count):
+            from_ = a.fill if source < 0 else line + (source * a.x_w + j * a.x_c) * size
+            copy_bytes(row + (j * a.plane + i) * size, from_, size)
+
+
 @jit.specialise
 def forward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
     """Spectra of a chunk of x: [block][phase][group][channel][frequency]. For each run of channels:
 
     1. find the input under the block, and which elements of a row lie inside of x;
-    2. copy its rows, with zeros around them, one plane for each channel;
+    2. copy its rows, with zeros around them or what else lies there, one plane for each channel;
     3. transform the planes in place.
     """
 
@@ -107,11 +134,18 @@ def forward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                 d = d0 + i // a.length_h * a.stride_d
                 h = h0 + i % a.length_h * a.stride_h
                 row = planes + (i // a.length_h * a.plane_d + i % a.length_h * a.plane_h) * SIZE
+                if a.sources_w:
+                    d = source_of(a.sources_d, a.places_d, d + a.low_d)
+                    h = source_of(a.sources_h, a.places_h, h + a.low_h)
                 inside = behind if 0 <= d < a.size_d and 0 <= h < a.size_h else before
                 source = image + (d * a.x_d + h * a.x_h) * SIZE
                 for j in range(count):
                     zero_bytes(row + j * plane, before * SIZE)
                     zero_bytes(row + j * plane + inside * SIZE, (a.length_w - inside) * SIZE)
+                if a.sources_w:
+                    line = source - w0 * a.x_w * SIZE if d >= 0 and h >= 0 else 0
+                    fill_ends(a, line, 0, before, w0, count, row, SIZE)
+                    fill_ends(a, line, inside, a.length_w, w0, count, row, SIZE)
                 if a.run == 1 and step == 1:
                     copy_bytes(row + before * SIZE, source + before * SIZE, (inside - before) * SIZE)
                 elif a.run == 1:

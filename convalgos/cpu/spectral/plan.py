@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.boundaries import source_indices
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
@@ -53,6 +54,7 @@ class SpectraPlan(KernelPlan):
         for name, a in zip("dhw", cut.axes, strict=True):
             values |= {f"size_{name}": a.size, f"out_{name}": a.out, f"stride_{name}": a.stride}
             values |= {f"low_{name}": a.low, f"step_{name}": a.step, f"blocks_{name}": a.blocks}
+        values |= _border_values(p)
         x_strides = map_strides(p.layout, p.C, p.spatial)
         y_strides = map_strides(p.layout, p.K, p.spatial_out)
         values |= zip(("x_n", "x_c", "x_d", "x_h", "x_w"), x_strides, strict=True)
@@ -114,6 +116,15 @@ class SpectraPlan(KernelPlan):
             "plane": self._cut.plane, "plane_d": strides[0], "plane_h": strides[1],
             "transform": self._transform.forward, "execute_forward": self._transform.execute_forward,
         }  # fmt: skip
+
+
+def _border_values(p: ConvProblem) -> dict[str, Any]:
+    """What tells of borders that are not zero; p: the 3-D view."""
+    values: dict[str, Any] = {"fill": np.full(1, p.fill_value, np.dtype(p.dtype))}
+    for name, boundary, size, pads in zip("dhw", p.boundary, p.spatial, p.padding, strict=True):
+        table = source_indices(boundary, size, *pads).astype(np.int64)
+        values |= {f"sources_{name}": 0 if p.is_zero_padded else table, f"places_{name}": len(table)}
+    return values
 
 
 def planes_of_filter(cut: FftBlocking, w: np.ndarray) -> np.ndarray:
