@@ -10,7 +10,7 @@ Example:
     27.0
 """
 
-from convalgos.dask import signal
+from convalgos.dask import ndimage, signal
 from convalgos.dask.forward import conv
 from convalgos.dask.gradients import conv_backward_data, conv_backward_weights, conv_transpose
 from convalgos.dask.pooling import avg_pool, max_pool
@@ -29,6 +29,7 @@ __all__ = [
     "max_pool",
     "model_parallel",
     "Interconnect",
+    "ndimage",
     "plan",
     "signal",
     "training_step",

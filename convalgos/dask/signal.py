@@ -18,12 +18,22 @@ from convalgos import signal as whole
 from convalgos.dask.axes import Axis, AxisSplit
 from convalgos.dask.blocks import windows_in
 from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.fir_filters import filtfilt, lfilter, savgol_filter, sepfir2d
 from convalgos.dask.gather import gathered
 from convalgos.dask.maps import as_dask
 from convalgos.dask.tasks import only, threads_of_task
 from convalgos.signal.problems import MODES
 
-__all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
+__all__ = [
+    "convolve",
+    "correlate",
+    "fftconvolve",
+    "filtfilt",
+    "lfilter",
+    "oaconvolve",
+    "savgol_filter",
+    "sepfir2d",
+]
 
 
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> DaskArray:

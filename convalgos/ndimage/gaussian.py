@@ -52,7 +52,7 @@ def gaussian_filter1d(
         array([1.427 , 2.0678, 3.    , 3.9322, 4.573 ])
     """
     x = arguments.input_array("input", input)
-    weights = gaussian_weights(float(sigma), order, _radius(sigma, truncate, radius))
+    weights = gaussian_weights(float(sigma), order, radius_of(sigma, truncate, radius))
     step = Weights(arguments.one_axis(axis, x.ndim), weights, mode)
     return correlate_axes(x, [step], output, cval)
 
@@ -98,7 +98,7 @@ def gaussian_filter(
     values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
               (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
     smoothed = [
-        (axis, float(s), o, m, _radius(s, truncate, r))
+        (axis, float(s), o, m, radius_of(s, truncate, r))
         for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
         if s > LEAST
     ]
@@ -241,7 +241,12 @@ def gaussian_weights(sigma: float, order: int, radius: int) -> np.ndarray:
     return weights
 
 
-def _radius(sigma: float, truncate: float, radius: Any) -> int:
+def radius_of(sigma: float, truncate: float, radius: Any) -> int:
+    """Elements on each side of the middle of a Gaussian.
+
+    Raises:
+        ValueError: it would be negative, or no whole number.
+    """
     try:
         found = int(truncate * float(sigma) + 0.5) if radius is None else operator.index(radius)
     except TypeError:
