@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_line import run
 
 distributed = pytest.importorskip("distributed", reason="needs Dask (pip install 'convalgos[dask]')")
 da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
@@ -20,6 +21,7 @@ from convalgos.dask import tasks  # noqa: E402
 from convalgos.select import devices, wisdom_file  # noqa: E402
 from convalgos.tools.bench import tune_cluster  # noqa: E402
 from convalgos.tools.cli import select_commands  # noqa: E402
+from convalgos.tools.evaluate.recorded_tables import read_table_file  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,21 @@ def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(client, wisd
     assert sorted(path.stem for path in wisdom.iterdir() if path.suffix == ".json") == sorted(
         [here.fingerprint, "another_machine-2t-v64-linux"]
     )
+
+
+def test_recording_on_a_cluster_keeps_a_table_for_each_kind_of_machine(client, tmp_path):
+    """One worker of a host times, and what was recorded before is not timed again."""
+    (tmp_path / "layers.txt").write_text("n1 c4 h9 w9 k4 r3 s3 p1\nn1 c2 h5 w5 k4 r1 s1\n")
+    how = ["record", tmp_path / "layers.txt", "--out", tmp_path / "tables"]
+    cluster = ["--scheduler", client.scheduler.address]
+    assert "0 of 2 layers" in run(*how, *cluster, "--time-limit", 0).stdout
+    assert "2 of 2 layers" in run(*how, *cluster).stdout
+    folder = tmp_path / "tables" / devices.store().fingerprint
+    written = (folder / "journal.jsonl").read_text()
+    table = read_table_file(folder / "table.json")
+    assert len(table.layers) == 2 and all(layer.times for layer in table.layers)
+    assert "2 of 2 layers" in run(*how, *cluster).stdout
+    assert (folder / "journal.jsonl").read_text() == written
 
 
 def test_an_image_larger_than_the_memory_it_may_take(tmp_path):

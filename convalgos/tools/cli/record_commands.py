@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from convalgos.core.file_lock import locked
 from convalgos.select import devices
 from convalgos.select.measure.backends import backend
 from convalgos.select.measure.timing import Progress
-from convalgos.tools.bench import peers
+from convalgos.tools.bench import peers, tune_cluster
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.cli import completion
@@ -58,12 +59,18 @@ JOURNAL, TABLE, DATASHEET = "journal.jsonl", "table.json", "DATASHEET.md"
     shell_complete=completion.peers,
     help="Libraries to time beside the candidates, like torch,onnxruntime; none by default.",
 )
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Record on the machines of a Dask cluster: a folder in DIR for each kind of them.",
+)
 def record_command(
     target: tuple[str, ...],
     folder: Path,
     time_limit: float | None,
     check: bool,
     peer_names: str,
+    scheduler: str | None,
     pattern: str | None,
     sample: int | None,
     seed: int,
@@ -85,12 +92,15 @@ def record_command(
         "target": " ".join(target) or "resnet50", "layers": pattern, "batch": batch, "sample": sample,
         "seed": seed, "weights": weights, "device": device, "check": check, "peers": peer_names, **changes,
     }  # fmt: skip
-    figures = devices.measured_figures(device)
     protocol = {
         "command": _command(asked),
         "started": _now(),
         "asked": {name: value for name, value in asked.items() if value not in (None, False)},
     }
+    if scheduler is not None:
+        _record_on_cluster(scheduler, layers, folder, protocol, seed, time_limit)
+        return
+    figures = devices.measured_figures(device)
     head = Recorded(figures, bench_results.versions() | backend(device).versions(), (), protocol)
     time_one = recording.time_on(device, chosen, whole_check=check)
     with locked(folder / JOURNAL, patience=0.0):
@@ -110,9 +120,50 @@ def record_command(
         except KeyboardInterrupt as reason:
             interrupted = termination.status(reason)
         _finish(layers, journal, folder)
+    _exit(interrupted, [journal])
+
+
+def _record_on_cluster(
+    scheduler: str,
+    layers: Sequence[Layer],
+    folder: Path,
+    protocol: dict[str, Any],
+    seed: int,
+    time_limit: float | None,
+) -> None:
+    """A recording of each kind of machine, in a folder that is called by it."""
+    from convalgos.tools.record import record_cluster  # needs Dask
+
+    asked = protocol["asked"]
+    how = record_cluster.HowTimed(asked["device"], asked["peers"], bool(asked.get("check")))
+    with tune_cluster.connected(scheduler) as client, ExitStack() as locks:
+        machines = tune_cluster.machines(client)
+        journals = {}
+        for machine, addresses in machines.items():
+            path = folder / machine / JOURNAL
+            locks.enter_context(locked(path, patience=0.0))
+            journals[machine] = Journal(path, record_cluster.head_on(client, addresses[0], how, protocol))
+        total = sum(len(recording.open_layers(layers, journal)) for journal in journals.values())
+        interrupted = 0
+        try:
+            with bar() as progress:
+                task = progress.add_task("", total=total)
+                for done, (machine, layer) in enumerate(record_cluster.record_all(
+                    client, machines, journals, layers, how, seed=seed, time_limit=time_limit
+                )):  # fmt: skip
+                    progress.update(task, completed=done + 1, description=f"{machine}: {layer.name}")
+        except KeyboardInterrupt as reason:
+            interrupted = termination.status(reason)
+        for machine, journal in journals.items():
+            _finish(layers, journal, folder / machine)
+    _exit(interrupted, journals.values())
+
+
+def _exit(interrupted: int, journals: Iterable[Journal]) -> None:
+    """End with what a recording came to, if it is not success."""
     if interrupted:
         sys.exit(interrupted)
-    if any(layer.failed for layer in journal.layers):
+    if any(layer.failed for journal in journals for layer in journal.layers):
         sys.exit(FAILED)
 
 
