@@ -57,6 +57,18 @@ def test_reorders_are_numpys(shape, dtype):
         assert (around[:33] == 77).all() and (around[33 + y.size :] == 77).all(), "wrote outside"
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 7), (1, 2, 100), (3, 4, 31, 33), (2, 17, 40, 41), (1, 16, 16)])
+def test_reorders_of_bytes_are_numpys(shape):
+    x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    for source, target, given, wanted in ((*PLAIN, x, last), (*PLAIN[::-1], last, x)):
+        found = np.full(wanted.shape, 77, np.uint8)
+        reorder.Reorder(shape, 1, source, target)(given, found)
+        assert np.array_equal(found, wanted), (source, target)
+    with pytest.raises(ValueError, match="elements of 1 bytes"):
+        reorder.Reorder(shape, 1, "channels_first", "blocked8")
+
+
 def test_maps_that_are_the_same_memory():
     for shape in ((1, 16, 3, 5), (2, 32, 1, 1), (3, 1, 4, 4), (1, 24, 1, 1), (2, 16, 1)):
         logical = np.arange(np.prod(shape)).reshape(shape)

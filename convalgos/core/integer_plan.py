@@ -6,9 +6,11 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue
 from convalgos.core.arrays import as_laid
+from convalgos.core.bound_run import BoundRun, checked_scratch
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan import Named, Plan, flipped
 from convalgos.core.prepared_filter import PreparedFilter
@@ -57,6 +59,15 @@ class IntegerPlan(Plan):
         x, y: `as_laid`, in the problem's layout. `w.offset` has the bias in it, `w.output` the activation.
         """
 
+    def bind_integers(
+        self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, scratch: np.ndarray | None
+    ) -> BoundRun | None:
+        """`run_integers` on these very arrays, again and again; None where there is nothing to gain.
+
+        scratch: `scratch_bytes` on a cache line, that hold anything, or None.
+        """
+        return None
+
     def filter_sums(self, w: np.ndarray) -> np.ndarray:
         """The sums of the filters' elements, (K,). w: (K, C/groups, *kernel)."""
         sums: np.ndarray = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
@@ -82,6 +93,22 @@ class IntegerPlan(Plan):
         self.run_integers(x, w, y, workspace)
         if activation is not None and w.output is None:
             np.maximum(y, 0, out=y)
+
+    def bind(
+        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
+        activation: ActivationLike = None, residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        self._check_bound(x, y, residual)
+        added, fused, _, rest = self._output_step(bias, activation, residual)
+        own = self._own_filter(w)
+        if rest is None and (fused is None or self.problem.y_dtype != "int32"):
+            given: IntegerFilter = own.data.activated(self.problem, fused)
+            given = given if added is None else given._replace(offset=given.offset + added)
+            bound = self.bind_integers(x, given, y, checked_scratch(scratch, self.scratch_bytes or 0))
+            if bound is not None:
+                return bound
+        return super().bind(x, own, y, bias, activation, residual, scratch)
 
     def _output_step(
         self, bias: Any, activation: ActivationLike, residual: Any

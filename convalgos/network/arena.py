@@ -231,7 +231,7 @@ class _Sharing:
 
     def _nbytes(self, name: str) -> int:
         count = math.prod(array_shape(self._layout(name), self._planned.shapes[name]))
-        return count * np.dtype(self._graph.dtypes.get(name, "float32")).itemsize
+        return count * self._planned.dtype(name).itemsize
 
 
 def arrays_of(planned: Planned, graph: NetworkGraph, arena: np.ndarray) -> dict[str, np.ndarray]:
@@ -248,7 +248,7 @@ def arrays_of(planned: Planned, graph: NetworkGraph, arena: np.ndarray) -> dict[
         place, logical = planned.places[name], planned.shapes[name]
         shape = array_shape(planned.layouts.get(name, "channels_first"), logical)
         if isinstance(place, int):
-            dtype = np.dtype(graph.dtypes.get(name, "float32"))
+            dtype = planned.dtype(name)
             flat = arena[place : place + math.prod(shape) * dtype.itemsize].view(dtype)
         else:
             whole, channel = array(place[0]), place[1]

@@ -8,20 +8,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from convalgos.api.planning import plan
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import reorder_seconds
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.network.arena import with_places
-from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step, TransposedConvolution
+from convalgos.network.graph import NetworkGraph, Shapes, Step
 from convalgos.network.joined_means import with_means
 from convalgos.network.joining import joined
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.replanning import replanned
 from convalgos.network.scaled_convolutions import with_scaled_convolutions
-from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
-from convalgos.network.step_plans import ITEMSIZE, plan_of, reorder_of
+from convalgos.network.step_options import CONVOLUTIONS, FIRST, GROWTH, StepOption, StepOptions, limits_of
+from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 
 PRICES = 1e-3, 1e9  # of errors, over the seconds of a run without a limit
@@ -75,7 +77,7 @@ def layout_problem(graph: NetworkGraph, shapes: Shapes, options: StepOptions) ->
     machine = devices.figures("cpu")
 
     def conversion(name: str, source: str, target: str) -> float:
-        return reorder_seconds(shapes[name], ITEMSIZE, source, target, machine)
+        return reorder_seconds(shapes[name], options.itemsize(name), source, target, machine)
 
     return LayoutProblem(graph, {step: options.of(step) for step in graph.steps}, conversion)
 
@@ -135,9 +137,7 @@ def _nearest(
 ) -> tuple[Planned, LayoutChoice] | None:
     """The plan that was made for the most similar work, where that is within a growth."""
     flops = sum(
-        step.problem(shapes[step.inputs[0]]).flops
-        for step in graph.steps
-        if isinstance(step, Convolution | TransposedConvolution)
+        step.problem(shapes[step.inputs[0]]).flops for step in graph.steps if isinstance(step, CONVOLUTIONS)
     )
     made = [plan for plan in known if not plan[1].of_other_shapes]
     factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for _, choice in made]
@@ -161,7 +161,7 @@ class _Assembly:
 
     def __init__(self, graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice):
         self._graph, self._limits, self._choice = graph, limits, choice
-        self._shapes = dict(shapes)
+        self._shapes, self._dtypes = dict(shapes), dict(graph.dtypes)
         self._layouts = dict.fromkeys(graph.inputs, FIRST)
         self._steps: list[PlannedStep] = []
         self._machine = devices.figures("cpu")
@@ -174,14 +174,16 @@ class _Assembly:
             self._add(step, self._choice.options[step])
             for name in step.outputs:
                 self._change_for_output(name)
-        return Planned(tuple(self._steps), self._shapes, self._layouts, threads=plan_threads())
+        return Planned(tuple(self._steps), self._shapes, self._layouts, self._dtypes, threads=plan_threads())
 
     def _add(self, step: Step, option: StepOption) -> None:
         inputs = tuple(map(self._in_layout, step.inputs, option.reads))
         output = self._name(step.output, option.writes)
+        before = step
         if (inputs, output) != (step.inputs, step.output):
             step = replace(step, inputs=inputs, output=output)
             self._shapes[output] = self._shapes.get(output) or step.output_shape(self._shapes)
+            self._copy_dtype(before.output, output)
         self._layouts |= dict.fromkeys(step.outputs, option.writes)
         plan, seconds = self._plan(step, option)
         self._steps.append(PlannedStep(step, option.reads, option.writes, plan, seconds))
@@ -189,7 +191,8 @@ class _Assembly:
     def _plan(self, step: Step, option: StepOption) -> tuple[Any, float]:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
-            return plan_of(step, self._shapes, option.writes), option.seconds
+            dtype = self._dtypes.get(next(iter(step.inputs), ""), "float32")
+            return plan_of(step, self._shapes, option.writes, dtype), option.seconds
         candidate = option.candidate
         key = candidate.id, candidate.problem
         if key not in self._plans:
@@ -207,12 +210,19 @@ class _Assembly:
         if name in self._layouts:
             return name
         shape = self._shapes[value]
-        plan = reorder_of(shape, source, layout)
-        seconds = reorder_seconds(shape, ITEMSIZE, source, layout, self._machine)
+        itemsize = np.dtype(self._dtypes.get(value, "float32")).itemsize
+        plan = reorder_of(shape, source, layout, itemsize)
+        seconds = reorder_seconds(shape, itemsize, source, layout, self._machine)
         step = LayoutChange(f"{value} to {layout}", (self._name(value, source),), name, source, layout)
         self._shapes[name], self._layouts[name] = shape, layout
+        self._copy_dtype(value, name)
         self._steps.append(PlannedStep(step, (source,), layout, plan, seconds))
         return name
+
+    def _copy_dtype(self, value: str, name: str) -> None:
+        """A value has its type under another name."""
+        if value in self._dtypes:
+            self._dtypes[name] = self._dtypes[value]
 
     def _change_for_output(self, value: str) -> None:
         if value in self._graph.outputs:

@@ -24,9 +24,10 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
-from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
+from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
+from convalgos.network.step_options import CONVOLUTIONS
 
 Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
@@ -77,8 +78,7 @@ class Executor:
     def new_array(self, name: str) -> np.ndarray:
         """An uninitialised array for a value."""
         shape = self.array_shape(name)
-        dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
-        return aligned_empty(math.prod(shape), dtype).reshape(shape)
+        return aligned_empty(math.prod(shape), self.planned.dtype(name)).reshape(shape)
 
     def array_shape(self, name: str) -> Shape:
         """The shape of the array of a value, in its layout."""
@@ -145,7 +145,7 @@ class Context:
                 return BoundRun(_nothing, ())
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
         try:
-            if isinstance(step, Convolution | TransposedConvolution):
+            if isinstance(step, CONVOLUTIONS):
                 w = self._executor.filters[filter_of(planned_step)]
                 residual = x[1] if len(x) > 1 else None
                 bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, self._scratch)
@@ -194,7 +194,7 @@ class Context:
     def _call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
         """Run a step on any arrays."""
         step, plan = planned_step.step, planned_step.plan
-        if isinstance(step, Convolution | TransposedConvolution):
+        if isinstance(step, CONVOLUTIONS):
             w = self._executor.filters[filter_of(planned_step)]
             residual = x[1] if len(x) > 1 else None
             plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])

@@ -10,7 +10,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.network.arena import least_arena_bytes
 from convalgos.network.choice import layout_problem
-from convalgos.network.graph import Convolution, Foreign, NetworkGraph, TransposedConvolution
+from convalgos.network.graph import Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -20,7 +20,8 @@ from convalgos.network.planned import (
     PlannedStep,
     ScaledConvolution,
 )
-from convalgos.network.step_options import StepOptions
+from convalgos.network.quantized_graph import QuantizedArithmetic, QuantizedMean
+from convalgos.network.step_options import CONVOLUTIONS, StepOptions
 from convalgos.select import devices
 
 STEP_BY_STEP = "each step by itself"
@@ -39,7 +40,8 @@ class StepRow:
     flops: int  # of a convolution
     predicted_s: float
     measured_s: float | None = None
-    of_peak: float | None = None  # flops a second over those of the machine, as measured or predicted
+    of_peak: float | None = None  # flops a second over those of the machine in float32, measured or predicted
+    dtype: str = "float32"  # of its output
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields as plain data."""
@@ -47,6 +49,7 @@ class StepRow:
             "name": self.name, "what": self.what, "algorithm": self.algorithm, "reads": list(self.reads),
             "writes": self.writes, "shape": list(self.shape), "flops": self.flops,
             "predicted_s": self.predicted_s, "measured_s": self.measured_s, "of_peak": self.of_peak,
+            "dtype": self.dtype,
         }  # fmt: skip
 
 
@@ -158,14 +161,18 @@ def explanation(
 def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, peak: float) -> StepRow:
     step, plan, flops = planned_step.step, planned_step.plan, 0
     what = type(step).__name__.lower()
-    if isinstance(step, Convolution | TransposedConvolution):
+    if isinstance(step, CONVOLUTIONS):
         flops = plan.problem.flops
-        what = "convolution" if isinstance(step, Convolution) else "transposed"
+        what = "transposed" if isinstance(step, TransposedConvolution) else "convolution"
     elif isinstance(step, JoinedConvolutions):
         flops = sum(problem.flops for problem in plan.block.problems)
         what = f"{len(step.parts)} convolutions"
     elif isinstance(step, ScaledConvolution):
         flops, what = plan.problem.flops, "scaled"
+    elif isinstance(step, QuantizedArithmetic):
+        what = f"quantized {step.operation}"
+    elif isinstance(step, QuantizedMean):
+        what = "quantized mean"
     elif isinstance(step, LayoutChange):
         what = "layout change"
     elif isinstance(step, Foreign) and step.region is not None:
@@ -174,7 +181,7 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
     return StepRow(
         step.name, what, getattr(plan, "algorithm", ""), planned_step.reads, planned_step.writes,
         tuple(planned.shapes[step.output]), flops, planned_step.seconds, measured_s,
-        flops / seconds / peak if flops and seconds else None,
+        flops / seconds / peak if flops and seconds else None, planned.dtype(step.output).name,
     )  # fmt: skip
 
 
@@ -183,7 +190,7 @@ def _line(row: StepRow, wide: int) -> str:
     layouts = row.writes if reads == row.writes else f"{reads} > {row.writes}"
     measured = "" if row.measured_s is None else microseconds(row.measured_s)
     of_peak = "" if row.of_peak is None else f"{row.of_peak:.0%}"
-    shape = "x".join(map(str, row.shape))
+    shape = "x".join(map(str, row.shape)) + ("" if row.dtype == "float32" else f" {row.dtype}")
     return (
         f"  {row.name[:wide]:{wide}s} {row.what[:14]:14s} {row.algorithm:24s} {layouts:31s} {shape:18s} "
         f"{microseconds(row.predicted_s):>12s} {measured:>12s} {of_peak:>7s}".rstrip()

@@ -12,18 +12,19 @@ from convalgos.core.setting import thread_count
 from convalgos.network.graph import Convolution, TransposedConvolution
 from convalgos.network.mapped_weights import as_prepared_from, let_go
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
+from convalgos.network.quantized_graph import QuantizedConvolution
 from convalgos.network.reached_taps import reached_filter
 
 
 class NetworkFilter(NamedTuple):
     """A filter of a network, and what it is prepared for."""
 
-    w: tuple[int, ...]  # ids of the arrays, which the graph keeps
+    w: tuple[int, ...]  # ids of the arrays and scales, which the graph keeps
     key: FilterKey
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
-FILTERED = Convolution | TransposedConvolution | JoinedConvolutions | ScaledConvolution
+FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
 
@@ -36,7 +37,10 @@ def filter_of(planned_step: PlannedStep) -> NetworkFilter:
     """Which filter a convolution runs on; of joined ones it is those of all."""
     step: Any = planned_step.step
     parts = getattr(step, "parts", (step,))
-    return NetworkFilter(tuple(id(part.w) for part in parts), planned_step.plan._key)
+    read = [part.w for part in parts]
+    if isinstance(step, QuantizedConvolution):  # prepared with its scales
+        read.append(step.quantization)
+    return NetworkFilter(tuple(map(id, read)), planned_step.plan._key)
 
 
 def _nbytes(planned_step: PlannedStep) -> int:
@@ -68,9 +72,9 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
         own: Any = [as_prepared_from(w) for w in read]
         if isinstance(step, Convolution):
             own = [reached_filter(w, planned_step.plan.problem) for w in own]
-        prepared: PreparedFilter = planned_step.plan.prepare(
-            own if isinstance(step, JoinedConvolutions) else own[0]
-        )
+        filters = own if isinstance(step, JoinedConvolutions) else own[0]
+        scales = (step.quantization,) if isinstance(step, QuantizedConvolution) else ()
+        prepared: PreparedFilter = planned_step.plan.prepare(filters, *scales)
         for w in read:
             let_go(w)
         return prepared

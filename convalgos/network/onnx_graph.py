@@ -24,9 +24,14 @@ from convalgos.network.onnx_region import foreign_step, join_regions
 from convalgos.network.onnx_selections import with_shuffles_named
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
+from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
+from convalgos.network.quantized_passes import on_integers
 from convalgos.network.regions import with_regions
 
-LIGHT = (Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization)
+LIGHT = (
+    *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization),
+    *(Quantize, Dequantize, Lookup),
+)
 
 
 def from_onnx(model: Any) -> Network:
@@ -63,7 +68,8 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
-    graph = with_regions(fused(graph), join_regions)
+    graph = on_integers(fused(graph), model.dequantized.made)
+    graph = with_regions(graph, join_regions)
     for step in graph.steps:
         if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
             assert step.region is not None

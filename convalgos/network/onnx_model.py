@@ -18,7 +18,9 @@ import numpy as np
 
 from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
+from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
+from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_sizes import make_known_sizes_constant
 
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
@@ -78,12 +80,15 @@ class OnnxModel:
         self.proto = proto
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {**weights}
+        self.dequantized = DequantizedConstants(self.constant)
         self.nodes: list[OnnxNode] = []
         for node in _without_identities(proto.graph):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
             if op == "Constant" and (array := _constant(attributes)) is not None:
                 self._arrays[node.output[0]] = array
+                continue
+            if self.dequantized.take(node, self.is_constant):
                 continue
             name = node.name or (node.output[0] if node.output else node.op_type)
             self.nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
@@ -93,7 +98,7 @@ class OnnxModel:
         self.opset = max((o.version for o in proto.opset_import if o.domain in ONNX_NAMES), default=1)
 
     def is_constant(self, name: str) -> bool:
-        return name in self._tensors or name in self._arrays
+        return name in self._tensors or name in self._arrays or name in self.dequantized.protos
 
     def constant(self, name: str) -> np.ndarray | None:
         """A constant value, or None."""
@@ -101,6 +106,8 @@ class OnnxModel:
             from onnx import numpy_helper
 
             self._arrays[name] = numpy_helper.to_array(self._tensors[name])
+        elif name not in self._arrays and name in self.dequantized.protos:
+            self._arrays[name] = self.dequantized.array(name)
         return self._arrays.get(name)
 
     def number(self, name: str) -> float | None:
@@ -234,12 +241,12 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    read = OnnxModel(proto, weights=weights)
+    read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
     folded, weights = _folded(proto, path)
     make_known_sizes_constant(folded)
-    return OnnxModel(folded, read.inputs, weights)
+    return OnnxModel(spelled_out(folded), read.inputs, weights)
 
 
 def _folded(proto: Any, path: Path | None) -> tuple[Any, Weights]:

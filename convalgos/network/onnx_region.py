@@ -106,6 +106,7 @@ class OnnxRegion:
 
         graph = onnx.GraphProto(name="region")
         graph.node.extend(proto for node in self.nodes for proto in node.protos)
+        self._add_dequantized(graph)
         own = {name for proto in graph.node for name in proto.output}
         read = {n for proto in graph.node for n in (*proto.input, *captured_by(proto))} - own
         graph.initializer.extend(
@@ -170,6 +171,16 @@ class OnnxRegion:
             )
             model.graph.initializer.remove(tensor)
         return model
+
+    def _add_dequantized(self, graph: Any) -> None:
+        """Let constants that are read be dequantised in the region, as they are in the model."""
+        known = self._model.dequantized.protos
+        read = dict.fromkeys(n for proto in graph.node for n in (*proto.input, *captured_by(proto)))
+        nodes = [known[name] for name in read if name in known]
+        if nodes:
+            others = list(graph.node)
+            del graph.node[:]
+            graph.node.extend([*nodes, *others])
 
     def _tried(self, inputs: Sequence[Sizes]) -> list[Sizes]:
         arrays = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.boundaries import BOUNDARIES, ZERO
+from convalgos.core.element_types import INTEGERS
 from convalgos.network.graph import (
     Concatenation,
     Convolution,
@@ -33,6 +34,7 @@ from convalgos.network.onnx_elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_quantized import QUANTIZED
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
 from convalgos.network.onnx_selections import (
@@ -44,13 +46,17 @@ from convalgos.network.onnx_selections import (
 )
 from convalgos.network.pads import Pad as PadOfMaps
 
+FLOATS = ("float32",)
+TYPES = {"DequantizeLinear": INTEGERS} | dict.fromkeys(  # of the first input
+    ("MaxPool", "Flatten", "Reshape", "Squeeze", "Unsqueeze"), (*FLOATS, *INTEGERS)
+)
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
 
 
 def steps_of_node(node: OnnxNode, model: OnnxModel) -> list[Step]:
     """The steps of a node, of which the last writes its output."""
     make = MAKERS.get(node.op)
-    if make is not None and node.inputs and model.dtype(node.inputs[0]) == "float32":
+    if make is not None and node.inputs and model.dtype(node.inputs[0]) in TYPES.get(node.op, FLOATS):
         made = make(node, model)
         if made is not None:
             return made
@@ -236,7 +242,8 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
         bias = model.constant(node.inputs[2])
         if bias is None or math.prod(bias.shape[:-1]) != 1:
             return None
-        bias = np.broadcast_to(bias.reshape(-1), len(w)) * np.float32(given("beta", 1.0))
+        bias = np.broadcast_to(bias.reshape(-1), len(w))
+        bias = bias * np.float32(given("beta", 1.0)) if given("beta", 1.0) != 1 else bias
     return _linear(node, w, bias)
 
 
@@ -277,6 +284,7 @@ def _concat(node: OnnxNode, model: OnnxModel) -> Steps:
 
 MAKERS: dict[str, Maker] = {
     **ELEMENTWISE,
+    **QUANTIZED,
     ACTIVATION: named_activation,
     "Conv": _conv,
     "Pad": _pad,

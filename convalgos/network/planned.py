@@ -85,12 +85,17 @@ class Planned:
     steps: tuple[PlannedStep, ...]
     shapes: Mapping[str, Shape]  # of every value, logical
     layouts: Mapping[str, str] = field(default_factory=dict)  # of values that are not channels_first
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of values that are not float32
     places: Mapping[str, int | tuple[str, int]] = field(default_factory=dict)
     # value -> bytes from the begin of the arena, or (value that it is a slice of, first channel); values that
     # have no place have an array of their own
     arena_bytes: int = 0
     scratch_bytes: int = 0  # the most that one step asks for; steps share it
     threads: int = 0  # that the plans of its steps share their work among
+
+    def dtype(self, name: str) -> np.dtype:
+        """The type of a value."""
+        return np.dtype(self.dtypes.get(name, "float32"))
 
     @property
     def seconds(self) -> float:

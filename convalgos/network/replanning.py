@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.block import why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.arena import with_places
-from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step, TransposedConvolution
+from convalgos.network.graph import NetworkGraph, Pooling, Shapes, Step
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -25,7 +27,7 @@ from convalgos.network.planned import (
     PlannedStep,
     ScaledConvolution,
 )
-from convalgos.network.step_options import StepOption, limits_of
+from convalgos.network.step_options import CONVOLUTIONS, StepOption, limits_of
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose
 
@@ -80,16 +82,21 @@ class _Replanning:
             if not takes_scale(inner) or self._shapes[step.inputs[1]] != (*inner.problem.x_shape[:2], 1, 1):
                 raise Unsupported("its kernels cannot scale what it reads")
             plan = known.plan if inner is known.plan.plan else ScaledPlan(inner)
-        elif isinstance(step, Convolution | TransposedConvolution):
+        elif isinstance(step, CONVOLUTIONS):
             plan, seconds = self._convolution(step, known.plan), self._option(step).seconds
         elif isinstance(step, LayoutChange):
-            plan = reorder_of(self._shapes[step.inputs[0]], step.source, step.target)
+            itemsize = np.dtype(self._dtype(step)).itemsize
+            plan = reorder_of(self._shapes[step.inputs[0]], step.source, step.target, itemsize)
             seconds = known.seconds
         else:
             same = all(self._shapes[n] == self._known.shapes[n] for n in (*step.inputs, *step.outputs))
-            plan = known.plan if same else plan_of(step, self._shapes, known.writes)
+            plan = known.plan if same else plan_of(step, self._shapes, known.writes, self._dtype(step))
             seconds = self._option(step).seconds
         return known if plan is known.plan else PlannedStep(step, known.reads, known.writes, plan, seconds)
+
+    def _dtype(self, step: Step) -> str:
+        """Of what a step reads."""
+        return self._known.dtypes.get(next(iter(step.inputs), ""), "float32")
 
     def _option(self, step: Step) -> StepOption:
         """What was chosen for a step: its output may have another name in another layout."""

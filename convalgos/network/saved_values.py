@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.byte_scale import ByteScale
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
+from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime.plan import Packed
 from convalgos.network import graph as graphs
+from convalgos.network import quantized_graph
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.mapped_weights import in_memory
 
 STEPS: dict[str, type[Step]] = {
     found.__name__: found
-    for found in vars(graphs).values()
+    for found in (*vars(graphs).values(), *vars(quantized_graph).values())
     if isinstance(found, type) and issubclass(found, Step) and found not in (Step, Foreign)
 }
 
@@ -65,6 +68,11 @@ def plain_value(value: Any, arrays: Arrays) -> Any:
         return {"packed": arrays.put(value.array)}
     if isinstance(value, Activation):
         return {"activation": list(value)}
+    if isinstance(value, ByteScale):
+        return {"byte_scale": list(value)}
+    if isinstance(value, Quantization):
+        given = (getattr(value, field.name) for field in fields(value))
+        return {"quantization": [plain_value(item, arrays) for item in given]}
     if isinstance(value, tuple):
         return [plain_value(item, arrays) for item in value]
     if isinstance(value, list):
@@ -87,6 +95,11 @@ def value_of_plain(value: Any, arrays: Arrays) -> Any:
     if kind == "activation":
         name, *numbers = given
         return Activation(str(name), *map(float, numbers))
+    if kind == "byte_scale":
+        scale, zero_point = given
+        return ByteScale(float(scale), int(zero_point))
+    if kind == "quantization":
+        return Quantization(*(value_of_plain(item, arrays) for item in given))
     if kind == "list":
         return [value_of_plain(item, arrays) for item in given]
     raise ValueError(f"{kind!r} is no kind of value")

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
+import numpy as np
+
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.byte_scale import BYTE
+from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
@@ -35,11 +39,14 @@ from convalgos.network.graph import (
     channels_to_last,
 )
 from convalgos.network.planned import PlanLimits
+from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
 
 FIRST = "channels_first"
+CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
+LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | LocalResponseNormalization
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
@@ -87,10 +94,8 @@ class StepOptions:
         Raises:
             Unsupported: nothing can compute a convolution within the limits.
         """
-        if isinstance(step, Convolution | TransposedConvolution):
-            found = list(self._convolutions(step))
-        else:
-            found = list(self._alike(step))
+        ways = self._convolutions(step) if isinstance(step, CONVOLUTIONS) else self._alike(step)
+        found = list(ways)
         if not found:
             raise Unsupported(f"step {step.name!r} cannot be computed within {self._limits}")
         return found
@@ -106,7 +111,7 @@ class StepOptions:
         """
         shape, shape_before = self._shapes[step.output], before[step.output]
         grown = 1.0 if shape == shape_before else math.prod(shape) / max(1, math.prod(shape_before))
-        if isinstance(step, Convolution | TransposedConvolution) and like.candidate is not None:
+        if isinstance(step, CONVOLUTIONS) and like.candidate is not None:
             problem = self._laid(step, like.reads[0], like.writes)
             if known := self._like(like.candidate, problem):
                 return StepOption(like.reads, like.writes, like.seconds * grown, known)
@@ -119,8 +124,11 @@ class StepOptions:
     def layouts(self, name: str) -> tuple[str, ...]:
         """Those in which a value may lie, but for what is the same memory as channels first."""
         shape = self._shapes[name]
-        if not 3 <= len(shape) <= 5 or self._graph.dtypes.get(name, "float32") != "float32":
+        itemsize = self.itemsize(name)
+        if not 3 <= len(shape) <= 5 or self._graph.dtypes.get(name, "float32") not in LAID_OUT:
             return (FIRST,)
+        if itemsize == 1:
+            return FIRST, *(["channels_last"] if not is_same(shape, *PLAIN) else [])
         blocked = self._blocked
         worth = shape[1] >= FULL_BLOCKS * BLOCKS[blocked]
         others = ("channels_last", blocked) if worth else ("channels_last",)
@@ -130,7 +138,16 @@ class StepOptions:
     def _blocked(self) -> str:
         return blocked_layout(vector_bytes() // 4)
 
-    def _convolutions(self, step: Convolution | TransposedConvolution) -> Iterator[StepOption]:
+    def itemsize(self, name: str) -> int:
+        """Bytes of an element of a value."""
+        return np.dtype(self._graph.dtypes.get(name, "float32")).itemsize
+
+    def _convolutions(self, step: CONVOLUTIONS) -> Iterator[StepOption]:
+        if isinstance(step, QuantizedConvolution):
+            for layout in dict.fromkeys((*self.layouts(step.inputs[0]), *self.layouts(step.output))):
+                if layout in PLAIN and (found := self._convolution(step, layout, layout, "float32")):
+                    yield found
+            return
         mixes = isinstance(step, Convolution)
         for reads, writes in product(self.layouts(step.inputs[0]), self.layouts(step.output)):
             if mixes or reads == writes in PLAIN:
@@ -138,16 +155,14 @@ class StepOptions:
                     if found := self._convolution(step, reads, writes, precision):
                         yield found
 
-    def _laid(self, step: Convolution | TransposedConvolution, reads: str, writes: str) -> ConvProblem:
+    def _laid(self, step: CONVOLUTIONS, reads: str, writes: str) -> ConvProblem:
         """The problem of a convolution between two layouts."""
         problem = step.problem(self._shapes[step.inputs[0]])
         if reads == problem.layout and writes == problem.y_layout:
             return problem
         return problem.with_valid(layout=reads, y_layout=writes)
 
-    def _convolution(
-        self, step: Convolution | TransposedConvolution, reads: str, writes: str, precision: str
-    ) -> StepOption | None:
+    def _convolution(self, step: CONVOLUTIONS, reads: str, writes: str, precision: str) -> StepOption | None:
         """The best way to compute a convolution between two layouts; a residual lies as y does."""
         residual = step.inputs[1:]
         best = self._best(self._laid(step, reads, writes), precision)
@@ -177,7 +192,7 @@ class StepOptions:
     @cached_property
     def _filters_leave(self) -> bool:
         """Whether the filters of the network are more than the caches of the cores hold."""
-        steps = (s for s in self._graph.steps if isinstance(s, Convolution | TransposedConvolution))
+        steps = (s for s in self._graph.steps if isinstance(s, CONVOLUTIONS))
         return sum(s.w.nbytes for s in steps) > self._machine.threads * self._machine.l2_bytes
 
     def _like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
@@ -206,9 +221,9 @@ class StepOptions:
         if isinstance(step, Transpose):
             yield from self._transposes(step)
             return
-        if isinstance(step, Pooling | NORMS):
+        if isinstance(step, Pooling | QuantizedMean | NORMS):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
-        elif isinstance(step, MOVED) or self._is_laid_alike(step):
+        elif isinstance(step, MOVED | BYTEWISE) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
         else:
             layouts = (FIRST,)
@@ -255,18 +270,18 @@ class StepOptions:
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
         if isinstance(step, LayerNormalization):
             return layer_norm_seconds(self._shapes[step.output], layout, self._machine)
-        if isinstance(step, Elementwise | Upsampling | NORMS):
+        if isinstance(step, Elementwise | Upsampling | NORMS | BYTEWISE | QuantizedMean):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 
     def _stream(self, *values: str) -> float:
         """Seconds to read and write values."""
-        nbytes = sum(4 * math.prod(self._shapes[name]) for name in values)
+        nbytes = sum(self.itemsize(name) * math.prod(self._shapes[name]) for name in values)
         return self._machine.stream(nbytes) if nbytes else 0.0
 
 
 @lru_cache(64)
 def limits_of(limits: PlanLimits, precision: str = "float32") -> Constraints:
     """What the choice of a convolution in a precision is held to."""
-    precisions = None if precision == "float32" else (precision,)
+    precisions = None if precision in ("float32", BYTE.name) else (precision,)  # those of maps themselves
     return Constraints(workspace_limit=limits.workspace_limit, precisions=precisions)

@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
+from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
 from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
@@ -33,14 +34,19 @@ from convalgos.network.graph import (
     Upsampling,
     View,
 )
+from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 
-ITEMSIZE = 4  # of float32, in which maps lie that have more than one layout
 
+def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
+    """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing.
 
-def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
-    """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing."""
+    Args:
+        dtype: of what it reads.
+    """
+    if isinstance(step, ON_INTEGERS):
+        return quantized_plan(step, shapes, layout)
     if isinstance(step, Pooling):
-        problem = step.problem(shapes[step.inputs[0]])
+        problem = step.problem(shapes[step.inputs[0]], dtype)
         return PoolPlan(replace(problem, layout=layout, y_layout=layout))
     if isinstance(step, Foreign):
         return step.region
@@ -59,7 +65,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
     if isinstance(step, ChannelSelection) and step.order is not None:
         return SelectionPlan(read, step.order, layout)
     if isinstance(step, Concatenation):
-        return ConcatenationPlan(read, layout)
+        return (ConcatenationPlan if dtype == "float32" else ByteConcatenationPlan)(read, layout)
     if not isinstance(step, Elementwise):
         raise TypeError(f"step {step.name!r} of {type(step).__name__} has no plan")
     with suppress(Unsupported):
@@ -67,9 +73,9 @@ def plan_of(step: Step, shapes: Shapes, layout: str) -> Any:
     return NumpyStep(step)
 
 
-def reorder_of(shape: Shape, source: str, target: str) -> Reorder | None:
+def reorder_of(shape: Shape, source: str, target: str, itemsize: int) -> Reorder | None:
     """The plan of a change of layout of a map; None where both are the same memory."""
-    return None if is_same(shape, source, target) else Reorder(shape, ITEMSIZE, source, target)
+    return None if is_same(shape, source, target) else Reorder(shape, itemsize, source, target)
 
 
 class NumpyStep:

@@ -32,9 +32,14 @@ class BoundStep:
         self.bind(*map(as_laid, inputs), y).run()
 
 
+def threads_worth(count: int) -> int:
+    """Threads that so many elements are worth."""
+    return max(1, min(jit.thread_count(), count // SHARE))
+
+
 def launched(kernel: int, fields: np.dtype, values: dict[str, int], count: int, *kept: Any) -> BoundRun:
     """A run of a kernel, by as many threads as so many elements are worth."""
-    tasks = max(1, min(jit.thread_count(), count // SHARE))
+    tasks = threads_worth(count)
     values = values | {"tasks": tasks}
     record = np.array([tuple(values.get(name, 0) for name in fields.names or ())], fields)
     return bound([Launch(kernel, record.ctypes.data, tasks)], record, *kept)

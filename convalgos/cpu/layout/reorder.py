@@ -30,8 +30,9 @@ FEW = 4  # channels, up to which vectors are split and joined
 # Pixels that a thread moves at a time: between rows and blocks; between pixels of other blocks; and between
 # rows and pixels of all channels as many as take so many bytes.
 ROWS_TO_BLOCKS, PIXELS_TO_PIXELS, ROWS_TO_PIXELS, LEAST_CHUNK = 512, 32, 64 << 10, 64
-SIZES = (2, 4, 8)  # bytes of an element
+SIZES = (1, 2, 4, 8)  # bytes of an element
 LONGEST, SHORTEST = 64, 16  # a vector: elements at most, and bytes at least
+BYTES = 16  # elements of a vector of bytes: squares of more are long in compiling
 
 # Of a Xeon (Granite Rapids) on reorders of 50 shapes: median 1.0 of the time, half of them within 0.8 to
 # 1.2. On Zen 4 median 1.0, too: squares, mostly loads and stores of whole vectors, have the pace of products.
@@ -79,7 +80,7 @@ class Reorder:
 
     Args:
         shape: logical, (N, C, *spatial).
-        itemsize: bytes of an element, 2, 4 or 8.
+        itemsize: bytes of an element, 1, 2, 4 or 8.
         source, target: layouts of x and of y.
 
     Example:
@@ -97,7 +98,7 @@ class Reorder:
         self._itemsize = itemsize
         self._shapes = array_shape(source, shape), array_shape(target, shape)
         pixels, blocks = math.prod(sizes), [BLOCKS[name] for name in (source, target) if name in BLOCKS]
-        lanes = min(simd.lanes(itemsize), *blocks, LONGEST)
+        lanes = min(simd.lanes(itemsize), *blocks, LONGEST if itemsize > 1 else BYTES)
         if itemsize not in SIZES or lanes * itemsize < SHORTEST:
             raise ValueError(f"elements of {itemsize} bytes are not moved from {source} to {target}")
         widths = [channels_together(layout, channels) for layout in (source, target)]

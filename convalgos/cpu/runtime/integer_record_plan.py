@@ -13,6 +13,7 @@ import numpy as np
 
 from convalgos.core import epilogue, workspaces
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.plan import Named, QuickCall
 from convalgos.core.problem import ConvProblem
@@ -64,6 +65,7 @@ class IntegerRecordPlan(CompiledPass, IntegerPlan):
     def __init__(self, problem: ConvProblem, algorithm: Named, workspace_bytes: int, tasks: int):
         super().__init__(problem, algorithm, workspace_bytes)
         self._tasks, self._parallel = tasks, worth_sharing(problem)
+        self.scratch_bytes = workspace_bytes
         self._address = self._where = jit.data_address()
 
     @abstractmethod
@@ -88,6 +90,18 @@ class IntegerRecordPlan(CompiledPass, IntegerPlan):
 
     def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
         self._run_on(self._settings_of(w), None, x, y, workspace)
+
+    def bind_integers(
+        self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, scratch: np.ndarray | None
+    ) -> BoundRun:
+        if scratch is None:
+            scratch = self.new_scratch(self.workspace_bytes, np.uint8)
+        workspace, made = RecordWorkspace(self._record, scratch, self.problem.K), self._settings_of(w)
+        words = workspace.words
+        words[made.fields[:, 0]] = made.fields[:, 1]
+        words[X], words[Y], words[BIAS] = self._address(x), self._address(y), made.table[STARTS]
+        launch = Launch(self._driver, workspace.address, self._tasks, not self._parallel)
+        return jit.bound_run((launch,), self, x, y, w, made, workspace)
 
     def _run_on(
         self, made: Settings, bias: np.ndarray | None, x: np.ndarray, y: np.ndarray, workspace: Any

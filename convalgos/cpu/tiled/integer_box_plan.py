@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.bound_run import BoundRun
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.layout import byte_pixels
 from convalgos.cpu.layout.byte_pixels import MIDDLE, STEP_FIELDS
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_sums import filter_sums
 from convalgos.cpu.runtime.plan import Packed, Workspace
 from convalgos.cpu.tiled.box_plan import BoxPlan
@@ -35,9 +37,9 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
     filter_sums = staticmethod(filter_sums)
     shift = 0  # bits of gathered pixels behind the point
 
-    def new_workspace(self) -> IntegerWorkspace:
+    def new_workspace(self, scratch: np.ndarray | None = None) -> IntegerWorkspace:
         tables = np.zeros(2 * (self.problem.K + self.cut.sum_lanes), np.int32)
-        return IntegerWorkspace(self.record, self._new_scratch(), tables)
+        return IntegerWorkspace(self.record, self._new_scratch() if scratch is None else scratch, tables)
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         return IntegerPlan.prepare_filter(self, w)
@@ -65,6 +67,17 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
             self._make_ready(w, workspace)
         workspace.arguments.x, workspace.arguments.y = self._address(x), self._address(y)
         self.launch_steps(workspace)
+
+    def bind_integers(
+        self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, scratch: np.ndarray | None
+    ) -> BoundRun | None:
+        if type(self).run_integers is not IntegerBoxPlan.run_integers:
+            return None
+        workspace = self.new_workspace(scratch)
+        self._make_ready(w, workspace)
+        workspace.arguments.x, workspace.arguments.y = self._address(x), self._address(y)
+        launches, records = self._launches(workspace)
+        return jit.bound_run(tuple(launches), self, x, y, w, workspace, records)
 
     def _make_ready(self, w: IntegerFilter, workspace: Any) -> None:
         """Set what of the record and its tables hangs on the filter and the output step."""

@@ -16,7 +16,8 @@ from convalgos.cpu.dwconv import (
     window_driver,
     window_sums,
 )
-from convalgos.cpu.layout import byte_pixels
+from convalgos.cpu.elementwise import byte_kernels, byte_means
+from convalgos.cpu.layout import byte_pixels, reorder, reorder_kernels
 from convalgos.cpu.runtime import filter_sums, quantise
 from convalgos.cpu.tiled import (
     fixed_point_transforms,
@@ -35,10 +36,26 @@ def integer_kernels() -> Iterator[Listed]:
     yield from _of_tiles()
     yield from _of_windows()
     yield from _of_channel_words()
+    yield from _of_networks()
     for factory in (quantise.range_of, quantise.bytes_of_floats):
         yield factory, (simd.lanes(4),)
     for signed in (0, 1):
         yield filter_sums.sum_filters, (simd.lanes(4), signed)
+
+
+def _of_networks() -> Iterator[Listed]:
+    """Of steps on maps of integers."""
+    lanes, wide = simd.lanes(4), simd.lanes(1)
+    for operation in range(byte_kernels.DEQUANTISE + 1):
+        yield byte_kernels.change_share, (lanes, operation)
+    permutes = wide == 64 and code_generation.has("avx512vbmi")
+    yield byte_kernels.look_up_share, (wide, int(permutes))
+    yield byte_kernels.copy_runs, ()
+    yield byte_means.mean_share, (lanes,)
+    for kernel in (reorder_kernels.reorder_rows, reorder_kernels.reorder_pixels):
+        yield kernel, (1, reorder.BYTES)
+    for few, to_last in product(range(2, reorder.FEW + 1), (0, 1)):
+        yield reorder_kernels.reorder_few, (1, reorder.BYTES, few, to_last)
 
 
 def _of_tiles() -> Iterator[Listed]:

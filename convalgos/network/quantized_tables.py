@@ -1,0 +1,49 @@
+"""Functions of one byte, in whatever steps, as one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from convalgos.cpu.elementwise.byte_steps import ByteArithmeticPlan
+from convalgos.network.graph import NetworkGraph, Step
+from convalgos.network.quantized_graph import Lookup, QuantizedArithmetic
+
+EVERY = np.arange(256, dtype=np.uint8)  # byte
+
+
+def tables_joined(graph: NetworkGraph) -> NetworkGraph:
+    """Tables of tables as one; sums and products of two functions of one map as one; none of the identity."""
+    tables: dict[str, tuple[str, np.ndarray]] = {}  # value -> (value that it is a function of, table)
+    same: dict[str, str] = {}
+    types = graph.dtypes
+    steps: list[Step] = []
+    for step in graph.steps:
+        if any(name in same for name in step.inputs):
+            step = replace(step, inputs=tuple(same.get(name, name) for name in step.inputs))
+        known = [tables.get(name, (name, EVERY)) for name in step.inputs]
+        if isinstance(step, QuantizedArithmetic) and known[0][0] == known[1][0]:
+            table = _of_both(step, known[0][1], known[1][1])
+        elif isinstance(step, Lookup):
+            table = step.table[known[0][1]]
+        else:
+            steps.append(step)
+            continue
+        source = known[0][0]
+        alike = types.get(source, "uint8") == types.get(step.output, "uint8")
+        if alike and np.array_equal(table, EVERY) and step.output not in graph.outputs:
+            same[step.output] = source
+            continue
+        tables[step.output] = source, table
+        steps.append(Lookup(step.name, (source,), step.output, table))
+    return replace(graph, steps=tuple(steps))
+
+
+def _of_both(step: QuantizedArithmetic, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The table of a sum or a product of what two tables give."""
+    table = np.empty((1, 256), np.uint8)
+    shapes = ((1, 256),) * 2
+    plan = ByteArithmeticPlan(step.operation, shapes, "channels_first", step.scales, step.activation)
+    plan.run((a.reshape(1, 256), b.reshape(1, 256)), table)
+    return table.reshape(-1)
