@@ -8,10 +8,12 @@ so that ONNX Runtime is exact on processors without VNNI, too.
 import numpy as np
 import pytest
 
+import convalgos as ca
 from convalgos.core.byte_scale import ByteScale
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import PLAIN, array_shape
+from convalgos.core.quantization import Quantization
 from convalgos.cpu.elementwise.byte_steps import (
     ByteArithmeticPlan,
     ByteConcatenationPlan,
@@ -270,3 +272,53 @@ def test_what_steps_do_not_compute():
         ByteArithmeticPlan("add", ((1, 2, 3, 3), (1, 2, 1, 1)), "channels_first", (A, B, Y))
     with pytest.raises(Unsupported, match="'silu' is no limit"):
         ByteArithmeticPlan("add", ((1, 2, 3, 3),) * 2, "channels_first", (A, B, Y), Activation("silu"))
+
+
+def test_numbers_beyond_words_are_limited():
+    """Where sums and products may exceed 32 bits they are not packed."""
+    shape, tiny = (1, 70, 1, 3), ByteScale(1e-9, 101)
+    a, b = (np.random.default_rng(n).integers(0, 256, shape).astype("u1") for n in range(2))
+    of_a, of_b = a.astype("f8") - 7, b.astype("f8") - 130
+    for operation, exact in (("add", of_a * 0.21 + of_b * 0.11), ("multiply", of_a * of_b)):
+        y = np.full(shape, 77, "u1")
+        ByteArithmeticPlan(operation, (shape, shape), "channels_first", (A, B, tiny)).run((a, b), y)
+        assert np.array_equal(y, np.where(exact > 1e-6, 255, np.where(exact < -1e-6, 0, 101)))
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+@pytest.mark.parametrize("y_dtype", ["uint8", "int8", "float32", "int32"])
+@pytest.mark.parametrize(
+    ("algorithm", "w_shape"),
+    [
+        ("cpu.dot.vnni", (37, 20, 3, 3)),
+        ("cpu.dot.pairs", (70, 20, 1, 1)),
+        ("cpu.depthwise.words", (20, 1, 3, 3)),
+        ("cpu.winograd.int16.f4x3", (9, 20, 3, 3)),
+    ],
+)
+def test_bound_runs_of_integers(algorithm, w_shape, y_dtype, layout):
+    """Again and again, on scratch that holds anything, with and without an output step of their own."""
+    rng = np.random.default_rng(4)
+    problem = ca.ConvProblem(
+        (2, 20, 9, 7), w_shape, padding=1, groups=20 // w_shape[1], dtype="uint8", w_dtype="int8",
+        layout=layout, y_dtype=y_dtype, scales="per_channel",
+    )  # fmt: skip
+    try:
+        plan, judge = ca.plan(problem, algorithm=algorithm), ca.plan(problem, algorithm="cpu.reference")
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    w = rng.integers(-127, 128, w_shape).astype("i1")
+    bias = rng.integers(-4000, 4000, w_shape[0]).astype("i4")
+    requantised = {"y_scale": 0.7, "y_zero_point": 5} if y_dtype in ("uint8", "int8") else {}
+    scales = Quantization(0.02, 3, np.linspace(0.001, 0.02, w_shape[0]), 0, **requantised)
+    x = np.empty(problem.array_shapes[0], "u1")
+    scratch = np.full((plan.scratch_bytes or 0) + 64, 0xA5, "u1")
+    scratch = scratch[-scratch.ctypes.data % 64 :][: plan.scratch_bytes or 0]
+    for activation in (None, "relu"):
+        y = np.full(problem.array_shapes[2], 77, y_dtype)
+        run = plan.bind(x, plan.prepare(w, scales), y, bias, activation, None, scratch)
+        for _ in range(2):
+            x[...] = rng.integers(0, 256, x.shape)
+            run.run()
+            wanted = judge(x, judge.prepare(w, scales), bias=bias, activation=activation)
+            assert np.array_equal(y, wanted), activation

@@ -38,6 +38,7 @@ from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.integer_record_plan import BEHIND, IntegerRecordPlan, RecordWorkspace
 from convalgos.cpu.runtime.threads import worth_sharing
+from convalgos.cpu.vectors.requantise import stays_in_words
 
 TYPES = {name: tuple(x for n, x in ENGINES if n == name) for name, _ in ENGINES}  # of x, by instructions
 
@@ -86,7 +87,9 @@ class IntegerDotPlan(IntegerRecordPlan):
 
     def settings(self, packed: WordFilter, pad: int, output: OutputStep | None) -> dict[str, Any]:
         product, zero = self._product, packed.zero_points is not None
-        panel, last = product.stores(zero, output is not None and output.before != 0)
+        shifted = output is not None and output.before != 0
+        packs = output is not None and not zero and stays_in_words(output.multiplier, output.before)
+        panel, last = product.stores(zero, shifted, packs)
         found = {"w": packed.w, "pad": product.padding(pad), "store_panel": panel, "store_last": last}
         if not zero:
             return found | {"one_tiles": 0, "one_tile": 0}

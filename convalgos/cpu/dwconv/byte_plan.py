@@ -15,6 +15,7 @@ from convalgos.cpu.compile import code_generation
 from convalgos.cpu.dwconv.window_sums import PAIRS, SCALED, SIGNED, SUMS, UNSIGNED, VNNI
 from convalgos.cpu.runtime.half import in_float32
 from convalgos.cpu.runtime.integer_record_plan import IntegerRecordPlan
+from convalgos.cpu.runtime.packs import packs_words
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.requantise import stays_in_words
@@ -106,6 +107,6 @@ def way() -> int:
 
 def not_here() -> str | None:
     """Why this processor does not run such kernels, or None."""
-    if code_generation.processor()[0].startswith(("x86", "i386", "i686")):
+    if packs_words():
         return None
     return "packs sums to bytes by instructions of x86 processors"

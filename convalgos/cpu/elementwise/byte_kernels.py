@@ -12,6 +12,14 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import ROUNDING, ROUNDING_BITS, Integers, bytes_of, words_of
+from convalgos.cpu.vectors.packing import (
+    added_shorts,
+    bytes_of_shorts,
+    limited_bytes,
+    packed_in_order,
+    shorts_of_words,
+    to_nearest,
+)
 from convalgos.cpu.vectors.requantise import limited, store_bytes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, function_of, ir, pointer
 
@@ -53,6 +61,25 @@ class ByteOperation:
         value = limited(v, v.fadd(value, v.const(ROUNDING)), self.low, self.high)
         return self.words.add(v.b.bitcast(value, self.words.type), self.after)
 
+    def of_packed(self) -> tuple[Value, Value, Value]:
+        """What is added to numbers of 16 bits, and the limits of bytes."""
+        v, words = self.v, self.words
+        zero = words.add(self.after, words.const(ROUNDING_BITS))
+        limits = [words.add(v.b.bitcast(n, words.type), self.after) for n in (self.low, self.high)]
+        low, high = (packed_in_order(v, [limit] * 4, False) for limit in limits)
+        return shorts_of_words(v, zero, zero), low, high
+
+    def quarters(self, loaded: Value, zero: Value) -> list[Value]:
+        """Words of four vectors of bytes as `packed_in_order` takes them, less their zero point."""
+        v, count = self.v, 4 * self.v.lanes
+        nothing, found = Integers(v.b, count, 1).zero(), []
+        for n in range(4):
+            places = [16 * (lane // 4) + 4 * n + lane % 4 for lane in range(v.lanes)]
+            order = [place for first in places for place in (first, count, count, count)]
+            words = v.b.bitcast(v.shuffle(loaded, nothing, order), self.words.type)
+            found.append(self.words.sub(words, zero))
+        return found
+
     def quantised(self, value: Value) -> Value:
         """Words of y of any numbers; NaN becomes the least."""
         v = self.v
@@ -69,43 +96,22 @@ class ByteOperation:
 
 
 @simd.emitter
-def change_bytes(
-    v: Vec, OPERATION: int, BY_ELEMENT: int, a: Value, b: Value, y: Value, count: Value, numbers: Value
-) -> None:
-    """y[i] of a[i] and b[i], or b[0], of bytes; a of QUANTISE, and y of DEQUANTISE, are float32."""
+def change_bytes(v: Vec, OPERATION: int, a: Value, y: Value, count: Value, numbers: Value) -> None:
+    """y[i] of a[i]: float32 to bytes (QUANTISE), or bytes to float32 (DEQUANTISE)."""
     by, narrow = ByteOperation(v, numbers), bytes_of(v)
-    source, more, to = (v.pointer(address) for address in (a, b, y))
-
-    def other(at: Value, mask: Value) -> Value:
-        loaded = narrow.load(more, at) if mask is None else narrow.load_masked(more, at, mask)
-        return by.integers(loaded, by.b_zero)
-
-    same = None
-    if OPERATION <= MULTIPLY and not BY_ELEMENT:
-        same = by.integers(narrow.broadcast(more), by.b_zero)
+    source, to = v.pointer(a), v.pointer(y)
 
     def elements(at: Value, mask: Value = None) -> None:
         of = v if OPERATION == QUANTISE else narrow
         loaded = of.load(source, at) if mask is None else of.load_masked(source, at, mask)
         if OPERATION == QUANTISE:
-            words = by.quantised(loaded)
+            store_bytes(v, by.quantised(loaded), narrow.at(to, at), mask)
+            return
+        value = v.fmul(by.words.floats(by.integers(loaded, by.a_zero)), by.a_scale)
+        if mask is None:
+            v.store(value, to, at)
         else:
-            integers = by.integers(loaded, by.a_zero)
-            if OPERATION == DEQUANTISE:
-                value = v.fmul(by.words.floats(integers), by.a_scale)
-                if mask is None:
-                    v.store(value, to, at)
-                else:
-                    v.store_masked(value, to, at, mask)
-                return
-            second = same if same is not None else other(at, mask)
-            if OPERATION == ADD:
-                first = v.fmul(by.words.floats(integers), by.a_scale)
-                value = v.fadd(first, v.fmul(by.words.floats(second), by.b_scale))
-            else:
-                value = v.fmul(by.words.floats(by.words.mul(integers, second)), by.a_scale)
-            words = by.finished(value)
-        store_bytes(v, words, narrow.at(to, at), mask)
+            v.store_masked(value, to, at, mask)
 
     whole = v.idiv(count, v.lanes)
     with v.loop(whole) as i:
@@ -115,12 +121,79 @@ def change_bytes(
         elements(done, narrow.mask(v.isub(count, done)))
 
 
+@simd.emitter
+def combine_bytes(
+    v: Vec, OPERATION: int, PACKS: int, BY_ELEMENT: int, a: Value, b: Value, y: Value, count: Value,
+    numbers: Value,
+) -> None:  # fmt: skip
+    """y[i] of bytes a[i] and b[i], or b[0].
+
+    PACKS: whether four vectors at a time become bytes by packing, for which numbers are below 2**31.
+    """
+    by, narrow, line = ByteOperation(v, numbers), bytes_of(v), Integers(v.b, 4 * v.lanes, 1)
+    source, more, to = (v.pointer(address) for address in (a, b, y))
+    same = None if BY_ELEMENT else by.integers(narrow.broadcast(more), by.b_zero)
+
+    def numbers_of(first: Value, second: Value) -> Value:
+        """float32 of words less their zero points."""
+        if OPERATION == MULTIPLY:
+            return v.fmul(by.words.floats(by.words.mul(first, second)), by.a_scale)
+        of_a, of_b = by.words.floats(first), by.words.floats(second)
+        return v.fadd(v.fmul(of_a, by.a_scale), v.fmul(of_b, by.b_scale))
+
+    def elements(at: Value, mask: Value = None) -> None:
+        def integers(of: Value, zero: Value) -> Value:
+            return by.integers(
+                narrow.load(of, at) if mask is None else narrow.load_masked(of, at, mask), zero
+            )
+
+        second = integers(more, by.b_zero) if same is None else same
+        words = by.finished(numbers_of(integers(source, by.a_zero), second))
+        store_bytes(v, words, narrow.at(to, at), mask)
+
+    done = v.integer(0)
+    if PACKS:
+        after, low, high = by.of_packed()
+        whole = v.idiv(count, line.lanes)
+        with v.loop(whole) as i:
+            at = v.imul(i, line.lanes)
+            firsts = by.quarters(line.load(source, at), by.a_zero)
+            seconds = [same] * 4 if same is not None else by.quarters(line.load(more, at), by.b_zero)
+            words = [
+                to_nearest(v, numbers_of(first, second))
+                for first, second in zip(firsts, seconds, strict=True)
+            ]
+            firsts, lasts = (
+                added_shorts(v, shorts_of_words(v, words[n], words[n + 1]), after) for n in (0, 2)
+            )
+            line.store(limited_bytes(v, bytes_of_shorts(v, firsts, lasts, False), low, high, False), to, at)
+        done = v.imul(whole, line.lanes)
+    whole = v.idiv(v.isub(count, done), v.lanes)
+    with v.loop(whole) as i:
+        elements(v.iadd(done, v.imul(i, v.lanes)))
+    done = v.iadd(done, v.imul(whole, v.lanes))
+    with v.unless_negative(v.isub(v.isub(count, done), 1)):
+        elements(done, narrow.mask(v.isub(count, done)))
+
+
 @jit.specialise
 def change_share(LANES: int, OPERATION: int) -> jit.Kernel:
-    """The units of a task."""
-    x_size, y_size = (4 if OPERATION == QUANTISE else 1), (4 if OPERATION == DEQUANTISE else 1)
+    """A run of the elements for each task."""
+    x_size, y_size = (4, 1) if OPERATION == QUANTISE else (1, 4)
 
     def change_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, BYTES_FIELDS)[0]
+        first, end = a.count * task // a.tasks, a.count * (task + 1) // a.tasks
+        change_bytes(4, LANES, OPERATION, a.a + first * x_size, a.y + first * y_size, end - first, a.numbers)
+
+    return change_share
+
+
+@jit.specialise
+def combine_bytes_share(LANES: int, OPERATION: int, PACKS: int) -> jit.Kernel:
+    """The units of a task."""
+
+    def combine_bytes_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, BYTES_FIELDS)[0]
         row_units = (a.rows + a.row_chunk - 1) // a.row_chunk
         units = (a.count + a.chunk - 1) // a.chunk
@@ -130,14 +203,15 @@ def change_share(LANES: int, OPERATION: int) -> jit.Kernel:
             r = unit // units * a.row_chunk
             rows, count = min(a.row_chunk, a.rows - r), min(a.chunk, a.count - i)
             for row in range(r, r + rows):
-                x, y = a.a + (row * a.count + i) * x_size, a.y + (row * a.count + i) * y_size
+                at = row * a.count + i
                 if a.by_element:
                     b = a.b + row // a.repeats * a.count + i
-                    change_bytes(4, LANES, OPERATION, 1, x, b, y, count, a.numbers)
+                    combine_bytes(4, LANES, OPERATION, PACKS, 1, a.a + at, b, a.y + at, count, a.numbers)
                 else:
-                    change_bytes(4, LANES, OPERATION, 0, x, a.b + row, y, count, a.numbers)
+                    b = a.b + row
+                    combine_bytes(4, LANES, OPERATION, PACKS, 0, a.a + at, b, a.y + at, count, a.numbers)
 
-    return change_share
+    return combine_bytes_share
 
 
 @simd.emitter

@@ -29,14 +29,17 @@ from convalgos.cpu.elementwise.byte_kernels import (
     RUNS_FIELDS,
     byte_numbers,
     change_share,
+    combine_bytes_share,
     copy_runs,
     look_up_share,
 )
 from convalgos.cpu.elementwise.byte_means import MEAN_FIELDS, mean_share
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.packs import packs_words
 from convalgos.cpu.vectors import simd
 
 CHUNK = 1 << 12  # elements of a unit
+PACKED = 2.0**30  # up to which numbers are packed: they stay in words
 OPERATIONS = {"add": ADD, "multiply": MULTIPLY}
 
 
@@ -45,7 +48,7 @@ class _Changing(BoundStep):
 
     def _set(
         self,
-        operation: int,
+        kernel: int,
         numbers: np.ndarray,
         rows: int,
         count: int,
@@ -54,8 +57,7 @@ class _Changing(BoundStep):
     ) -> None:
         """What is done to rows of `count` elements."""
         chunk = max(1, min(count, CHUNK))
-        self._numbers, self._kernel = numbers, change_share(simd.lanes(4), operation)
-        self._tasks = threads_worth(rows * count)
+        self._numbers, self._kernel, self._tasks = numbers, kernel, threads_worth(rows * count)
         values = {
             "by_element": int(by_element), "rows": rows, "count": count, "repeats": repeats, "chunk": chunk,
             "row_chunk": max(1, CHUNK // chunk), "numbers": numbers.ctypes.data, "tasks": self._tasks,
@@ -99,7 +101,7 @@ class QuantizePlan(_Changing):
         self._shape = array_shape(layout, shape)
         zero = y_scale.zero_point
         numbers = byte_numbers(y_scale.scale, 0, LEAST - zero, MOST - zero, zero)
-        self._set(QUANTISE, numbers, 1, math.prod(shape))
+        self._set(change_share(simd.lanes(4), QUANTISE), numbers, 1, math.prod(shape))
 
     def _check(self, *arrays: np.ndarray) -> None:
         x, y = arrays
@@ -113,7 +115,7 @@ class DequantizePlan(_Changing):
     def __init__(self, shape: Shape, layout: str, x_scale: ByteScale):
         self._shape = array_shape(layout, shape)
         numbers = byte_numbers(x_scale.scale, x_scale.zero_point, 0, 0, 0)
-        self._set(DEQUANTISE, numbers, 1, math.prod(shape))
+        self._set(change_share(simd.lanes(4), DEQUANTISE), numbers, 1, math.prod(shape))
 
     def _check(self, *arrays: np.ndarray) -> None:
         x, y = arrays
@@ -154,8 +156,13 @@ class ByteArithmeticPlan(_Changing):
         pixels, last, rows = math.prod(whole[2:]), layout == "channels_last", 1
         if per_map:
             rows = whole[0] * (pixels if last else whole[1])
+        numbers = _operation_numbers(operation, *scales, activation)
+        largest = MOST * float(numbers["a_scale"][0] + numbers["b_scale"][0])
+        if operation == "multiply":
+            largest *= MOST
+        packs = int(packs_words() and largest < PACKED)
         self._set(
-            OPERATIONS[operation], _operation_numbers(operation, *scales, activation), rows,
+            combine_bytes_share(simd.lanes(4), OPERATIONS[operation], packs), numbers, rows,
             math.prod(whole) // max(1, rows), max(1, pixels) if per_map and last else 1, last or not per_map,
         )  # fmt: skip
 

@@ -8,11 +8,13 @@ from typing import Any
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import requantise
 from convalgos.cpu.vectors.integers import Integers, rounded_halves, shorts_of, words_of
+from convalgos.cpu.vectors.packing import woven_bytes
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 from convalgos.cpu.vectors.transpose import transpose, transpose_few
 
 SUMS, SCALED, REQUANTISED, SHIFTED, FLOATS, BRAIN, NATIVE_BRAIN, HALF = range(8)  # of sums
 WRITTEN = (4, 4, 1, 1, 4, 2, 2, 2)  # bytes of a number of y
+PACKED_UNSIGNED, PACKED_SIGNED = range(8, 10)  # REQUANTISED, channels last, four vectors of sums at once
 
 
 def output_form(sums_integers: bool, y_dtype: str, native: bool) -> int:
@@ -121,6 +123,35 @@ def store_pixels(
 
 
 @emitter
+def store_packed_pixels(
+    v: Vec, SIGNED: int, VECTORS: int, sums: Value, tile: Value, tiles: Value, table: Value, count: Value,
+    filters: Value, multiplier: Value, step: Value, y: Value, y_pixel: Value,
+) -> None:  # fmt: skip
+    """`store_pixels` of requantised sums: the vectors of a pixel become bytes by packing.
+
+    Scaled sums stay in words, nothing is added to them (`requantise.stays_in_words`), and the processor has
+    the instructions of `packing`.
+    """
+    word, line = words_of(v), Integers(v.b, 4 * v.lanes, 1)
+    by, source = requantise.narrowing(v, step, bool(SIGNED), True), v.pointer(sums)
+    chosen = [
+        min(j, VECTORS - 1) for j in range(4)
+    ]  # beyond the last one its bytes again, which are not stored
+    multipliers = [v.load(v.pointer(multiplier), j * v.lanes) for j in chosen]
+    room = line.mask(v.imin(filters, VECTORS * v.lanes))
+    with v.loop(tiles) as t:
+        begin = v.iadd(y, v.table64(table, v.iadd(v.imul(t, 2), 1)))
+        with v.loop(count) as i:
+            pixel = v.imul(v.iadd(v.imul(t, tile), i), VECTORS * v.lanes)
+            values = [word.load(source, v.iadd(pixel, j * v.lanes)) for j in chosen]
+            low, high = (
+                requantise.narrowed_shorts(v, values[n : n + 2], multipliers[n : n + 2], by) for n in (0, 2)
+            )
+            found = woven_bytes(v, requantise.narrowed(v, low, high, by))
+            line.store_masked(found, v.pointer(v.iadd(begin, v.imul(i, y_pixel))), 0, room)
+
+
+@emitter
 def store_planes(
     v: Vec, FORM: int, ZERO: int, VECTORS: int, sums: Value, tile: Value, tiles: Value, table: Value,
     count: Value, filters: Value, zero_point: Value, window: Value, multiplier: Value, step: Value,
@@ -192,7 +223,12 @@ def store_word_tile(FORM: int, ZERO: int, LANES: int, VECTORS: int, LAST: int) -
         sums: int, tile: int, tiles: int, table: int, count: int, filters: int, zero_point: int, window: int,
         multiplier: int, step: int, relu: int, y: int, y_step: int,
     ) -> None:  # fmt: skip
-        if LAST:
+        if FORM >= PACKED_UNSIGNED:
+            store_packed_pixels(
+                4, LANES, FORM == PACKED_SIGNED, VECTORS, sums, tile, tiles, table, count, filters,
+                multiplier, step, y, y_step,
+            )  # fmt: skip
+        elif LAST:
             store_pixels(
                 4, LANES, FORM, ZERO, VECTORS, sums, tile, tiles, table, count, filters, zero_point, window,
                 multiplier, step, relu, y, y_step,

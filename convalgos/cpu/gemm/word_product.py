@@ -10,6 +10,7 @@ from convalgos.cpu.gemm.word_blocking import WordBlocking, element_form
 from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
 from convalgos.cpu.gemm.word_packing import packed_word_filters
 from convalgos.cpu.layout.strides import map_strides
+from convalgos.cpu.runtime.packs import packs_words
 from convalgos.cpu.runtime.plan import RUN_FIELDS
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -28,7 +29,7 @@ class WordProduct:
         self.configuration = matrix_tiles.configuration(shapes if cut.engine.matrix else [])
         self.offsets, self.zeros = cut.offsets, np.zeros(self.lanes, np.int32)
         self._added = 128 if element_form(cut) == word_rows.FLIPPED else 0
-        self._stores: dict[tuple[bool, bool], tuple[int, int]] = {}
+        self._stores: dict[tuple[bool, bool, bool], tuple[int, int]] = {}
         values = self._sizes() | self._places() | self._kernels()
         values |= dict.fromkeys(RUN_FIELDS.split(), 0)
         if different := values.keys() ^ set(WORD_ARGUMENTS.names or ()):
@@ -111,15 +112,19 @@ class WordProduct:
             cut.engine.kind, self.lanes, tiles if cut.engine.matrix else cut.tile, vectors
         )
 
-    def store(self, vectors: int, zero: bool = False, shifted: bool = False) -> int:
+    def store(self, vectors: int, zero: bool = False, shifted: bool = False, packed: bool = False) -> int:
         """The kernel that finishes sums into y.
 
         Args:
             zero: with zero points of filters.
             shifted: with y's zero point added before the limits.
+            packed: of sums that `requantise.stays_in_words` tells of, whose filters have no zero points.
         """
         form = word_outputs.SHIFTED if shifted else self.output
         last = self.cut.problem.layout == "channels_last"
+        if packed and last and form == word_outputs.REQUANTISED and packs_words():
+            signed = self.cut.problem.y_dtype == "int8"
+            form = word_outputs.PACKED_SIGNED if signed else word_outputs.PACKED_UNSIGNED
         return word_outputs.store_word_tile(form, int(zero), self.lanes, vectors, int(last))
 
     # --- the filter --------------------------------------------------------------------------
@@ -144,12 +149,12 @@ class WordProduct:
 
     # --- a run -------------------------------------------------------------------------------
 
-    def stores(self, zero: bool, shifted: bool) -> tuple[int, int]:
+    def stores(self, zero: bool, shifted: bool, packed: bool = False) -> tuple[int, int]:
         """Those of a panel and of the last one: found in little time."""
-        if (found := self._stores.get((zero, shifted))) is None:
+        if (found := self._stores.get((zero, shifted, packed))) is None:
             vectors = (self.cut.vectors, self.cut.last_vectors)
-            first, last = (self.store(v, zero, shifted) for v in vectors)
-            found = self._stores[zero, shifted] = first, last
+            first, last = (self.store(v, zero, shifted, packed) for v in vectors)
+            found = self._stores[zero, shifted, packed] = first, last
         return found
 
     def padding(self, value: int) -> int:

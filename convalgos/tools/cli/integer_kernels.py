@@ -46,8 +46,10 @@ def integer_kernels() -> Iterator[Listed]:
 def _of_networks() -> Iterator[Listed]:
     """Of steps on maps of integers."""
     lanes, wide = simd.lanes(4), simd.lanes(1)
-    for operation in range(byte_kernels.DEQUANTISE + 1):
+    for operation in (byte_kernels.QUANTISE, byte_kernels.DEQUANTISE):
         yield byte_kernels.change_share, (lanes, operation)
+    for operation, packs in product((byte_kernels.ADD, byte_kernels.MULTIPLY), (0, 1)):
+        yield byte_kernels.combine_bytes_share, (lanes, operation, packs)
     permutes = wide == 64 and code_generation.has("avx512vbmi")
     yield byte_kernels.look_up_share, (wide, int(permutes))
     yield byte_kernels.copy_runs, ()

@@ -67,7 +67,7 @@ from convalgos.cpu.layout import (
     streaming,
     strided_rows,
 )
-from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mkl
+from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mkl, packs
 from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
@@ -283,6 +283,9 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
             outputs = word_outputs.forms_of(dtype)
             for output, zero, vectors in product(outputs, (0, 1) if dtype in INTEGERS else (0,), most):
                 yield _kernel(word_outputs.store_word_tile, output, zero, lanes, vectors, last)
+        if dtype in INTEGERS and packs.packs_words():
+            for form, vectors in product((word_outputs.PACKED_UNSIGNED, word_outputs.PACKED_SIGNED), most):
+                yield _kernel(word_outputs.store_word_tile, form, 0, lanes, vectors, 1)
 
 
 def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
