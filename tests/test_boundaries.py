@@ -148,6 +148,10 @@ def test_tiles_read_borders_where_they_lie(text: str) -> None:
         "n1 c16 d4 h9 w9 k16 t3 r3 s3 p1 zero,wrap,reflect groups16",
         "n1 c16 h17 w23 k16 r4 s6 p2:0,1:4 symmetric,wrap stride3,2 groups4",
         "n1 c18 h17 w37 k18 r9 s9 p4 constant fill3 groups18",
+        "n1 c2 h40 w50 k4 r3 s3 p1:0,1 symmetric groups2 stride2",
+        "n2 c2 h28 w61 k2 r5 s5 p2 wrap groups2",
+        "n1 c2 w700 k2 s65 p60 wrap groups2",  # vectors that lie beyond an end as a whole
+        "n1 c2 h9 w90 k2 r1 s20 p2,25 edge groups2 stride1,2",
     ],
 )
 def test_depthwise_kernels_read_borders_where_they_lie(text: str) -> None:
@@ -158,10 +162,10 @@ def test_depthwise_kernels_read_borders_where_they_lie(text: str) -> None:
         ("channels_last", "integers", "float16"),
     ):
         problem = ca.ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
-        for name in ("cpu.depthwise.channels",):
+        for name in ("cpu.depthwise.channels", "cpu.depthwise.rows"):
             algorithm = registry.find_algorithm(name, problem)
             if algorithm.why_not(algorithm.computed(problem)) is None:
-                assert not isinstance(algorithm, Bordered)
+                assert not isinstance(algorithm, Bordered) or "d4" in text
                 check(algorithm, problem, kind, [(True, "relu")])
                 served += 1
     assert served

@@ -410,6 +410,8 @@ for text in (
     "n2 c19 h17 w30 k19 r3 s3 p1 groups19",
     "n1 c3 h20 w21 k3 r9 s9 p4 groups3",
     "n1 c3 h21 w22 k6 r5 s5 p2 stride2 groups3 float64",
+    "n1 c2 h20 w37 k2 r5 s5 p2 wrap,reflect groups2",
+    "n1 c2 h20 w37 k2 r3 s3 p1 wrap groups2 stride2",
 ):
     check(Rows(), ConvProblem.parse(text), "integers")
     for layout in ("channels_first", "channels_last"):

@@ -2,9 +2,10 @@
 
 With one input channel per filter every plane is filtered by itself. A tile of output rows by vectors of
 columns stays in registers over the whole kernel, the weights are broadcast, and each vector of x that is
-loaded feeds every output row that it meets. x is read where it lies. Dilated rows are interleaved sets of
-rows without dilation. In long filters of one row, neighbouring vectors stand for rows. Wins on wide maps and
-signals; `cpu.depthwise.channels` wins on small maps and serves channels_last.
+loaded feeds every output row that it meets. x is read where it lies, and tables tell of borders that are not
+zero. Dilated rows are interleaved sets of rows without dilation. In long filters of one row, neighbouring
+vectors stand for rows. Wins on wide maps and signals; `cpu.depthwise.channels` wins on small maps and serves
+channels_last.
 
 Source: the depthwise scheme of Zhang, Lo and Lu, "High performance depthwise and pointwise convolutions on
 mobile devices" (AAAI 2020), turned from channels to columns.
@@ -19,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, ZERO, fills_alike, source_indices
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
@@ -34,7 +36,7 @@ from convalgos.cpu.dwconv.row_kernels import (
 )
 from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tables import RowTables, folded_passes
-from convalgos.cpu.dwconv.row_tiling import plane_cycles, row_tiling
+from convalgos.cpu.dwconv.row_tiling import RowTiling, plane_cycles, row_tiling
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -59,7 +61,9 @@ class RowsPlan(KernelPlan):
         p = c.problem
         tasks = plan_threads()
         tables = RowTables(c)
-        self._zeros = np.zeros(c.reach + 4 * p.stride[2] * c.lanes, numpy_dtype(p.dtype))
+        self._zeros, zeros = filler(c)
+        rows = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
+        self._lines = np.where(rows == OUTSIDE, OUTSIDE, rows * p.spatial[2]).astype(np.int64)
         self._masks = tables.masks
         kernel = computed_bytes(p), c.lanes, map_form(p.dtype)
         values: dict[str, int | np.ndarray] = {
@@ -71,11 +75,14 @@ class RowsPlan(KernelPlan):
             "x_plane": math.prod(p.spatial), "y_n": p.K * math.prod(p.spatial_out),
             "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
             "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
-            "zeros": self._zeros.ctypes.data, "offsets": c.offsets,
+            "zeros": zeros, "lines": self._lines.ctypes.data + 8 * p.padding[1][0], "fill": self._zeros,
+            "offsets": c.offsets,
             "passes": pass_table([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
             "folded_passes": folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
             "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
-            "filter_tiles": filter_row_tiles(*kernel, c.rows, c.step, p.stride[2], c.square),
+            "filter_tiles": filter_row_tiles(
+                *kernel, c.rows, c.step, p.stride[2], c.square, c.row.ends if c.has_border else 0
+            ),
             "stream": streaming.stream(p.itemsize, simd.lanes(p.itemsize)) if c.streams else 0,
             "scratch_bytes": c.scratch_bytes,
         }  # fmt: skip
@@ -90,10 +97,21 @@ class RowsPlan(KernelPlan):
         return np.array(w, self.problem.compute_dtype, order="C")
 
 
+def filler(c: RowTiling) -> tuple[np.ndarray, int]:
+    """What rows beyond the map hold, and the address of what lies under the first tap of the first output."""
+    p, before = c.problem, 0
+    count = c.reach + 4 * p.stride[2] * c.lanes
+    if c.has_border:  # read as rows of x are
+        count, before = max(count, p.spatial[2]), p.padding[2][0]
+    value = np.full(count, p.fill_value).astype(numpy_dtype(p.dtype))
+    return value, value.ctypes.data - before * p.itemsize
+
+
 @dataclass(frozen=True)
 class Rows(SingleThreaded, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
+    boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
 
     @property
     def variant(self) -> str:
@@ -101,6 +119,9 @@ class Rows(SingleThreaded, Algorithm):
 
     def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return problem.dtype not in HALF_DTYPES and problem.as_3d.boundary[0] == ZERO and fills_alike(problem)
 
     def takes_halves(self, problem: ConvProblem) -> bool:
         return super().takes_halves(problem) and half.why_not(problem.dtype) is None

@@ -67,6 +67,7 @@ TOOLKIT = (
     "cpu/layout/streaming.py",
     "cpu/dwconv/channel_lines.py",
     "cpu/dwconv/channel_taps.py",
+    "cpu/dwconv/row_ends.py",
     "cpu/dwconv/row_lines.py",
     "cpu/dwconv/shifted_rows.py",
     "cpu/dwconv/tap_passes.py",

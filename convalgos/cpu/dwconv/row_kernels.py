@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from convalgos.cpu.dwconv.row_ends import EndVec
 from convalgos.cpu.dwconv.shifted_rows import LoadedVectors, add_kernel, before, behind, loaded_vectors
 from convalgos.cpu.dwconv.tap_passes import BOTH, LEFT, PASS_ROWS, RIGHT, Masks, Sums, Taps, add_taps
 from convalgos.cpu.runtime import jit
@@ -41,7 +42,7 @@ PREFETCH_VECTORS = 64
 ROW_KERNEL_FIELDS = arguments(
     "size sum_size tasks planes channels multiplier band_count bands strips tiles height width x_n x_plane "
     "y_n y_plane pad row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period "
-    "y_row filter_tiles stream scratch_bytes"
+    "y_row filter_tiles stream scratch_bytes lines fill"
 )
 ROW_BAND = fields(
     "y first elements first_tile tiles plain plain_q left first_left right first_right double first_double "
@@ -55,7 +56,7 @@ ROW_TILE = fields("x h w slices y")
 
 @simd.emitter
 def filter_strips(
-    v: Vec, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int,
+    v: Vec, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int, BORDER: int,
     args: Value, band: Value, x: Value, w: Value, bias: Value, y: Value,
 ) -> None:  # fmt: skip
     """The tiles of a band (see `ROW_TILE`), of ROWS output rows each, strip by strip of columns.
@@ -65,10 +66,13 @@ def filter_strips(
     range(height) are read from `zeros`; STEP 0 is `step`. There are `plain` strips of two vectors side by
     side from output `plain_q` on, and others in a table (see `ROW_STRIP`): of two vectors, by the ends that
     they reach over, and of one, whose masks tell for each offset which lanes lie in the row. FORM tells the
-    elements of x, y and `zeros`, see `halves`.
+    elements of x, y and `zeros`, see `halves`. With BORDER, the ends that vectors over an end of a row are
+    loaded from, `lines` tells for each row where the row of x lies that it is a copy of, `zeros` is a row of
+    the fill value, and masks are entries of `row_ends.end_table`.
     """
     a, b = v.record(args, ROW_KERNEL_FIELDS), v.record(band, ROW_BAND)
-    tiles = _TileWriter(v, maps(v, FORM), (ROWS, STEP, STRIDE, TAPS), a, x, w, bias, y)
+    v = EndVec(v, BORDER, a.width, a.fill) if BORDER else v
+    tiles = _TileWriter(v, maps(v, FORM), (ROWS, STEP, STRIDE, TAPS), a, x, w, bias, y, bool(BORDER))
 
     def strip(first: Value, i: Value) -> Any:
         return v.record(_entry(v, a.strips, ROW_STRIP, v.iadd(first, i)), ROW_STRIP)
@@ -105,8 +109,9 @@ class _TileWriter:
 
     def __init__(
         self, v: Vec, m: Vec, form: tuple[int, int, int, int], a: Any, x: Value, w: Value, bias: Value,
-        y: Value,
+        y: Value, border: bool,
     ):  # fmt: skip
+        self.border = border
         self.v, self.m, self.a, self.w, self.y = v, m, a, w, y
         self.rows, self.step, self.stride, self.taps = form
         self.base, self.bias, self.low = v.pointer(x), v.broadcast(v.pointer(bias)), v.lower_bound(a.relu)
@@ -119,10 +124,10 @@ class _TileWriter:
         """The sums of outputs from q on, of vectors that begin at `starts` behind it."""
         v, m, a = self.v, self.m, self.a
         plane = m.at(self.base, v.iadd(tile.x, v.imul(q, self.stride)))
-        sets = _sets(v, starts, self.taps, self.stride, masks) if self.taps else []
+        sets = _sets(v, starts, self.taps, self.stride, masks, self.border) if self.taps else []
         sums = [_registers(v, self.bias, len(starts), self.split) for _ in range(self.rows)]
         with v.loop(tile.slices) as t:
-            lines_of = self._lines(tile, m.at(plane, v.imul(t, a.slice_step)))
+            lines_of = self._lines(tile, m.at(plane, v.imul(t, a.slice_step)), q)
             near = v.at(v.pointer(self.w), v.imul(v.iadd(tile.w, t), a.w_slice))
             if self.taps:
                 lines = lines_of(v.integer(0), (self.rows - 1) * self.step + self.taps)
@@ -132,9 +137,20 @@ class _TileWriter:
                 add_taps(v, m, sums, taps, self.step or 1, lines_of, starts, masks)
         return sums
 
-    def _lines(self, tile: Any, slice_: Value) -> Callable[[Value, int], list[Value]]:
+    def _lines(self, tile: Any, slice_: Value, q: Value) -> Callable[[Value, int], list[Value]]:
         """(tap row, count) -> where so many rows of x begin, from that of the tap row on."""
         v, m, a = self.v, self.m, self.a
+
+        def border_lines_of(row: Value, count: int) -> list[Value]:
+            row_h = v.iadd(tile.h, v.imul(row, a.row_step))
+            filler = m.at(v.pointer(a.zeros), v.imul(q, self.stride))
+            lines = []
+            for _ in range(count):
+                source = v.table64(a.lines, row_h)  # or OUTSIDE
+                outside = v.b.icmp_signed("<", source, v.integer(0))
+                lines.append(v.b.select(outside, filler, m.at(slice_, source)))
+                row_h = v.after(v.iadd(row_h, self.between))
+            return lines
 
         def lines_of(row: Value, count: int) -> list[Value]:
             row_h = v.iadd(tile.h, v.imul(row, a.row_step))
@@ -145,7 +161,7 @@ class _TileWriter:
                 row_h, line = v.after(v.iadd(row_h, self.between)), m.step(line, self.pitch)
             return lines
 
-        return lines_of
+        return border_lines_of if self.border else lines_of
 
     def store(
         self, tile: Any, q: Value, starts: Sequence[Value], sums: Sums, inside: Value | None = None
@@ -181,7 +197,9 @@ def _entry(v: Vec, table: Value, row: Any, index: Value) -> Value:
     return v.iadd(table, v.imul(index, row.itemsize))
 
 
-def _sets(v: Vec, starts: Sequence[Value], size: int, stride: int, masks: Masks) -> list[LoadedVectors]:
+def _sets(
+    v: Vec, starts: Sequence[Value], size: int, stride: int, masks: Masks, border: bool
+) -> list[LoadedVectors]:
     """What `add_kernel` takes: vectors that lie side by side together, any others alone."""
     table, side = masks or (0, BOTH)
     together = all(isinstance(start, int) for start in starts)
@@ -193,6 +211,8 @@ def _sets(v: Vec, starts: Sequence[Value], size: int, stride: int, masks: Masks)
         masked = list(range(count)) if masks else []
         if masks and side == LEFT:
             masked = [0]
+        elif masks and side == RIGHT and border:
+            masked = last
         elif masks and not together:
             masked = last if i else [0]
         lanes = {n: v.lanes_of(v.table64(table, i * count + n)) for n in masked}
@@ -250,12 +270,12 @@ def filter_folded(
 
 @jit.specialise
 def filter_row_tiles(
-    SIZE: int, LANES: int, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int
+    SIZE: int, LANES: int, FORM: int, ROWS: int, STEP: int, STRIDE: int, TAPS: int, BORDER: int
 ) -> jit.Kernel:
     """`filter_strips`."""
 
     def filter_row_tiles(args: int, band: int, x: int, w: int, bias: int, y: int) -> None:
-        filter_strips(SIZE, LANES, FORM, ROWS, STEP, STRIDE, TAPS, args, band, x, w, bias, y)
+        filter_strips(SIZE, LANES, FORM, ROWS, STEP, STRIDE, TAPS, BORDER, args, band, x, w, bias, y)
 
     return filter_row_tiles
 

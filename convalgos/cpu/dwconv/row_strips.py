@@ -48,6 +48,7 @@ class Columns:
     lines: bool = (
         False  # whether two vectors are a line, of which some outputs may be stored, see `row_lines`
     )
+    border: bool = False  # whether something else than zeros lies beyond the ends
 
     @property
     def safe(self) -> tuple[int, int]:
@@ -95,9 +96,9 @@ class Columns:
             elif self.shifted:
                 if second == lanes and self._shifted_inside(q, 1):
                     left.append(q)
-                elif second == lanes:
+                elif second == lanes and (not self.border or self._shifted_but_last(q)):
                     right.append(q)
-                elif self._shifted_middle(q, second):
+                elif second != lanes and self._shifted_middle(q, second):
                     double.append((q, second))
                 else:
                     single += [(q, lanes), (q + second, lanes)]
@@ -147,27 +148,44 @@ class Columns:
         first = first and a + ahead + self.stride * self.lanes + over <= self.size
         return first and b >= 0 and b + ahead + (self.stride - 1) * self.lanes <= self.size
 
-    def masks(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
-        """(taps, parts) which lanes of what is loaded with masks lie in the row, as bits."""
+    def _shifted_but_last(self, q: int) -> bool:
+        """Whether all that two vectors of `shifted_rows` load lies in the row, but for the last whole vector
+        and what is read behind it."""
+        begin = q * self.stride - self.pad
+        ahead = before(self.reach + 1, self.stride)
+        return begin >= 0 and begin + ahead + (2 * self.stride - 1) * self.lanes <= self.size
+
+    def places(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
+        """(taps, parts) where in the padded row begins what is loaded with masks."""
         if second is None:
             begin = [q * self.stride + part * self.lanes for part in range(self.stride)]
         else:
             begin = [q * self.stride, (q + second) * self.stride + (self.stride - 1) * self.lanes]
-        return self._inside(np.add.outer(offsets, np.array(begin)))
+        return np.asarray(np.add.outer(offsets, np.array(begin)))
 
-    def part_masks(self, q: int, second: int | None) -> np.ndarray:
-        """The same of `shifted_rows`: (parts) of vectors side by side, or of each for itself."""
+    def masks(self, q: int, second: int | None, offsets: np.ndarray) -> np.ndarray:
+        """(taps, parts) which lanes of what is loaded with masks lie in the row, as bits."""
+        return self._inside(self.places(q, second, offsets))
+
+    def part_places(self, q: int, second: int | None) -> np.ndarray:
+        """`places` of `shifted_rows`: (starts, parts) of vectors side by side, or of each for itself."""
         size = self.reach + 1
-        ahead, over = before(size, self.stride), behind(size, self.stride)
+        ahead = before(size, self.stride)
         count = loaded_vectors(2 if second == self.lanes else 1, size, self.stride)
         n = np.arange(count) * self.lanes + (ahead - self.lanes if ahead else 0)
         begin = [q] if second in (None, self.lanes) else [q, q + (second or 0)]
-        read = np.full(count, (1 << self.lanes) - 1, np.int64)  # lanes that some output meets
+        return np.asarray(np.add.outer(np.array(begin) * self.stride, n))
+
+    def part_masks(self, q: int, second: int | None) -> np.ndarray:
+        """`masks` of `shifted_rows`, of lanes that some output meets."""
+        size, places = self.reach + 1, self.part_places(q, second)
+        ahead, over = before(size, self.stride), behind(size, self.stride)
+        read = np.full(places.shape[1], (1 << self.lanes) - 1, np.int64)  # lanes that some output meets
         if ahead:
             read[0] -= (1 << self.lanes - ahead) - 1
         if over:
             read[-1] = (1 << over) - 1
-        return (self._inside(np.add.outer(np.array(begin) * self.stride, n)) & read).ravel()
+        return (self._inside(places) & read).ravel()
 
     def _inside(self, places: np.ndarray) -> np.ndarray:
         """Which lanes of vectors that begin there lie in the row, as bits."""

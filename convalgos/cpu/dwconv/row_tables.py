@@ -8,6 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from convalgos.core.taps import taps_meeting
+from convalgos.cpu.dwconv.row_ends import end_table
 from convalgos.cpu.dwconv.row_kernels import filter_folded_row
 from convalgos.cpu.dwconv.row_strips import pass_table
 from convalgos.cpu.dwconv.row_tiling import RowTiling, folded_rows
@@ -72,8 +73,19 @@ class RowTables:
 
     def _masks(self, q: int, second: int | None) -> int:
         columns = self.c.columns
+        if self.c.has_border:
+            return self._ends(q, second)
         found = columns.part_masks(q, second) if columns.shifted else columns.masks(q, second, self.c.offsets)
         self.masks.append(found)
+        return self.masks[-1].ctypes.data
+
+    def _ends(self, q: int, second: int | None) -> int:
+        """The address of a table of addresses, of entries of `end_table`."""
+        c, columns = self.c, self.c.columns
+        found = columns.part_places(q, second) if columns.shifted else columns.places(q, second, c.offsets)
+        entries = end_table(c.row, found.ravel(), c.lanes, c.problem.itemsize)
+        step = entries.shape[1]
+        self.masks += [entries, entries.ctypes.data + np.arange(len(entries), dtype=np.int64) * step]
         return self.masks[-1].ctypes.data
 
     def _add(self, o: int, p0: int, p1: int, of_columns: Sequence[_ColumnBand]) -> None:

@@ -11,10 +11,12 @@ from itertools import pairwise
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.boundaries import ZERO, source_indices
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
+from convalgos.cpu.dwconv.row_ends import BOTH_ENDS, ONE_END, Row
 from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, HALF_SQUARE_KERNELS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
@@ -73,7 +75,21 @@ class RowTiling:
         p = self.problem
         row = p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2]
         lines = p.stride[2] == 1 and map_form(p.dtype) in LINE_FORMS
-        return Columns(*row, self.lanes, self.square > 0, lines and self.square > 0)
+        square = self.square > 0
+        return Columns(*row, self.lanes, square, lines and square, self.has_border)
+
+    @property
+    def has_border(self) -> bool:
+        """Whether something else than zeros lies beyond the edges."""
+        return not self.problem.is_zero_padded
+
+    @property
+    def row(self) -> Row:
+        p = self.problem
+        low, high = p.padding[2]
+        wide = p.spatial[2] > self.lanes
+        ends = BOTH_ENDS if wide and p.boundary[2] == "wrap" else ONE_END
+        return Row(p.spatial[2], low, source_indices(p.boundary[2], p.spatial[2], low, high), ends)
 
     @cached_attribute
     def period(self) -> int:
@@ -89,7 +105,7 @@ class RowTiling:
         """
         p = self.problem
         few = p.spatial_out[1] < FEW_ROWS or p.kernel[2] > self.period
-        return p.kernel[:2] == (1, 1) and self.period > 0 and few
+        return p.kernel[:2] == (1, 1) and self.period > 0 and few and p.boundary[1] == ZERO
 
     @cached_attribute
     def column_starts(self) -> list[int]:

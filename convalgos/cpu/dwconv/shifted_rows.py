@@ -124,7 +124,7 @@ def _operands(
         column, p = divmod(s - ahead, stride)
         beside, lane = divmod(column, v.lanes)
         if lane == 0:
-            return v.floats(phase(p, k))
+            return v.floats(phase(p, k + beside))
         return v.floats(
             v.shuffle(phase(p, k + beside), phase(p, k + beside + 1), range(lane, lane + v.lanes))
         )

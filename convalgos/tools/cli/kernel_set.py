@@ -312,7 +312,7 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
     for (step, stride), tile_rows in row_kernels.TILE_ROWS.items():
         for r, taps in product(tile_rows, (0, *usual[stride]) if step else (0,)):
             if r <= row_tiling.tile_rows(stride, taps > 0):
-                yield _kernel(row_kernels.filter_row_tiles, size, lanes, form, r, step, stride, taps)
+                yield _kernel(row_kernels.filter_row_tiles, size, lanes, form, r, step, stride, taps, 0)
     for stride in (1, 2):
         for rows in row_tiling.folded_rows(stride):
             yield _kernel(row_kernels.filter_folded_row, size, lanes, form, rows, stride)
