@@ -3,6 +3,8 @@
 That both forms are right on awkward problems is tested with all other algorithms, in test_algorithms.py.
 """
 
+import math
+
 import numpy as np
 import pytest
 from helpers import check, example
@@ -39,6 +41,14 @@ def test_threads_share_groups_and_not_their_maps():
     problem = ConvProblem.parse(f"n1 c{16 * threads} h9 w9 k{16 * threads} r3 s3 p1 groups{8 * threads}")
     assert direct_blocking(problem).blocks == (1, 1, 1, 1)
     assert row_blocking.row_blocking(problem).blocks == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["n1 c40 h40 w41 k160 r1 s1", "n1 c39 h29 w61 k393 r1 s1 groups3"])
+def test_threads_share_filters_and_no_line_of_neighbouring_pixels(text):
+    problem = ConvProblem.parse(text)
+    cut = direct_blocking(problem)
+    assert math.prod(cut.blocks) > 1 and (cut.filter_parts > 1 or jit.thread_count() == 1)
+    check(direct.Direct(), problem, plan=direct.DirectPlan(problem, direct.Direct()))
 
 
 @pytest.mark.parametrize(

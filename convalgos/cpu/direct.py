@@ -63,7 +63,7 @@ SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hid
 
 DIRECT_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
-    "parts vectors panels widest taps chunk tasks pixel_table table_length offsets copied "
+    "parts parts_first vectors panels widest taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit last input_bytes scratch_stride "
     "y_n y_k y_pixel stream sum_panel sum_narrow store_run lanes copy_rows"
@@ -72,8 +72,9 @@ DIRECT_ARGUMENTS = arguments(
 
 @jit.specialise
 def sum_blocks() -> Callable[..., None]:
-    """Groups x blocks x parts of the filters, in this order, dealt to the tasks in equal runs; channels_last,
-    whose pixels hold all groups, blocks x groups x parts. For each:
+    """Parts of the filters x groups x blocks, in this order, dealt to the tasks in equal runs; where inputs
+    are copied groups x blocks x parts; channels_last, whose pixels hold all groups, blocks x groups x parts.
+    For each:
 
     1. find the block of pixels, the group and the part of its filters;
     2. read the input of the block in place, or copy it with its zero border, once for all parts;
@@ -90,6 +91,8 @@ def sum_blocks() -> Callable[..., None]:
         loaded = -1
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             unit, part = item // a.parts, item % a.parts
+            if a.parts_first:
+                unit, part = item % (total // a.parts), item // (total // a.parts)
             index, group = unit // a.groups, unit % a.groups
             if not a.last:
                 index, group = unit % blocks, unit // blocks
@@ -152,7 +155,7 @@ class DirectPlan(KernelPlan):
             panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, soon
         )
         values = cut.fields() | {
-            "parts": cut.filter_parts, "taps": p.gemm_k,
+            "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
             "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
             "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
             "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),

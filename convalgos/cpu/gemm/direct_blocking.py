@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels
+from convalgos.cpu.gemm import dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocking import Blocks, block_lengths, busiest, cut_map, flat_view
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -26,7 +27,12 @@ class DirectBlocking(dealt_panels.DealtPanels, Blocks):
 
     rows: int  # of the micro-kernel
     panels: int
-    filter_parts: int  # into which the filters of a block are cut to feed all threads
+    filter_parts: int  # into which the filters are cut to feed all threads
+
+    @property
+    def parts_first(self) -> bool:
+        """Whether threads get parts of the filters rather than blocks."""
+        return _dealt(self.problem).parts_first
 
     @property
     def scratch_bytes(self) -> int:
@@ -37,7 +43,7 @@ class DirectBlocking(dealt_panels.DealtPanels, Blocks):
     def busiest(self, threads: int) -> float:
         """Work of the busiest of some threads, in outputs of all filters."""
         sizes, block = (self.problem.N, *self.problem.spatial_out), (self.images, *self.block)
-        return _busiest(sizes, block, self.rows, _dealt_groups(self.problem), self.filter_parts, threads)
+        return _busiest(sizes, block, self.rows, _dealt(self.problem), self.filter_parts, threads)
 
 
 @cached_by_threads(256)
@@ -51,23 +57,36 @@ def direct_blocking(problem: ConvProblem) -> DirectBlocking:
         pixels = max(32, min(pixels, room // 2))
     parts = min(threads, count)  # at most
     sizes = (p.N, *p.spatial_out)
-    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, _dealt_groups(p), parts, threads)
+    dealt, waits = _dealt(p), 0
+    if dealt.parts_first and p.y_layout == "channels_first":
+        pixel = max(1.0, p.gemm_k / 2 * -(-p.gemm_n // lanes))  # cycles of all filters
+        waits = round(packed_blocking.waiting(p, threads) / pixel)
+    images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, dealt, parts, waits, threads)
     count = dealt_panels.panels_of_parts(-(-p.gemm_n // lanes), count, parts)
     return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), count, parts)
 
 
 Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)
-Groups = tuple[int, int]  # that are dealt to threads one after the other, and in each block
 
 
-def _dealt_groups(p: ConvProblem) -> Groups:
-    """Threads share groups rather than pixels, and write no cache line in common, where maps lie apart."""
-    return (1, p.groups) if p.layout == "channels_last" else (p.groups, 1)
+class Dealt(NamedTuple):
+    """In what order threads get their items. They share groups and parts of filters rather than pixels, and
+    write no cache line in common, where maps lie apart and no input is copied for all parts."""
+
+    groups: int  # one after the other,
+    groups_of_block: int  # or all of them in each block
+    parts_first: bool  # of the filters, or those of a block one after the other
+
+
+def _dealt(p: ConvProblem) -> Dealt:
+    if p.layout == "channels_last":
+        return Dealt(1, p.groups, False)
+    return Dealt(p.groups, 1, all(pad == (0, 0) for pad in p.padding))
 
 
 @lru_cache(4096)
 def _cut_outputs(
-    sizes: Sizes, most: int, lanes: int, rows: int, groups: Groups, most_parts: int, threads: int
+    sizes: Sizes, most: int, lanes: int, rows: int, dealt: Dealt, most_parts: int, waits: int, threads: int
 ) -> tuple[int, tuple[int, int, int], int]:
     """Images and outputs of a block, of about `most` pixels, and the parts of its filters.
 
@@ -76,10 +95,11 @@ def _cut_outputs(
     Args:
         rows: of the micro-kernel.
         most_parts: of the filters of a group.
+        waits: outputs of all filters computed in the time in which threads that share pixels wait.
     """
     n, o, p, q = sizes
-    pixels = most
-    while pixels > 32 and groups[0] * math.prod(sizes) / pixels < threads:  # there is work for every thread
+    pixels, groups = most, dealt.groups * dealt.groups_of_block
+    while pixels > 32 and dealt.groups * math.prod(sizes) / pixels < threads:  # work for every thread
         pixels //= 2
     images, block = 1, (o, p, q)
     if o * p * q <= pixels // 2:
@@ -89,7 +109,7 @@ def _cut_outputs(
     else:
         block = cut_map(pixels, (o, p, q), lanes)
     blocks = -(-n // images) * math.prod(-(-size // b) for size, b in zip((o, p, q), block, strict=True))
-    if blocks * math.prod(groups) >= FEW * threads:
+    if blocks * groups >= FEW * threads:
         return images, block, 1
     # Few blocks: even ones, of fewer rows or with their filters in parts, for all threads to end at once.
     heights = {block[1]}
@@ -99,9 +119,8 @@ def _cut_outputs(
     columns = blocks // -(-p // block[1])  # of blocks
     bounds = sorted(  # of the work of the busiest thread, as if that of all were dealt evenly
         (
-            math.prod(groups)
-            * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height))
-            / threads,
+            groups * (math.prod(sizes) + BLOCK_OUTPUTS * parts * columns * -(-p // height)) / threads
+            + (waits if parts == 1 else 0),
             -height,
             parts,
         )
@@ -114,9 +133,8 @@ def _cut_outputs(
             break
         tried = (block[0], -minus_height, block[2])
         even = _even_rows(images, tried, rows)
-        best = min(
-            best, (_busiest(sizes, (images, *tried), even, groups, parts, threads), minus_height, parts)
-        )
+        work = _busiest(sizes, (images, *tried), even, dealt, parts, threads) + (waits if parts == 1 else 0)
+        best = min(best, (work, minus_height, parts))
     return images, (block[0], -best[1], block[2]), best[2]
 
 
@@ -127,14 +145,16 @@ def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
 
 
 @lru_cache(4096)
-def _busiest(sizes: Sizes, block: Sizes, rows: int, groups: Groups, parts: int, threads: int) -> float:
+def _busiest(sizes: Sizes, block: Sizes, rows: int, dealt: Dealt, parts: int, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
-    pixels = [1] * groups[0]  # of every block, the last ones of each dimension being cut short
+    pixels = [1] * dealt.groups  # of every block, the last ones of each dimension being cut short
     for size, along in zip(sizes, block, strict=True):
         pixels = [n * m for n in pixels for m in block_lengths(size, along)]
     # in parts of filters, with the spare rows of tiles
     work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
-    return busiest(work, groups[1] * parts, threads) / parts
+    if dealt.parts_first:
+        return busiest(work * parts, 1, threads) / parts
+    return busiest(work, dealt.groups_of_block * parts, threads) / parts
 
 
 def copied_seconds(cut: DirectBlocking, machine: Machine) -> float:

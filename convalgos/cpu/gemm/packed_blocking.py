@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
+from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
@@ -33,6 +35,7 @@ IN_PLACE = 1.06  # times the sums of pixels that are read as they lie, beside `p
 TORN = 1.25  # where channels begin within lines and x does not stay in L2,
 DISTANT = 1.06  # and where x is so many times L2
 FAR_X = 4
+LINE_FLOPS = 6.5  # of that machine in the time in which a byte comes from the last cache
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,24 @@ def cycles_in_place(cut: dealt_panels.DealtPanels, rows: int, parts: int, busies
     p = cut.problem
     vectors = -(-cut.vectors_of // parts) * parts  # of filters, as if all parts were the largest
     waits = panels.SUMS + panels.WAITS * cut.panels / (rows * cut.vectors_of)
-    sums = p.gemm_k / 2 * waits * panels.crowding(p)
+    longer = IN_PLACE * panels.crowding(p)
     if math.prod(p.spatial) % simd.lanes(p.itemsize) and p.x_bytes > cache_sizes()[1]:
-        sums *= TORN
+        longer *= TORN
     if p.x_bytes > FAR_X * cache_sizes()[1]:
-        sums *= DISTANT
-    return busiest * vectors * (IN_PLACE * sums + OUTPUT)
+        longer *= DISTANT
+    sums = p.gemm_k / 2 * waits * (1 + (longer - 1) * _lines_wait())
+    return busiest * vectors * (sums + OUTPUT)
+
+
+@cache
+def _lines_wait() -> float:
+    """How much of what sums lose to lines outside of the first cache they lose on this machine.
+
+    Lines come while the sums of others are made, which takes longer the slower the arithmetic is: a Zen 4,
+    whose units take half a vector, loses 0.2 of it, and a Zen 5 0.4.
+    """
+    figures = profiles.nominal(1)
+    return min(1.0, figures.peak_float32 / figures.cache_bandwidth / LINE_FLOPS)
 
 
 def seconds(cycles: float, problem: ConvProblem, machine: Machine) -> float:
