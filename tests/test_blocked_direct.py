@@ -10,7 +10,8 @@ from convalgos.core.element_types import DTYPES
 from convalgos.core.epilogue import activated, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.cpu import direct
-from convalgos.cpu.gemm.blocked_cut import along_row, blocked_cut
+from convalgos.cpu.gemm.blocked_cut import blocked_cut
+from convalgos.cpu.gemm.row_tiles import along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,10 @@ class PlanArrays:
         self.problem = problem
         self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
         self._x_name, self._w_name, result = problem.arrays
-        self._dtypes = {name: numpy_dtype(problem.dtype_of(name)) for name in problem.arrays}
+        self._dtypes = _dtypes_of(
+            problem.sums_integers, *[(name, problem.dtype_of(name)) for name in problem.arrays]
+        )
         self._dtype, self._y_dtype = self._dtypes[self._x_name], self._dtypes[result]
-        bias = numpy_dtype("int32") if problem.sums_integers else self._y_dtype
-        self._dtypes |= {"bias": bias, "residual": self._y_dtype, "out": self._y_dtype}
         self._y_count = math.prod(self._y_shape)
         self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
         # The caller's filter lies flipped: so it is read, and so its gradient is written.
@@ -105,6 +106,18 @@ class PlanArrays:
         if self._aligns:
             return aligned_empty(self._y_count, self._y_dtype).reshape(self._y_shape)
         return np.empty(self._y_shape, self._y_dtype)
+
+
+@cache
+def _dtypes_of(sums_integers: bool, *names: tuple[str, str]) -> dict[str, np.dtype]:
+    """The dtypes of all arrays of a call, of these names and types of x, the filter and the result."""
+    found = {name: numpy_dtype(dtype) for name, dtype in names}
+    result = found[names[-1][0]]
+    return found | {
+        "bias": numpy_dtype("int32") if sums_integers else result,
+        "residual": result,
+        "out": result,
+    }
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -19,10 +19,9 @@ def taps_met(problem: Any, dimension: int) -> int:
 
 def taps_meeting(problem: Any, dimension: int, output: int) -> tuple[int, int, int]:
     """(input under the first kernel element of an output that meets the input, that one, their end)."""
-    start = output * problem.stride[dimension] - problem.padding[dimension][0]
-    size, taps, dilation = (
-        values[dimension] for values in (problem.spatial, problem.kernel, problem.dilation)
-    )
+    p = problem
+    start = output * p.stride[dimension] - p.padding[dimension][0]
+    size, taps, dilation = p.spatial[dimension], p.kernel[dimension], p.dilation[dimension]
     first = min(taps, -(min(0, start) // dilation))
     end = min(taps, (size - 1 - start) // dilation + 1)
     return start + first * dilation, first, max(first, end)

@@ -184,11 +184,11 @@ class ChannelBlocking:
         The padding counts columns of the block's input that some output meets, up to the last of them.
         """
         p = self.problem
-        first = np.minimum(np.arange(0, p.spatial_out[2], self.pixels), p.spatial_out[2] - self.pixels)
-        start = first * p.stride[2] - p.padding[2][0]  # (blocks,) input column of the first tap
-        left = np.maximum(0, -start)
-        right = np.maximum(0, start + self.reach - p.spatial[2])
-        return list(zip(first.tolist(), left.tolist(), right.tolist(), strict=True))
+        columns, stride, pad = p.spatial_out[2], p.stride[2], p.padding[2][0]
+        beyond = self.reach - p.spatial[2]
+        firsts = [*range(0, columns - self.pixels, self.pixels), columns - self.pixels]
+        starts = [(first, first * stride - pad) for first in firsts]  # and the input column of the first tap
+        return [(first, max(0, -start), max(0, start + beyond)) for first, start in starts]
 
     @cached_attribute
     def reach(self) -> int:

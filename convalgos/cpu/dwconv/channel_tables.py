@@ -81,6 +81,11 @@ def band_tables(
     write, and of the filter.
     """
     p = c.problem
+    stride, pad = p.stride[1], p.padding[1][0]
+    inside = (
+        -(-pad // stride),
+        (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1,
+    )  # rows without borders
     bands: list[tuple[int, ...]] = []
     runs: list[tuple[int, ...]] = []
     tables: dict[bytes, np.ndarray] = {}  # runs that go alike share one
@@ -91,6 +96,8 @@ def band_tables(
             row = p0
             while row < p1:
                 met, end = _meeting(c, o, row, source), row + 1
+                if inside[0] <= row < inside[1]:
+                    end = min(p1, inside[1])
                 while end < p1 and _meeting(c, o, end, source)[1:] == met[1:]:
                     end += 1
                 (d, h), (t0, r0), (slices, rows), steps = met

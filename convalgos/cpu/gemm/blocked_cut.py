@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.gemm import dealt_panels, packed_blocking
-from convalgos.cpu.gemm.blocking import Blocks, short_blocks
+from convalgos.cpu.gemm.blocking import Blocks
+from convalgos.cpu.gemm.row_tiles import RowTile, runs_of, tile_table
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -27,7 +27,6 @@ from convalgos.cpu.vectors import simd
 
 # Rows of a tile by its vectors of filters: what the registers hold beside a vector of each and an input.
 BLOCKED_TILES = {64: {1: 14, 2: 14, 3: 9, 4: 6}, 32: {1: 12, 2: 6, 3: 4}, 16: {1: 6, 2: 4}}
-MOST_RUNS = 4  # rows of a map in a tile, each of which takes a register of addresses
 MOST_STRIDE = 4  # of tiles along a row
 PASS = 0.5  # of the first cache, for the filters of a pass over a panel: they stay there for all tiles
 ROOM = 0.4  # of L2, for the inputs of a block
@@ -36,17 +35,6 @@ SUMS, LOADS, TAP = 0.88, 1.1, 0.68  # times the products of a tap of a tile, or 
 TILE, OUTPUT = 22.0, 0.8  # for a tile to begin and end, and for each of its vectors of y,
 INPUT, COPIED = 0.02, 0.115  # for a byte of inputs, and where it is copied,
 FILTER, STORED = 0.042, 0.05  # a byte of filters to come from beyond L2, and of y to leave it
-
-
-class RowTile(NamedTuple):
-    """Rows of neighbouring outputs."""
-
-    runs: int  # whole rows of a map, or 1
-    length: int  # outputs of each
-
-    def code(self, most: int) -> int:
-        """A number for a tile of at most so many outputs."""
-        return self.runs * (most + 1) + self.length
 
 
 @dataclass(frozen=True)
@@ -103,41 +91,13 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
 
-    def tiles(self, counts: tuple[int, ...]) -> np.ndarray:
-        """(tiles, 4) first input, first output, outputs and `RowTile.code` of each.
-
-        Args:
-            counts: slices, rows and columns of an image of a block.
-        """
-        p = self.problem
+    def tile_table(self) -> tuple[np.ndarray, list[RowTile]]:
+        """`row_tiles.tile_table` of a block, for each of the 16 ways of being cut short."""
+        p, steps = self.problem, self.steps
         _, _, d, h, w = self.strides
-        steps = self.steps
-        _, _, y_d, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
-        slices, rows, columns = counts
-        high = runs_of(columns, rows, self.rows)
-        ends = along_row(columns, self.rows)
-        first, length = ends[:-1], ends[1:] - ends[:-1]
-        k = np.arange(0, rows, high)[:, None]
-        runs = np.minimum(high, rows - k)
-        found = np.empty((slices, len(k), len(first), 4), np.int64)
-        found[..., 0] = k * (h * steps[1]) + first * (w * p.stride[2])
-        found[..., 1] = k * y_h + first * y_w
-        found[..., 2] = runs * length
-        found[..., 3] = runs * (self.rows + 1) + length
-        if slices > 1:
-            found[..., :2] += np.arange(slices)[:, None, None, None] * (d * steps[0], y_d)
-        return found.reshape(-1, 4)
-
-    def kinds(self, counts: tuple[int, ...]) -> set[RowTile]:
-        """The tiles of a block of so many slices, rows and columns."""
-        _, rows, columns = counts
-        high = runs_of(columns, rows, self.rows)
-        length, longer = divmod(columns, -(-columns // self.rows))
-        return {
-            RowTile(runs, outputs)
-            for runs in {high, rows % high or high}
-            for outputs in {length, length + (longer > 0)}
-        }
+        _, _, *of_y = map_strides(p.y_layout, p.K, p.spatial_out)
+        x_steps = d * steps[0], h * steps[1], w * p.stride[2]
+        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y))
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -147,24 +107,6 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
             1 if self.copied and p.kernel[0] == 1 else p.stride[0],
             1 if self.copied and p.kernel[1] == 1 else p.stride[1],
         )
-
-    def ways(self) -> list[tuple[int, ...]]:
-        """Slices, rows and columns of a block for each of the 16 ways of being cut short, most of them the
-        same."""
-        sizes, totals = (self.images, *self.block), (self.problem.N, *self.problem.spatial_out)
-        return [counts[1:] for counts in short_blocks(sizes, totals)]
-
-
-def along_row(columns: int, most: int) -> np.ndarray:
-    """(tiles + 1,) where even tiles of a row begin, each of at most so many outputs, and the last ends."""
-    count = -(-columns // most)
-    ends: np.ndarray = np.arange(count + 1) * columns // count
-    return ends
-
-
-def runs_of(columns: int, rows: int, most: int) -> int:
-    """Rows of a map that a tile takes."""
-    return max(1, min(rows, most // columns, MOST_RUNS))
 
 
 def row_view(problem: ConvProblem) -> ConvProblem:

@@ -17,7 +17,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocked_cut import BlockedCut, RowTile
+from convalgos.cpu.gemm.blocked_cut import BlockedCut
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.blocking import (
     block_count,
@@ -28,8 +28,9 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.register_finish import RegisterFinish
+from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import arguments, fields
+from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -41,8 +42,6 @@ BLOCKED_ARGUMENTS = arguments(
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
     "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows"
 )
-ROW_TILE = fields("x y outputs kernel")  # a kernel that is none ends a row of the table
-ROW_TILE_BYTES, NONE = 32, -1
 SHARED = {*(BLOCKED_ARGUMENTS.names or ())}  # fields, of which a cut has more
 
 
@@ -160,7 +159,7 @@ class BlockedPlan(RegisterFinish):
         p, tasks = cut.problem, plan_threads()
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         widths = cut.vectors, cut.vectors_of // cut.panels
-        tiles, kinds = self._tile_table(cut)
+        tiles, kinds = cut.tile_table()
         kernels = [
             sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds
         ]
@@ -177,21 +176,6 @@ class BlockedPlan(RegisterFinish):
         steps = [(sum_blocked(), tasks)]
         super().__init__(problem, algorithm, BLOCKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
-
-    @staticmethod
-    def _tile_table(cut: BlockedCut) -> tuple[np.ndarray, list[RowTile]]:
-        """(16, most tiles and an end) of ROW_TILE, and the tiles that its kernels are for."""
-        ways = cut.ways()
-        differ = {counts: i for i, counts in enumerate(dict.fromkeys(ways))}
-        tiles = [cut.tiles(counts) for counts in differ]  # (tiles, 4) each
-        kinds = sorted(set().union(*map(cut.kinds, differ)))
-        number = np.zeros(kinds[-1].code(cut.rows) + 1, np.int64)  # of a kind, by its code
-        number[[kind.code(cut.rows) for kind in kinds]] = range(len(kinds))
-        table = np.full((len(differ), max(map(len, tiles)) + 1, 4), NONE, np.int64)
-        for line, found in zip(table, tiles, strict=True):
-            line[: len(found)] = found
-            line[: len(found), 3] = number[found[:, 3]]
-        return table[[differ[counts] for counts in ways]].view(ROW_TILE)[..., 0], kinds
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._cut.panels, self._cut.unit)

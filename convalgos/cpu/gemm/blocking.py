@@ -30,6 +30,11 @@ from convalgos.cpu.vectors.simd import copy_bytes, zero_bytes
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
 
+OF_BLOCKS = [f"{name}_{axis}" for name in ("block", "blocks") for axis in "opq"]
+SIZE_FIELDS = (*OF_BLOCKS, *"opq", "depth", "height", "width")
+TAP_FIELDS = tuple(f"{name}_{axis}" for name in ("stride", "pad", "span") for axis in "dhw")
+STEP_FIELDS = tuple(f"{name}_{axis}" for name in "xs" for axis in "ncdhw")
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -59,7 +64,7 @@ class Blocks:
             for axis, n, r, s, e in zip("dhw", self.block, p.kernel, p.stride, p.kernel_extent, strict=True)
         )
 
-    @property
+    @cached_attribute
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along (N, C, D, H, W) of what the micro-kernel reads."""
         p = self.problem
@@ -67,7 +72,7 @@ class Blocks:
         channels = p.C if p.layout == "channels_last" or not self.copied else p.w_shape[1]
         return map_strides(p.layout, channels, sizes)
 
-    @property
+    @cached_attribute
     def unit(self) -> int:
         """Channels of a pixel that are neighbours in x."""
         return (
@@ -82,7 +87,6 @@ class Blocks:
     def fields(self) -> dict[str, int]:
         """What a driver over blocks finds in its record: sizes, steps and strides, in elements."""
         p = self.problem
-        d, h, w = p.spatial
         x_strides = map_strides(p.layout, p.C, p.spatial)
         y_n, y_k, _, _, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
         values = {
@@ -93,15 +97,11 @@ class Blocks:
             "step_h": p.stride[1] if self.copied and p.kernel[1] == 1 else 1,
             "input_bytes": self.input_elements * p.itemsize,
             "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel,
-            "depth": d, "height": h, "width": w,
         }  # fmt: skip
-        for axis, block, blocks, out in zip("opq", self.block, self.blocks[1:], p.spatial_out, strict=True):
-            values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
-        for axis, stride, pad, reach in zip("dhw", p.stride, p.padding, p.kernel_extent, strict=True):
-            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0], f"span_{axis}": reach}
-        for axis, x_stride, s_stride in zip("ncdhw", x_strides, self.strides, strict=True):
-            values |= {f"x_{axis}": x_stride, f"s_{axis}": s_stride}
-        return values
+        lows = [low for low, _ in p.padding]
+        values |= zip(SIZE_FIELDS, (*self.block, *self.blocks[1:], *p.spatial_out, *p.spatial), strict=True)
+        values |= zip(TAP_FIELDS, (*p.stride, *lows, *p.kernel_extent), strict=True)
+        return values | dict(zip(STEP_FIELDS, (*x_strides, *self.strides), strict=True))
 
     @property
     def _row_copier(self) -> int:
@@ -144,7 +144,7 @@ class Blocks:
 
 
 def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Outputs of a block along (N, O, P, Q), for each of the 16 ways of being cut short."""
+    """Outputs of a block along the dimensions, for each way of being cut short: 16 of (N, O, P, Q)."""
     ends = [(size, total % size or size) for size, total in zip(sizes, totals, strict=True)]
     return list(product(*ends))
 

@@ -91,14 +91,15 @@ def specialise(factory: Callable[..., Callable[..., Any]]) -> Callable[..., int]
         >>> address = add(3)  # doctest: +SKIP
     """
 
-    @functools.cache
-    def compiled(*parameters: int) -> int:
-        return compile_kernel(factory(*parameters))
+    compiled: dict[tuple[int, ...], int] = {}
 
     @functools.wraps(factory)
     def address(*parameters: int) -> int:
-        with _lock:  # one thread compiles, the others wait for its result
-            return compiled(*map(int, parameters))
+        if parameters not in compiled:
+            with _lock:  # one thread compiles, the others wait for its result
+                if parameters not in compiled:
+                    compiled[parameters] = compile_kernel(factory(*map(int, parameters)))
+        return compiled[parameters]
 
     return address
 
@@ -170,9 +171,8 @@ def launch_all(table: int, count: int) -> None:
 
 def bound_run(launches: tuple[Launch, ...], *kept: Any) -> BoundRun:
     """A run that is these launches; `kept` holds their records and all that these point to."""
-    table = launch_table(launches)
-    run = functools.partial(launch_all, table.ctypes.data, len(launches))
-    return BoundRun(run, launches, (table, *kept))
+    table = functools.cache(lambda: launch_table(launches))  # in networks they are parts of another table
+    return BoundRun(lambda: launch_all(table().ctypes.data, len(launches)), launches, kept)
 
 
 def pool_of_launch(parallel: bool) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +74,14 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
     return record.view(np.int64).copy().view(record.dtype)
 
 
+@lru_cache(256)
+def _zeros(count: int, dtype: str) -> np.ndarray:
+    """Zeros that nobody writes, which plans share."""
+    found = aligned_zeros(count, np.dtype(dtype))
+    found.flags.writeable = False
+    return found
+
+
 class Packed(NamedTuple):
     """A filter in the form of a kernel."""
 
@@ -120,16 +128,15 @@ class KernelPlan(CompiledPass, Plan):
     ):
         super().__init__(problem, algorithm, scratch_bytes)
         self._address = address = jit.data_address()
-        known = NO_RUN | values
-        tables = [name for name, value in values.items() if type(value) is np.ndarray]
-        self._tables = [known[name] for name in tables]
-        for name in tables:
-            known[name] = address(known[name])
-        names = record.names or ()
-        if len(known) != len(names) or not known.keys() >= {*names}:
+        known, names = NO_RUN | values, record.names or ()
+        if len(known) != len(names) or not all(map(known.__contains__, names)):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
-        self.record = np.array([tuple([known[name] for name in names])], record)
+        row = [known[name] for name in names]
+        self._tables = [value for value in row if type(value) is np.ndarray]
+        if self._tables:
+            row = [address(value) if type(value) is np.ndarray else value for value in row]
+        self.record = np.array([tuple(row)], record)
         self.steps, self._passes = tuple(steps), tuple(passes)
         self._parallel = worth_sharing(problem)
         self.scratch_bytes = scratch_bytes
@@ -138,7 +145,7 @@ class KernelPlan(CompiledPass, Plan):
         self._only_launches = own.run is KernelPlan.run and own.launch_steps is KernelPlan.launch_steps
         self._only_launches = self._only_launches and problem.direction != "backward_weights"
         lanes = simd.lanes(half.computed_bytes(problem))
-        self._no_bias = aligned_zeros((-(-problem.K // lanes) + 1) * lanes, np.dtype(problem.compute_dtype))
+        self._no_bias = _zeros((-(-problem.K // lanes) + 1) * lanes, problem.compute_dtype)
         self._no_bias_address = self._no_bias.ctypes.data
         self._where = None if problem.direction == "backward_weights" else address
 
@@ -280,10 +287,8 @@ class KernelPlan(CompiledPass, Plan):
         after = ArrayPass(target, residual, y, rest) if finishes and not fused else None
         if after is not None:
             launches.append(after.launch)
-        table = jit.launch_table(launches)
-        run = partial(jit.launch_all, self._address(table), len(launches))
-        kept = self, x, w, y, residual, target, workspace, records, after, table
-        return BoundRun(run, tuple(launches), kept)
+        kept = self, x, w, y, residual, target, workspace, records, after
+        return jit.bound_run(tuple(launches), *kept)
 
     def _set_steps(self, arguments: Any, x: np.ndarray) -> None:
         """Complete the record of a run on an x whose images, or rows, lie apart."""
@@ -298,7 +303,7 @@ class KernelPlan(CompiledPass, Plan):
         """The steps of all passes, each with the record of its pass, and these records."""
         launches, records = [], []
         for settings in self._passes:
-            record = copy_of_record(workspace.record)
+            record = copy_of_record(workspace.record) if settings else workspace.record
             for name, value in settings.items():
                 record[name] = value
             records.append(record)

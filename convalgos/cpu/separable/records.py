@@ -10,9 +10,9 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.cpu.dwconv.channel_kernels import CHANNEL_KERNEL_FIELDS, filter_block
 from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
-from convalgos.cpu.gemm.blocked_cut import along_row
-from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS, NONE, ROW_TILE
+from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
+from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES
