@@ -39,7 +39,7 @@ gpu-check:
 
 # The stamp of an extra is as new as its last installation; a changed pyproject.toml installs it again.
 $(VENV)/.bench $(VENV)/.test $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INSTALL_OPTIONS) --editable '.[$*]'
 	touch $@
 
 $(BIN)/python:
