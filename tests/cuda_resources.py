@@ -6,6 +6,7 @@ and so is a sample of the rest, with each source for each architecture in it, wh
 Its lines show in a review what a change of a kernel does to its registers.
 
     python tests/cuda_resources.py          compile what has no entry, and write the record anew
+    python tests/cuda_resources.py ahead    compile what the tests will, and keep it in the cache folder
     CONVALGOS_COMPILE_ALL=1 pytest tests/test_gpu_kernels.py        compile all, whatever is recorded
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
@@ -72,9 +74,9 @@ def sample(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for group in groups.values() for pair in group[turn % min(SAMPLE, len(group)) :: SAMPLE]]
 
 
-def compile_all(pairs: Iterable[Pair]) -> list[nvrtc.Compiled]:
+def compile_all(pairs: Iterable[Pair], by=compiled) -> list[nvrtc.Compiled]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda pair: compiled(*pair), pairs))
+        return list(pool.map(lambda pair: by(*pair), pairs))
 
 
 def _figures(result: nvrtc.Compiled) -> list[object]:
@@ -98,4 +100,9 @@ def write(pairs: Iterable[Pair]) -> None:
 if __name__ == "__main__":
     import test_gpu_kernels
 
-    write(test_gpu_kernels.every_pair())
+    every = test_gpu_kernels.every_pair()
+    if sys.argv[1:] == ["ahead"]:
+        unknown = [pair for pair in every if key(*pair) not in recorded()]
+        compile_all([*sample(every), *unknown], compiled_here)
+    else:
+        write(every)
