@@ -1,6 +1,7 @@
 """convalgos.dask on a cluster of processes, of which one is killed."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,6 +41,21 @@ def client(tmp_path_factory):
 def arrays():
     rng = np.random.default_rng(0)
     return rng.standard_normal((8, 4, 40, 30), "f4"), rng.standard_normal((6, 4, 3, 3), "f4")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts page faults")
+def test_workers_keep_the_memory_of_small_buffers(client):
+    """Dask has them give it back at once: then each transform of an FFT has page faults of its own."""
+    assert client.submit(page_faults, pure=False).result() < 2000
+
+
+def page_faults():
+    """Of a hundred arrays of 300 KB, in a task."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    with tasks.threads_of_task(1):
+        for _ in range(100):
+            np.empty(300_000, np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
 
 
 def test_a_killed_worker_loses_nothing(client):

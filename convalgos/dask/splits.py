@@ -180,14 +180,21 @@ def _divisors(number: int) -> list[int]:
 
 
 def _boxes(spatial: Shape, parts: int) -> Shape | None:
-    """Parts of each dimension, so many in all, whose halos are least; None where there are none."""
+    """Parts of each dimension, so many in all, whose halos are least; None where there are none.
+
+    Of equals the one that cuts outer dimensions: its blocks lie together in memory.
+    """
     if len(spatial) == 1:
         return (parts,) if parts <= spatial[0] else None
     found = []
     for n in _divisors(parts):
         if n <= spatial[0] and (rest := _boxes(spatial[1:], parts // n)) is not None:
             found.append((n, *rest))
-    return min(found, key=lambda box: sum(n / s for n, s in zip(box, spatial, strict=True)), default=None)
+
+    def halo(box: Shape) -> float:
+        return sum(n / s for n, s in zip(box, spatial, strict=True))
+
+    return min(found, key=lambda box: (halo(box), [-n for n in box]), default=None)
 
 
 def _block(p: ConvProblem, split: Split) -> ConvProblem:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from convalgos.core import setting
@@ -17,6 +19,8 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
 
 THREADS = "CONVALGOS_NUM_THREADS"  # where it is set, the threads of all tasks of a process together
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as <malloc.h> has them
+KEPT_BYTES = 4 << 20
 
 
 def only(block: Any) -> Any:
@@ -48,12 +52,27 @@ def threads_of_task(blocks: int) -> Iterator[None]:
 def _side_by_side() -> tuple[int, int | None] | None:
     """(tasks that run at a time in this process, its cores where they are not ours to count), or None."""
     if (worker := _worker()) is not None:
+        _keep_small_buffers()
         return worker.state.nthreads, None if os.environ.get(THREADS) else worker.state.nthreads
     if threading.current_thread() is not threading.main_thread():
         return _threads_of_pool(), None
     if multiprocessing.parent_process() is not None:  # one of many processes, each with a task
         return 1, None if os.environ.get(THREADS) else 1
     return None
+
+
+@cache
+def _keep_small_buffers() -> None:
+    """Let the C library keep up to 4 MiB that was freed, where Dask has its workers give back 64 KiB at once.
+
+    FFTW allocates some 300 KB in every transform: its page faults took longer than the transforms.
+    """
+    if "MALLOC_TRIM_THRESHOLD_" not in os.environ:
+        return  # it adapts these thresholds by itself
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES >> 1)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _threads_of_pool() -> int:
