@@ -9,8 +9,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import bytes_of, words_of
-from convalgos.cpu.vectors.requantise import store_bytes
-from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, ir, pointer
 
 # Maps of `pixels` elements, of channels that lie side by side where `last`; `begin`: what sums start from.
 MEAN_FIELDS = fields("x y images channels pixels last begin numbers tasks")
@@ -25,7 +24,8 @@ def mean_of_plane(v: Vec, x: Value, pixels: Value, begin: Value, y: Value, numbe
     done = v.imul(whole, v.lanes)
     rest = narrow.load_masked(source, done, narrow.mask(v.isub(pixels, done)))
     total = words.total(words.add(total, narrow.resized(rest, 4, False)))
-    _store(v, words.spread(v.iadd(total, begin)), y, 1, numbers)
+    found = v.b.extract_element(_bytes(v, words.spread(v.iadd(total, begin)), numbers), ir.IntType(32)(0))
+    v.b.store(found, v.pointer(y))  # alone: the bytes beside it may be those of another thread
 
 
 @simd.emitter
@@ -36,7 +36,8 @@ def mean_of_channels(
     narrow, words = bytes_of(v), words_of(v)
     source = v.pointer(x)
     total = _total(v, source, step, pixels, narrow.mask(channels))
-    _store(v, words.add(total, words.spread(v.integer(begin))), y, channels, numbers)
+    found = _bytes(v, words.add(total, words.spread(v.integer(begin))), numbers)
+    narrow.store_masked(found, v.pointer(y), 0, narrow.mask(channels))
 
 
 def _total(v: Vec, source: Any, step: Any, count: Any, mask: Any) -> Any:
@@ -50,10 +51,10 @@ def _total(v: Vec, source: Any, step: Any, count: Any, mask: Any) -> Any:
     return total.value
 
 
-def _store(v: Vec, sums: Any, y: Any, count: Any, numbers: Any) -> None:
+def _bytes(v: Vec, sums: Any, numbers: Any) -> Any:
+    """A vector of bytes: sums as means."""
     by = ByteOperation(v, numbers)
-    value = v.fmul(by.words.floats(sums), by.a_scale)
-    store_bytes(v, by.finished(value), v.pointer(y), bytes_of(v).mask(v.integer(count)))
+    return by.words.resized(by.finished(v.fmul(by.words.floats(sums), by.a_scale)), 1)
 
 
 @jit.specialise
