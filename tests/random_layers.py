@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 POOL = 60  # problems that are drawn for each that is taken
+BORDERS = 0.2  # of them have something else than zeros beyond the edges
 SURROUNDINGS = (  # threads, and bytes of the caches; None: those that there are
     (1, (16 << 10, 64 << 10, 512 << 10)),
     (2, (32 << 10, 256 << 10, 2 << 20)),
@@ -83,12 +84,13 @@ def check_problem(
     at: called with the name before each check.
     """
     import convalgos as ca
-    from convalgos.select import algorithms_on, find_algorithm
+    from convalgos.select import find_algorithm
+    from convalgos.select.registry import plain_ways
     from convalgos.testing import check
     from convalgos.testing.problems import suited
 
     steps = [(False, None), (rng.random() < 0.5, rng.choice((None, "relu")))]
-    for algorithm in (*algorithms_on("cpu", problem.direction), "auto"):
+    for algorithm in (*plain_ways(problem, "cpu"), "auto"):
         name = algorithm if algorithm == "auto" else algorithm.id
         if name in without or name == "cpu.reference":
             continue
@@ -115,7 +117,8 @@ def problems_of(seed: int, batch: int, count: int) -> Iterator[tuple]:
     from convalgos.testing.random_layers import random_layer
 
     rng = random.Random(f"{seed} {batch}")
-    for problem in various([random_layer(rng) for _ in range(POOL * count)], count):
+    drawn = [random_layer(rng, borders=BORDERS) for _ in range(POOL * count)]
+    for problem in various(drawn, count):
         kind = rng.choice(("reals", "reals", "integers"))
         for direction in DIRECTIONS:
             yield problem.replace(direction=direction), kind, rng

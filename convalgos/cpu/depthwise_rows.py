@@ -61,7 +61,7 @@ class RowsPlan(KernelPlan):
         p = c.problem
         tasks = plan_threads()
         tables = RowTables(c)
-        self._zeros, zeros = filler(c)
+        self._zeros, zeros = filler_row(c)
         rows = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
         self._lines = np.where(rows == OUTSIDE, OUTSIDE, rows * p.spatial[2]).astype(np.int64)
         self._masks = tables.masks
@@ -97,7 +97,7 @@ class RowsPlan(KernelPlan):
         return np.array(w, self.problem.compute_dtype, order="C")
 
 
-def filler(c: RowTiling) -> tuple[np.ndarray, int]:
+def filler_row(c: RowTiling) -> tuple[np.ndarray, int]:
     """What rows beyond the map hold, and the address of what lies under the first tap of the first output."""
     p, before = c.problem, 0
     count = c.reach + 4 * p.stride[2] * c.lanes

@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from convalgos.core.boundaries import BOUNDARIES
 from convalgos.core.problem import ConvProblem
 
 DTYPES = ("float32", "float32", "float32", "float32", "float64", "float64", "float16", "bfloat16")
@@ -13,8 +14,11 @@ FLOPS = 1e4, 6e7  # of a problem, as many in each decade
 MOST_ELEMENTS = 3_000_000  # of an array
 
 
-def random_layer(rng: random.Random, most_flops: float = FLOPS[1]) -> ConvProblem:
-    """A problem of the forward direction, of a random size, that is valid and not empty."""
+def random_layer(rng: random.Random, most_flops: float = FLOPS[1], borders: float = 0.0) -> ConvProblem:
+    """A problem of the forward direction, of a random size, that is valid and not empty.
+
+    borders: how often something else than zeros is to lie beyond the edges.
+    """
     while True:
         flops = math.exp(rng.uniform(math.log(FLOPS[0]), math.log(most_flops)))
         sizes = of_networks(rng) if rng.random() < 0.6 else of_nobody(rng)
@@ -29,7 +33,15 @@ def random_layer(rng: random.Random, most_flops: float = FLOPS[1]) -> ConvProble
             continue
         arrays = (math.prod(shape) for shape in (problem.x_shape, problem.w_shape, problem.y_shape))
         if not problem.is_empty and problem.flops <= flops and max(arrays) <= MOST_ELEMENTS:
-            return problem
+            return with_border(rng, problem) if borders and rng.random() < borders else problem
+
+
+def with_border(rng: random.Random, problem: ConvProblem) -> ConvProblem:
+    """The same with one border in all dimensions, or with one of its own in each."""
+    names = [rng.choice(BOUNDARIES) for _ in range(problem.ndim)]
+    if rng.random() < 0.5:
+        names = [rng.choice(BOUNDARIES[1:])] * problem.ndim
+    return problem.replace(boundary=tuple(names), fill_value=rng.choice((-1.5, 2.0)))
 
 
 def of_networks(rng: random.Random) -> dict[str, Any]:

@@ -18,7 +18,7 @@ ONE_END, BOTH_ENDS = 1, 2  # that a vector is loaded from: only rows that go rou
 WORD = 4  # bytes of what is put in order, of elements of any type
 
 
-class Row(NamedTuple):
+class EndedRow(NamedTuple):
     """A row of x and what lies beyond its ends."""
 
     size: int
@@ -93,7 +93,7 @@ class EndVec(Vec):
         return value
 
 
-def end_table(row: Row, places: np.ndarray, lanes: int, itemsize: int) -> np.ndarray:
+def end_table(row: EndedRow, places: np.ndarray, lanes: int, itemsize: int) -> np.ndarray:
     """(*places, bytes): how vectors that begin at some places of the padded row are put together.
 
     Of each the elements from its place to what is loaded, as int64, and the order of words.

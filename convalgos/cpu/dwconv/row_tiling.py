@@ -16,7 +16,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
-from convalgos.cpu.dwconv.row_ends import BOTH_ENDS, ONE_END, Row
+from convalgos.cpu.dwconv.row_ends import BOTH_ENDS, ONE_END, EndedRow
 from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, HALF_SQUARE_KERNELS, SQUARE_KERNELS, TILE_ROWS
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
@@ -84,12 +84,12 @@ class RowTiling:
         return not self.problem.is_zero_padded
 
     @property
-    def row(self) -> Row:
+    def row(self) -> EndedRow:
         p = self.problem
         low, high = p.padding[2]
         wide = p.spatial[2] > self.lanes
         ends = BOTH_ENDS if wide and p.boundary[2] == "wrap" else ONE_END
-        return Row(p.spatial[2], low, source_indices(p.boundary[2], p.spatial[2], low, high), ends)
+        return EndedRow(p.spatial[2], low, source_indices(p.boundary[2], p.spatial[2], low, high), ends)
 
     @cached_attribute
     def period(self) -> int:

@@ -75,7 +75,7 @@ def block_place(a: Any, block: int) -> tuple[int, int, int, int]:
 
 
 @jit.helper
-def source_of(table: int, places: int, place: int) -> int:
+def source_at(table: int, places: int, place: int) -> int:
     """What lies at a place of the padded map; -1 behind its end, too."""
     sources = carray(pointer(table), places, np.int64)
     return sources[place] if place < places else -1
@@ -92,7 +92,7 @@ def fill_ends(a: Any, line: int, first: int, end: int, w0: int, count: int, row:
     for i in range(first, end):
         source = -1
         if line:
-            source = source_of(a.sources_w, a.places_w, w0 + a.low_w + i * a.stride_w)
+            source = source_at(a.sources_w, a.places_w, w0 + a.low_w + i * a.stride_w)
         for j in range(count):
             from_ = a.fill if source < 0 else line + (source * a.x_w + j * a.x_c) * size
             copy_bytes(row + (j * a.plane + i) * size, from_, size)
@@ -135,8 +135,8 @@ def forward_chunk(SIZE: int, LANES: int) -> Callable[..., None]:
                 h = h0 + i % a.length_h * a.stride_h
                 row = planes + (i // a.length_h * a.plane_d + i % a.length_h * a.plane_h) * SIZE
                 if a.sources_w:
-                    d = source_of(a.sources_d, a.places_d, d + a.low_d)
-                    h = source_of(a.sources_h, a.places_h, h + a.low_h)
+                    d = source_at(a.sources_d, a.places_d, d + a.low_d)
+                    h = source_at(a.sources_h, a.places_h, h + a.low_h)
                 inside = behind if 0 <= d < a.size_d and 0 <= h < a.size_h else before
                 source = image + (d * a.x_d + h * a.x_h) * SIZE
                 for j in range(count):
