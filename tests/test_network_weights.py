@@ -1,11 +1,13 @@
 """Weights of ONNX models stay in their files, in whatever file they are."""
 
+import itertools
 import os
 
 import numpy as np
 import pytest
 
-from convalgos.network.graph import Convolution
+from convalgos.network.filters import filter_of, has_filter
+from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
 from convalgos.network.network import Network
 from convalgos.network.onnx_graph import from_onnx
@@ -136,3 +138,22 @@ def test_a_saved_network_leaves_weights_in_its_file_and_runs_in_memory(tmp_path)
     np.testing.assert_array_equal(again(x), wanted)
     with pytest.raises(ValueError, match="has changed since"):
         again.plan((1, 32, 60, 50), effort="estimate", precisions=("bfloat16",))
+
+
+def test_prepared_filters_lie_in_the_order_of_their_steps():
+    rng, names = np.random.default_rng(0), ("x", "a", "b", "y")
+    w = [rng.integers(-1, 2, (k, c, 1, 1)).astype(np.float32) for k, c in ((520, 500), (530, 520), (2, 530))]
+    steps = [
+        Convolution(f"step{i}", (read,), written, w[i])
+        for i, (read, written) in enumerate(itertools.pairwise(names))
+    ]
+    plan = Network(NetworkGraph(("x",), ("y",), tuple(steps), {"x": (1, 500, 3, 3)})).plan()
+    packed = [plan.filters[filter_of(step)].data for step in plan.planned.steps if has_filter(step)]
+    ends = [p.address + p.array.nbytes for p in packed]
+    gaps = [begin.address - end for begin, end in zip(packed[1:], ends[:-1], strict=True)]
+    assert len(packed) == 3 and all(0 <= gap < 64 for gap in gaps)
+    x = rng.integers(-1, 2, (1, 500, 3, 3)).astype(np.float32)
+    expected = x.reshape(500, 9)
+    for weights in w:
+        expected = weights[:, :, 0, 0] @ expected
+    assert np.array_equal(plan.run([x])[0].reshape(2, 9), expected)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from convalgos.core.allocator import LARGE, release_arrays
+import numpy as np
+
+from convalgos.core.allocator import LARGE, aligned_empty, release_arrays, whole_lines
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
+from convalgos.cpu.runtime.plan import Packed
 from convalgos.network.graph import Convolution, TransposedConvolution
 from convalgos.network.mapped_weights import as_prepared_from, let_go
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
@@ -83,6 +87,31 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
     found |= {wanted: prepare(missing.pop(wanted)) for wanted in huge}
     with ThreadPoolExecutor(thread_count()) as pool:
         found |= dict(zip(missing, pool.map(prepare, missing.values()), strict=True))
-    if huge or sum(map(_nbytes, missing.values())) >= LARGE:
+        large = sum(map(_nbytes, missing.values())) >= LARGE
+        if large:
+            _lay_in_a_row(found, missing, pool)
+    if huge or large:
         release_arrays()  # what they were prepared in
     return found
+
+
+def _lay_in_a_row(
+    found: dict[NetworkFilter, PreparedFilter], wanted: Iterable[NetworkFilter], pool: ThreadPoolExecutor
+) -> None:
+    """Move filters into one piece of memory, in the order in which a run reads them.
+
+    Kernels fetch ahead: behind the end of a filter that is now the beginning of the next one. And one piece
+    has large pages, where the system gives these to arrays of megabytes only.
+    """
+    moved = [filter_ for filter_ in wanted if isinstance(found[filter_].data, Packed)]
+    ends = list(accumulate(whole_lines(found[filter_].data.array.nbytes) for filter_ in moved))
+    whole = aligned_empty(ends[-1] if ends else 0, np.uint8)
+
+    def move(filter_: NetworkFilter, end: int) -> None:
+        array, key = found[filter_].data.array, found[filter_].key
+        begin = end - whole_lines(array.nbytes)
+        copy = whole[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
+
+    list(pool.map(move, moved, ends))
