@@ -26,9 +26,8 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, gemv, packed_blocking, panels
+from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, cut_like, lies_in_blocks
-from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -41,8 +40,6 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
-from convalgos.cpu.gemm.packed_blocking import PackedCut
-from convalgos.cpu.gemm.packed_plan import PackedPlan
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
@@ -234,8 +231,9 @@ class Neighbours:
         return plan_threads() * cut.scratch_bytes
 
     def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
-        packed = packing(problem)[1]
-        return PackedPlan(problem, algorithm, packed) if packed else DirectPlan(problem, algorithm)
+        if packed := packing(problem)[1]:
+            return packed_plan.PackedPlan(problem, algorithm, packed)
+        return DirectPlan(problem, algorithm)
 
 
 class TabledBlocks:
@@ -280,7 +278,7 @@ class InBlocks:
         return plan_threads() * blocked_cut(problem)[1].scratch_bytes
 
     def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
-        return BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
+        return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
 FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
@@ -299,7 +297,7 @@ def direct_form(problem: ConvProblem) -> DirectForm:
 
 
 @cached_by_threads(256)
-def packing(problem: ConvProblem) -> tuple[float, PackedCut | None]:
+def packing(problem: ConvProblem) -> tuple[float, packed_blocking.PackedCut | None]:
     """Of a 1x1 layer whose pixels are neighbours: cycles of the busiest thread, and how pixels are packed
     where that takes less than to read them as they lie."""
     cut, threads = direct_blocking(problem), plan_threads()
@@ -312,9 +310,8 @@ def packing(problem: ConvProblem) -> tuple[float, PackedCut | None]:
     return packed_blocking.packed_cut(p, threads, limit=in_place)
 
 
-def _memory(problem: ConvProblem, machine: Machine) -> float:
+def _memory(p: ConvProblem, machine: Machine) -> float:
     """Seconds in which x and y are moved, and the sums do not hide it."""
-    p = problem
     written = p.y_bytes * (1 if panels.streams_panels(p) else 2)  # a cached store reads its line first
     return SHOWN * machine.stream(p.x_bytes + written, p.x_bytes + p.y_bytes)
 
@@ -345,8 +342,8 @@ class Direct(SingleThreaded, Algorithm):
         return direct_form(problem).plan(problem, self)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        if isinstance(known, BlockedPlan) and direct_form(problem) is IN_BLOCKS:
-            return BlockedPlan(problem, self, cut_like(problem, known._cut))
+        if isinstance(known, blocked_plan.BlockedPlan) and direct_form(problem) is IN_BLOCKS:
+            return blocked_plan.BlockedPlan(problem, self, cut_like(problem, known._cut))
         return self.plan(problem)
 
 

@@ -125,6 +125,10 @@ class ChannelBlocking:
     def rows_under(self, first: int, end: int) -> tuple[int, int]:
         """Rows of x from the first to the last that some output rows read, directly or beyond an edge."""
         p = self.problem
+        if not self.has_border:
+            begin = min(p.spatial[1], max(0, first * p.stride[1] - p.padding[1][0]))
+            last = (end - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]
+            return begin, max(begin, min(p.spatial[1], last))
         sources = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
         met = sources[first * p.stride[1] : (end - 1) * p.stride[1] + p.kernel_extent[1]]
         met = met[met != OUTSIDE]
@@ -185,10 +189,9 @@ class ChannelBlocking:
         """
         p = self.problem
         columns, stride, pad = p.spatial_out[2], p.stride[2], p.padding[2][0]
-        beyond = self.reach - p.spatial[2]
         firsts = [*range(0, columns - self.pixels, self.pixels), columns - self.pixels]
         starts = [(first, first * stride - pad) for first in firsts]  # and the input column of the first tap
-        return [(first, max(0, -start), max(0, start + beyond)) for first, start in starts]
+        return [(first, max(0, -start), max(0, start + self.reach - p.spatial[2])) for first, start in starts]
 
     @cached_attribute
     def reach(self) -> int:

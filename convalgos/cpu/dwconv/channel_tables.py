@@ -41,7 +41,7 @@ def column_table(c: ChannelBlocking, from_pixel: int, to_pixel: int) -> tuple[np
     p = c.problem
     ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
     made, sources = [], []
-    beyond = source_indices(p.boundary[2], p.spatial[2], *p.padding[2])
+    beyond = source_indices(p.boundary[2], p.spatial[2], *p.padding[2]) if c.has_border else np.zeros(0)
     for q, left, right in c.columns:
         if c.ranged and not c.has_border and (left, right) not in ranges:
             ranges[left, right] = c.ranges(q)
@@ -82,10 +82,7 @@ def band_tables(
     """
     p = c.problem
     stride, pad = p.stride[1], p.padding[1][0]
-    inside = (
-        -(-pad // stride),
-        (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1,
-    )  # rows without borders
+    inside = -(-pad // stride), (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1  # rows with all taps
     bands: list[tuple[int, ...]] = []
     runs: list[tuple[int, ...]] = []
     tables: dict[bytes, np.ndarray] = {}  # runs that go alike share one
@@ -101,10 +98,8 @@ def band_tables(
                 while end < p1 and _meeting(c, o, end, source)[1:] == met[1:]:
                     end += 1
                 (d, h), (t0, r0), (slices, rows), steps = met
-                x, taps, y = (
-                    a * outer + b * inner
-                    for (a, b), (outer, inner) in (((d, h), source), ((t0, r0), w), ((o, row), target))
-                )
+                x, y = d * source[0] + h * source[1], o * target[0] + row * target[1]
+                taps = t0 * w[0] + r0 * w[1]
                 table = tables.setdefault(steps, np.frombuffer(steps, np.int64))
                 runs.append((x, taps, y, slices, rows, end - row, table.ctypes.data))
                 row = end
