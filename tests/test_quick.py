@@ -2,6 +2,8 @@
 
 import math
 import random
+from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from helpers import random_problems
@@ -44,8 +46,12 @@ def pick(monkeypatch):
 
 
 def test_a_bound_is_one():
-    machine = devices.current_machine()
-    for problem in SUITE + shapes(20) + random_problems(100):
+    figures = devices.current_machine()
+    clocks = [
+        n * figures.paced_cycles / figures.threads for n in (1, 2)
+    ]  # two vectors of products in n cycles
+    machines = cycle([replace(figures, clock=clock) for clock in clocks])
+    for problem, machine in zip(SUITE + shapes(20) + random_problems(100), machines, strict=False):
         for a in registry.algorithms("cpu"):
             if a.why_not(problem) is None:
                 bound = max(a.least(problem, machine), a.closely(problem, machine))

@@ -1,5 +1,6 @@
 """The other layout: where it is the same memory, and where it is worth two reorders."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -10,6 +11,7 @@ import convalgos as ca
 from convalgos.core.errors import missing
 from convalgos.core.layouts import PLAIN, laid
 from convalgos.core.problem import DIRECTIONS
+from convalgos.core.profiles import nominal
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.layout.reordered import Reordered, is_promising
 from convalgos.select import between_reorders, devices, find_algorithm, registry, ways
@@ -230,3 +232,13 @@ def test_calls_of_one_channel_answer_in_either_layout():
     y = ca.conv(x, w, padding=(3, 0))
     last = ca.conv(np.moveaxis(x, 1, -1), w, padding=(3, 0), layout="channels_last")
     assert last.shape == (2, 40, 50, 1) and np.array_equal(np.moveaxis(last, -1, 1), y)
+
+
+def test_shuffles_go_by_the_clock_and_squares_by_the_products():
+    slow = nominal(2)
+    fast = replace(slow, clock=2 * slow.cycles / slow.threads)
+
+    def seconds(channels, machine):
+        return reorder.reorder_seconds((1, channels, 112, 112), 4, *PLAIN, machine)
+
+    assert seconds(3, fast) < seconds(3, slow) and seconds(64, fast) == seconds(64, slow)

@@ -104,6 +104,14 @@ class Machine:
         return self.peak_float32 / self.vector_bytes
 
     @property
+    def pace(self) -> float:
+        """Cycles of two vectors of products over those of the clock: 1, or 1/2 where each takes both units.
+
+        What products wait for, their loads and the sums before them, goes by the clock.
+        """
+        return self.paced_cycles / self.cycles
+
+    @property
     def _short_peaks(self) -> tuple[tuple[str, float | None], ...]:
         return ("bfloat16", self.peak_bfloat16), ("int8", self.peak_int8)
 

@@ -62,6 +62,7 @@ FETCHED = 1.6  # sums or bytes, whichever are done first, take so much less wher
 # times as many bytes a second come from L2 as from L3. Xeon (Granite Rapids), 90 layers of networks; for 90
 # others it is right in the median, but for the start of a run, and a fifth off in the mean.
 BLOCK_SUMS, BLOCK_BYTES, IN_L2 = 0.75, 0.47, 1.8
+FROM_L3, FROM_L2 = 27.0, 45.0  # bytes a cycle, at most, as the caches of Zen 4 are faster than these kernels
 ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon (Granite Rapids)
 
 # --- plan ------------------------------------------------------------------------------------
@@ -202,7 +203,7 @@ class Channels(SingleThreaded, Algorithm):
         moved = compute + memory
         if c.in_blocks:
             near = p.x_bytes + p.y_bytes < machine.threads * machine.l2_bytes
-            moved = BLOCK_SUMS * compute + BLOCK_BYTES * memory / (IN_L2 if near else 1.0)
+            moved = BLOCK_SUMS * compute + _block_seconds(p.x_bytes + written, memory, near, machine)
         elif c.fetch:  # lines come while there is something to sum
             moved = max(compute + memory / FETCHED, compute / FETCHED + memory)
         return CALL + machine.launch + moved
@@ -226,6 +227,12 @@ class Channels(SingleThreaded, Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return ChannelsPlan(problem, self)
+
+
+def _block_seconds(nbytes: float, memory: float, near: bool, machine: Machine) -> float:
+    """To move blocks of channels; memory: what a copy of them would take, near: whether they stay in L2."""
+    of_caches = BLOCK_BYTES * memory / (IN_L2 if near else 1.0)
+    return max(of_caches, nbytes / (machine.cycles * (FROM_L2 if near else FROM_L3)))
 
 
 def _least_cycles(p: ConvProblem) -> float:

@@ -51,7 +51,7 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # Calibrated on Zen 5 with AVX-512.
 LATENCY = 9  # sums that keep the arithmetic units busy
-CROSSING = 1.15  # times the sums where vectors cross lines: Xeon (Granite Rapids), 1x1 and 3x3, 1.1 to 1.3
+CROSSING = 0.15  # of the sums, beside them, where vectors cross lines: Xeon (Granite Rapids), 0.1 to 0.3
 DEEP = 1.18  # times the sums of a 1x1 layer whose pixels of a tile outgrow the first cache; the same machine
 TILE_TAPS = 1.8  # taps computed in the time that a tile begins and ends
 CLOSE = 0.5  # times the bytes moved within the caches, and all of a 1x1 layer; Xeon (Granite Rapids)
@@ -237,32 +237,31 @@ class DirectPixelsPlan(KernelPlan):
         return row_panels.pack_rows(w, p.groups, p.gemm_n, p.gemm_k, self._cut.tiles)
 
 
-def _waits(rows: int, vectors: int, ahead: bool = False) -> float:
-    """How much longer sums take where tiles are small: they wait for themselves or for their loads.
+def _waits(rows: int, vectors: int, pace: float, ahead: bool = False) -> float:
+    """How much longer sums take in small tiles: they wait, at a `Machine.pace`, for themselves or for loads.
 
-    Args:
-        ahead: whether the pixels of later taps are asked for, at a load for each vector and for offsets.
+    ahead: whether the pixels of later taps are asked for, at a load for each vector and for offsets.
     """
     sums = rows * vectors
     loads = 1.8 * vectors + rows  # most of pixels cross a cache line
     if ahead:
         loads += vectors + 2
-    return max(1.0, LATENCY / sums, loads / sums)
+    return max(1.0, pace * LATENCY / sums, pace * loads / sums)
 
 
 @lru_cache(1024)
-def _least_waits(filters: int) -> float:
+def _least_waits(filters: int, pace: float) -> float:
     """The same of the tile that suits a number of filters best."""
     return min(
-        _waits(min(filters, rows), vectors)
+        _waits(min(filters, rows), vectors, pace)
         for vectors, rows in microkernel.REGISTER_TILES[vector_bytes()].items()
     )
 
 
-def _crossing(p: ConvProblem) -> float:
+def _crossing(p: ConvProblem, pace: float) -> float:
     """How much longer sums take where vectors of pixels cross lines."""
     crossing = p.kernel[-1] > 1 or (p.is_pointwise and math.prod(p.spatial) * p.itemsize % vector_bytes())
-    return CROSSING if crossing else 1.0
+    return 1 + pace * CROSSING if crossing else 1.0
 
 
 def _memory(p: ConvProblem, machine: Machine) -> float:
@@ -297,7 +296,8 @@ class DirectPixels(SingleThreaded, Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = row_blocking(in_float32(problem))
         p = cut.problem
-        waits = (_waits(cut.rows, cut.vectors, p.kernel[2] == 1) + TILE_TAPS / p.gemm_k) * _crossing(p)
+        waits = _waits(cut.rows, cut.vectors, machine.pace, p.kernel[2] == 1)
+        waits = (waits + machine.pace * TILE_TAPS / p.gemm_k) * _crossing(p, machine.pace)
         if p.is_pointwise and p.gemm_k * cut.vectors * vector_bytes() > machine.l1_bytes:
             waits *= DEEP
         blocks = math.prod(cut.blocks)
@@ -327,7 +327,8 @@ class DirectPixels(SingleThreaded, Algorithm):
         if problem.layout != "channels_first":
             return math.inf
         short, problem = problem.itemsize == 2, in_float32(problem)
-        waits = (_least_waits(problem.gemm_n) + TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem)
+        waits = _least_waits(problem.gemm_n, machine.pace)
+        waits = (waits + machine.pace * TILE_TAPS / max(1, problem.gemm_k)) * _crossing(problem, machine.pace)
         computed = problem.flops * waits / machine.peak(problem.dtype)
         copied = problem.x_bytes if max(problem.stride) == 1 else 0  # else what no tap reads is left out
         lanes = simd.lanes(problem.itemsize)

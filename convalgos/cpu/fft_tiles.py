@@ -58,7 +58,7 @@ SPILL = 0.06  # slower by this for each L2 that a box fills, from the third on
 TEAM = 1.2  # slower by this where threads share a box, and read what others wrote
 KEPT = 0.65  # of L3 is what filters, x and y can fill that are used again and again
 MEMORY = 3  # tiles computed by a thread in the time that the filter of a box takes from memory
-TRANSFORM = 0.34  # bytes moved by transforms, in L2, for each flop of the peak
+TRANSFORM = 0.34  # vectors moved by transforms, in L2, in a cycle
 MISSING = 1.1  # of them that come from the last cache; convbench, Xeon (Granite Rapids)
 SHOWN = 0.64  # of the time in which x and y are moved, which the rest does not hide
 OPERATIONS = 1.4  # of a transform, over points * log2(points), with what the fused ones lose
@@ -72,6 +72,7 @@ class SpectralBoxSchedule(BoxSchedule):
     targets: ClassVar = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
     team_targets: ClassVar = (4, 8, 16, 24, 32)
     transform_speed: ClassVar = TRANSFORM
+    by_clock: ClassVar = False
     shown: ClassVar = SHOWN
     filters_apart: ClassVar = False
     least_flops: ClassVar = 3 / PRODUCT  # half of the points of a tile, with three products each
@@ -121,7 +122,7 @@ class SpectralBoxSchedule(BoxSchedule):
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     def product_seconds(self, machine: Machine) -> float:
-        speed = machine.peak(self.problem.dtype) * self.product_speed
+        speed = machine.peak(self.problem.dtype) * self.product_speed(machine.pace)
         return self.effort * self.threads * self.product_flops / speed
 
     @property
@@ -136,9 +137,8 @@ class SpectralBoxSchedule(BoxSchedule):
     def point_flops(self) -> float:
         return 6 * self.panels * self.lanes * self.depth_taps
 
-    @property
-    def product_speed(self) -> float:
-        return PRODUCT * self.taps / (self.taps + TILE_TAPS)
+    def product_speed(self, pace: float) -> float:
+        return PRODUCT * self.taps / (self.taps + pace * TILE_TAPS)
 
     @classmethod
     def missing(cls, points: int) -> float:

@@ -6,9 +6,11 @@ thread waits for the others in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from convalgos.core.machine import Machine
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import band_cut, separable_seconds
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
@@ -16,6 +18,8 @@ from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.planned import JoinedConvolutions, PlanLimits, Planned, PlannedStep
 from convalgos.select import devices
+
+MOVED = 2 * 4  # bytes of an element that one step writes and the next one reads
 
 Chain = tuple[PlannedStep | None, PlannedStep, PlannedStep | None]  # as of a `SeparableBlock`
 
@@ -34,16 +38,24 @@ def joined(planned: Planned, graph: NetworkGraph, limits: PlanLimits) -> Planned
             free = all(part is None or steps[part] is part for part in chain)  # and in no joined step
             block = _block(chain, limits) if free else None
             if block is not None:
-                alone = sum(part.seconds for part in chain if part)
+                alone = _seconds_alone(chain, planned, machine)
                 found.append((alone - separable_seconds(block, machine), chain, block))
         saved, chain, block = max(found, key=lambda f: f[0], default=(0.0, (None, step, None), None))
         if block is not None and saved > 0:
             plan = plans[block] = plans.get(block) or SeparablePlan(block)
             *others, last = (part for part in chain if part)
             steps |= dict.fromkeys(others)
-            alone = sum(part.seconds for part in (*others, last))
-            steps[last] = _joined([*others, last], plan, alone - saved)  # where all that it reads is there
+            seconds = separable_seconds(block, machine)
+            steps[last] = _joined([*others, last], plan, seconds)  # where all that it reads is there
     return replace(planned, steps=tuple(step for step in steps.values() if step is not None))
+
+
+def _seconds_alone(chain: Chain, planned: Planned, machine: Machine) -> float:
+    """Of steps one after the other. What one of them writes mostly another core reads, out of the last cache;
+    their own predictions are of maps that their cores hold already."""
+    *others, last = (part for part in chain if part)
+    between = sum(math.prod(planned.shapes[part.step.output]) for part in others)
+    return sum(part.seconds for part in (*others, last)) + machine.stream(MOVED * between)
 
 
 class _Neighbours:

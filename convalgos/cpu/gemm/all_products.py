@@ -61,7 +61,8 @@ def least_sums(problem: ConvProblem, machine: Machine) -> float:
     """A lower bound of `panels.product_seconds`: with every register and lane in use."""
     p = problem
     flops = (panels.SUMS + panels.WAITS / _registers()) * p.flops
-    return (flops + 4 * panels.OUTPUT_CYCLES * p.gemm_m * p.K) / machine.peak(p.dtype)
+    outputs = panels.OUTPUT_CYCLES * p.gemm_m * p.K * p.itemsize / machine.vector_bytes
+    return flops / machine.peak(p.dtype) + outputs / machine.cycles
 
 
 @cache

@@ -121,8 +121,7 @@ def product_seconds(problem: ConvProblem, machine: Machine) -> float:
     sums = vector * (SUMS * needed + WAITS * count / rows)
     sums = max(sums, filter_seconds(p, machine))
     vectors_out = p.gemm_m * p.groups * needed
-    # a cycle of a thread is two fused multiply-adds of a vector
-    return sums + vectors_out * OUTPUT_CYCLES * 4 * lanes / machine.peak(p.dtype)
+    return sums + vectors_out * OUTPUT_CYCLES / machine.cycles
 
 
 def filter_seconds(problem: ConvProblem, machine: Machine) -> float:

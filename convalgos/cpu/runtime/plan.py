@@ -31,7 +31,7 @@ from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finis
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
-CALL = 3.5e-6  # seconds of Python and tables around a run; Zen 5
+CALL = 1.0e-6  # seconds of Python around a run; Zen 4
 ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
 NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)

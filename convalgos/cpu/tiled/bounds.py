@@ -25,7 +25,8 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
     depth_taps = taps_met(p, 0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
     products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / peak
-    moved = (2 * inputs + 2 * outputs) * p.itemsize / (machine.peak_float32 * kind.transform_speed)
+    vectors = (2 * inputs + 2 * outputs) * p.itemsize / machine.vector_bytes
+    moved = vectors / (kind.transform_cycles(machine) * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
 
@@ -52,7 +53,7 @@ class Bounds:
             self._output += pixels * whole.lanes * whole.size
         self._near, self._far = whole.byte_seconds(machine)
         self._filter = p.groups * whole.point_bytes
-        self._product = whole.point_flops / whole.product_speed / whole.peak(machine)
+        self._product = whole.point_flops / whole.product_speed(machine.pace) / whole.peak(machine)
         pixel_rows = p.groups * p.N * p.spatial_out[0] * (whole.channel_blocks + whole.filter_blocks)
         self._row = ROW_CALL * pixel_rows * rows.lattices / whole.threads
         self._call = PRODUCT_CALL * p.groups * whole.panels / whole.threads

@@ -32,9 +32,9 @@ ROW_CALL = 9e-9  # and each row of pixels that is gathered or scattered
 LAUNCH = 2.1  # parallel regions' worth of time that each takes which a team starts from Python
 TILE_TAPS = 4  # taps computed in the time that a tile of the micro-kernel begins and ends
 ENOUGH = 10  # registers of sums that keep the arithmetic units busy
-TRANSFORM = 0.36  # bytes moved by transforms, in L2, for each flop of the peak
+TRANSFORM = 0.36  # vectors moved by transforms, in L2, in a cycle; Zen 4 and a Xeon (Granite Rapids), too
 MISSING = 0.007  # of them that come from the last cache, for each point; convbench, Xeon (Granite Rapids)
-HIDDEN = 2.36  # flops meanwhile that hide a byte from there: all of them on Zen 5
+HIDDEN = 2.36  # cycles meanwhile that hide a vector from there: all of them on Zen 5
 STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, Xeon (Granite Rapids)
 SHARED_TAPS = 128  # of a pass over a panel in a team; Xeon (Granite Rapids)
 CROSSING = 2.5  # times as slow as from the last cache are bytes that another core has written
@@ -55,6 +55,7 @@ class BoxSchedule(BoxSizes):
     targets: ClassVar[tuple[int, ...]] = TARGETS
     team_targets: ClassVar[tuple[int, ...]] = ()  # beside a box that fills half of L3
     transform_speed: ClassVar[float] = TRANSFORM
+    by_clock: ClassVar[bool] = True  # transforms move and shuffle more than they compute
     shown: ClassVar[float] = SHOWN
     filters_apart: ClassVar[bool] = True  # counted by what they take to be read, not in efforts
     least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
@@ -159,11 +160,10 @@ class BoxSchedule(BoxSizes):
                 summed += short_h * short_w
         return summed * p.w_shape[1]
 
-    @cached_attribute
-    def product_speed(self) -> float:
-        """Of the micro-kernel, over the peak."""
-        registers = self.vectors * self.most_rows
-        return PRODUCT * min(1.0, registers / ENOUGH) * self.taps / (self.taps + TILE_TAPS)
+    def product_speed(self, pace: float) -> float:
+        """Of the micro-kernel, over the peak; pace: `Machine.pace`."""
+        enough = min(1.0, self.vectors * self.most_rows / (pace * ENOUGH))
+        return PRODUCT * enough * self.taps / (self.taps + pace * TILE_TAPS)
 
     @property
     def pixel_moves(self) -> int:
@@ -210,7 +210,8 @@ class BoxSchedule(BoxSizes):
         tiles, norm = self.busy_tiles * self.slowdown, OVERLAP
         if not self.team:
             tiles, norm = tiles + WAIT * self.rounds, 2
-        sums = tiles * self.threads * self.product_flops / (self.peak(machine) * self.product_speed)
+        speed = self.peak(machine) * self.product_speed(machine.pace)
+        sums = tiles * self.threads * self.product_flops / speed
         return overlapped(sums, self.filter_seconds(machine), norm)
 
     def filter_seconds(self, machine: Machine) -> float:
@@ -243,8 +244,14 @@ class BoxSchedule(BoxSizes):
     def byte_seconds(self, machine: Machine) -> tuple[float, float]:
         """Seconds in which transforms move a byte, and wait for one that comes from the last cache."""
         strided = STRIDED if max(self.rows.stride, self.columns.stride) > 1 else 1.0
-        waited = max(0.0, 1 / machine.cache_bandwidth - HIDDEN / machine.peak_float32)
-        return strided / (machine.peak_float32 * self.transform_speed), strided * waited
+        near = 1 / (self.transform_cycles(machine) * machine.vector_bytes)
+        waited = max(0.0, 1 / machine.cache_bandwidth - HIDDEN * near)
+        return strided * near / self.transform_speed, strided * waited
+
+    @classmethod
+    def transform_cycles(cls, machine: Machine) -> float:
+        """Cycles a second of all threads in which transforms move vectors."""
+        return machine.cycles if cls.by_clock else machine.paced_cycles
 
     @classmethod
     def missing(cls, points: int) -> float:
