@@ -1,7 +1,6 @@
 """convalgos.dask on a cluster of processes, of which one is killed."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -51,6 +50,8 @@ def test_workers_keep_the_memory_of_small_buffers(client):
 
 def page_faults():
     """Of a hundred arrays of 300 KB, in a task."""
+    import resource  # which is not on every system
+
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     with tasks.threads_of_task(1):
         for _ in range(100):
