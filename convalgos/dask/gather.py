@@ -10,13 +10,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
-from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.core.allocator import LARGE, aligned_empty
 from convalgos.dask.engine import DaskArray, HighLevelGraph, da, tokenize
+
+SMALL = 4  # times so large is a chunk of which a part is copied
 
 Range = tuple[int, int]  # [first, stop) of an axis
 Reads = Sequence[Range]  # what a block has of an axis: one range after the other
@@ -95,6 +96,12 @@ def joined_parts(grid: tuple[int, ...], parts: list[Any]) -> Any:
     return result
 
 
+def part_of_chunk(chunk: Any, where: tuple[slice, ...]) -> Any:
+    """A part of a chunk; a copy of a small one, which would keep all of the chunk in memory."""
+    part = chunk[where]
+    return part.copy() if type(part) is np.ndarray and SMALL * part.size <= chunk.size else part
+
+
 # --- inside ----------------------------------------------------------------------------------
 
 
@@ -127,7 +134,7 @@ def _part_key(graph: dict[Any, Any], source: str, name: str, parts: Sequence[Chu
     if all(part.whole for part in parts):
         return chunk
     key = name, *(n for part in parts for n in part[:3])
-    graph[key] = getitem, chunk, tuple(slice(part.first, part.stop) for part in parts)
+    graph[key] = part_of_chunk, chunk, tuple(slice(part.first, part.stop) for part in parts)
     return key
 
 
