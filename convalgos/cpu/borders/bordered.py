@@ -18,6 +18,7 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.borders.extension import Extension
+from convalgos.cpu.borders.folding import Folding
 from convalgos.cpu.runtime.array_pass import CompiledPass
 
 
@@ -42,23 +43,20 @@ class ExtendedMap:
     """An extended map in scratch, of one run at a time."""
 
     def __init__(self, problem: ConvProblem):
-        self._extended = extended(problem)
-        alone = self._extended.problem
+        alone = extended(problem).problem
         shape, dtype = alone.array_shape(alone.x_shape), numpy_dtype(problem.dtype)
         self.array = aligned_empty(int(np.prod(shape)), dtype).reshape(shape)
-        self._first = 1 if problem.layout == "channels_last" else 2
-        self._extension = None if problem.direction == "backward_data" else Extension(problem, self.array)
+        folds = problem.direction == "backward_data"
+        self._pass = Folding(problem, self.array) if folds else Extension(problem, self.array)
 
     def filled(self, x: np.ndarray) -> np.ndarray:
         """The map with its border."""
-        assert self._extension is not None
-        self._extension(x)
+        self._pass(x)
         return self.array
 
-    def folded(self) -> np.ndarray:
-        """The gradient of the map, of that in `array`: a view."""
-        view: np.ndarray = self._extended.fold(self.array, self._first)
-        return view
+    def fold(self, dx: np.ndarray) -> None:
+        """The gradient of the map, of that in `array`."""
+        self._pass(dx)
 
 
 class BorderedPlan(CompiledPass, Plan):
@@ -89,7 +87,7 @@ class BorderedPlan(CompiledPass, Plan):
             self._inner.run(around.filled(x), w, bias, activation, y, inner_workspace)
             return
         self._inner.run(x, w, None, None, around.array, inner_workspace)
-        y[...] = around.folded()
+        around.fold(y)
         finish(y, bias, activation, self.problem)
 
     def run_finished(

@@ -24,7 +24,7 @@ from convalgos.cpu import (
     smm,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
-from convalgos.cpu.borders import extension
+from convalgos.cpu.borders import extension, folding
 from convalgos.cpu.dwconv import (
     channel_blocking,
     channel_kernels,
@@ -119,6 +119,7 @@ def kernels(
     found.append(_kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS))
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
     found += [_kernel(extension.extend_rows, pixel) for pixel in (0, 1, 2, 4, 8)]
+    found += [_kernel(folding.fold_rows, size, simd.lanes(size)) for size in (4, 8)]
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
