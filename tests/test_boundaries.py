@@ -156,11 +156,10 @@ def test_tiles_read_borders_where_they_lie(text: str) -> None:
 )
 def test_depthwise_kernels_read_borders_where_they_lie(text: str) -> None:
     served = 0
-    for layout, kind, dtype in (
-        ("channels_first", "integers", "float32"),
-        ("channels_last", "reals", "float64"),
-        ("channels_last", "integers", "float16"),
-    ):
+    cases = [("channels_first", "integers", "float32"), ("channels_last", "reals", "float32")]
+    if "h14" in text:  # other types have kernels of their own, which take long to compile
+        cases += [("channels_first", "reals", "float64"), ("channels_last", "integers", "float16")]
+    for layout, kind, dtype in cases:
         problem = ca.ConvProblem.parse(text).replace(layout=layout, dtype=dtype)
         for name in ("cpu.depthwise.channels", "cpu.depthwise.rows"):
             algorithm = registry.find_algorithm(name, problem)
