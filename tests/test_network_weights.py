@@ -140,20 +140,31 @@ def test_a_saved_network_leaves_weights_in_its_file_and_runs_in_memory(tmp_path)
         again.plan((1, 32, 60, 50), effort="estimate", precisions=("bfloat16",))
 
 
-def test_prepared_filters_lie_in_the_order_of_their_steps():
-    rng, names = np.random.default_rng(0), ("x", "a", "b", "y")
-    w = [rng.integers(-1, 2, (k, c, 1, 1)).astype(np.float32) for k, c in ((520, 500), (530, 520), (2, 530))]
+def gaps(plan):
+    """Bytes between the prepared filters of a plan."""
+    packed = [plan.filters[filter_of(step)].data for step in plan.planned.steps if has_filter(step)]
+    return [
+        after.address - before.address - before.array.nbytes for before, after in itertools.pairwise(packed)
+    ]
+
+
+def test_prepared_filters_lie_in_the_order_of_their_steps(tmp_path):
+    names = "x", "a", "b", "c", "y"
+    sizes = (520, 500), (530, 520), (60, 530), (2, 60)  # the last is of less than MAPPED bytes
+    w = [RNG.integers(-1, 2, (*size, 1, 1)).astype("f4") for size in sizes]
     steps = [
         Convolution(f"step{i}", (read,), written, w[i])
         for i, (read, written) in enumerate(itertools.pairwise(names))
     ]
-    plan = Network(NetworkGraph(("x",), ("y",), tuple(steps), {"x": (1, 500, 3, 3)})).plan()
-    packed = [plan.filters[filter_of(step)].data for step in plan.planned.steps if has_filter(step)]
-    ends = [p.address + p.array.nbytes for p in packed]
-    gaps = [begin.address - end for begin, end in zip(packed[1:], ends[:-1], strict=True)]
-    assert len(packed) == 3 and all(0 <= gap < 64 for gap in gaps)
-    x = rng.integers(-1, 2, (1, 500, 3, 3)).astype(np.float32)
-    expected = x.reshape(500, 9)
+    net = Network(NetworkGraph(("x",), ("y",), tuple(steps), {"x": (1, 500, 3, 3)}))
+    made = net.plan()
+    assert len(gaps(made)) == 3 and all(0 <= gap < 64 for gap in gaps(made))
+    x = RNG.integers(-1, 2, (1, 500, 3, 3)).astype("f4")
+    wanted = x.reshape(500, 9)
     for weights in w:
-        expected = weights[:, :, 0, 0] @ expected
-    assert np.array_equal(plan.run([x])[0].reshape(2, 9), expected)
+        wanted = weights[:, :, 0, 0] @ wanted
+    np.testing.assert_array_equal(made.run([x])[0].reshape(2, 9), wanted)
+    net.save(tmp_path / "saved.net")
+    again = Network.load(tmp_path / "saved.net").plan()
+    assert all(0 <= gap < 64 for gap in gaps(again)[:2])
+    np.testing.assert_array_equal(again.run([x])[0].reshape(2, 9), wanted)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,13 @@ def aligned_zeros(count: int, dtype: Any) -> np.ndarray:
 def whole_lines(nbytes: int) -> int:
     """Bytes rounded up to whole cache lines, so that what lies behind starts on one."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Uninitialised arrays of so many bytes, one behind the other, each on a cache line."""
+    ends = list(accumulate(map(whole_lines, sizes), initial=0))
+    whole = aligned_empty(ends[-1], np.uint8)
+    return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
 
 
 def release_arrays() -> None:

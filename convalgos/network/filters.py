@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import LARGE, aligned_empty, release_arrays, whole_lines
+from convalgos.core.allocator import LARGE, consecutive_empty, release_arrays
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
 from convalgos.cpu.runtime.plan import Packed
@@ -104,14 +103,12 @@ def _lay_in_a_row(
     has large pages, where the system gives these to arrays of megabytes only.
     """
     moved = [filter_ for filter_ in wanted if isinstance(found[filter_].data, Packed)]
-    ends = list(accumulate(whole_lines(found[filter_].data.array.nbytes) for filter_ in moved))
-    whole = aligned_empty(ends[-1] if ends else 0, np.uint8)
+    places = consecutive_empty([found[filter_].data.array.nbytes for filter_ in moved])
 
-    def move(filter_: NetworkFilter, end: int) -> None:
+    def move(filter_: NetworkFilter, place: np.ndarray) -> None:
         array, key = found[filter_].data.array, found[filter_].key
-        begin = end - whole_lines(array.nbytes)
-        copy = whole[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy = place.view(array.dtype).reshape(array.shape)
         copy[...] = array
         found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
 
-    list(pool.map(move, moved, ends))
+    list(pool.map(move, moved, places))

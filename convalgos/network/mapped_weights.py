@@ -76,11 +76,17 @@ def let_go(w: np.ndarray) -> None:
         whole._mmap.madvise(mmap.MADV_DONTNEED)
 
 
-def in_memory(array: np.ndarray) -> np.ndarray:
-    """An array of a file as runs read it, which may not change with the file: a copy on a cache line."""
+def in_memory(array: np.ndarray, place: np.ndarray | None = None) -> np.ndarray:
+    """An array of a file as runs read it, which may not change with the file: a copy on a cache line.
+
+    Args:
+        place: as many bytes for the copy.
+    """
     if _mapped(array) is None:
         return array
-    copy: np.ndarray = aligned_empty(array.size, array.dtype).reshape(array.shape)
+    if place is None:
+        place = aligned_empty(array.nbytes, np.uint8)
+    copy: np.ndarray = place.view(array.dtype).reshape(array.shape)
     copy[...] = array
     copy.flags.writeable = False
     let_go(array)

@@ -75,13 +75,19 @@ def stored_network(path: Path) -> tuple[NetworkGraph, list[PlanRecord]]:
         arrays = Arrays(found)
         graph, plans = graph_of_plain(data["graph"], arrays), []
         if data["made_by"] == _maker():
-            prepared = ArraysInMemory(list(found))
+            prepared = ArraysInMemory(list(found), _filters_in_order(data))
             plans = [_plan_of_plain(plan, graph, prepared) for plan in data["plans"]]
     except Unsupported:
         raise
     except Exception as error:  # whatever a file of another hand leads to
         raise ValueError(f"{path} is no network that can be read: {error}") from None
     return graph, plans
+
+
+def _filters_in_order(data: Data) -> list[int]:
+    """The numbers of the arrays of prepared filters, as the steps of the plans read them."""
+    found = [plan["filters"][step] for plan in data["plans"] for step in sorted(plan["filters"], key=int)]
+    return [value["packed"] for value in found if isinstance(value, dict) and "packed" in value]
 
 
 def _maker() -> list[str]:

@@ -5,11 +5,13 @@ What may be anything comes as null, a number, a text, a list, or an object of on
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.allocator import consecutive_empty
 from convalgos.core.byte_scale import ByteScale
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
@@ -47,10 +49,20 @@ class Arrays:
 
 
 class ArraysInMemory(Arrays):
-    """Arrays of a file, of which those that are asked for are copied into memory."""
+    """Arrays of a file, of which those that are asked for are copied into memory.
+
+    Args:
+        in_a_row: the numbers of those that lie in one piece of it, in this order.
+    """
+
+    def __init__(self, arrays: list[np.ndarray], in_a_row: Iterable[int] = ()):
+        super().__init__(arrays)
+        numbers = list(dict.fromkeys(in_a_row))
+        places = consecutive_empty([arrays[number].nbytes for number in numbers])
+        self._places = dict(zip(numbers, places, strict=True))
 
     def get(self, number: int) -> np.ndarray:
-        self.all[number] = in_memory(self.all[number])
+        self.all[number] = in_memory(self.all[number], self._places.get(number))
         return self.all[number]
 
 
