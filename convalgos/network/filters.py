@@ -27,6 +27,7 @@ class NetworkFilter(NamedTuple):
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
+MOVED = 8  # filters that are in memory twice at a time, while they are moved
 FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
@@ -111,4 +112,6 @@ def _lay_in_a_row(
         copy[...] = array
         found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
 
-    list(pool.map(move, moved, places))
+    for i in range(0, len(moved), MOVED):
+        list(pool.map(move, moved[i : i + MOVED], places[i : i + MOVED]))
+        release_arrays()
