@@ -5,6 +5,9 @@ shrunk and added to at each element, whatever the width of the Gaussian. Lines l
 panels of them are brought into scratch, turned where they are rows, and filtered there. Beyond its ends a
 line goes on as its border says, by a table, for as long as the filter that it stands for reaches.
 
+Windows of a filter are sums of as many elements, and no more: what leaves a half of a window is taken from
+its state, turned and shrunk as it has been since it came.
+
 Source: Deriche 1993, "Recursively implementing the Gaussian and its derivatives", INRIA RR-1893.
 """
 
@@ -12,10 +15,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer, zero_bytes
 from convalgos.cpu.vectors.transpose import (
     load_square,
     load_whole_square,
@@ -124,24 +129,23 @@ def fill_panel_row(v: Vec, target: Value, value: Value) -> None:
 
 
 @jit.helper
-def turn_lines(size: int, lanes: int, a: Any, first: int, panel: int, back: bool) -> None:
-    """Rows of x from `first` on into a panel, or back into y."""
+def turn_lines(size: int, lanes: int, first: int, length: int, lines: int, panel: int, back: bool) -> None:
+    """Some rows, of which the first lies at an address, into a panel, or back from there."""
     for j in range(WIDTH):
-        line = first + j * lanes
-        rows = min(lanes, a.before - line)
+        rows = min(lanes, lines - j * lanes)
         if rows > 0:
-            for i in range(0, a.size, lanes):
-                columns, place = min(lanes, a.size - i), panel + (i * WIDTH + j) * lanes * size
-                where = (line * a.size + i) * size
+            for i in range(0, length, lanes):
+                columns, place = min(lanes, length - i), panel + (i * WIDTH + j) * lanes * size
+                at = first + (j * lanes * length + i) * size
                 whole = rows == lanes and columns == lanes
                 if back and whole:
-                    place_whole_square(size, lanes, place, WIDTH * lanes, a.y + where, a.size)
+                    place_whole_square(size, lanes, place, WIDTH * lanes, at, length)
                 elif back:
-                    place_square(size, lanes, place, WIDTH * lanes, rows, columns, a.y + where, a.size)
+                    place_square(size, lanes, place, WIDTH * lanes, rows, columns, at, length)
                 elif whole:
-                    load_whole_square(size, lanes, a.x + where, a.size, place, WIDTH * lanes)
+                    load_whole_square(size, lanes, at, length, place, WIDTH * lanes)
                 else:
-                    load_square(size, lanes, a.x + where, a.size, rows, columns, place, WIDTH * lanes)
+                    load_square(size, lanes, at, length, rows, columns, place, WIDTH * lanes)
 
 
 @jit.specialise
@@ -159,8 +163,9 @@ def filter_recursively(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
             first = unit % across * wide
             place = (unit // across * a.size * a.after + first) * SIZE
+            line, lines = unit * wide * a.size * SIZE, a.before - unit * wide
             if a.after == 1:
-                turn_lines(SIZE, LANES, a, unit * wide, x, False)
+                turn_lines(SIZE, LANES, a.x + line, a.size, lines, x, False)
             else:
                 copy_columns(SIZE, LANES, a.x + place, a.after, x, wide, a.size, a.after - first)
             for column in range(0, wide * SIZE, TOGETHER * LANES * SIZE):
@@ -168,8 +173,140 @@ def filter_recursively(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
                     SIZE, LANES, PAIRS, x + column, y + column, a.size, a.sources, a.reach, a.numbers
                 )
             if a.after == 1:
-                turn_lines(SIZE, LANES, a, unit * wide, y, True)
+                turn_lines(SIZE, LANES, a.y + line, a.size, lines, y, True)
             else:
                 copy_columns(SIZE, LANES, y, wide, a.y + place, a.after, a.size, a.after - first)
 
     return filter_recursively
+
+
+# --- windows ---------------------------------------------------------------------------------
+
+# Lines of x (planes, size, after) and y (planes, outputs, after). Windows of `taps` elements, whose halves
+# are recursions over `half` of them; places of a line with its border, `low` before the first element.
+# `sources` has the element at each place, or -1. `numbers` (filters, pairs * NUMBERS + 1): for each term A,
+# B, the turn of an element, and that of a half; then the weight that the middle element has twice. `line`
+# planes behind each other have one filter.
+WINDOW_RECURSION_FIELDS = fields(
+    "x y scratch scratch_bytes tasks planes size after outputs taps half places low sources numbers filters "
+    "line panel_at result_at"
+)
+NUMBERS = 6
+
+
+@simd.emitter
+def recurse_windows(
+    v: Vec, PAIRS: int, x: Value, y: Value, outputs: Value, taps: Value, half: Value, numbers: Value
+) -> None:
+    """y = a column of a panel x (places, WIDTH, lanes) filtered, around which are `half` rows of zeros.
+
+    State = state * turn + what comes into a half of a window - what leaves it * the turn of a half.
+    """
+    source, to, given = v.pointer(x), v.pointer(y), v.pointer(numbers)
+    row = WIDTH * v.lanes
+    terms = [[v.load(given, (NUMBERS * i + j) * row) for j in range(NUMBERS)] for i in range(PAIRS)]
+
+    middle = v.load(given, NUMBERS * PAIRS * row)
+
+    def pass_over(first: Value, step: int, finish: Any) -> None:
+        """From a place of x on, forth or back: finish(n, total, x) of the n-th window and what came last."""
+        states = [(v.register(v.zero()), v.register(v.zero())) for _ in terms]
+
+        def meet(n: Value) -> tuple[Value, Value]:
+            at = v.iadd(first, v.imul(n, step))
+            behind = v.isub(at, v.imul(half, step))
+            came, left = (v.load(source, v.imul(i, row)) for i in (at, behind))
+            total = None
+            for (a, b, c, s, end_c, end_s), (real, imag) in zip(terms, states, strict=True):
+                u, w = real.value, imag.value
+                real.set(v.fma(v.b.fneg(s), w, v.fma(c, u, v.fma(v.b.fneg(end_c), left, came))))
+                imag.set(v.fma(s, u, v.fma(c, w, v.fmul(v.b.fneg(end_s), left))))
+                total = v.fmul(a, real.value) if total is None else v.fma(a, real.value, total)
+                total = v.fma(b, imag.value, total)
+            return total, came
+
+        before = v.isub(half, 1)
+        with v.loop(before) as n:
+            meet(n)
+        with v.loop(outputs) as n:
+            finish(n, *meet(v.iadd(before, n)))
+
+    def at(window: Value) -> Value:
+        return v.imul(window, row)
+
+    last = v.isub(outputs, 1)
+
+    def put(n: Value, total: Value, _: Value) -> None:
+        v.store(total, to, at(n))
+
+    def add(n: Value, total: Value, came: Value) -> None:
+        place = at(v.isub(last, n))
+        v.store(v.fadd(v.load(to, place), v.fma(v.b.fneg(middle), came, total)), to, place)
+
+    pass_over(0, 1, put)
+    pass_over(v.iadd(last, v.isub(taps, 1)), -1, add)
+
+
+@jit.helper
+def fill_numbers(size: int, a: Any, table: int, plane: int, step: int, count: int, wide: int) -> None:
+    """The numbers of the filter of each line of a panel: (numbers, lines), of planes `step` apart."""
+    for j in range(wide):
+        of = min(plane + j * step, a.planes - 1) // a.line % a.filters * count
+        for n in range(count):
+            words_copied(size, table + (n * wide + j) * size, a.numbers + (of + n) * size)
+
+
+@jit.helper
+def words_copied(size: int, target: int, source: int) -> None:
+    """An element of 4 or 8 bytes."""
+    if size == 4:
+        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
+    else:
+        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
+
+
+@jit.specialise
+def filter_windows(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
+    """Lines along the middle one of three axes; along rows where `after` is 1."""
+
+    def filter_windows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, WINDOW_RECURSION_FIELDS)[0]
+        wide = WIDTH * LANES
+        row = wide * SIZE
+        scratch = a.scratch + task * a.scratch_bytes
+        x, y = scratch + a.panel_at, scratch + a.result_at
+        sources = carray(pointer(a.sources), a.places, np.int64)
+        across = -(-a.after // wide)
+        units = -(-a.planes // wide) if a.after == 1 else a.planes * across
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            first, plane = unit % across * wide, unit // across
+            if a.after == 1:
+                plane = unit * wide
+                fill_numbers(SIZE, a, scratch, plane, 1, NUMBERS * PAIRS + 1, wide)
+                turn_lines(
+                    SIZE, LANES, a.x + plane * a.size * SIZE, a.size, a.planes - plane, x + a.low * row, False
+                )
+            else:
+                fill_numbers(SIZE, a, scratch, plane, 0, NUMBERS * PAIRS + 1, wide)
+                at = a.x + (plane * a.size * a.after + first) * SIZE
+                copy_columns(SIZE, LANES, at, a.after, x + a.low * row, wide, a.size, a.after - first)
+            for place in range(a.places):
+                if place < a.low or place >= a.low + a.size:
+                    source = sources[place]
+                    if source < 0:
+                        zero_bytes(x + place * row, row)
+                    else:
+                        copy_bytes(x + place * row, x + (source + a.low) * row, row)
+            zero_bytes(x - a.half * row, a.half * row)
+            zero_bytes(x + a.places * row, a.half * row)
+            for column in range(0, row, LANES * SIZE):
+                recurse_windows(
+                    SIZE, LANES, PAIRS, x + column, y + column, a.outputs, a.taps, a.half, scratch + column
+                )
+            if a.after == 1:
+                turn_lines(SIZE, LANES, a.y + plane * a.outputs * SIZE, a.outputs, a.planes - plane, y, True)
+            else:
+                at = a.y + (plane * a.outputs * a.after + first) * SIZE
+                copy_columns(SIZE, LANES, y, wide, at, a.after, a.outputs, a.after - first)
+
+    return filter_windows

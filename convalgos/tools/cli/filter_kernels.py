@@ -24,6 +24,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         kinds = size, simd.lanes(size)
         for pairs in recursive_gaussians.POLES:
             yield recursive_kernels.filter_recursively, (*kinds, pairs)
+            yield recursive_kernels.filter_windows, (*kinds, pairs)
         yield line_drivers.rows_share, (size,)
         yield line_drivers.columns_share, (size,)
         yield line_drivers.cross_share, (size,)

@@ -25,6 +25,7 @@ SYMBOLS = (
     *("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "pentagon", "star", "hexagon"),
     *("triangle-left", "triangle-right", "hourglass", "bowtie", "star-square", "hexagram", "octagon", "x"),
     *("star-triangle-up", "star-triangle-down", "star-diamond", "diamond-tall", "diamond-wide"),
+    *("triangle-ne", "triangle-sw", "hexagon2", "arrow-up", "arrow-down", "triangle-nw"),
 )
 PEER_COLORS = (NEUTRAL, "#c3a365", "#6fa8a0", "#b58aa5", "#a5a86a")
 

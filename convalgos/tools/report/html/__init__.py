@@ -22,7 +22,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 COLORS = (
     *("#768ba8", "#b3260e", "#a3c003", "#fd7dcd", "#8e35a1", "#b57c27", "#a881fe", "#237261", "#5468de"),
     *("#dea08b", "#43a979", "#70b7fa", "#e900f8", "#e40984", "#ff3b00", "#8900ff", "#072eff", "#00d8be"),
-    *("#835c69", "#008900", "#c46f89", "#00de00"),
+    *("#835c69", "#008900", "#c46f89", "#00de00", "#5828c0", "#e0b8f8", "#c8d090", "#685010", "#305090"),
+    *("#980058",),
 )
 STRONG, NEUTRAL = "#4c7be0", "#8b93a3"
 SEEN_AT_ONCE = 10  # rows of a table that needs no filter
