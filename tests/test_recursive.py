@@ -59,7 +59,11 @@ def test_it_is_chosen_where_an_error_is_allowed():
     p = ca.ConvProblem.parse("n1 c1 h1000 w1000 k1 r201 s201 p100 gaussian")
     assert ca.plan(p, max_rel_error=1e-3).algorithm == "cpu.recursive.pairs3"
     assert ca.plan(p, max_rel_error=1e-2).algorithm == "cpu.recursive.pairs2"
-    assert not ca.plan(p).algorithm.startswith("cpu.recursive")
+    for exact in (p, p.replace(direction="backward_data")):
+        assert not ca.plan(exact).algorithm.startswith("cpu.recursive")
+    short = "n1 c4 h50 w25 k4 r3 s3 groups4 backward_data float16 gaussian"
+    with pytest.raises(ca.Unsupported, match="float32 and float64 only"):
+        ca.plan(ca.ConvProblem.parse(short), algorithm="cpu.recursive.pairs2", max_rel_error=0.1)
     plan = ca.plan(p, algorithm="cpu.recursive.pairs3", max_rel_error=1e-3)
     with pytest.raises(ValueError, match="pattern 'gaussian'"):
         plan.prepare(np.tri(201, dtype=np.float32)[None, None])

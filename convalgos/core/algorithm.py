@@ -49,6 +49,7 @@ class Algorithm(ABC):
     mixes_layouts: ClassVar[bool] = False  # y may lie in another layout than x
     bounded_with: ClassVar[str] = ""  # those of one word here have one `least_of_all`, which is asked once
     patterns: ClassVar[tuple[str, ...]] = ()  # of `filter_patterns.KERNEL_PATTERNS`: it needs one of them
+    casts: ClassVar[bool] = True  # converts data of 16 bits; not where filters lose a pattern when rounded
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property
@@ -227,6 +228,8 @@ class Algorithm(ABC):
     def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
         """What may be computed in the place of a problem: the problem in a type that this computes, and
         after it one that is faster."""
+        if problem.dtype in SHORT_FLOATS and not self.casts:
+            return (problem,)
         if problem.dtype in SHORT_FLOATS and not self.takes_halves(problem):
             problem = _widened(problem) if problem.compute_dtype == "float32" else problem
         if self.device != "cpu" or (reread := problem.reread) is problem:

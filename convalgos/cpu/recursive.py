@@ -22,7 +22,6 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.boundaries import COPIES, ZERO
-from convalgos.core.element_types import SHORT_FLOATS
 from convalgos.core.epilogue import finish
 from convalgos.core.filter_patterns import GAUSSIAN, gaussian_sigmas
 from convalgos.core.machine import Machine
@@ -106,6 +105,7 @@ class Recursive(Algorithm):
     patterns: ClassVar[tuple[str, ...]] = (GAUSSIAN,)
     boundaries: ClassVar[tuple[str, ...]] = (ZERO, *COPIES)
     approximates: ClassVar[bool] = True
+    casts: ClassVar[bool] = False
     spreads_nan: ClassVar[bool] = True  # to the ends of the lines
 
     @property
@@ -114,10 +114,6 @@ class Recursive(Algorithm):
 
     def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
-
-    def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
-        """Filters of 16 bits are no Gaussians once they are rounded, and are not converted."""
-        return (problem,) if problem.dtype in SHORT_FLOATS else super().forms(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         p, lanes = problem, simd.lanes(problem.itemsize)

@@ -22,7 +22,6 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import BOUNDARIES
-from convalgos.core.element_types import SHORT_FLOATS
 from convalgos.core.filter_patterns import KERNEL_PATTERNS, terms_of
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
@@ -47,18 +46,26 @@ def _cut(problem: ConvProblem) -> tuple[WindowCut, int]:
     """(the cut of all planes, planes under a window)."""
     p = problem
     axes = [
-        AxisWindow(size, taps, low, boundary, outputs)
-        for size, taps, (low, _), boundary, outputs in zip(
-            p.spatial, p.kernel, p.padding, p.boundary, p.spatial_out, strict=True
+        AxisWindow(size, extent, low, boundary, (outputs - 1) * stride + 1)
+        for size, extent, (low, _), boundary, outputs, stride in zip(
+            p.spatial, p.kernel_extent, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
         )
     ]
     *leading, rows, columns = axes
     plane = rows.size * columns.size * p.itemsize
-    planes = source_planes([AxisWindow(p.N * p.C), *leading], plane)  # (N C outputs, planes of a window)
-    rings = np.repeat(planes, terms_of(p.pattern) or 1, axis=1)  # (N C outputs, planes of a window * terms)
-    taps = np.argwhere(np.ones((rings.shape[1], rows.taps, 1)))
-    cut = WindowCut(rings, rows, columns, p.itemsize, taps, columns.taps, tiles=True)
-    return cut, planes.shape[1]
+    planes = source_planes([AxisWindow(p.N * p.C), *leading], plane)  # (N C windows, planes that one spans)
+    if leading:
+        planes = planes.reshape(p.N * p.C, -1, planes.shape[1])
+        planes = planes[:, :: p.stride[0], :: p.dilation[0]]  # (N C, outputs, planes of a window)
+    under = planes.shape[-1]
+    planes = np.repeat(planes.reshape(p.N * p.C, -1, under), p.K // p.C, axis=0)  # (N K, outputs, ...)
+    rings = np.repeat(planes.reshape(-1, under), terms_of(p.pattern) or 1, axis=1)
+    taps = np.argwhere(np.ones((rings.shape[1], p.kernel[-2], 1))) * (1, p.dilation[-2], 1)
+    steps = p.stride[-2], p.stride[-1]
+    cut = WindowCut(
+        rings, rows, columns, p.itemsize, taps, p.kernel[-1], p.dilation[-2] == 1, steps, p.dilation[-1]
+    )
+    return cut, under
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -71,18 +78,18 @@ class OuterProductsPlan(KernelPlan):
         p = problem
         self._cut, self._under = _cut(p)
         cut, size = self._cut, p.itemsize
-        window, along = cut.rings * cut.rows.taps, cut.rings * cut.along  # weights of a filter
+        window, along = cut.rings * p.kernel[-2], cut.rings * cut.along  # weights of a filter
         values = cut.values(FUSED, size, size, p.fill_value) | {
             "w_listed": window * size, "w_along": 2 * window * size, "w_step": (2 * window + along) * size,
             "load": load_line(KINDS.index(p.dtype), size, simd.lanes(size)), "store": 0,
-            "filters": np.tile(np.repeat(np.arange(p.C), cut.outer // (p.N * p.C)), p.N),
+            "filters": np.tile(np.repeat(np.arange(p.K), cut.outer // (p.N * p.K)), p.N),
         }  # fmt: skip
         steps = [(sum_windows(size), cut.tasks)]
         super().__init__(problem, algorithm, WINDOW_FIELDS, values, steps, cut.scratch * cut.tasks)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(K, weights across rows, the same again, weights along rows), of each plane and term."""
-        planes, rows, columns = self._under, self._cut.rows.taps, self._cut.along
+        planes, rows, columns = self._under, self.problem.kernel[-2], self._cut.along
         terms = self._cut.rings // planes
         across, along = outer_products(w.reshape(len(w), -1, columns), terms)  # (K, terms, ...)
         across = across.reshape(len(w), terms, planes, rows).swapaxes(1, 2)
@@ -96,25 +103,24 @@ class Separable(Algorithm):
     family: ClassVar[str] = "cpu.separable"
     patterns: ClassVar[tuple[str, ...]] = KERNEL_PATTERNS[::-1]
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
+    casts: ClassVar[bool] = False
 
     def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or _unsuited(problem)
-
-    def forms(self, problem: ConvProblem) -> tuple[ConvProblem, ...]:
-        """Filters of 16 bits are none of few products once they are rounded, and are not converted."""
-        return (problem,) if problem.dtype in SHORT_FLOATS else super().forms(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         p = problem
         cut, _ = _cut(p)
         units = cut.outer * -(-p.spatial_out[-1] // cut.width) * -(-p.spatial_out[-2] // cut.row_chunk)
-        rows = units * (cut.row_chunk + cut.rows.taps - 1) * cut.rings  # that are brought to rings
+        # that are brought to rings
+        rows = units * ((cut.row_chunk - 1) * p.stride[-2] + cut.rows.taps) * cut.rings
         block = LISTED * simd.lanes(p.itemsize)
         width = -(-cut.width // block) * block
         along = 2 * rows * width * cut.along / ALONG
-        across = 2 * math.prod(p.y_shape) * cut.rings * cut.rows.taps / ACROSS
+        across = 2 * math.prod(p.y_shape) * cut.rings * p.kernel[-2] / ACROSS
         summed = (along + across) / machine.peak(p.dtype) * machine.threads
-        loaded = rows * (ROW + width * p.itemsize / (4e9 * LOADED))
+        phases = p.stride[-1] if p.stride[-1] == 1 else 2 * p.stride[-1]  # which rows are taken apart into
+        loaded = rows * (ROW + width * phases * p.itemsize / (4e9 * LOADED))
         begun = CALL + UNIT + float(machine.launch if cut.tasks > 1 else 0)
         memory = float(machine.stream(p.x_bytes + p.y_bytes, p.bytes))  # half of it shows
         return float(begun + (summed + loaded) / cut.tasks + memory / 2)
@@ -144,14 +150,12 @@ class Separable(Algorithm):
 
 def _unsuited(problem: ConvProblem) -> str | None:
     p = problem
-    if p.w_shape[1] != 1 or p.K != p.C:
-        return "filters every channel by itself, with one filter, and here a filter sums over several"
+    if p.w_shape[1] != 1:
+        return "filters every channel by itself, and here a filter sums over several"
     if p.layout != "channels_first":
         return "reads rows of channels_first maps"
     if p.ndim == 1:
         return "makes lines of windows, and a filter of one dimension is a line"
-    if max(*p.stride, *p.dilation) > 1:
-        return "sums windows of neighbouring elements, without a stride or a dilation"
     return None
 
 

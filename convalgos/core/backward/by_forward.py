@@ -69,6 +69,14 @@ class ByForward(Algorithm):
         return self.inner.patterns
 
     @property
+    def approximates(self) -> bool:  # type: ignore[override]
+        return self.inner.approximates
+
+    @property
+    def casts(self) -> bool:  # type: ignore[override]
+        return self.inner.casts
+
+    @property
     def spins(self) -> bool:
         return self.inner.spins
 

@@ -11,6 +11,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import window_kernels as kernels
 from convalgos.cpu.filtering.window_kernels import LISTED, OUTSIDE, ROWS
+from convalgos.cpu.layout.strided_rows import row_copier
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 
@@ -40,36 +41,47 @@ class WindowCut:
 
     Args:
         planes: (outer, rings) byte offsets of planes of x.
-        rows, columns: the last two axes.
+        rows, columns: the last two axes; with steps, of windows one element apart, and of all that they span.
         size: bytes of the elements of sums.
         taps: (listed taps, 3): ring, row and column of those that a list names.
         along: taps of the filter along the row, which then are none of the window; or 0.
         tiles: whether ROWS rows of windows are summed together, by all weights of the window.
+        steps: from window to window, of rows and columns; of columns more than 1 only along rows.
+        apart: columns between taps along the row.
     """
 
     def __init__(
         self, planes: Array, rows: AxisWindow, columns: AxisWindow, size: int, taps: Array, along: int,
-        tiles: bool,
+        tiles: bool, steps: tuple[int, int] = (1, 1), apart: int = 1,
     ):  # fmt: skip
         self.rows, self.columns, self.size, self.along = rows, columns, size, along
+        self.steps, (row_step, step) = steps, steps
         self.outer, self.rings = planes.shape
-        self.tiles = tiles and rows.taps >= ROWS - 1 and rows.outputs >= ROWS
+        self.outputs = outputs = -(-rows.outputs // row_step), -(-columns.outputs // step)
+        self.tiles = tiles and row_step == 1 and rows.taps >= ROWS - 1 and outputs[0] >= ROWS
         self.ring_rows = rows.taps + ROWS - 1
         block, beside = LISTED * simd.lanes(size), columns.taps - 1
         room = CACHE // max(1, self.rings * self.ring_rows * size) - beside
-        parts = -(-columns.outputs // max(block, room // block * block))
-        self.width = min(columns.outputs, -(-columns.outputs // (parts * block)) * block)
-        others = self.outer * -(-columns.outputs // self.width)
+        parts = -(-outputs[1] // max(block, room // block * block))
+        self.width = min(outputs[1], -(-outputs[1] // (parts * block)) * block)
+        others = self.outer * -(-outputs[1] // self.width)
         wanted = max(1, THREAD_CHUNKS * plan_threads() // others)
-        chunk = max(rows.outputs // wanted, 2 * rows.taps, 2 * ROWS)
-        self.row_chunk = min(rows.outputs, -(-chunk // ROWS) * ROWS)
-        units = others * -(-rows.outputs // self.row_chunk)
-        products = (len(taps) + along) * self.outer * rows.outputs * columns.outputs
+        chunk = max(outputs[0] // wanted, 2 * rows.taps // row_step, 2 * ROWS)
+        self.row_chunk = min(outputs[0], -(-chunk // ROWS) * ROWS)
+        units = others * -(-outputs[0] // self.row_chunk)
+        products = (len(taps) + along) * self.outer * outputs[0] * outputs[1]
         self.tasks = max(1, min(plan_threads(), units, products // SHARE))
         pitch = whole_lines((self.width + beside + block) * size)
         self.pitch = pitch + (64 if pitch % 1024 == 0 else 0)  # rows of a ring in other sets of the cache
+        # a row before its filter along itself, and its phases, of which whole blocks are read
+        row = whole_lines((self.width * step + beside + block) * size)
+        self.phase = whole_lines((self.width + beside // step + 1 + block) * size) // size if step > 1 else 0
+        self.before = row + step * self.phase * size if along else 0
+        at = np.arange(along) * apart
+        self._shifts = at % step * self.phase + at // step  # (along,)
         tables = 8 * (along + 1 + max(len(taps), self.rings * self.ring_rows))
-        self.scratch = whole_lines(tables) + 64 + (self.rings * self.ring_rows + 1 + ROWS) * self.pitch
+        self.scratch = whole_lines(tables) + 64 + (self.rings * self.ring_rows + ROWS) * self.pitch
+        self.scratch += self.before
         self._planes = np.ascontiguousarray(planes)
         self._taps = [np.ascontiguousarray(column) for column in taps.T.astype(np.int64)]
 
@@ -77,19 +89,24 @@ class WindowCut:
         """Fields of the record, without the run's, those of filters, and of other types of memory."""
         ring, row, shift = self._taps
         size, lanes = self.size, simd.lanes(self.size)
-        y_row = self.columns.outputs * y_size
+        y_row = self.outputs[1] * y_size
+        row_step, step = self.steps
+        phased = self.phase > 0
         return {
-            "x_row": self.columns.size * x_size, "y_plane": self.rows.outputs * y_row, "y_row": y_row,
-            "x_size": x_size, "y_size": y_size, "outer": self.outer, "rows": self.rows.outputs,
-            "columns": self.columns.outputs, "columns_in": self.columns.size, "row_chunk": self.row_chunk,
+            "x_row": self.columns.size * x_size, "y_plane": self.outputs[0] * y_row, "y_row": y_row,
+            "x_size": x_size, "y_size": y_size, "outer": self.outer, "rows": self.outputs[0],
+            "columns": self.outputs[1], "columns_in": self.columns.size, "row_chunk": self.row_chunk,
             "width": self.width, "planes": self._planes, "rings": self.rings,
             "row_source": self.rows.sources, "column_source": self.columns.sources,
             "low": self.columns.low, "taps_r": self.rows.taps,
             "taps_s": 1 if self.along else self.columns.taps, "listed_count": len(ring), "listed_ring": ring,
             "listed_row": row, "listed_shift": shift,
-            "fill": np.full(self.pitch // size, fill, f"f{size}"),
+            "fill": np.full(max(self.pitch, self.before) // size, fill, f"f{size}"),
             "tile": kernels.sum_window_tile(order, size, lanes, kernels.vectors()),
             "listed": kernels.sum_listed(order, size, lanes), "rows_at_once": ROWS if self.tiles else 1,
             "scratch_stride": self.scratch, "pitch": self.pitch, "ring_rows": self.ring_rows,
-            "along": self.along, "tasks": self.tasks,
+            "along": self.along, "row_step": row_step, "column_step": step, "extent": self.rows.taps,
+            "beside": self.columns.taps - 1, "along_shifts": self._shifts, "phase": self.phase,
+            "split": row_copier(size, lanes, step, step) if phased else 0, "before_bytes": self.before,
+            "tasks": self.tasks,
         }  # fmt: skip

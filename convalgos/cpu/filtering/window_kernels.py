@@ -27,12 +27,15 @@ OUTSIDE = -1  # in tables of sources: the fill value
 # Arrays of `outer` planes of rows; steps in bytes. `planes` (outer, rings) has the byte offset of the plane
 # of x for each ring, `row_source` and `column_source` the row and the column of x at each place of a padded
 # plane, `filters` which filter an outer plane has. A filter's `w` has weights of windows (rings, taps_r,
-# taps_s), from `w_listed` on those of the list, from `w_along` on those along rows (rings, along).
+# taps_s), from `w_listed` on those of the list, from `w_along` on those along rows (rings, along). Windows
+# lie `row_step` rows and `column_step` columns apart, and span `extent` rows and `beside` columns beside the
+# first. Tap s along a row reads it from `along_shifts[s]` on; with a step of columns, `split` has taken the
+# row apart into its phases of `phase` elements.
 WINDOW_FIELDS = arguments(
     "x_row y_plane y_row x_size y_size outer rows columns columns_in row_chunk width planes rings "
     "row_source column_source low taps_r taps_s listed_count listed_ring listed_row listed_shift w_listed "
     "w_along w_step fill load store tile listed rows_at_once scratch_stride pitch ring_rows along filters "
-    "tasks"
+    "row_step column_step extent beside along_shifts split phase before_bytes tasks"
 )
 
 
@@ -167,7 +170,7 @@ def sum_windows(SIZE: int) -> jit.Kernel:
         ring = scratch + (taps + a.along + 1) * 8
         ring += -ring % 64
         before = ring + a.rings * a.ring_rows * a.pitch  # a row, before its filter along the row
-        sums = before + (a.pitch if a.along else 0)
+        sums = before + a.before_bytes
         row_units = (a.rows + a.row_chunk - 1) // a.row_chunk
         column_units = (a.columns + a.width - 1) // a.width
         units = a.outer * row_units * column_units
@@ -179,11 +182,12 @@ def sum_windows(SIZE: int) -> jit.Kernel:
             plane = unit // (column_units * row_units)
             kind = carray(pointer(a.filters), a.outer, np.int64)[plane]
             w, bias = a.w + kind * a.w_step, a.bias + kind * SIZE
-            loaded = top
+            loaded = top * a.row_step
             row = top
             while row < end:
                 many = ROWS if a.rows_at_once == ROWS and row + ROWS <= end else 1
-                ready = row + many - 1 + a.taps_r
+                ready = (row + many - 1) * a.row_step + a.extent
+                loaded = max(loaded, row * a.row_step)  # steps may be longer than windows
                 while loaded < ready:
                     load_row(SIZE, args, scratch + taps * 8, ring, before, plane, kind, loaded, first, width)
                     loaded += 1
@@ -213,7 +217,7 @@ def ring_place(args: int, ring: int, plane: int, p: int, row: int) -> int:
     """The address of a row of a ring, or of the fill value."""
     a = carray(pointer(args), 1, WINDOW_FIELDS)[0]
     offset = carray(pointer(a.planes), a.outer * a.rings, np.int64)[plane * a.rings + p]
-    source = carray(pointer(a.row_source), a.rows + a.taps_r, np.int64)[row]
+    source = carray(pointer(a.row_source), row + 1, np.int64)[row]
     place = ring + (p * a.ring_rows + row % a.ring_rows) * a.pitch
     if a.along == 0 and (offset == OUTSIDE or source == OUTSIDE):
         place = a.fill
@@ -240,7 +244,8 @@ def find_taps(SIZE: int, args: int, table: int, ring: int, plane: int, row: int)
     rows = carray(pointer(a.listed_row), a.listed_count, np.int64)
     shifts = carray(pointer(a.listed_shift), a.listed_count, np.int64)
     for t in range(a.listed_count):
-        taps[t] = ring_place(args, ring, plane, rings[t], row + rows[t]) + shifts[t] * SIZE
+        place = row * a.row_step + rows[t]
+        taps[t] = ring_place(args, ring, plane, rings[t], place) + shifts[t] * SIZE
 
 
 @jit.helper
@@ -251,7 +256,7 @@ def load_row(
     """A row of the padded planes into each ring, from column `first` on."""
     a = carray(pointer(args), 1, WINDOW_FIELDS)[0]
     offsets = carray(pointer(a.planes), a.outer * a.rings, np.int64)
-    source = carray(pointer(a.row_source), a.rows + a.taps_r, np.int64)[row]
+    source = carray(pointer(a.row_source), row + 1, np.int64)[row]
     slot = ring + row % a.ring_rows * a.pitch
     step = a.ring_rows * a.pitch
     if a.along == 0:
@@ -261,17 +266,24 @@ def load_row(
                 pad_row(SIZE, args, a.x + offset + source * a.x_row, slot + p * step, first, width)
     else:
         lines = carray(pointer(table), a.along, np.int64)
+        shifts = carray(pointer(a.along_shifts), a.along, np.int64)
+        begin, inside = first * a.column_step, (width - 1) * a.column_step + 1
+        taken = before + (a.before_bytes - a.column_step * a.phase * SIZE if a.split else 0)
         zero = table + a.along * 8  # an element
         carray(pointer(zero), 1, np.int64)[0] = 0
         padded = OUTSIDE - 1  # the offset of the plane whose row lies in `before`
         for p in range(a.rings):
             offset = OUTSIDE if source == OUTSIDE else offsets[plane * a.rings + p]
-            at = a.fill if offset == OUTSIDE else before
+            at = a.fill if offset == OUTSIDE else taken
             if offset != OUTSIDE and offset != padded:
-                pad_row(SIZE, args, a.x + offset + source * a.x_row, before, first, width)
+                pad_row(SIZE, args, a.x + offset + source * a.x_row, before, begin, inside)
+                if a.split:
+                    call(a.split, (
+                        before, 0, 1, 0, inside + a.beside, taken, 0, a.phase, a.column_step, a.column_step,
+                    ))  # fmt: skip
                 padded = offset
             for s in range(a.along):
-                lines[s] = at + s * SIZE
+                lines[s] = at + shifts[s] * SIZE
             along = a.w + kind * a.w_step + a.w_along + p * a.along * SIZE
             call(a.listed, (table, along, a.along, width, slot + p * step, zero, 0))
 
@@ -280,8 +292,7 @@ def load_row(
 def pad_row(SIZE: int, args: int, source: int, target: int, first: int, width: int) -> None:
     """Columns first to first + width and what their windows see beside them, as numbers of the sums."""
     a = carray(pointer(args), 1, WINDOW_FIELDS)[0]
-    beside = (a.along if a.along else a.taps_s) - 1
-    end = first + width + beside  # of the padded row
+    end = first + width + a.beside  # of the padded row
     begin, stop = max(first, a.low), min(end, a.low + a.columns_in)
     call(a.load, (source + (begin - a.low) * a.x_size, target + (begin - first) * SIZE, max(0, stop - begin)))
     if first < begin:
