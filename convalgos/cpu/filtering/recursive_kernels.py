@@ -253,16 +253,7 @@ def fill_numbers(size: int, a: Any, table: int, plane: int, step: int, count: in
     for j in range(wide):
         of = min(plane + j * step, a.planes - 1) // a.line % a.filters * count
         for n in range(count):
-            words_copied(size, table + (n * wide + j) * size, a.numbers + (of + n) * size)
-
-
-@jit.helper
-def words_copied(size: int, target: int, source: int) -> None:
-    """An element of 4 or 8 bytes."""
-    if size == 4:
-        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
-    else:
-        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
+            copy_bytes(table + (n * wide + j) * size, a.numbers + (of + n) * size, size)
 
 
 @jit.specialise
