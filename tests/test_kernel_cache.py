@@ -92,11 +92,22 @@ def test_all_that_a_kernel_depends_on_is_in_its_key(folder, monkeypatch):
     assert of(3) != kernel_cache.kernel_key(sum_to.__wrapped__(3), "void(1)")
     assert of(3) != kernel_cache.kernel_key(number.__wrapped__(3), "void(2)")
     before = of(3)
-    for name, value in (("_sources", lambda file: "other"), ("_compiler", lambda: {"target": "another"})):
+    for name, value in (
+        ("_sources", lambda file: "other"),
+        ("_constants", lambda module: "other"),
+        ("_compiler", lambda: {"target": "another"}),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(kernel_cache, name, value)
             assert of(3) != before
     assert {"llvmlite", "llvm", "python", "target", "sources", "closed"} <= before.keys()
+
+    kernel_cache._constants.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_kernels, "STEP", 3, raising=False)  # as of another file
+        assert of(3) != before
+    kernel_cache._constants.cache_clear()
+    assert of(3) == before
 
     def outer(array):
         return lambda address: array

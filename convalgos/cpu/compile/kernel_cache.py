@@ -1,10 +1,10 @@
 """Compiled kernels on disk: one file for each, with all that it depends on, checked before it is loaded.
 
 An entry is the object code of one kernel behind its key: the function and the integers it closes over, the
-text of its file and of the toolkit, the versions of what compiles, and the processor. The digest of the key
-is its name, and a checksum covers the rest. It is written aside and renamed, so that processes that compile
-the same kernel at once write the same file, and a reader sees one of them whole. Nothing in it is unpickled,
-and each is linked by itself.
+text of its file and of the toolkit, the numbers and records that its file has from others, the versions of
+what compiles, and the processor. The digest of the key is its name, and a checksum covers the rest. It is
+written aside and renamed, so that processes that compile the same kernel at once write the same file, and a
+reader sees one of them whole. Nothing in it is unpickled, and each is linked by itself.
 
 An entry that does not match is removed and compiled again, with one warning. What was not used for a month
 goes, and the oldest go where all together take too much.
@@ -19,10 +19,13 @@ import json
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from convalgos.core import cache_files
 from convalgos.core.cache_files import NOWHERE, cache_folder, warn_once
@@ -97,6 +100,7 @@ def kernel_key(function: Callable[..., Any], signature: str) -> dict[str, Any] |
         "closed": closed,
         "signature": signature,
         "sources": _sources(code.co_filename),
+        "constants": _constants(function.__module__),
         **_compiler(),
     }
 
@@ -241,6 +245,20 @@ def _sources(file: str) -> str:
         text = path.read_bytes() if path.exists() else b""
         digest.update(f"{path.name} {len(text)}\n".encode() + text)
     return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _constants(module: str) -> str:
+    """A digest of the numbers and the records that a module knows, as some are from other files.
+
+    What it has for itself alone, under names with an underscore, is in its text or is an address.
+    """
+    found = [
+        f"{name} {value!r}"
+        for name, value in vars(sys.modules[module]).items()
+        if isinstance(value, bool | int | float | str | np.dtype) and not name.startswith("_")
+    ]
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:32]
 
 
 @functools.cache
