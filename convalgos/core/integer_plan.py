@@ -32,11 +32,14 @@ class IntegerFilter(NamedTuple):
     quantization: Quantization
     ready: dict[Activation | None, Any]  # what a plan's calls keep of them
 
-    def activated(self, problem: ConvProblem, activation: Activation | None) -> IntegerFilter:
-        """With the output step of an activation."""
+    def activated(
+        self, problem: ConvProblem, activation: Activation | None, bias: np.ndarray | None = None
+    ) -> IntegerFilter:
+        """With the output step of an activation, and a bias (K,) of int32 added to the sums."""
         if activation not in self.steps:
             self.steps[activation] = self.quantization.output(problem, activation)
-        return self._replace(output=self.steps[activation])
+        offset = self.offset if bias is None else self.offset + bias
+        return self._replace(output=self.steps[activation], offset=offset)
 
 
 class IntegerPlan(Plan):
@@ -88,8 +91,7 @@ class IntegerPlan(Plan):
     ) -> None:  # fmt: skip
         """activation: None, or an `Activation`, as `_output_step` hands it on."""
         if bias is not None or activation is not None:
-            w = w.activated(self.problem, activation)
-            w = w if bias is None else w._replace(offset=w.offset + bias)
+            w = w.activated(self.problem, activation, bias)
         self.run_integers(x, w, y, workspace)
         if activation is not None and w.output is None:
             np.maximum(y, 0, out=y)
@@ -103,8 +105,7 @@ class IntegerPlan(Plan):
         added, fused, _, rest = self._output_step(bias, activation, residual)
         own = self._own_filter(w)
         if rest is None and (fused is None or self.problem.y_dtype != "int32"):
-            given: IntegerFilter = own.data.activated(self.problem, fused)
-            given = given if added is None else given._replace(offset=given.offset + added)
+            given = own.data.activated(self.problem, fused, added)
             bound = self.bind_integers(x, given, y, checked_scratch(scratch, self.scratch_bytes or 0))
             if bound is not None:
                 return bound
