@@ -11,9 +11,10 @@ from typing import Any, ParamSpec
 import numpy as np
 
 from convalgos.core import arrays
+from convalgos.core.errors import Unsupported
 
 Given = ParamSpec("Given")
-OUTPUT = "output"  # the name of an argument that is written
+OUTPUTS = ("output", "out")  # names of arguments that are written
 PLAIN = frozenset((np.ndarray, list, tuple, str, int, float, bool, type(None)))
 
 
@@ -22,10 +23,11 @@ def any_kind(cupy_module: str) -> Callable[[Callable[Given, Any]], Callable[Give
 
     Host arrays are viewed without a copy, through DLPack or as `core.arrays` tells. Of arrays on a GPU the
     function of the same name in a module of CuPy is called. Lists and NumPy's arrays pass through untouched.
-    An array that is given as `output` is what is returned.
+    An array that is given as `output` or `out` is what is returned.
 
     Raises:
         TypeError: an array holds what would be lost, such as what torch needs for gradients.
+        Unsupported: `out` is given with arrays on a GPU, for which CuPy has no such argument.
     """
 
     def decorated(function: Callable[Given, Any]) -> Callable[Given, Any]:
@@ -63,10 +65,14 @@ def _converted(
     """What the function computes of views of the arrays, like the example: an array, or a tuple of them."""
     on_host = arrays.device_of(example) == "cpu"
     if not on_host:
+        if kwargs.get("out") is not None:
+            raise Unsupported(
+                f"out is for arrays on the CPU: {cupy_module}.{function.__name__} has no such argument"
+            )
         function = getattr(import_module(cupy_module), function.__name__)
 
     def view(name: str, a: Any) -> Any:
-        if not _is_foreign(a) or (on_host and name == OUTPUT):  # which is written, and viewed for that
+        if not _is_foreign(a) or (on_host and name in OUTPUTS):  # which is written, and viewed for that
             return a
         return arrays.as_numpy(name, a) if on_host else arrays.as_cupy(name, a)
 
@@ -74,9 +80,9 @@ def _converted(
     positional = [view(name, a) for name, a in zip(known, args, strict=False)]
     named = {name: view(name, a) for name, a in kwargs.items()}
     found = function(*positional, **named)
-    output = dict(zip(known, args, strict=False)).get(OUTPUT, kwargs.get(OUTPUT))
-    if isinstance(output, np.ndarray) or _is_foreign(output):
-        return output
+    for name, given in (*zip(known, args, strict=False), *kwargs.items()):
+        if name in OUTPUTS and (isinstance(given, np.ndarray) or _is_foreign(given)):
+            return given
     if isinstance(found, tuple):
         return tuple(_like(part, example) for part in found)
     return _like(found, example)

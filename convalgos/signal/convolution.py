@@ -17,6 +17,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_signals
 from convalgos.signal.exact_integers import convolved_exactly, largest_of
+from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import FAMILIES, convolved_along
 
 LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are their sums
@@ -24,34 +25,44 @@ LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any al
 
 
 @any_kind("cupyx.scipy.signal")
-def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
+@takes_out
+def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, out: Any = None) -> Any:
     """Convolve two N-dimensional arrays, as `scipy.signal.convolve` does.
 
     Args:
         in1, in2: arrays of the same number of dimensions.
         mode: "full", "same" (the size of in1, centred) or "valid" (without zero padding).
         method: "auto" picks among all algorithms, "direct" and "fft" among those.
+        out: an array of the result's shape, and of its dtype or one that NumPy casts this to by its rule
+            "same_kind". It may be in1 or in2, and overlap them.
 
     Returns:
-        in1 * in2, of the dtype that in1 and in2 promote to; integers are exact.
+        in1 * in2, of the dtype that in1 and in2 promote to; integers are exact. `out` if it was given.
 
     Raises:
-        ValueError: as SciPy does.
+        ValueError: as SciPy does; or out is of another shape than the result, or read-only.
+        TypeError: out is no array, or of a dtype that the result is not cast to.
 
     Example:
-        >>> import convalgos as ca
+        >>> import numpy as np, convalgos as ca
         >>> ca.signal.convolve([1, 2, 3], [0, 1, 0.5])
         array([0. , 1. , 2.5, 4. , 1.5])
+        >>> x = np.array([1.0, 2.0, 3.0])
+        >>> ca.signal.convolve(x, [0, 1, 0.5], "same", out=x) is x  # in place
+        True
+        >>> x
+        array([1. , 2.5, 4. ])
     """
     y = short_signals.summed(in1, in2, mode) if method in ("auto", "direct") else None
     if y is not None:
         return y
-    y = by_plan(in1, in2, mode, method)
+    y = by_plan(in1, in2, mode, method, out)
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
 
 @any_kind("cupyx.scipy.signal")
-def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
+@takes_out
+def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, out: Any = None) -> Any:
     """Cross-correlate two N-dimensional arrays, as `scipy.signal.correlate` does.
 
     Arguments, result and errors are those of `convolve`, on the reversed conjugate of in2.
@@ -65,18 +76,20 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
     if y is not None:
         return y
     w = np.asarray(in2)
-    y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method)
+    y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method, out)
     return scipy.signal.correlate(in1, in2, mode, method) if y is None else y
 
 
 @any_kind("cupyx.scipy.signal")
-def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
+@takes_out
+def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out: Any = None) -> Any:
     """Convolve two N-dimensional arrays through the FFT, as `scipy.signal.fftconvolve` does.
 
     Args:
         in1, in2: arrays of the same number of dimensions.
         mode: "full", "same" or "valid".
         axes: the axes to convolve; the others broadcast. All by default.
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         in1 * in2 in floating point: float32 only where both are float32 or complex64.
@@ -86,25 +99,26 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any
         >>> ca.signal.fftconvolve(np.ones((2, 64)), np.ones((2, 9)), "valid", axes=1).shape
         (2, 56)
     """
-    y = _floating(in1, in2, mode, axes)
+    y = _floating(in1, in2, mode, axes, out)
     return scipy.signal.fftconvolve(in1, in2, mode, axes) if y is None else y
 
 
 @any_kind("cupyx.scipy.signal")
-def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
+@takes_out
+def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out: Any = None) -> Any:
     """Convolve two N-dimensional arrays, as `scipy.signal.oaconvolve` does: `fftconvolve` by another name.
 
     Whether blocks or whole arrays are transformed is the selector's choice in both.
     """
-    y = _floating(in1, in2, mode, axes)
+    y = _floating(in1, in2, mode, axes, out)
     return scipy.signal.oaconvolve(in1, in2, mode, axes) if y is None else y
 
 
 # --- dtypes: each returns None for what is SciPy's to answer ----------------------------------
 
 
-def by_plan(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
-    """`convolve`, in the dtype that the inputs promote to."""
+def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
+    """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
     arrays = _arrays(in1, in2)
     if arrays is None or method not in ("auto", *FAMILIES):
         return None
@@ -120,7 +134,7 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
             return convolved_exactly(x, w, mode, dtype, largest)
         if largest >= LARGEST_ROUNDED and method == "auto":
             chosen = "direct"
-    y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen)
+    y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:
         return None
     if method == "fft" and not np.isfinite(y.flat[0]):
@@ -134,7 +148,7 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str) -> np.ndarray | None:
     return np.rint(y).astype(np.int64).astype(dtype, copy=False) if integral else y
 
 
-def _floating(in1: Any, in2: Any, mode: str, axes: Any) -> np.ndarray | None:
+def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
     if axes is None and (y := short_signals.transformed(in1, in2, mode)) is not None:
         return y
@@ -151,7 +165,8 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any) -> np.ndarray | None:
         axes = set(given)
         if len(axes) != len(given):
             return None
-    return convolved_along(*_in_precision(np.float32 if single else np.float64, x, w), mode, axes, "fft")
+    dtype = np.float32 if single else np.float64
+    return convolved_along(*_in_precision(dtype, x, w), mode, axes, "fft", out)
 
 
 def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:

@@ -19,12 +19,14 @@ from numpy.polynomial import legendre
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import axis_of, filtered
+from convalgos.signal.outputs import takes_out
 from convalgos.signal.scipy_answers import or_scipy, plain
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
-def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
+def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None, *, out: Any = None) -> Any:
     """Filter signals along an axis, as `scipy.signal.lfilter` does.
 
     Args:
@@ -32,6 +34,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
             which runs on our plans, else SciPy's.
         x: signals of any number of dimensions.
         zi: what the filter holds before the first sample, k - 1 values along the axis for each signal.
+        out: the array for y, as `convolve` takes it; without zi only.
 
     Returns:
         y, of the shape of x; with zi, (y, zf), and zf is what the filter holds behind the last sample.
@@ -62,13 +65,14 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
         allowed = [(size,) if i == at else (size, 1) for i, size in enumerate(shape)]
         if held.ndim != lines.ndim or any(s not in of for s, of in zip(held.shape, allowed, strict=True)):
             return None
-    y = _with_state(lines.astype(dtype, copy=False), h, at, held)
+    y = _with_state(lines.astype(dtype, copy=False), h, at, held, out=out)
     if y is None or zi is None:
         return y
     return _cut(y, at, 0, n), _cut(y, at, n, None)
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
 def filtfilt(
     b: Any, a: Any, x: Any, axis: int = -1, padtype: str | None = "odd", padlen: int | None = None,
@@ -81,6 +85,7 @@ def filtfilt(
         padtype: how the signal goes on at both ends: "odd", "even", "constant" or None.
         padlen: for how many samples, 3 times the number of coefficients by default.
         method: "pad", or "gust", which is SciPy's.
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         The filtered signals, of the shape of x.
@@ -122,10 +127,11 @@ def filtfilt(
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
 def savgol_filter(
     x: Any, window_length: int, polyorder: int, deriv: int = 0, delta: float = 1.0, axis: int = -1,
-    mode: str = "interp", cval: float = 0.0,
+    mode: str = "interp", cval: float = 0.0, *, out: Any = None,
 ) -> Any:  # fmt: skip
     """Smooth or differentiate by polynomials fitted in windows, as `scipy.signal.savgol_filter` does.
 
@@ -136,6 +142,7 @@ def savgol_filter(
         deriv: which derivative is wanted, over samples that are delta apart.
         mode: what lies beyond both ends: "mirror", "nearest", "wrap", "constant" (`cval`); or "interp", which
             takes the values of the first and last polynomial.
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         The smoothed signals, of the shape of x.
@@ -167,29 +174,36 @@ def savgol_filter(
         return None
     lines = signal.astype(signal.dtype if signal.dtype.char in "fd" else np.float64, copy=False)
     h = _coefficients(window_length, polyorder, deriv, float(delta)).astype(lines.dtype)
-    if mode in ("interp", "constant") and (mode == "interp" or cval == 0):
-        y = filtered(lines, h, at, half, n)
-    else:
-        padded = with_extension(lines, at, window_length - 1 - half, half, mode, cval)
-        y = filtered(padded, h, at, window_length - 1, n)
-    if mode == "interp" and y is not None and half:
+    if mode == "interp":
         first, last = _edges(window_length, polyorder, deriv, float(delta))  # (half, window_length) each
-        ends = np.moveaxis(lines, at, -1), np.moveaxis(y, at, -1)  # (..., n)
-        ends[1][..., :half] = ends[0][..., :window_length] @ first.T
-        ends[1][..., n - half :] = ends[0][..., n - window_length :] @ last.T
-    return y
+        along = np.moveaxis(lines, at, -1)  # (..., n)
+        low, high = along[..., :window_length] @ first.T, along[..., n - window_length :] @ last.T
+        y = filtered(lines, h, at, half, n, out)  # which may be the signal itself
+        if y is not None and half:
+            _cut(y, at, 0, half)[...] = np.moveaxis(low, -1, at)
+            _cut(y, at, n - half, n)[...] = np.moveaxis(high, -1, at)
+        return y
+    if mode == "constant" and cval == 0:
+        return filtered(lines, h, at, half, n, out)
+    padded = with_extension(lines, at, window_length - 1 - half, half, mode, cval)
+    return filtered(padded, h, at, window_length - 1, n, out)
 
 
 # --- inside ----------------------------------------------------------------------------------
 
 
 def _with_state(
-    x: np.ndarray, h: np.ndarray, axis: int, held: np.ndarray | None, count: int | None = None
+    x: np.ndarray,
+    h: np.ndarray,
+    axis: int,
+    held: np.ndarray | None,
+    count: int | None = None,
+    out: np.ndarray | None = None,
 ) -> np.ndarray | None:
     """x filtered by h (k,): with what the filter held, and behind the samples what it holds then."""
     n, k = x.shape[axis], h.size
     if held is None:
-        return filtered(x, h, axis, 0, n)
+        return filtered(x, h, axis, 0, n, out)
     y = filtered(x, h, axis, 0, n + k - 1 if count is None else count)
     if y is not None and k > 1:
         size = min(k - 1, y.shape[axis])

@@ -18,6 +18,7 @@ from convalgos.signal import short_windows
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
+from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, wanted_of
 from convalgos.signal.scipy_answers import or_scipy, plain
 from convalgos.signal.short_signals import larger
@@ -28,14 +29,18 @@ AROUND = 2  # times the image, with all that lies around it, is where a circular
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
-def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0) -> Any:
+def convolve2d(
+    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0, *, out: Any = None
+) -> Any:
     """Convolve two 2-D arrays, as `scipy.signal.convolve2d` does.
 
     Args:
         in1, in2: the image and the filter.
         mode: "full", "same" (the size of in1, centred) or "valid" (without what lies beyond the edges).
         boundary: what lies there: "fill" (`fillvalue`), "wrap" (the other side) or "symm" (mirrored).
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         The convolution, of the dtype that in1 and in2 promote to; integers are exact.
@@ -50,12 +55,15 @@ def convolve2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", f
                [0., 1., 1.],
                [1., 0., 1.]])
     """
-    return _bordered(in1, in2, False, mode, boundary, fillvalue)
+    return _bordered(in1, in2, False, mode, boundary, fillvalue, out)
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
-def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0) -> Any:
+def correlate2d(
+    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0, *, out: Any = None
+) -> Any:
     """Cross-correlate two 2-D arrays, as `scipy.signal.correlate2d` does.
 
     Arguments, result and errors are those of `convolve2d`, on the reversed conjugate of in2.
@@ -67,10 +75,11 @@ def correlate2d(in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", 
                [1., 1., 0.],
                [0., 1., 2.]])
     """
-    return _bordered(in1, in2, True, mode, boundary, fillvalue)
+    return _bordered(in1, in2, True, mode, boundary, fillvalue, out)
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
 def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
     """Filter the rows and the columns of an image, as `scipy.signal.sepfir2d` does.
@@ -78,6 +87,7 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
     Args:
         input: an image (rows, columns), which is mirrored beyond its edges.
         hrow, hcol: filters of odd lengths, for rows and for columns.
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         The filtered image, of float32, complex64 or complex128 where it is that, else of float64.
@@ -118,7 +128,7 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
 
 
 def _bordered(
-    in1: Any, in2: Any, correlates: bool, mode: str, boundary: str, fillvalue: Any
+    in1: Any, in2: Any, correlates: bool, mode: str, boundary: str, fillvalue: Any, out: np.ndarray | None
 ) -> np.ndarray | None:
     """The 2-D convolution, or correlation; None for what is SciPy's to answer."""
     if isinstance(in1, np.ndarray) and in1.size * np.size(in2) <= TINY:
@@ -143,6 +153,7 @@ def _bordered(
         return None
     if correlates:
         w = w.conj()[::-1, ::-1]
+    turned = swapped and correlates
     gathered = wanted[0][1] * wanted[1][1] * w.size
     y = None
     if boundary != "fill" and dtype.kind in "fc" and gathered > short_windows.GATHERED:
@@ -153,8 +164,8 @@ def _bordered(
             counts = wanted[0][1], wanted[1][1]
             y = short_windows.times_windows(padded, w.astype(dtype, copy=False)[::-1, ::-1], (1, 1), counts)
         else:
-            y = by_plan(padded, w, "valid", "auto")
-    return y[::-1, ::-1] if swapped and correlates and y is not None else y
+            y = by_plan(padded, w, "valid", "auto", None if turned else out)
+    return y[::-1, ::-1] if turned and y is not None else y
 
 
 def _padded(

@@ -13,10 +13,13 @@ from convalgos.signal.problems import run_as_problem
 PRODUCTS = 1 << 18  # of a line and a filter that NumPy's loop of dot products convolves
 
 
-def filtered(x: np.ndarray, h: np.ndarray, axis: int, first: int, count: int) -> np.ndarray | None:
+def filtered(
+    x: np.ndarray, h: np.ndarray, axis: int, first: int, count: int, out: np.ndarray | None = None
+) -> np.ndarray | None:
     """Elements [first, first + count) of the full convolution of the lines along an axis with h (k,).
 
-    Both are of one precision, real or complex. None where there is no plan for it.
+    Both are of one precision, real or complex. `out` itself where a plan writes there at once, else a new
+    array; None where there is no plan for it.
     """
     n, k = x.shape[axis], h.size
     lines = x.size // n
@@ -35,7 +38,7 @@ def filtered(x: np.ndarray, h: np.ndarray, axis: int, first: int, count: int) ->
         return y if axis == x.ndim - 1 else np.moveaxis(y, -1, axis)
     others = [i for i in range(x.ndim) if i != axis]
     w = h.reshape([k if i == axis else 1 for i in range(x.ndim)])
-    return run_as_problem(x, w, [axis], others, [(first, count)], "auto")
+    return run_as_problem(x, w, [axis], others, [(first, count)], "auto", out)
 
 
 def axis_of(axis: int, ndim: int) -> int | None:

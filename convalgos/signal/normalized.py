@@ -17,6 +17,7 @@ import numpy as np
 
 from convalgos.signal.convolution import fftconvolve
 from convalgos.signal.extensions import with_extension
+from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import run_as_problem
 
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "extend": "edge"}
@@ -25,6 +26,7 @@ LITTLE = {"float32": 1e-3, "float64": 1e-6}  # of the weights; below it, transfo
 GATHERED = 1 << 22  # elements of the windows that are summed at a time
 
 
+@takes_out
 def convolve_normalized(
     array: Any, kernel: Any, boundary: str | None = "fill", fill_value: float = 0.0,
     nan_treatment: str = "interpolate", normalize_kernel: bool = True, mask: Any = None,
@@ -43,6 +45,7 @@ def convolve_normalized(
         mask: True where pixels are missing, too.
         preserve_nan: what was missing is NaN in the result.
         normalization_zero_tol: sums of kernels up to here count as 0.
+        out: the array for the result, as `convalgos.signal.convolve` takes it.
 
     Returns:
         The convolution, of the array's shape, and of its dtype where that is floating, else float64. Pixels

@@ -19,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal import short_signals
+from convalgos.signal.outputs import holds_result
 
 MODES = ("full", "same", "valid")
 FAMILIES = {  # of algorithms, by method
@@ -29,9 +30,12 @@ SMALL = 1 << 14  # elements of an array whose sum takes no less time than to loo
 
 
 def convolved_along(
-    x: np.ndarray, w: np.ndarray, mode: str, axes: set[int] | None, method: str
+    x: np.ndarray, w: np.ndarray, mode: str, axes: set[int] | None, method: str, out: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """The convolution of two arrays of one precision over some axes, all by default."""
+    """The convolution of two arrays of one precision over some axes, all by default.
+
+    `out` itself where its shape and its type allow a plan to write there at once, else a new array.
+    """
     if mode not in MODES or axes == set():
         return None
     # along axes of length 1 a convolution is a product, for which broadcasting is enough
@@ -54,9 +58,10 @@ def convolved_along(
     centred = x.shape
     if math.prod(sizes[0]) < math.prod(sizes[1]):  # the larger one is the map, the smaller one the filter
         x, w = w, x
-    y = run_as_problem(x, w, convolved, others, wanted, method)
-    if y is not None and mode == "same":
-        for i in others:  # SciPy centres on in1 here too, where in2 is the one that broadcasts
+    cut = [i for i in others if mode == "same" and max(x.shape[i], w.shape[i]) != centred[i]]
+    y = run_as_problem(x, w, convolved, others, wanted, method, None if cut else out)
+    if y is not None:
+        for i in cut:  # SciPy centres on in1 here too, where in2 is the one that broadcasts
             first = (y.shape[i] - centred[i]) // 2
             y = y.take(range(first, first + centred[i]), i)
     return y
@@ -78,8 +83,12 @@ def run_as_problem(
     others: list[int],
     wanted: list[tuple[int, int]],
     method: str,
+    out: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """Elements `wanted` of the full convolution of a map with a filter, as one problem of ours."""
+    """Elements `wanted` of the full convolution of a map with a filter, as one problem of ours.
+
+    `out` itself where it is laid as the plan writes, else a new array.
+    """
     batch = [i for i in others if w.shape[i] == 1]
     filters = [i for i in others if x.shape[i] == 1 and w.shape[i] != 1]
     groups = [i for i in others if i not in batch + filters]
@@ -102,6 +111,12 @@ def run_as_problem(
     plan = signal_plan(images.shape, kernels.shape, tuple(padding), g, images.dtype.name, method, finite)
     if plan is None:
         return None
+    shape = [x.shape[i] for i in batch + groups] + [w.shape[i] for i in filters]
+    whole = tuple(shape + [count for _, count in wanted])
+    if parts_x * parts_w == 1 and order == sorted(order) and holds_result(out, whole, images.dtype):
+        assert out is not None
+        plan(images, kernels, out=out.reshape(n, g * k, *whole[len(shape) :]))
+        return out
     parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
     spatial_out = parts.shape[2:]
     parts = parts.reshape(parts_x, n, g * k, parts_w, *spatial_out)
@@ -110,8 +125,7 @@ def run_as_problem(
         y = np.empty(y.shape, np.result_type(x, w))
         y.real = parts[0, :, :, 0] - (parts[1, :, :, 1] if parts_x == parts_w else 0)
         y.imag = (parts[1, :, :, 0] if parts_x == 2 else 0) + (parts[0, :, :, 1] if parts_w == 2 else 0)
-    shape = [x.shape[i] for i in batch + groups] + [w.shape[i] for i in filters]
-    return np.ascontiguousarray(y.reshape(*shape, *spatial_out).transpose(np.argsort(order)))
+    return np.ascontiguousarray(y.reshape(whole).transpose(np.argsort(order)))
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:

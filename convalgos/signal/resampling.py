@@ -20,6 +20,7 @@ from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_windows
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import axis_of
+from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
 
@@ -44,6 +45,7 @@ BACKGROUNDS: dict[str, Callable[..., Any]] = {
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
 def upfirdn(
     h: Any, x: Any, up: int = 1, down: int = 1, axis: int = -1, mode: str = "constant", cval: float = 0
@@ -57,6 +59,7 @@ def upfirdn(
         down: and every down-th filtered one is kept.
         mode: what lies beyond both ends: "constant" (`cval`), "symmetric", "reflect", "edge", "smooth",
             "wrap", "antisymmetric", "antireflect" or "line".
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         ((n - 1) * up + k - 1) // down + 1 samples along the axis.
@@ -87,6 +90,7 @@ def upfirdn(
 
 
 @any_kind("cupyx.scipy.signal")
+@takes_out
 @or_scipy
 def resample_poly(
     x: Any, up: int, down: int, axis: int = 0, window: Any = ("kaiser", 5.0), padtype: str = "constant",
@@ -99,6 +103,7 @@ def resample_poly(
         window: the window of the low-pass filter that is designed, or the coefficients of a filter.
         padtype: what lies beyond both ends: a mode of `upfirdn`; or "mean", "median", "maximum" or "minimum"
             of each signal.
+        out: the array for the result, as `convolve` takes it.
 
     Returns:
         ceil(n * up / down) samples along the axis.

@@ -11,13 +11,19 @@ import scipy  # whose parts are imported when they are used
 
 
 def or_scipy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that asks SciPy's of the same name where it has no answer of its own (None)."""
+    """A function that asks SciPy's of the same name where it has no answer of its own (None).
+
+    SciPy is not told of `out`, an array that the function may write into.
+    """
     name = function.__name__
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         y = function(*arguments, **options)
-        return getattr(scipy.signal, name)(*arguments, **options) if y is None else y
+        if y is not None:
+            return y
+        options.pop("out", None)
+        return getattr(scipy.signal, name)(*arguments, **options)
 
     return call
 
