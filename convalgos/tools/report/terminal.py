@@ -238,10 +238,10 @@ def show_machine(machine: Machine | GpuMachine, console: Console) -> None:
 
 
 def figures_of(machine: Machine | GpuMachine) -> dict[str, str]:
-    """The figures of a machine with their units."""
+    """The figures of a machine with their units, but for those that nobody measured."""
     told = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name not in UNTOLD}
     constants = dict(machine.measured) if isinstance(machine, GpuMachine) else {}
-    return {name: figure(name, value) for name, value in (told | constants).items()}
+    return {name: figure(name, value) for name, value in (told | constants).items() if value is not None}
 
 
 def gpu_sources(constants: Iterable[str], day: str) -> dict[str, str]:
