@@ -13,7 +13,7 @@ from convalgos.signal.normalized import convolve_normalized
 
 RNG = np.random.default_rng(20)
 LINE, TAPS = RNG.standard_normal(20_000), RNG.standard_normal(301)
-LINES = LINE.reshape(4, 5000)
+LINES = LINE.reshape(2, 2, 5000)  # two axes that a plan takes as one
 IMAGE, WINDOW = RNG.standard_normal((96, 120)), RNG.standard_normal((9, 11))
 HOLES = np.where(RNG.random(IMAGE.shape) < 0.1, np.nan, IMAGE)
 PLANNED = {  # calls whose plan writes where it is told to
@@ -81,10 +81,17 @@ def test_other_numbers_are_cast(dtype, size):
     ca.signal.convolve(x, w, out=out)
     wanted = ca.signal.convolve(x, w)
     np.testing.assert_array_equal(out, wanted)
-    rows = np.full((3, size), np.nan, out.dtype)  # in2 broadcasts, and the middle of it is what is asked for
-    ca.signal.fftconvolve(x[None], np.stack([w] * 5), "same", axes=1, out=rows[:1])
-    np.testing.assert_array_equal(rows[:1], ca.signal.fftconvolve(x[None], np.stack([w] * 5), "same", axes=1))
-    assert np.isnan(rows[1:]).all()
+
+
+def test_in2_that_broadcasts_does_not_write_more_than_is_asked_for():
+    """A plan computes 5 lines, of which "same" takes the middle one."""
+    given = LINE[None], np.arange(5)[:, None] * TAPS, "same", 1
+    out = np.full((5, LINE.size), np.nan)
+    with pytest.raises(ValueError, match="out has shape"):
+        ca.signal.fftconvolve(*given, out=out)
+    assert np.isnan(out).all()
+    assert ca.signal.fftconvolve(*given, out=out[:1]).base is out
+    np.testing.assert_array_equal(out[:1], ca.signal.fftconvolve(*given))
 
 
 @pytest.mark.parametrize("name", CALLS)
