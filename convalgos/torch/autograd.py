@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 
 from convalgos.torch import operators
 from convalgos.torch.eager import is_plain
 from convalgos.torch.operators import Operator
+
+try:  # as `torch.compiler.disable`, but loads the compiler only when what it makes is called
+    from torch._compile import _disable_dynamo as without_compiler
+except ImportError:  # a torch without it
+    without_compiler = torch.compiler.disable
 
 Product = Callable[..., Tensor]  # (first, second, extra, *how): those of the operators
 SETTINGS = 6  # of these, how many follow the first three
@@ -106,7 +110,7 @@ def _product(
 
     operator.register_autograd(differentiate, setup_context=keep)
 
-    @_disable_dynamo  # as torch.compiler.disable, but it loads the compiler when this is first called
+    @without_compiler
     def transformed(*inputs: Any) -> Any:
         return Transformed.apply(*inputs)  # type: ignore[no-untyped-call] # torch leaves it so
 
