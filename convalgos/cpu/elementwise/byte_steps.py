@@ -44,7 +44,12 @@ OPERATIONS = {"add": ADD, "multiply": MULTIPLY}
 
 
 class _Changing(BoundStep):
-    """A step of `change_share`: its record but for the addresses of the arrays is made once."""
+    """A step of `change_share`: its record but for the addresses of the arrays is made once.
+
+    Subclasses set `_taken`: (name, shape in memory, type) of each array, of which y is the last.
+    """
+
+    _taken: Sequence[tuple[str, Shape, np.dtype]]
 
     def _set(
         self,
@@ -66,13 +71,10 @@ class _Changing(BoundStep):
             [tuple(values.get(name, 0) for name in BYTES_FIELDS.names or ())], BYTES_FIELDS
         )
 
-    def _check(self, *arrays: np.ndarray) -> None:
-        """Raise where arrays are not as the kernel takes them."""
-        raise NotImplementedError
-
     def _on(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The record for arrays: a, y, or a, b, y."""
-        self._check(*arrays)
+        for (name, shape, dtype), array in zip(self._taken, arrays, strict=True):
+            check_bound(name, array, shape, dtype, strided=False, written=name == "y")
         record = self._record.copy()
         words = record.view(np.int64)
         words[:3] = [array.ctypes.data for array in (arrays[0], arrays[-2], arrays[-1])]
@@ -98,29 +100,21 @@ class QuantizePlan(_Changing):
     """
 
     def __init__(self, shape: Shape, layout: str, y_scale: ByteScale):
-        self._shape = array_shape(layout, shape)
+        held = array_shape(layout, shape)
+        self._taken = ("x", held, FLOAT), ("y", held, BYTE)
         zero = y_scale.zero_point
         numbers = byte_numbers(y_scale.scale, 0, LEAST - zero, MOST - zero, zero)
         self._set(change_share(simd.lanes(4), QUANTISE), numbers, 1, math.prod(shape))
-
-    def _check(self, *arrays: np.ndarray) -> None:
-        x, y = arrays
-        check_bound("x", x, self._shape, FLOAT, strided=False)
-        check_bound("y", y, self._shape, BYTE, strided=False, written=True)
 
 
 class DequantizePlan(_Changing):
     """uint8 to float32: (x - zero point) * scale."""
 
     def __init__(self, shape: Shape, layout: str, x_scale: ByteScale):
-        self._shape = array_shape(layout, shape)
+        held = array_shape(layout, shape)
+        self._taken = ("x", held, BYTE), ("y", held, FLOAT)
         numbers = byte_numbers(x_scale.scale, x_scale.zero_point, 0, 0, 0)
         self._set(change_share(simd.lanes(4), DEQUANTISE), numbers, 1, math.prod(shape))
-
-    def _check(self, *arrays: np.ndarray) -> None:
-        x, y = arrays
-        check_bound("x", x, self._shape, BYTE, strided=False)
-        check_bound("y", y, self._shape, FLOAT, strided=False, written=True)
 
 
 class ByteArithmeticPlan(_Changing):
@@ -152,7 +146,8 @@ class ByteArithmeticPlan(_Changing):
         per_map = other != whole
         if per_map and (operation == "add" or other != (*whole[:2], *(1,) * (len(whole) - 2))):
             raise Unsupported(f"arrays of {shapes} are no maps of one shape, nor maps and a number of each")
-        self._shapes = [array_shape(layout, shape) for shape in (whole, other, whole)]
+        of = zip("aby", (whole, other, whole), strict=True)
+        self._taken = [(name, array_shape(layout, shape), BYTE) for name, shape in of]
         pixels, last, rows = math.prod(whole[2:]), layout == "channels_last", 1
         if per_map:
             rows = whole[0] * (pixels if last else whole[1])
@@ -165,10 +160,6 @@ class ByteArithmeticPlan(_Changing):
             combine_bytes_share(simd.lanes(4), OPERATIONS[operation], packs), numbers, rows,
             math.prod(whole) // max(1, rows), max(1, pixels) if per_map and last else 1, last or not per_map,
         )  # fmt: skip
-
-    def _check(self, *arrays: np.ndarray) -> None:
-        for name, array, shape in zip("aby", arrays, self._shapes, strict=True):
-            check_bound(name, array, shape, BYTE, strided=False, written=name == "y")
 
 
 class LookupPlan(BoundStep):
