@@ -11,6 +11,7 @@ import numpy as np
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.integers import ROUNDING, ROUNDING_BITS, Integers, bytes_of, words_of
 from convalgos.cpu.vectors.packing import (
     added_shorts,
@@ -101,7 +102,8 @@ def change_bytes(v: Vec, OPERATION: int, a: Value, y: Value, count: Value, numbe
     by, narrow = ByteOperation(v, numbers), bytes_of(v)
     source, to = v.pointer(a), v.pointer(y)
 
-    def elements(at: Value, mask: Value = None) -> None:
+    def elements(at: Value, left: Value = None) -> None:
+        mask = None if left is None else narrow.mask(left)
         of = v if OPERATION == QUANTISE else narrow
         loaded = of.load(source, at) if mask is None else of.load_masked(source, at, mask)
         if OPERATION == QUANTISE:
@@ -113,12 +115,7 @@ def change_bytes(v: Vec, OPERATION: int, a: Value, y: Value, count: Value, numbe
         else:
             v.store_masked(value, to, at, mask)
 
-    whole = v.idiv(count, v.lanes)
-    with v.loop(whole) as i:
-        elements(v.imul(i, v.lanes))
-    done = v.imul(whole, v.lanes)
-    with v.unless_negative(v.isub(v.isub(count, done), 1)):
-        elements(done, narrow.mask(v.isub(count, done)))
+    loop_blocks(v, count, v.lanes, elements)
 
 
 @simd.emitter
@@ -151,29 +148,29 @@ def combine_bytes(
         words = by.finished(numbers_of(integers(source, by.a_zero), second))
         store_bytes(v, words, narrow.at(to, at), mask)
 
-    done = v.integer(0)
+    def vectors(begin: Value, count: Value) -> None:
+        def vector(at: Value, left: Value = None) -> None:
+            elements(v.iadd(begin, at), None if left is None else narrow.mask(left))
+
+        loop_blocks(v, count, v.lanes, vector)
+
+    def packed(at: Value, left: Value = None) -> None:
+        if left is not None:
+            vectors(at, left)
+            return
+        firsts = by.quarters(line.load(source, at), by.a_zero)
+        seconds = [same] * 4 if same is not None else by.quarters(line.load(more, at), by.b_zero)
+        words = [
+            to_nearest(v, numbers_of(first, second)) for first, second in zip(firsts, seconds, strict=True)
+        ]
+        firsts, lasts = (added_shorts(v, shorts_of_words(v, words[n], words[n + 1]), after) for n in (0, 2))
+        line.store(limited_bytes(v, bytes_of_shorts(v, firsts, lasts, False), low, high, False), to, at)
+
     if PACKS:
         after, low, high = by.of_packed()
-        whole = v.idiv(count, line.lanes)
-        with v.loop(whole) as i:
-            at = v.imul(i, line.lanes)
-            firsts = by.quarters(line.load(source, at), by.a_zero)
-            seconds = [same] * 4 if same is not None else by.quarters(line.load(more, at), by.b_zero)
-            words = [
-                to_nearest(v, numbers_of(first, second))
-                for first, second in zip(firsts, seconds, strict=True)
-            ]
-            firsts, lasts = (
-                added_shorts(v, shorts_of_words(v, words[n], words[n + 1]), after) for n in (0, 2)
-            )
-            line.store(limited_bytes(v, bytes_of_shorts(v, firsts, lasts, False), low, high, False), to, at)
-        done = v.imul(whole, line.lanes)
-    whole = v.idiv(v.isub(count, done), v.lanes)
-    with v.loop(whole) as i:
-        elements(v.iadd(done, v.imul(i, v.lanes)))
-    done = v.iadd(done, v.imul(whole, v.lanes))
-    with v.unless_negative(v.isub(v.isub(count, done), 1)):
-        elements(done, narrow.mask(v.isub(count, done)))
+        loop_blocks(v, count, line.lanes, packed)
+    else:
+        vectors(v.integer(0), count)
 
 
 @jit.specialise
