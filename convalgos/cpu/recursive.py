@@ -123,14 +123,14 @@ class Recursive(Algorithm):
             vectors = planes * -(-one.places * after // lanes) * machine.threads / one.tasks
             cycles += (self.pairs * TURNED + MOVED) * vectors
             memory += float(machine.stream((math.prod(one.shape) + one.count) * p.itemsize, p.bytes))
-        return CALL * 3 + float(machine.launch) + cycles / _cycles(p, machine) + memory / 2
+        return CALL * 3 + float(machine.launch) + cycles / machine.paced_cycles + memory / 2
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         p, lanes = problem, simd.lanes(problem.itemsize)
         if p.pattern != GAUSSIAN or _unsuited(p):
             return math.inf
         cycles = self.pairs * TURNED * (math.prod(p.y_shape) // lanes)
-        return CALL + float(machine.launch) + cycles / _cycles(p, machine)
+        return CALL + float(machine.launch) + cycles / machine.paced_cycles
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
@@ -148,11 +148,6 @@ class Recursive(Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return RecursivePlan(problem, self)
-
-
-def _cycles(p: ConvProblem, machine: Machine) -> float:
-    """In a second, of all threads: each does two fused products of vectors."""
-    return float(machine.peak(p.dtype)) / (4 * simd.lanes(p.itemsize))
 
 
 def _unsuited(problem: ConvProblem) -> str | None:
