@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from convalgos import cpu
 from convalgos.cpu.gemm import split_cut
+from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.tools.cli import kernel_set
 from convalgos.tools.cli.main import main
 
@@ -120,6 +121,9 @@ SPLIT = {  # for matrix tiles, where the processor has them
 }
 
 
+BYTES = ("convalgos.cpu.tiled.quantised_products", "sum_bytes")  # by instructions that add up products
+
+
 def test_every_factory_of_kernels_is_listed():
     """What `jit.specialise` makes, in all modules: a new one cannot be forgotten."""
     listed = {(k.module, k.name) for k in kernel_set.kernels(kernel_set.DTYPES)}
@@ -136,6 +140,9 @@ def test_every_factory_of_kernels_is_listed():
     if reason := split_cut.ENGINE.missing():
         assert not any(split in listed for split in SPLIT), reason
         listed |= SPLIT
+    if not sums_words():
+        assert BYTES not in listed
+        listed.add(BYTES)
     assert found - apart == listed - {
         ("convalgos.cpu.runtime.jit", name)
         for name in ("of_borrowed", "of_threads", "table_address", "data_address")

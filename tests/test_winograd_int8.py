@@ -16,9 +16,11 @@ from convalgos.core.quantization import Quantization
 from convalgos.cpu import winograd_int8
 from convalgos.cpu.reference import Reference, error_scale
 from convalgos.cpu.tiled import fixed_point_transforms as transforms
+from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.cpu.winograd_int8 import ALGORITHMS, MOST, WinogradInt8, WinogradInt8Plan, byte_schedule
 
 LAYER = ConvProblem.parse("uint8 w_int8 n1 c64 h28 w28 k64 r3 s3 p1")
+needs_products = pytest.mark.skipif(not sums_words(), reason="the processor has no products of bytes (VNNI)")
 
 
 @pytest.mark.parametrize("m", [2, 4])
@@ -53,6 +55,7 @@ class Forced(WinogradInt8):
         return WinogradInt8Plan(problem, self, whole.cut_into(cuts, self.team))
 
 
+@needs_products
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize(
     "text",
@@ -99,6 +102,7 @@ def drawn(rng, kind, shape, dtype):
     return (np.rint(x / np.abs(x).max() * levels) + zero).astype(dtype), zero
 
 
+@needs_products
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.id)
 def test_errors_are_within_the_bound_and_not_far_from_it(algorithm):
     worst = 0.0
@@ -124,6 +128,7 @@ def test_errors_are_within_the_bound_and_not_far_from_it(algorithm):
     assert worst > 0.5
 
 
+@needs_products
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.id)
 def test_the_largest_sums_do_not_wrap_and_longer_ones_are_refused(algorithm):
     problem = ConvProblem.parse(f"uint8 n1 c{MOST // 9} h6 w6 k1 r3 s3")
@@ -137,6 +142,7 @@ def test_the_largest_sums_do_not_wrap_and_longer_ones_are_refused(algorithm):
     )
 
 
+@needs_products
 def test_it_is_a_candidate_only_where_an_error_is_allowed():
     ids = {a.id for a in ALGORITHMS}
     for problem, given in (
@@ -162,6 +168,7 @@ def test_it_is_a_candidate_only_where_an_error_is_allowed():
     assert ca.plan(LAYER, allow="cpu.winograd.int8", max_rel_error=0.2).algorithm in ids
 
 
+@needs_products
 def test_it_measures_itself_within_its_bound_where_y_is_requantised():
     table = ca.find(LAYER.replace(y_dtype="uint8"), allow="cpu.winograd.int8", max_rel_error=0.2)
     assert {row.algorithm for row in table.rows} == {a.id for a in ALGORITHMS}
