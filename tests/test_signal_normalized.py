@@ -142,6 +142,16 @@ def test_errors_name_the_argument(arguments, options, told):
         convolve_normalized(*arguments, **options)
 
 
+def test_weights_of_both_signs():
+    """astropy#20403: convolve_fft gives 0 where such weights meet a hole, as if nothing were known there."""
+    image = np.arange(49.0).reshape(7, 7)
+    image[3, 3] = np.nan
+    w = np.array([[1.0, -2, 1], [-2, 5, -2], [1, -2, 2]])
+    y = convolve_normalized(image, w, boundary="wrap")
+    same(y, defined(image, w, boundary="wrap"))
+    assert np.isclose(y[3, 3], 80 / 3)
+
+
 def test_kernels_whose_sum_is_zero_serve_where_nothing_is_missing():
     x = array((12, 11), 0)
     w = np.array([[0, -1, 0], [-1, 4, -1], [0, -1, 0.0]])
