@@ -436,7 +436,7 @@ def test_peers_of_integers_give_the_exact_result(peer, text):
         assert (x, w) == ("int8", "uint8") or (of_torch and (x == "int8" or problem.y_dtype == "int32"))
         return
     x, w = accuracy.random_arrays(problem)
-    if not sums_words():  # sums of two products of bytes saturate at 16 bits in these peers: filters of 7 bits
+    if not sums_words():  # sums of two products of bytes saturate at 16 bits in these peers: 7 bits
         w >>= 1
     check = accuracy.AccuracyCheck(problem, arrays=(x, w))
     y = host_array(found.call(problem, x, w, 2)())

@@ -14,7 +14,7 @@ from convalgos.cpu import reference
 from convalgos.cpu.depthwise_weights import DepthwiseWeights
 from convalgos.cpu.dwconv import padded_planes
 from convalgos.cpu.dwconv.padded_planes import PaddedPlanes
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import instructions
 
 WEIGHTS = DepthwiseWeights()
 TEXTS = """
@@ -122,7 +122,7 @@ def test_vectors_are_channels_where_that_was_faster(text, by_channel, monkeypatc
     monkeypatch.setattr(padded_planes, "cpu_count", lambda: 2)
     monkeypatch.setattr(padded_planes, "cache_sizes", lambda: (48 << 10, 1 << 20, 32 << 20))
     monkeypatch.setattr(padded_planes, "vector_bytes", lambda: 64)
-    monkeypatch.setattr(simd, "vector_bytes", lambda: 64)
+    monkeypatch.setattr(instructions, "vector_bytes", lambda: 64)
     problem = ConvProblem.parse(text).replace(direction="backward_weights")
     assert padded_planes.padded_planes.__wrapped__(problem).by_channel == by_channel
 

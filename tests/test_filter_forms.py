@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.vectors import simd
 from convalgos.select import registry
 
 MAPS = ((1, 9, 11), (2, 9, 11), (1, 24, 37), (3, 5, 6))  # batch and sizes: blocks and boxes differ
+HALF_FULL = 3 * simd.lanes(4) // 2  # channels: a vector and a half
 LAYERS = {  # filter, and the rest of a layer
     "dense": ((20, 24, 3, 3), {"padding": 1}),
     "strided": ((33, 16, 3, 3), {"padding": 1, "stride": 2}),
     "1x1": ((48, 40, 1, 1), {}),
-    "depthwise": ((24, 1, 3, 3), {"padding": 1, "groups": 24}),
+    "depthwise": ((HALF_FULL, 1, 3, 3), {"padding": 1, "groups": HALF_FULL}),
     "flipped": ((8, 6, 3, 3), {"padding": 1, "mode": "convolution"}),
     "transposed": ((16, 8, 3, 3), {"padding": 1, "stride": 2, "direction": "backward_data"}),
 }

@@ -1,8 +1,8 @@
 """Quantised ONNX models: layers of all kinds and a whole network give the bits of ONNX Runtime.
 
 QLinearConv is compared with graph optimisations and without: they reorder memory, no more. Models in QDQ form
-are compared with the default ones, which fuse convolutions as `fuse_quantized` does. On processors without VNNI
-sums of two products of bytes saturate at 16 bits in ONNX Runtime, so filters there have 7 bits.
+are compared with the default ones, which fuse convolutions as `fuse_quantized` does. Without VNNI, sums
+of two products of bytes saturate at 16 bits in ONNX Runtime, so filters have 7 bits on such processors.
 """
 
 from collections import Counter
