@@ -9,6 +9,7 @@ import convalgos as ca
 from convalgos import ConvProblem, Unsupported
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import Launch
+from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime import jit
 from convalgos.select.registry import algorithms
 
@@ -83,6 +84,39 @@ def test_images_may_lie_apart_where_the_plan_says_so(algorithm, problem):
     target[...] = residual
     plan.bind(x, w, target, bias, "silu", target).run()
     assert np.allclose(target, right, rtol=1e-5, atol=1e-5)
+
+
+INTEGERS = ConvProblem.parse("uint8 w_int8 y_uint8 n2 c8 h9 w11 k7 r3 s3 per_channel")
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "algorithm", [a for a in algorithms("cpu") if not a.why_not(INTEGERS)], ids=lambda a: a.id
+)
+def test_bytes_of_images_that_lie_apart(algorithm, layout):
+    """Slices of the channels of a map, as concatenations have them; what lies between stays as it is."""
+    problem = INTEGERS.replace(layout=layout)
+    if reason := algorithm.why_not(problem):
+        pytest.skip(reason)
+    rng = np.random.default_rng(3)
+    of_x, of_w, of_y = problem.array_shapes
+    x, w = rng.integers(0, 256, of_x, np.uint8), rng.integers(-64, 64, of_w, np.int8)
+    step = Quantization(0.02, 128, rng.uniform(0.001, 0.01, problem.K).astype("f4"), 0, 0.05, 133)
+    plan = algorithm.serve(problem)
+    prepared, bias = plan.prepare(w, step), rng.integers(-500, 500, problem.K, np.int32)
+    right = plan(x, prepared, bias=bias)
+    assert len(np.unique(right)) > 20
+    whole_x, whole_y = (np.full((2, 2, *of[1:]), 9, np.uint8) for of in (of_x, of_y))
+    whole_x[:, 1] = x
+    if not plan.strided_batch:
+        with pytest.raises(Unsupported, match="images that lie apart"):
+            plan.bind(x, prepared, whole_y[:, 1], bias)
+        return
+    for source in (x, whole_x[:, 1]):
+        whole_y.fill(9)
+        plan.bind(source, prepared, whole_y[:, 1], bias).run()
+        assert np.array_equal(whole_y[:, 1], right)
+        assert (whole_y[:, 0] == 9).all()
 
 
 def test_a_network_is_one_call():

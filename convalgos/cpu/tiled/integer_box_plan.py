@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun
+from convalgos.core.bound_run import BoundRun, image_step
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.layout import byte_pixels
@@ -75,7 +75,9 @@ class IntegerBoxPlan(IntegerPlan, BoxPlan):
             return None
         workspace = self.new_workspace(scratch)
         self._make_ready(w, workspace)
-        workspace.arguments.x, workspace.arguments.y = self._address(x), self._address(y)
+        arguments = workspace.arguments
+        arguments.x, arguments.y = self._address(x), self._address(y)
+        arguments.x_n, arguments.y_n = image_step(x), image_step(y)
         launches, records = self._launches(workspace)
         return jit.bound_run(tuple(launches), self, x, y, w, workspace, records)
 
