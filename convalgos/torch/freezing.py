@@ -47,7 +47,7 @@ def freeze(model: nn.Module, *example: Any, **keywords: Any) -> FrozenModule:
 
     Args:
         model: in eval; it is kept, and not changed.
-        example: arguments of the model.
+        example: arguments of the model, or one tuple of them, as `torch.export` takes them.
 
     Raises:
         TypeError: model is no module. ValueError: it is in training.
@@ -65,6 +65,8 @@ def freeze(model: nn.Module, *example: Any, **keywords: Any) -> FrozenModule:
         raise TypeError(f"model={type(model).__name__} must be a torch.nn.Module")
     if model.training:
         raise ValueError("model is in training: call model.eval() first")
+    if len(example) == 1 and isinstance(example[0], tuple):
+        (example,) = example
     frozen = FrozenModule(model).eval()
     with torch.no_grad():
         frozen(*example, **keywords)
