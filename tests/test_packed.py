@@ -66,7 +66,7 @@ def test_threads_do_not_store_into_one_line(text):
 
 
 def test_threads_share_pixels_by_whole_lines():
-    cut = packed_blocking.packed_cut(flat_view(ConvProblem.parse("c480 h16 w16 k320 r1 s1")), 2)[1]
+    cut = packed_blocking.packed_cut(flat_view(ConvProblem.parse("c480 h16 w16 k48 r1 s1")), 2)[1]
     assert cut.parts == 1 and cut.blocks % 2 == 0 and cut.pixels * 4 % 64 == 0
 
 

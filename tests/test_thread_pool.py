@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, local
 
 import numba
 import numpy as np
@@ -130,7 +130,8 @@ def test_no_slot_is_free(pool):
     assert (counted(launch(2), 7) == 1).all()
 
 
-def test_the_count_is_numbas(threads):
+def test_the_count_is_numbas(threads, monkeypatch):
+    monkeypatch.setattr(jit, "_this", local())  # torch's threads may be borrowed here by now
     for number in range(1, numba.config.NUMBA_NUM_THREADS + 1):
         threads(number)
         assert jit.thread_count() == number
