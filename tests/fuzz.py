@@ -25,7 +25,8 @@ PACKAGES = ("numpy", "numba", "llvmlite", "mkl", "pyfftw", "ml_dtypes")
 
 
 def new_record(seed: int, without: list[str]) -> dict:
-    from convalgos.core.machine import cache_sizes, cpu_count, cpu_name, vector_bytes
+    from convalgos.core.machine import cache_sizes, cpu_count, vector_bytes
+    from convalgos.core.processor import cpu_name
 
     versions = {"python": platform.python_version()}
     for name in ("convalgos", *PACKAGES):

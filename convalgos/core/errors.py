@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 from functools import cache
 
+from convalgos.core.compiler_record import known_compiler
+
 EXTRAS = {  # module -> how to get it
     "llvmlite": "pip install llvmlite",
     "pyfftw": "pip install pyfftw",
@@ -36,7 +38,8 @@ class Unsupported(RuntimeError):
 def missing(module: str) -> str | None:
     """How to get an optional module that is not installed, or None if it is there.
 
-    llvmlite, which is imported anyhow, says what is wrong where it does not go with what else is installed.
+    llvmlite is imported where it never was before, to tell what is wrong where it does not go with what else
+    is installed.
     """
     try:
         found = importlib.util.find_spec(module) is not None
@@ -44,11 +47,15 @@ def missing(module: str) -> str | None:
         found = False
     if not found:
         return f"needs {module}, which is not installed ({EXTRAS[module]})"
-    if module == "llvmlite":
+    if module == "llvmlite" and known_compiler() is None:
         try:
             importlib.import_module("llvmlite.binding")  # loads LLVM
         except Exception as error:
-            told = (str(error).splitlines() or [""])[0][:200]
-            kind = type(error).__name__
-            return f"needs llvmlite, which is installed but cannot be imported ({kind}: {told})"
+            return not_imported(module, error)
     return None
+
+
+def not_imported(module: str, error: Exception) -> str:
+    """What is wrong with an optional module that is installed."""
+    told = (str(error).splitlines() or [""])[0][:200]
+    return f"needs {module}, which is installed but cannot be imported ({type(error).__name__}: {told})"

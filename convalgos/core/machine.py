@@ -7,7 +7,6 @@ are kept in the user's cache folder, one file per machine fingerprint.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -18,6 +17,8 @@ from typing import Any
 
 from convalgos.core import strict_json
 from convalgos.core.cache_files import cache_folder, keep, set_aside, warn_once
+from convalgos.core.errors import missing
+from convalgos.core.processor import cpu_flags, cpu_name
 
 FORMAT = 1  # of the stored file; raise it when a field changes its meaning
 LEAST_DOUBLE, MOST_DOUBLE = 0.3, 0.75  # float64 over float32, whose vectors hold twice as many
@@ -165,17 +166,6 @@ def vector_bytes() -> int:
     return 32 if {"avx2", "fma"} <= features else 16
 
 
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Instruction set flags as the kernel lists them; empty where it lists none."""
-    return frozenset(cpuinfo("flags").split())
-
-
-@cache
-def cpu_name() -> str:
-    return cpuinfo("model name") or platform.processor() or platform.machine()
-
-
 def cpu_count() -> int:
     """Cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -249,7 +239,7 @@ def doubts(machine: Machine) -> list[str]:
 def fingerprint(threads: int) -> str:
     """A file name that tells machines apart by what their timings depend on."""
     parts = [cpu_name(), f"{threads}t", f"v{vector_bytes()}", platform.system()]
-    if not _has_compiler():
+    if missing("llvmlite"):  # other code runs then, and other code is timed
         parts.append("no compiler")
     return "-".join("".join(c if c.isalnum() else "_" for c in p) for p in parts).lower()
 
@@ -303,27 +293,3 @@ def save_machine(machine: Machine) -> None:
 
 def _path(threads: int) -> Path:
     return cache_folder() / "machine" / f"{fingerprint(threads)}.json"
-
-
-@cache
-def _has_compiler() -> bool:
-    """Without it other code runs, and other code is timed."""
-    try:
-        importlib.import_module("llvmlite.binding")
-    except Exception:  # missing, or it does not go with what else is installed
-        return False
-    return True
-
-
-@cache
-def cpuinfo(key: str) -> str:
-    """What the kernel says of the first core; empty where it does not."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return ""

@@ -14,7 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from convalgos.core.machine import NOMINAL, Machine, cache_sizes, cpu_name, cpuinfo, vector_bytes
+from convalgos.core.machine import NOMINAL, Machine, cache_sizes, vector_bytes
+from convalgos.core.processor import cpu_name, cpuinfo
 
 VARIABLE = "CONVALGOS_PROFILE"
 ZEN4 = "AuthenticAMD", "25"  # vendor and family; its members of before have no AVX-512

@@ -20,10 +20,11 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.arrays import as_numpy
-from convalgos.core.machine import Machine, cpu_flags, vector_bytes
+from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
+from convalgos.core.processor import cpu_flags
 from convalgos.core.quantization import Quantization
 from convalgos.core.signs import checked_factors
 from convalgos.cpu.binconv import kernels, packing

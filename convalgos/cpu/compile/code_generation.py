@@ -1,7 +1,7 @@
 """From LLVM's text to machine code for this processor, and its way into the process.
 
 Code goes the same way whether it was compiled now or comes from disk: as an object file, linked by itself,
-so that names of functions never meet.
+so that names of functions never meet. LLVM is loaded where something is compiled, and only there.
 """
 
 from __future__ import annotations
@@ -10,32 +10,22 @@ import os
 from functools import cache
 from typing import Any
 
-try:
-    import llvmlite
-    from llvmlite import binding
-except Exception:  # `jit` says what is wrong with it
-    binding = None
+from convalgos.core.compiler_record import keep_compiler, known_compiler
+from convalgos.core.errors import Unsupported, not_imported
+from convalgos.cpu.compile import linker
 
 LEVEL = 3  # of the optimisation
 
-_linked: list[Any] = []  # what holds loaded code, for the life of the process
+_linked: list[Any] = []  # what holds code that LLVM has loaded, for the life of the process
 
 
-@cache
 def processor() -> tuple[str, str, str]:
     """(triple, name, features) of what code is made for.
 
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are honoured.
     """
-    _ready()
-    name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
-    features = os.environ.get("NUMBA_CPU_FEATURES", "" if name.lower() == "generic" else None)
-    if features is None:
-        try:
-            features = binding.get_host_cpu_features().flatten()
-        except RuntimeError:  # LLVM cannot tell
-            features = ""
-    return binding.get_process_triple(), name, features
+    triple, name, features = compiler()["target"]
+    return triple, name, features
 
 
 @cache
@@ -44,19 +34,28 @@ def has(*features: str) -> bool:
     return {f"+{name}" for name in features} <= set(processor()[2].split(","))
 
 
+@cache
 def compiler() -> dict[str, Any]:
     """What turns text into code, and for which processor: as JSON tells it apart."""
-    return {
+    known = known_compiler()
+    if known is not None and known["level"] == LEVEL:
+        return known
+    import llvmlite
+
+    binding = _llvm()
+    told = {
         "llvmlite": llvmlite.__version__,
         "llvm": list(binding.llvm_version_info),
-        "target": list(processor()),
+        "target": list(_asked_processor()),
         "level": LEVEL,
     }
+    keep_compiler(told)
+    return told
 
 
 def object_code(text: str) -> tuple[list[str], bytes]:
     """(names that it needs, object code) of a module in LLVM's text."""
-    target = _target()
+    binding, target = _llvm(), _target()
     module = binding.parse_assembly(text, binding.create_context())
     module.triple, module.data_layout = processor()[0], str(target.target_data)
     module.verify()
@@ -69,12 +68,72 @@ def object_code(text: str) -> tuple[list[str], bytes]:
 
 
 def link(name: str, needs: list[str], code: bytes) -> int:
-    """The address of a function in object code, alone in an engine of its own.
+    """The address of a function in object code, alone.
 
     Raises:
         ValueError: it needs what the process does not have, or does not define the function.
     """
-    _ready()
+    try:
+        return linker.place(name, needs, code)
+    except linker.Unlinkable:
+        return _linked_by_llvm(name, needs, code)
+
+
+class Lock:
+    """LLVM's own lock, as forks wait for it; free as long as LLVM is not loaded, or hides it."""
+
+    def __init__(self) -> None:
+        self._taken: Any = None
+
+    def acquire(self, timeout: float) -> bool:
+        lib = _llvm().ffi.lib if _llvm.cache_info().currsize else None
+        self._taken = getattr(getattr(lib, "_lock", None), "_lock", None)
+        return self._taken is None or self._taken.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        if self._taken is not None:
+            self._taken.release()
+
+    def _at_fork_reinit(self) -> None:
+        if self._taken is not None:
+            self._taken._at_fork_reinit()
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+@cache
+def _llvm() -> Any:
+    """The functions of LLVM, whose library is loaded for them.
+
+    Raises:
+        Unsupported: it cannot be.
+    """
+    try:
+        from llvmlite import binding
+    except Exception as error:  # of any kind, where it does not go with what else is installed
+        raise Unsupported(not_imported("llvmlite", error)) from None
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+def _asked_processor() -> tuple[str, str, str]:
+    """As LLVM tells it."""
+    binding = _llvm()
+    name = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
+    features = os.environ.get("NUMBA_CPU_FEATURES", "" if name.lower() == "generic" else None)
+    if features is None:
+        try:
+            features = binding.get_host_cpu_features().flatten()
+        except RuntimeError:  # LLVM cannot tell
+            features = ""
+    return binding.get_process_triple(), name, features
+
+
+def _linked_by_llvm(name: str, needs: list[str], code: bytes) -> int:
+    """The same by an engine of LLVM's."""
+    binding = _llvm()
     target = binding.Target.from_triple(binding.get_process_triple()).create_target_machine()
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
     # only now the functions of the process are known
@@ -88,22 +147,11 @@ def link(name: str, needs: list[str], code: bytes) -> int:
     return int(address)
 
 
-def lock() -> Any:
-    """LLVM's own lock, as far as this version of llvmlite has one."""
-    return getattr(getattr(binding.ffi.lib, "_lock", None), "_lock", None) if binding else None
-
-
-@cache
-def _ready() -> None:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-
-
 @cache
 def _target() -> Any:
     triple, name, features = processor()
     # code of the processor that runs it, loaded anywhere: no relocation through tables
     relocation = "static" if triple.startswith(("x86", "i386", "i686")) else "default"
-    return binding.Target.from_triple(triple).create_target_machine(
+    return _llvm().Target.from_triple(triple).create_target_machine(
         cpu=name, features=features, opt=LEVEL, reloc=relocation, codemodel="jitdefault", jit=True
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from convalgos.core.machine import cpuinfo
+from convalgos.core.processor import cpuinfo
 from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles, microkernel, simd

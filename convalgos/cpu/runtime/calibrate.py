@@ -15,7 +15,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.errors import missing
-from convalgos.core.machine import Machine, cache_sizes, cpu_name, vector_bytes
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.processor import cpu_name
 from convalgos.core.setting import thread_count
 from convalgos.cpu.runtime import jit, word_peaks
 from convalgos.cpu.runtime.plan import fields

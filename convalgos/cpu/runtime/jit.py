@@ -69,8 +69,7 @@ _resume = external("PyEval_RestoreThread", 1, returns=False)
 _count = external("Py_IncRef", 1, returns=False)
 _number = external("PyLong_FromSsize_t", 1)
 
-if (_inner := code_generation.lock()) is not None:
-    guarded(_inner, _broken)
+guarded(code_generation.Lock(), _broken)
 _lock = guarded(threading.RLock(), _broken)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +21,17 @@ import numpy as np
 
 from convalgos.core.machine import vector_bytes
 
-try:
-    from llvmlite import ir
-except Exception:  # of any kind, where it does not go with what else is installed
-    ir = None
+
+class _Instructions:
+    """llvmlite's instructions, which are imported when something is compiled."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module("llvmlite.ir"), name)
+        setattr(self, name, found)
+        return found
+
+
+ir: Any = _Instructions()
 
 __all__ = ["LINE", "Register", "Value", "Vec", "allocate", "function_of", "ir", "lanes"]
 

@@ -19,7 +19,8 @@ from rich.console import Console
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.cache_files import cache_folder
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.machine import cache_sizes, cpu_count, cpu_flags, cpu_name, cpuinfo
+from convalgos.core.machine import cache_sizes, cpu_count
+from convalgos.core.processor import cpu_flags, cpu_name, cpuinfo
 from convalgos.gpu import device as gpu
 from convalgos.gpu.device.measured import LIMITS
 from convalgos.select import devices

@@ -28,7 +28,8 @@ from typing import Any
 
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.machine import cpu_name, vector_bytes
+from convalgos.core.machine import vector_bytes
+from convalgos.core.processor import cpu_name
 from convalgos.select.measure.timing import Progress, silent
 from convalgos.tools.history import asv_progress as history_progress
 from convalgos.tools.history.offline import make_offline
