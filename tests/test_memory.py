@@ -89,3 +89,15 @@ def test_garbage_may_be_collected_amid_its_own_bookkeeping():
     thread.start()
     thread.join(10)
     assert not thread.is_alive(), "waits for itself"
+
+
+@pytest.mark.parametrize(("begin", "nbytes"), [(0, 100), (64, 3 * allocator.PIECE), (4000, allocator.PIECE + 1)])
+def test_arrays_are_moved_whole_and_what_lies_beside_them_stays(begin, nbytes):
+    whole = np.random.default_rng(0).integers(1, 256, begin + nbytes + 5000, np.uint8)
+    before, target = whole.copy(), np.zeros(nbytes, np.uint8)
+    allocator.move(whole[begin : begin + nbytes], target)
+    np.testing.assert_array_equal(target, before[begin : begin + nbytes])
+    np.testing.assert_array_equal(whole[:begin], before[:begin])
+    np.testing.assert_array_equal(whole[begin + nbytes :], before[begin + nbytes :])
+    if allocator.LETS_GO and nbytes > allocator.PIECE:
+        assert not whole[begin : begin + nbytes].all(), "its pages are the system's again"

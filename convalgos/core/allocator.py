@@ -8,9 +8,12 @@ leave their memory here for the next ones.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +25,8 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 LARGE = 1 << 20  # bytes from which on memory is kept,
 MOST = 1 << 26  # up to so much in all
 WASTE = 1.25  # times what is asked for that may be given
+PIECE = 1 << 21  # bytes that are moved at a time: a large page
+LETS_GO = sys.platform == "linux"  # pages of an array, whose memory stays its own
 
 _kept: list[np.ndarray] = []  # the oldest first
 # Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
@@ -75,12 +80,34 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
 
 
+def move(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy bytes, and give those of the source back to the system on the way, as far as it takes them.
+
+    Args:
+        source: the bytes of an array that nobody else has, and whose values are lost.
+    """
+    for begin in range(0, source.nbytes, PIECE):
+        piece = source[begin : begin + PIECE]
+        target[begin : begin + PIECE] = piece
+        if LETS_GO and source.nbytes > PIECE:
+            first = -(-piece.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = (piece.ctypes.data + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            _madvise()(first, last - first, mmap.MADV_DONTNEED)
+
+
 def release_arrays() -> None:
     """Give back to the system what is kept, by the C library, too: it holds on to what large arrays leave."""
     with _lock:
         _kept.clear()
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    found = ctypes.CDLL(None).madvise
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
 
 
 def _found(nbytes: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import LARGE, consecutive_empty, release_arrays
+from convalgos.core.allocator import LARGE, consecutive_empty, move, release_arrays
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
 from convalgos.cpu.runtime.plan import Packed
@@ -106,12 +106,12 @@ def _lay_in_a_row(
     moved = [filter_ for filter_ in wanted if isinstance(found[filter_].data, Packed)]
     places = consecutive_empty([found[filter_].data.array.nbytes for filter_ in moved])
 
-    def move(filter_: NetworkFilter, place: np.ndarray) -> None:
+    def moved_to(place: np.ndarray, filter_: NetworkFilter) -> None:
         array, key = found[filter_].data.array, found[filter_].key
+        move(array.reshape(-1).view(np.uint8), place)
         copy = place.view(array.dtype).reshape(array.shape)
-        copy[...] = array
         found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
 
     for i in range(0, len(moved), MOVED):
-        list(pool.map(move, moved[i : i + MOVED], places[i : i + MOVED]))
+        list(pool.map(moved_to, places[i : i + MOVED], moved[i : i + MOVED]))
         release_arrays()

@@ -152,6 +152,10 @@ def _target() -> Any:
     triple, name, features = processor()
     # code of the processor that runs it, loaded anywhere: no relocation through tables
     relocation = "static" if triple.startswith(("x86", "i386", "i686")) else "default"
-    return _llvm().Target.from_triple(triple).create_target_machine(
-        cpu=name, features=features, opt=LEVEL, reloc=relocation, codemodel="jitdefault", jit=True
+    return (
+        _llvm()
+        .Target.from_triple(triple)
+        .create_target_machine(
+            cpu=name, features=features, opt=LEVEL, reloc=relocation, codemodel="jitdefault", jit=True
+        )
     )

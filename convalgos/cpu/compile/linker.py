@@ -123,9 +123,7 @@ class _Object:
     def _symbol(self, index: int) -> tuple[str, int, int]:
         """(name, section, value in it) of a symbol."""
         assert self.symbols is not None
-        begin, _, _, section, value, _ = SYMBOL.unpack_from(
-            self._bytes(self.symbols), index * SYMBOL.size
-        )
+        begin, _, _, section, value, _ = SYMBOL.unpack_from(self._bytes(self.symbols), index * SYMBOL.size)
         names = self._bytes(self.sections[self.symbols.link])
         return names[begin : names.index(b"\0", begin)].decode(), section, value
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,14 +25,16 @@ class _Instructions:
     """llvmlite's instructions, which are imported when something is compiled."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module("llvmlite.ir"), name)
+        from llvmlite import ir as instructions
+
+        found = getattr(instructions, name)
         setattr(self, name, found)
         return found
 
 
-ir: Any = _Instructions()
-
 __all__ = ["LINE", "Register", "Value", "Vec", "allocate", "function_of", "ir", "lanes"]
+
+ir: Any = _Instructions()
 
 Value = Any  # of LLVM's: an integer of 64 bits, a pointer or a vector; integers may be Python's, too
 
