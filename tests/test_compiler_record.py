@@ -1,4 +1,4 @@
-"""What LLVM told is kept for one llvmlite on one processor, and read where nobody else can have written it."""
+"""What LLVM told is kept for one llvmlite on one processor, and read where nobody else can have written."""
 
 import os
 

@@ -91,7 +91,9 @@ def test_garbage_may_be_collected_amid_its_own_bookkeeping():
     assert not thread.is_alive(), "waits for itself"
 
 
-@pytest.mark.parametrize(("begin", "nbytes"), [(0, 100), (64, 3 * allocator.PIECE), (4000, allocator.PIECE + 1)])
+@pytest.mark.parametrize(
+    ("begin", "nbytes"), [(0, 100), (64, 3 * allocator.PIECE), (4000, allocator.PIECE + 1)]
+)
 def test_arrays_are_moved_whole_and_what_lies_beside_them_stays(begin, nbytes):
     whole = np.random.default_rng(0).integers(1, 256, begin + nbytes + 5000, np.uint8)
     before, target = whole.copy(), np.zeros(nbytes, np.uint8)
