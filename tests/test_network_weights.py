@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from convalgos.network import mapped_weights
 from convalgos.network.filters import filter_of, has_filter
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
@@ -73,6 +74,28 @@ def test_so_do_those_beside_it(tmp_path):
     onnx.save(model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     large, small, *_ = filters(check(path))
     assert _mapped(large) is not None and _mapped(small) is None
+
+
+@pytest.mark.parametrize("room", (True, False))
+def test_weights_that_a_norm_changes_lie_in_a_file_if_there_is_room(tmp_path, monkeypatch, room):
+    made = model()
+    sizes = {"scale": (2, 4), "shift": (-3, 3), "mean": (-2, 2), "var": (1, 2)}
+    for name, (low, high) in sizes.items():
+        array = RNG.integers(low, high, BIG[0]).astype("f4")
+        made.graph.initializer.append(numpy_helper.from_array(array, name))
+    made.graph.node[0].output[0] = "before"
+    norm = helper.make_node("BatchNormalization", ["before", *sizes], ["a"], epsilon=0.0)
+    made.graph.node.insert(1, norm)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    if not room:
+        monkeypatch.setattr(mapped_weights.tempfile, "TemporaryFile", full)
+    large, *_ = filters(check(path))
+    assert (_mapped(large) is not None) == room
+
+
+def full(**options):
+    raise OSError("no space left")
 
 
 def test_weights_elsewhere_or_cut_short_are_refused(tmp_path):

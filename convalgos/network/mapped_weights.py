@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,22 @@ def mapped_weights(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, .
     array = MappedWeights(path, dtype, "r", offset, shape)
     array.stamp = _stamp(path)
     return array
+
+
+def set_aside(w: np.ndarray) -> np.ndarray:
+    """Weights that were computed, large ones in a file without a name, if there can be one.
+
+    A network reads them when it prepares its filters, and rarely again, as those that a model has.
+    """
+    if w.nbytes < MAPPED:
+        return w
+    try:
+        with tempfile.TemporaryFile(prefix="convalgos-") as file:
+            file.write(np.ascontiguousarray(w).data)
+            file.flush()
+            return MappedWeights(file, w.dtype, "r", 0, w.shape)
+    except OSError:  # no room, or no folder that may be written
+        return w
 
 
 def as_prepared_from(w: np.ndarray) -> np.ndarray:

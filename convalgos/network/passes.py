@@ -17,6 +17,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
+from convalgos.network.mapped_weights import let_go, set_aside
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
@@ -82,9 +83,10 @@ def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
     else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
         of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
         w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
+    let_go(of.w)
     bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
     shift = 0 if by.bias is None else by.bias
-    return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
+    return replace(of, output=by.output, w=set_aside(w), bias=bias + shift, activation=by.activation)
 
 
 def _scaled_norm(of: LayerNormalization, by: Convolution) -> Step:
@@ -216,11 +218,11 @@ def _behind_scale(step: Step, scaling: Step) -> Step:
     if scaling.bias is not None:
         shift = scaling.bias.astype(np.float64).reshape(step.groups, 1, -1, 1)
         bias = bias + (taps * shift).sum((2, 3)).reshape(-1)
-    w = (taps * scale[..., None]).reshape(step.w.shape)
+    w = (taps * scale[..., None]).astype(np.float32).reshape(step.w.shape)
+    let_go(step.w)
     return replace(
-        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=w.astype(np.float32),
-        bias=bias.astype(np.float32),
-    )  # fmt: skip
+        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=set_aside(w), bias=bias.astype(np.float32)
+    )
 
 
 def needed(graph: NetworkGraph) -> NetworkGraph:
