@@ -24,10 +24,8 @@ from convalgos.cpu.spectral import residues
 LEAST_BLOCK = 1 << 12  # elements; shorter ones spend their time between kernels
 BLOCK_OF_FILTERS = 4  # blocks are at least so many times as long as the filter; Zen 4
 LONGEST_BLOCK = 1 << residues.LOG_ORDER
-CALL, BUTTERFLY = (
-    3e-4,
-    4e-10,
-)  # seconds of a call, and of a level of an element modulo a prime; Zen 4, 2 threads
+# Seconds of a call, of a result, and of a level of an element modulo a prime; Zen 4, 2 threads
+CALL, RESULT, BUTTERFLY = 1.5e-4, 8e-9, 1e-10
 
 
 def convolved_integers(x: np.ndarray, w: np.ndarray, largest: int) -> np.ndarray:
@@ -60,35 +58,85 @@ def _taps(full: Sequence[int], w_shape: Sequence[int]) -> int:
 
 def _line(x: np.ndarray, w: np.ndarray, count: int, largest: int) -> np.ndarray:
     """The first `count` elements of the convolution of two lines (n,), (k,)."""
-    lanes = vector_bytes() // kernels.WORD
-    n = block_length(count, w.size)
-    step = n - w.size + 1
-    blocks = -(-count // step)
-    lead = w.size - 1
-    padded = np.zeros(lead + blocks * step, np.int64)  # (blocks * step, and the overlap before them)
-    known = min(x.size, padded.size - lead)
-    padded[lead : lead + known] = x[:known]
-    taps = np.zeros(n, np.int64)
-    taps[: w.size] = w
-    primes = residues.primes_for(largest)
-    tables = [residues.prime_for(i, n, lanes) for i in range(primes)]
-    spectra = np.empty((primes, n), np.uint32)
-    _transform(taps, spectra, tables, None, n, 0, 0, n, 1)
-    factors = [
-        _interleaved(spectrum, table.p, n, lanes) for spectrum, table in zip(spectra, tables, strict=True)
-    ]
-    whole = -(-blocks * step // lanes) * lanes  # elements of all blocks, in whole vectors
-    found = np.empty((primes, whole), np.uint32)
-    _transform(padded, found, tables, factors, n, step, lead, step, blocks)
-    y = np.empty(whole, np.int64)
-    table = residues.garner(primes)
-    tasks = min(jit.thread_count(), whole // lanes)
-    record = kernels.argument_record(
-        kernels.GARNER_FIELDS, residues=found.ctypes.data, y=y.ctypes.data, plane=whole, count=whole,
-        table=table.ctypes.data, tasks=tasks,
-    )  # fmt: skip
-    jit.launch(kernels.garner_share(lanes, primes), record.ctypes.data, tasks)
+    blocks = LineBlocks(count, w.size)
+    padded = np.zeros(blocks.reads, np.int64)
+    known = min(x.size, padded.size - (w.size - 1))
+    padded[w.size - 1 : w.size - 1 + known] = x[:known]
+    factors = blocks.factors(w, residues.primes_for(largest))
+    y = np.empty(blocks.writes, np.int64)
+    blocks.convolve(padded, factors, y, blocks.scratch(len(factors)))
     return y[:count]
+
+
+class LineBlocks:
+    """A line of `count` results of a filter of so many taps, in blocks that overlap by the filter.
+
+    Result i is the sum of x[i + t] * w[taps - 1 - t]: x begins with what lies before the first result.
+    """
+
+    def __init__(self, count: int, taps: int):
+        self.n = block_length(count, taps)
+        self.taps = taps
+        self.step = self.n - taps + 1
+        self.blocks = -(-count // self.step)
+        self.lanes = vector_bytes() // kernels.WORD
+        self.reads = taps - 1 + self.blocks * self.step  # elements of x
+        self.writes = -(-self.blocks * self.step // self.lanes) * self.lanes  # of y, in whole vectors
+
+    def scratch(self, primes: int) -> np.ndarray:
+        return np.empty((primes, self.writes), np.uint32)
+
+    def factors(self, w: np.ndarray, primes: int) -> list[np.ndarray]:
+        """The spectra of a filter w (taps,), int64: one for each of so many primes."""
+        taps = np.zeros(self.n, np.int64)
+        taps[: w.size] = w
+        spectra = np.empty((primes, self.n), np.uint32)
+        self._transform(taps, spectra, None, 0, self.n, 1)
+        return [
+            _interleaved(spectrum, residues.PRIMES[i], self.n, self.lanes)
+            for i, spectrum in enumerate(spectra)
+        ]
+
+    def convolve(self, x: np.ndarray, factors: list[np.ndarray], y: np.ndarray, scratch: np.ndarray) -> None:
+        """x (reads,) to y (writes,), both of int64, or of int32 where x are short numbers."""
+        primes = len(factors)
+        self._transform(x, scratch, factors, self.taps - 1, self.step, self.blocks)
+        table = residues.garner(primes)
+        tasks = min(jit.thread_count(), self.writes // self.lanes)
+        record = _record(
+            kernels.GARNER_FIELDS, residues=scratch.ctypes.data, y=y.ctypes.data, plane=self.writes,
+            count=self.writes, table=table.ctypes.data, tasks=tasks,
+        )  # fmt: skip
+        share = kernels.garner_share(self.lanes, primes, y.itemsize)
+        jit.launch(share, record.ctypes.data, tasks)
+
+    def _transform(
+        self, x: np.ndarray, y: np.ndarray, factors: list[np.ndarray] | None, first: int, count: int,
+        blocks: int,
+    ) -> None:  # fmt: skip
+        """Blocks of x (at least step * (blocks - 1) + n,) to residues or spectra y (primes, plane)."""
+        primes = len(y) if factors is None else len(factors)
+        tables = [residues.prime_for(i, self.n, self.lanes) for i in range(primes)]
+        constants = [residues.reduction_constants(i) for i in range(primes)]
+        rows = np.zeros(primes, kernels.PRIME_FIELDS)
+        for i, table in enumerate(tables):
+            arrays = (
+                constants[i],
+                table.roots,
+                table.inverse_roots,
+                table.tile_roots,
+                table.inverse_tile_roots,
+            )
+            spectrum = 0 if factors is None else factors[i].ctypes.data
+            rows[i] = (*(array.ctypes.data for array in arrays), spectrum)
+        tasks = min(jit.thread_count(), blocks * primes)
+        buffers = np.empty((tasks, self.n), np.uint32)
+        record = _record(
+            kernels.RESIDUE_FIELDS, x=x.ctypes.data, y=y.ctypes.data, n=self.n, step=self.step, first=first,
+            count=count, plane=y.shape[-1], blocks=blocks, primes=rows.ctypes.data, prime_count=primes,
+            prepares=int(factors is None), scratch=buffers.ctypes.data, tasks=tasks,
+        )  # fmt: skip
+        jit.launch(kernels.residue_share(self.lanes, x.itemsize), record.ctypes.data, tasks)
 
 
 def ntt_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], largest: int) -> float:
@@ -99,7 +147,8 @@ def ntt_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], largest: int
         return math.inf
     n = block_length(count, taps)
     blocks = 1 + -(-count // (n - taps + 1))
-    return CALL + BUTTERFLY * residues.primes_for(largest) * blocks * n * math.log2(n)
+    transforms = BUTTERFLY * residues.primes_for(largest) * blocks * n * math.log2(n)
+    return CALL + RESULT * count + transforms
 
 
 def block_length(count: int, taps: int) -> int:
@@ -120,23 +169,6 @@ def _interleaved(spectrum: np.ndarray, p: int, n: int, lanes: int) -> np.ndarray
     return np.ascontiguousarray(residues.shoup(scaled, p).reshape(-1, lanes, 2).transpose(0, 2, 1))
 
 
-def _transform(
-    x: np.ndarray, y: np.ndarray, tables: list[residues.Prime], factors: list[np.ndarray] | None, n: int,
-    step: int, first: int, count: int, blocks: int,
-) -> None:  # fmt: skip
-    """Blocks of x (at least step * (blocks - 1) + n,) to residues or spectra y (primes, plane)."""
-    lanes = vector_bytes() // kernels.WORD
-    constants = [residues.reduction_constants(i) for i in range(len(tables))]
-    rows = np.zeros(len(tables), kernels.PRIME_FIELDS)
-    for i, table in enumerate(tables):
-        arrays = (constants[i], table.roots, table.inverse_roots, table.tile_roots, table.inverse_tile_roots)
-        spectrum = 0 if factors is None else factors[i].ctypes.data
-        rows[i] = (*(array.ctypes.data for array in arrays), spectrum)
-    tasks = min(jit.thread_count(), blocks * len(tables))
-    scratch = np.empty((tasks, n), np.uint32)
-    record = kernels.argument_record(
-        kernels.RESIDUE_FIELDS, x=x.ctypes.data, y=y.ctypes.data, n=n, step=step, first=first, count=count,
-        plane=y.shape[-1], blocks=blocks, primes=rows.ctypes.data, prime_count=len(tables),
-        prepares=int(factors is None), scratch=scratch.ctypes.data, tasks=tasks,
-    )  # fmt: skip
-    jit.launch(kernels.residue_share(lanes), record.ctypes.data, tasks)
+def _record(kind: np.dtype, **values: int) -> np.ndarray:
+    """(1,): the arguments of a kernel."""
+    return np.array([tuple(values[name] for name in kind.names or ())], kind)

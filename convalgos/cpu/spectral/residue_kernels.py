@@ -2,19 +2,18 @@
 
 1. `residue_share` reduces a block modulo a prime, transforms it, multiplies it by the spectrum of the filter,
    and transforms it back; or it stores its spectrum, which is how filters are prepared.
-2. `garner_share` finds integers from their residues, modulo 2^64.
+2. `garner_share` finds integers from their residues.
 
 Levels of the transform whose halves are at least a vector long go over memory, two at a time, with roots that
 a whole half shares; the last ones take a square of lanes x lanes in registers, turned over, where each lane
 has roots of its own. The order of a spectrum is that in which it comes, the same for both factors.
-Elements of x are int64, residues are words of 32 bits, below 4 p before they are reduced.
+Elements of x and of results are integers of 32 or 64 bits, residues are words, below 4 p before they are
+reduced.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -87,8 +86,11 @@ class Modular:
 
 
 @jit.specialise
-def residue_share(LANES: int) -> jit.Kernel:
-    """The blocks and primes of a task, one after the other in its scratch of n words."""
+def residue_share(LANES: int, SIZE: int) -> jit.Kernel:
+    """The blocks and primes of a task, one after the other in its scratch of n words.
+
+    x are integers of SIZE bytes; those of 4 bytes lie between -2^29 and 2^29.
+    """
 
     def residue_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, RESIDUE_FIELDS)[0]
@@ -97,7 +99,10 @@ def residue_share(LANES: int) -> jit.Kernel:
         for item in range(items * task // a.tasks, items * (task + 1) // a.tasks):
             block, index = item // a.prime_count, item % a.prime_count
             p = carray(pointer(a.primes), a.prime_count, PRIME_FIELDS)[index]
-            reduce_words(4, LANES, a.x + block * a.step * 8, buffer, a.n // LANES, p.reduction)
+            if SIZE == 4:
+                lift_words(4, LANES, a.x + block * a.step * 4, buffer, a.n // LANES, p.reduction)
+            else:
+                reduce_words(4, LANES, a.x + block * a.step * 8, buffer, a.n // LANES, p.reduction)
             half = a.n // 2
             levels = 0
             while half >> levels >= LANES:
@@ -124,15 +129,8 @@ def residue_share(LANES: int) -> jit.Kernel:
                 while quarter * 4 <= a.n:
                     nodes = a.n // (4 * quarter)
                     for node in range(nodes):
-                        inverse_quarters(
-                            4,
-                            LANES,
-                            buffer + node * quarter * 16,
-                            quarter,
-                            p.inverse_roots,
-                            node,
-                            p.reduction,
-                        )
+                        at = buffer + node * quarter * 16
+                        inverse_quarters(4, LANES, at, quarter, p.inverse_roots, node, p.reduction)
                     quarter = quarter * 4
                 if levels % 2 == 1:
                     last_halves(4, LANES, buffer, half, p.reduction)
@@ -143,20 +141,31 @@ def residue_share(LANES: int) -> jit.Kernel:
 
 
 @jit.specialise
-def garner_share(LANES: int, PRIMES: int) -> jit.Kernel:
-    """A run of vectors of integers, from so many residues of each."""
+def garner_share(LANES: int, PRIMES: int, SIZE: int) -> jit.Kernel:
+    """A run of vectors of integers of SIZE bytes, from so many residues of each."""
 
     def garner_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, GARNER_FIELDS)[0]
         vectors = a.count // LANES
         first, end = vectors * task // a.tasks, vectors * (task + 1) // a.tasks
-        from_residues(4, LANES, PRIMES, a.residues + first * LANES * 4, a.y + first * LANES * 8, a.plane,
-                      end - first, a.table)  # fmt: skip
+        source, target = a.residues + first * LANES * 4, a.y + first * LANES * SIZE
+        from_residues(4, LANES, PRIMES, SIZE, source, target, a.plane, end - first, a.table)
 
     return garner_share
 
 
 # --- over memory -----------------------------------------------------------------------------
+
+
+@simd.emitter
+def lift_words(v: Vec, x: Value, target: Value, vectors: Value, reduction: Value) -> None:
+    """Residues below p of signed words whose absolute values are below p."""
+    m = words_of(v)
+    source, to, p = m.pointer(x), m.pointer(target), m.broadcast(m.pointer(reduction), 0)
+    with v.loop(vectors) as i:
+        at = v.imul(i, v.lanes)
+        word = m.load(source, at)
+        m.store(m.add(word, m.bit_and(m.right(word, 31), p)), to, at)
 
 
 @simd.emitter
@@ -300,11 +309,15 @@ def _root(r: Modular, table: Value, of_roots: Value, index: int) -> tuple[Value,
 
 @simd.emitter
 def from_residues(
-    v: Vec, PRIMES: int, residues: Value, y: Value, plane: Value, vectors: Value, table: Value
+    v: Vec, PRIMES: int, SIZE: int, residues: Value, y: Value, plane: Value, vectors: Value, table: Value
 ) -> None:
-    """y = digit 0 + p0 (digit 1 + p1 (...)) modulo 2^64, less the product of all primes if negative."""
+    """y = digit 0 + p0 (digit 1 + p1 (...)) modulo 2^64, less the product of all primes if negative.
+
+    Of SIZE bytes of y, these are the low ones.
+    """
     m, long = words_of(v), Integers(v.b, v.lanes, 8)
-    source, to, rows = m.pointer(residues), long.pointer(y), m.pointer(table)
+    kept = Integers(v.b, v.lanes, SIZE)
+    source, to, rows = m.pointer(residues), kept.pointer(y), m.pointer(table)
     width = 2 * (3 + 2 * PRIMES)  # words of a row
     of_prime = [Modular(v, v.iadd(table, i * width * 4)) for i in range(PRIMES)]
     scalars = Integers(v.b, 1, 8)
@@ -332,9 +345,4 @@ def from_residues(
         half = m.right(of_prime[-1].p, 1, signed=False)
         negative = v.b.icmp_unsigned(">", digits[-1], half)
         total = v.b.select(negative, long.sub(total, wide(v.iadd(last, 16))), total)
-        long.store(total, to, v.imul(i, v.lanes))
-
-
-def argument_record(kind: np.dtype, **values: int) -> np.ndarray:
-    """(1,): the arguments of a kernel."""
-    return np.array([tuple(values[name] for name in kind.names or ())], kind)
+        kept.store(long.resized(total, SIZE), to, v.imul(i, v.lanes))

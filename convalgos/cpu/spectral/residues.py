@@ -20,6 +20,7 @@ import numpy as np
 LOG_ORDER = 22
 PRIMES = (998244353, 985661441, 943718401, 935329793, 918552577)
 GENERATORS = (3, 3, 7, 3, 5)  # of all that is not 0
+PRIMES_OF_BYTES = (1, 2)  # how many tell sums of products of bytes apart: with 2, of up to 3e12 of them
 WORD = 1 << 32
 SHORT = 1 << 16  # elements of a transform, whose tables of at most a megabyte are kept for good
 

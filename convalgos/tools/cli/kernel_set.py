@@ -124,9 +124,11 @@ def kernels(
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
         lanes = simd.lanes(residue_kernels.WORD)  # and longer integers
-        found.append(_kernel(residue_kernels.residue_share, lanes))
+        found += [_kernel(residue_kernels.residue_share, lanes, size) for size in (4, 8)]
         for primes in range(1, len(residues.PRIMES) + 1):
-            found.append(_kernel(residue_kernels.garner_share, lanes, primes))
+            found.append(_kernel(residue_kernels.garner_share, lanes, primes, 8))
+        for primes in residues.PRIMES_OF_BYTES:
+            found.append(_kernel(residue_kernels.garner_share, lanes, primes, 4))
     if "binary" in dtypes:
         found += [_kernel(factory, *parameters) for factory, parameters in binary_kernels()]
     for of in (pooling_kernels, filter_kernels, sliding_kernels):
