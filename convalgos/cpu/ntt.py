@@ -2,8 +2,8 @@
 
 Each channel is a line of all its images, whose rows follow each other with their border, and the filter is a
 line with rows as long. Lines are convolved in blocks by transforms modulo a prime, or two where that is too
-small for the sums. No sum is rounded, and the work hardly depends on the size of the kernel: it wins from some
-hundred taps in one dimension on, and from 40x40 in two.
+small for the sums. No sum is rounded, and the work hardly depends on the size of the kernel: it wins from
+some hundred taps in one dimension on, and from 40x40 in two.
 
 Source: Pollard 1971, "The fast Fourier transform in a finite field"; see `spectral.integer_convolution`.
 """

@@ -24,7 +24,7 @@ from convalgos.signal.outputs import holds_result
 MODES = ("full", "same", "valid")
 FAMILIES = {  # of algorithms, by method
     "direct": ("cpu.direct", "cpu.depthwise", "cpu.im2col"),
-    "fft": ("cpu.fft", "cpu.fft_tiles"),
+    "fft": ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles"),
 }
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
 

@@ -72,7 +72,7 @@ from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import kernels as spectral_kernels
-from convalgos.cpu.spectral import residue_kernels, residues
+from convalgos.cpu.spectral import line_kernels, residue_kernels, residues
 from convalgos.cpu.tiled import (
     driver,
     reading,
@@ -183,7 +183,7 @@ _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, weight_kernels.border_pixels, weight_kernels.border_transposed,
     weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
-    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk,
+    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_lines,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
 
