@@ -51,7 +51,13 @@ def test_ranks_within_an_error():
     w /= np.linalg.norm(w)
     noisy = w + 1e-3 * rng.standard_normal(w.shape) / 9
     assert ca.filter_pattern(noisy) == "unstructured"
-    assert ca.filter_pattern(noisy, 0.01) == "rank1"
+    assert ca.filter_pattern(noisy, 0.01) == "rank1~0.0011"
+    assert ca.filter_pattern(noisy, 0.002) == "rank3~0.00068"  # of which 0.0011 is too large a share
+    assert ca.filter_pattern(noisy, 1e-5) == "unstructured"
+    assert ca.filter_pattern(w, 0.01) == "rank1"
+    deep = random_kernels((2, 1, 4, 5, 6), "rank2~0.01", rng, False)
+    found = pattern_of(ca.filter_pattern(deep, 0.05))
+    assert found[:2] == ("rank", 2) and 1e-3 < found.left_out <= 0.01
     assert kernel_rank(w + 1e-9 * np.eye(9)) == 9
     assert ca.filter_pattern(np.eye(3)[None, None]) == "unstructured"  # as many products as it has rows
     assert ca.filter_pattern(np.arange(3.0)[None, None]) == "unstructured"  # 1-D already
@@ -59,7 +65,7 @@ def test_ranks_within_an_error():
     assert ca.filter_pattern(np.full((1, 1, 3, 3), np.nan)) == "unstructured"
 
 
-@pytest.mark.parametrize("pattern", ["box", "gaussian", "rank1", "rank8"])
+@pytest.mark.parametrize("pattern", ["box", "gaussian", "rank1", "rank8", "rank3~0.001"])
 def test_words(pattern):
     problem = ca.ConvProblem((1, 4, 9, 9), (4, 1, 5, 5), groups=4, pattern=pattern)
     assert str(problem).endswith(f" {pattern}") and ca.ConvProblem.parse(str(problem)) == problem
@@ -79,7 +85,10 @@ def test_words(pattern):
     assert "cpu.direct" in algorithms
 
 
-@pytest.mark.parametrize("pattern", ["rank0", "rank9", "rank", "rank10", "boxes", "gauss", "box3"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["rank0", "rank9", "rank", "rank10", "boxes", "gauss", "box3", "rank2~0", "rank2~1", "rank2~", "box~0.1"],
+)
 def test_refused_words(pattern):
     with pytest.raises(ValueError, match="must be 'unstructured', 'N:M'"):
         pattern_of(pattern)
@@ -89,6 +98,9 @@ def test_phases_of_strides():
     assert pattern_of_phases("gaussian", (1, 1)) == "gaussian"
     assert pattern_of_phases("gaussian", (1, 2)) == "rank1"
     assert pattern_of_phases("rank3", (2, 2)) == "rank3"
+    assert pattern_of_phases("rank3~0.01", (1, 1)) == "rank3~0.01"
+    assert pattern_of_phases("rank3~0.01", (1, 2)) == "unstructured"
+    assert ca.ConvProblem.parse("n1 c1 h9 w9 k1 r5 s5 rank2~1e-3").pattern == "rank2~0.001"
     assert pattern_of_phases("2:4", (1, 1)) == "unstructured"
 
 

@@ -1,9 +1,11 @@
 """`cpu.separable`: ranks, dimensions, borders, and what it refuses."""
 
+import numpy as np
 import pytest
 from helpers import check
 
 import convalgos as ca
+from convalgos.core.filter_patterns import pattern_of
 from convalgos.select import find_algorithm
 from convalgos.select.measure.accuracy import random_arrays
 
@@ -26,6 +28,8 @@ SEPARABLE = find_algorithm("cpu.separable")
         "n1 c1 h29 w400 k2 r2 s3 p1 stride5,4 rank1 constant fill2.5",  # steps longer than windows
         "n1 c2 d9 h12 w40 k4 t3 r4 s4 p2 stride2,3,10 dilation2,1,3 groups2 rank1 wrap float64",
         "n1 c1 h30 w70 k1 r9 s9 p8 stride3,1 dilation2,1 box convolution",
+        "n2 c3 h40 w80 k3 r9 s11 p4,5 groups3 rank2~0.01",
+        "n1 c2 d7 h12 w40 k2 t3 r5 s4 p1 groups2 rank2~0.02 float64",
     ],
 )
 def test_filters_of_few_products(text):
@@ -58,6 +62,24 @@ def test_another_filter_is_refused_where_it_is_prepared():
 )
 def test_refused(text, reason):
     assert reason in (SEPARABLE.why_not(SEPARABLE.computed(ca.ConvProblem.parse(text))) or "")
+
+
+def test_what_leaves_out_some_of_a_filter_asks_for_a_limit():
+    rows, columns = np.mgrid[-15:16, -15:16]
+    w = (1 / (1 + np.exp((np.hypot(rows, columns) - 12) / 2))).astype(np.float32)[None, None]  # a soft disk
+    pattern = ca.filter_pattern(w, 1e-2)
+    assert pattern.startswith("rank2~") or pattern.startswith("rank3~")
+    problem = ca.ConvProblem((1, 1, 300, 400), w.shape, padding=15, pattern=pattern)
+    bound = SEPARABLE.error_bound(problem)
+    assert ca.plan(problem, max_rel_error=1e-2).algorithm == "cpu.separable" and 1e-3 < bound <= 1e-2
+    for limits in ({}, {"max_rel_error": bound / 2}, {"deterministic": True}):
+        assert ca.plan(problem, **limits).algorithm != "cpu.separable"
+    assert "max_rel_error" in str(ca.explain(problem))  # why it is out
+    x = np.random.default_rng(0).standard_normal(problem.x_shape, np.float32)
+    exact = ca.conv(x, w, padding=15)
+    near = ca.conv(x, w, padding=15, max_rel_error=1e-2)  # which looks at the filter
+    assert 1e-5 < np.abs(near - exact).max() / np.abs(exact).max() < bound
+    assert np.abs(near - exact).max() <= pattern_of(pattern).left_out * np.abs(w).sum() * np.abs(x).max()
 
 
 def test_large_filters_of_few_products_are_picked():

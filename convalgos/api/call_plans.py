@@ -12,6 +12,7 @@ from convalgos.api.types import Boundary
 from convalgos.core import arguments, boundaries
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import DTYPES, FLOAT8_DTYPES, INTEGERS
+from convalgos.core.filter_patterns import UNSTRUCTURED
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem, Shape
@@ -81,13 +82,14 @@ def _made(
     boundary: Boundary = ZERO,
     fill_value: float = 0.0,
     weights_constant: bool = False,
+    pattern: str = UNSTRUCTURED,
 ) -> Plan:
     of_x, of_w = dtypes if isinstance(dtypes, tuple) else (dtypes, dtypes)
     check_dtype("x", of_x)
     problem = ConvProblem(
         x_shape, w_shape, stride, padding, dilation, groups,
         mode=mode, layout=layout, dtype=of_x.name, direction=direction, w_dtype=of_w.name,
-        boundary=boundary, fill_value=fill_value,
+        boundary=boundary, fill_value=fill_value, pattern=pattern,
     )  # fmt: skip
     return planning.plan(
         problem, device, algorithm, weights_constant=weights_constant,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.api import call_plans
+from convalgos.api.known_filters import pattern_in_call
 from convalgos.api.types import Activation, Array, ArrayLike, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import (
@@ -23,6 +24,7 @@ from convalgos.core.arrays import (
 )
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import FLOAT8_DTYPES, INTEGERS
+from convalgos.core.filter_patterns import UNSTRUCTURED
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import PreparedFilter
 
@@ -65,7 +67,8 @@ def conv(
             NaN.
         residual: an array like y that is added before the activation, as at the end of a residual block.
         out: array for y; it may be of any strides, and may overlap x and residual.
-        strict_nan, max_rel_error, selector: those of `plan`.
+        strict_nan, max_rel_error, selector: those of `plan`. With `max_rel_error` depthwise filters are
+            looked at: what is nearly a sum of few outer products is computed as one where that is faster.
         boundary, fill_value: what lies beyond the edges of x where padding makes outputs see it: "zero",
             "constant" (`fill_value`), "edge", "reflect", "symmetric" or "wrap", as in `numpy.pad`; one name,
             or one per dimension.
@@ -119,9 +122,12 @@ def conv(
         y = moveaxis(y, -1, 1) if out is None else out
         return y if x is given or out is not None else like(y, given)
     shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
+    limits = call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value)
+    if (pattern := pattern_in_call(w, max_rel_error)) != UNSTRUCTURED:
+        limits = *limits, False, pattern
     y = call_plans.plan_for(
         shape, w_shape, stride, padding, dilation, groups, mode, layout, dtypes, algorithm, device,
-        "forward", *call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value),
+        "forward", *limits,
     )(x, w, bias=bias, out=out, activation=activation, residual=residual)  # fmt: skip
     return y if x is given or out is not None else like(y, given)
 
@@ -144,9 +150,11 @@ def _plan_of_arrays(
     if len(w_shape) != x.ndim or not 3 <= x.ndim <= 5:
         return None
     strict_nan, max_rel_error, selector, boundary, _ = limited
-    limits = ()
+    limits: tuple[Any, ...] = ()
     if strict_nan is not False or max_rel_error is not None or selector is not None or boundary is not ZERO:
         limits = call_plans.limits(*limited)
+        if (pattern := pattern_in_call(w, max_rel_error)) != UNSTRUCTURED:
+            limits = *limits, False, pattern
     return call_plans.plan_for(
         x.shape, w_shape, stride, padding, dilation, groups, mode, "channels_first", x.dtype, algorithm,
         "cpu", "forward", *limits,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import arguments
 from convalgos.core.arrays import as_numpy
-from convalgos.core.filter_patterns import pattern_within
+from convalgos.core.filter_patterns import UNSTRUCTURED, pattern_within
+from convalgos.core.recent_filters import LARGEST
+
+FEWEST = 49  # taps of a kernel that is worth a look; smaller ones are as fast without a pattern
 
 
 def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
@@ -15,13 +22,14 @@ def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
 
     Args:
         w: (K, C/groups, *kernel), real.
-        max_rel_error: how far the nearest filter of a rank may be from w, as a share of the root of the sum
-            of squares of a kernel. By default no further than rounding.
+        max_rel_error: the limit on the error of results that the pattern is for, as `plan` takes it. By
+            default nothing may be left out of w but rounding.
 
     Returns:
         "box" where all weights of each kernel are alike; "gaussian" where each is a sampled Gaussian; "rank1"
         to "rank8" where each is a sum of so many outer products of 1-D filters, which are fewer than its
-        rows; else "unstructured".
+        rows; with `max_rel_error` "rank3~0.0004" where fewer are enough, if so large a share of w is left
+        out: what goes by it is chosen only where `plan` gets a `max_rel_error`, too; else "unstructured".
 
     Raises:
         ValueError: names the argument, its value and what would be valid.
@@ -34,6 +42,10 @@ def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
         >>> problem = ca.ConvProblem((1, 1, 64, 64), w.shape, padding=1, pattern=ca.filter_pattern(w))
         >>> str(problem)
         'n1 c1 h64 w64 k1 r3 s3 p1 rank1'
+        >>> rows, columns = np.mgrid[-7:8, -7:8]
+        >>> disk = (rows**2 + columns**2 < 50).astype(np.float32)[None, None]
+        >>> ca.filter_pattern(disk), ca.filter_pattern(disk, max_rel_error=0.5)
+        ('rank5', 'rank2~0.17')
     """
     given = as_numpy("w", w)
     if not 3 <= given.ndim <= 5 or given.dtype.kind not in "fiu":
@@ -45,3 +57,17 @@ def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
     if not np.isfinite(given).all():
         return "unstructured"
     return pattern_within(given, float(max_rel_error))
+
+
+def pattern_in_call(w: Any, max_rel_error: float | None) -> str:
+    """The pattern of a filter that a call brings with a limit; found again while its bytes are the same."""
+    if max_rel_error is None or type(w) is not np.ndarray or w.dtype.char not in "fd" or w.ndim < 4:
+        return UNSTRUCTURED
+    if w.shape[1] != 1 or not 0 < w.nbytes <= LARGEST or math.prod(w.shape[2:]) < FEWEST:
+        return UNSTRUCTURED
+    return _pattern_of_bytes(w.tobytes(), w.dtype.char, w.shape, max_rel_error)
+
+
+@lru_cache(64)
+def _pattern_of_bytes(content: bytes, dtype: str, shape: tuple[int, ...], max_rel_error: float) -> str:
+    return filter_pattern(np.frombuffer(content, dtype).reshape(shape), max_rel_error)

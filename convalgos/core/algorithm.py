@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import DTYPES, HALF_DTYPES, INTEGERS, SHORT_FLOATS, default_compute
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.filter_patterns import examples, pattern_of
+from convalgos.core.filter_patterns import examples, left_out_of, pattern_of
 from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
 from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
@@ -119,6 +119,11 @@ class Algorithm(ABC):
     def knows_border(self, problem: ConvProblem) -> bool:
         """Whether it computes what lies beyond the edges itself; else it is run on an extended map."""
         return set(self.boundaries).issuperset(problem.boundary)
+
+    def approximates_on(self, problem: ConvProblem) -> bool:
+        """Whether it is less exact than its types on a problem: always, or by a pattern that leaves out some
+        of the filter."""
+        return self.approximates or (bool(self.patterns) and left_out_of(problem.pattern) > 0)
 
     def takes(self, problem: ConvProblem) -> bool:
         """Whether it computes x's type: a choice asks no more of what does not."""

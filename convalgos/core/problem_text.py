@@ -38,7 +38,8 @@ WORDS = {
     "pattern": ("unstructured",),
 }
 PREFIX = {"w_dtype": "w_", "y_dtype": "y_", "compute_dtype": "compute_", "y_layout": "y_"}  # of words
-PATTERN, DENSITY = r"\d+:\d+|block\d+x\d+|rank\d+|box|gaussian", r"density(\d*\.?\d+(?:e-?\d+)?)"
+PATTERN = r"\d+:\d+|block\d+x\d+|rank\d+(?:~[\d.e-]+)?|box|gaussian"
+DENSITY = r"density(\d*\.?\d+(?:e-?\d+)?)"
 BOUNDARY = rf"(?:{'|'.join(BOUNDARIES)})(?:,(?:{'|'.join(BOUNDARIES)}))*"  # one name, or one per dimension
 FILL = r"fill(-?(?:\d*\.?\d+(?:e[+-]?\d+)?|inf|nan))"
 

@@ -24,10 +24,12 @@ def checked_zeros(density: Any, pattern: Any) -> tuple[float, str]:
     Raises:
         ValueError: names the argument, its value and what would be valid.
     """
-    kind, first, second = pattern_of(pattern)
+    known = pattern_of(pattern)
+    kind, first, second, left_out = known
+    pattern = known.text if left_out else str(pattern)
     most = first / second if kind == "N:M" else 1.0
     if density is None:
-        return most, str(pattern)
+        return most, pattern
     if kind in KERNEL_PATTERNS and density != 1:
         raise ValueError(f"density={arguments.shown(density)} must be 1 with pattern={pattern!r}")
     arguments.check_number("density", density, 0)
@@ -35,14 +37,14 @@ def checked_zeros(density: Any, pattern: Any) -> tuple[float, str]:
         raise ValueError(
             f"density={arguments.shown(density)} must be at most {most} with pattern={pattern!r}"
         )
-    return float(density), str(pattern)
+    return float(density), pattern
 
 
 def random_places(
     shape: tuple[int, ...], density: float, pattern: str, rng: np.random.Generator
 ) -> np.ndarray:
     """Whether elements of a random filter (K, C/groups, *kernel) are not zero, by density and pattern."""
-    kind, first, second = pattern_of(pattern)
+    kind, first, second, _ = pattern_of(pattern)
     filters, channels = shape[:2]
     if kind == "block":
         blocks = -(-filters // first), -(-channels // second), *shape[2:]

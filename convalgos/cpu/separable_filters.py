@@ -5,7 +5,8 @@ passes are over a ring of rows in the second cache: each row of x is padded, fil
 each term, and kept until the last row of outputs that sees it is summed; what lies beyond the borders is no
 copy of the map. In 3-D there are such rings for each plane under the window: the outer products are those of
 the matrix that has a row for each place of a plane and column. Wins on large filters of few terms: Gaussians,
-boxes, derivatives, and others that `ca.filter_pattern` finds.
+boxes, derivatives, and others that `ca.filter_pattern` finds; and, where an error is allowed, on those that
+are nearly such sums.
 
 Source: Treitel and Shanks 1971, "The design of multistage separable planar filters"; in bands as in Halide
 (Ragan-Kelley et al. 2013).
@@ -19,10 +20,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.algorithm import Algorithm, error_of_sums, room_for_few
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import BOUNDARIES
-from convalgos.core.filter_patterns import KERNEL_PATTERNS, terms_of
+from convalgos.core.filter_patterns import KERNEL_PATTERNS, left_out_of, terms_of
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
@@ -37,6 +38,7 @@ from convalgos.cpu.vectors import simd
 ALONG, ACROSS = 0.4, 0.7  # of the peak, reached by sums along rows and across them; Zen 4
 LOADED = 8  # elements of a row in a nanosecond, of a thread, to be padded; Zen 4
 ROW, UNIT = 5e-8, 2e-6  # seconds to begin a row of a ring, and a run; Zen 4
+CHANCE = 2.0  # how much larger the largest of some outputs may be than that of others, of a size in the mean
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -91,7 +93,8 @@ class OuterProductsPlan(KernelPlan):
         """(K, weights across rows, the same again, weights along rows), of each plane and term."""
         planes, rows, columns = self._under, self.problem.kernel[-2], self._cut.along
         terms = self._cut.rings // planes
-        across, along = outer_products(w.reshape(len(w), -1, columns), terms)  # (K, terms, ...)
+        left_out = left_out_of(self.problem.pattern)
+        across, along = outer_products(w.reshape(len(w), -1, columns), terms, left_out)  # (K, terms, ...)
         across = across.reshape(len(w), terms, planes, rows).swapaxes(1, 2)
         along = np.tile(along, (1, planes, 1))  # (K, planes * terms, columns)
         across, along = (a.reshape(len(w), -1) for a in (across, along))
@@ -141,8 +144,10 @@ class Separable(Algorithm):
         return int(cut.scratch * cut.tasks)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        """Of the sums, and of a filter that its products differ from by a few roundings."""
-        return error_of_sums(problem) * (1 + (terms_of(problem.pattern) or 1))
+        """Of the sums, and of a filter that its products differ from by a few roundings, and what they leave
+        out, whose outputs and those of the filter are largest at places of their own."""
+        left_out = CHANCE * left_out_of(problem.pattern) * room_for_few(problem)
+        return error_of_sums(problem) * (1 + (terms_of(problem.pattern) or 1)) + left_out
 
     def plan(self, problem: ConvProblem) -> Plan:
         return OuterProductsPlan(problem, self)

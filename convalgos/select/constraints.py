@@ -119,16 +119,18 @@ class Constraints:
             found["deny"] = f"is denied by deny={denied[0]}"
         return found
 
-    def refusals(self, algorithm: Algorithm, workspace_bytes: int, error_bound: float) -> dict[str, str]:
+    def refusals(
+        self, algorithm: Algorithm, problem: ConvProblem, workspace_bytes: int, error_bound: float
+    ) -> dict[str, str]:
         """Why a candidate is not chosen: `violations`, and what only a call by name takes without them."""
         found = self.violations(algorithm, workspace_bytes, error_bound)
-        if not self.admits(algorithm):
+        if not self.admits(algorithm, problem):
             found["max_rel_error"] = "is not as exact as its types: it asks for max_rel_error=..."
         return found
 
-    def admits(self, algorithm: Algorithm) -> bool:
+    def admits(self, algorithm: Algorithm, problem: ConvProblem) -> bool:
         """Whether it may be as exact as it is: what approximates asks for an error to stay within."""
-        return self.max_rel_error is not None or not algorithm.approximates
+        return self.max_rel_error is not None or not algorithm.approximates_on(problem)
 
     def prepare_share(self) -> float:
         """The share of preparing a filter that each run pays."""
@@ -156,8 +158,8 @@ def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints
 def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) -> bool:
     """Whether an algorithm is within the limits on a problem."""
     if not constraints.active:
-        return constraints.admits(algorithm)
-    return not constraints.refusals(algorithm, *needs(algorithm, problem))
+        return constraints.admits(algorithm, problem)
+    return not constraints.refusals(algorithm, problem, *needs(algorithm, problem))
 
 
 def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:

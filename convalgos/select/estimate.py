@@ -80,7 +80,9 @@ def order(
     entry, out = entry or {}, list(rejected)
     sound, failed = _without_failures(candidates, entry)
     found = _estimated(sound, entry, corrections or {}, constraints.prepare_share())
-    violations = {c.id: constraints.refusals(c.algorithm, c.workspace_bytes, c.error_bound) for c in found}
+    violations = {
+        c.id: constraints.refusals(c.algorithm, problem, c.workspace_bytes, c.error_bound) for c in found
+    }
     out += failed
     out += [Rejection(c.id, "; ".join(violations[c.id].values())) for c in found if violations[c.id]]
     within = [c for c in found if not violations[c.id] and not (measured_only and c.measured_s is None)]

@@ -58,7 +58,7 @@ def search(
                 what = SEARCHES if algorithm.searches else READY
                 heappush(queue, (least / outputs, next(turns), what, (algorithm, outputs)))
 
-    for family in (f for f in registry.ways_by_family(problem, device) if constraints.admits(f[0])):
+    for family in (f for f in registry.ways_by_family(problem, device) if constraints.admits(f[0], problem)):
         if not family[0].takes((forms := (problem,) if as_it_is else family[0].forms(problem))[-1]):
             continue
         if len(family) == 1 or per_output:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.filter_patterns import share_of
+
 Array = np.ndarray[Any, Any]
 ROUNDING = 4  # units in the last place of the largest weight, by which products may differ from a filter
 
@@ -43,13 +45,14 @@ def line_factors(w: Array) -> list[Array] | None:
     return lines if bool((np.abs(product - w) <= allowed).all()) else None
 
 
-def outer_products(w: Array, terms: int) -> tuple[Array, Array]:
-    """(filters, terms, rows) and (filters, terms, columns) whose products sum up to w.
+def outer_products(w: Array, terms: int, left_out: float = 0.0) -> tuple[Array, Array]:
+    """(filters, terms, rows) and (filters, terms, columns) whose products sum up to w, or nearly.
 
     By singular values, in float64; of one term without them, so that those of integers are integers.
 
     Args:
         w: (filters, rows, columns).
+        left_out: the share of a filter that may be, as `core.filter_patterns` has it.
 
     Raises:
         ValueError: a filter is no sum of so few.
@@ -60,13 +63,16 @@ def outer_products(w: Array, terms: int) -> tuple[Array, Array]:
     # (filters, rows, n), (filters, n), (filters, n, columns)
     u, values, v = np.linalg.svd(wide, full_matrices=False)
     left, right = np.swapaxes(u[:, :, :terms] * values[:, None, :terms], 1, 2), v[:, :terms]
-    off = np.abs(np.einsum("ktr,kts->krs", left, right) - wide).max((1, 2))
+    rest = np.einsum("ktr,kts->krs", left, right) - wide  # (filters, rows, columns)
+    off = np.abs(rest).max((1, 2))
     allowed = ROUNDING * float(np.finfo(w.dtype).eps) * math.sqrt(w[0].size) * np.abs(wide).max((1, 2))
-    if not (off <= allowed).all():
-        k = int((off > allowed).argmax())
+    shares = share_of(rest[:, None], wide[:, None])[:, 0]
+    if (far := (off > allowed) & (shares > left_out)).any():
+        k = int(far.argmax())
         raise ValueError(
             f"w[{k}] must be a sum of {terms} outer products, as the problem's pattern tells, and differs "
-            f"from the nearest by {off[k]:.1e}: convalgos.filter_pattern(w) tells its pattern"
+            f"from the nearest by {off[k]:.1e}, a share of {shares[k]:.1e}: "
+            "convalgos.filter_pattern(w) tells its pattern"
         )
     short = max(0, terms - left.shape[1])  # where there are fewer rows or columns
     left, right = (np.pad(a, ((0, 0), (0, short), (0, 0))) for a in (left, right))

@@ -38,7 +38,7 @@ def best_blocking(problem: ConvProblem) -> SparseBlocking:
 
 def sharing_filters(problem: ConvProblem) -> int:
     """Filters that a tile takes together: those of a block of zeros, where that is known."""
-    kind, filters, _ = pattern_of(problem.pattern)
+    kind, filters, *_ = pattern_of(problem.pattern)
     most = min(filters, problem.gemm_n) if kind == "block" else 1
     return max(n for n in MOST_VECTORS[vector_bytes()] if n <= most and filters % n == 0)
 
