@@ -174,3 +174,8 @@ def test_quotients_of_short_sums():
 def test_errors_tell_what_would_be_valid(call, error):
     with pytest.raises((ValueError, TypeError), match=error):
         call(np.ones((4, 5)))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_constant_borders_of_rows_that_are_cut_into_strips(name):
+    check(name, numbers(np.random.default_rng(0), (7, 9000), "f"), 5, mode="constant", cval=2.0)

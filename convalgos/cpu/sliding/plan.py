@@ -83,7 +83,7 @@ class SlidingPlan:
             "y_row": wide * stored,
             "rows": rows.outputs, "bands": bands, "strips": len(strips), "strip_table": strips,
             "run_table": runs, "border_table": borders, "row_table": row_table,
-            "constant": np.full(max(longest, 1), fill).astype(dtype), "taps": rows.taps, "block": block,
+            "constant": np.full(max(width, 1), fill).astype(dtype), "taps": rows.taps, "block": block,
             "steps": len(steps), "step_table": steps, "chunk": chunk,
             "fill": fills, "row_numbers": by[0], "numbers": by[1],
             "number_step": 0, "channels": 1, "stride": stride, **places,
