@@ -26,39 +26,66 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.sliding.kernels import WEIGHTED
-from convalgos.cpu.sliding.plan import DIRECT, SlidingPlan, sliding_plan
+from convalgos.cpu.sliding.kernels import LINED, WEIGHTED
+from convalgos.cpu.sliding.plan import DIRECT, RowPhase, SlidingPlan, sliding_plan
 from convalgos.cpu.sliding.steps import sliding_steps
 from convalgos.cpu.vectors import simd
 
 # Cycles of a thread for a vector: to begin one, of each vector that is added, and of blocks in all; Zen 4
 VECTOR, ADDED, BLOCKED = 3.0, 1.0, 12.0
+TAKEN = 2.0  # cycles for an element that a stride of columns leaves; Zen 4
 ROW = 5e-8  # seconds to begin a row; Zen 4
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
 def _slides(p: ConvProblem) -> list[AxisWindow]:
-    """The windows along each dimension, before strides."""
+    """What windows span along each dimension, before strides."""
     return [
-        AxisWindow(size, taps, low, boundary, (outputs - 1) * stride + 1)
-        for size, taps, (low, _), boundary, outputs, stride in zip(
-            p.spatial, p.kernel, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
+        AxisWindow(size, extent, low, boundary, (outputs - 1) * stride + 1)
+        for size, extent, (low, _), boundary, outputs, stride in zip(
+            p.spatial, p.kernel_extent, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
         )
     ]
 
 
-def _passes(p: ConvProblem) -> list[SlidingPlan]:
-    """Over depth, where there is one, and over planes."""
+def _phases(p: ConvProblem, dimension: int, axis: AxisWindow) -> list[tuple[AxisWindow | RowPhase, int]]:
+    """The windows of rows along a dimension by the rows that they share, and the stride of each kind."""
+    taps, stride, apart = (v[dimension] for v in (p.kernel, p.stride, p.dilation))
+    outputs, shared = p.spatial_out[dimension], math.gcd(stride, apart)
+    if apart == 1:
+        return [(axis, stride)]
+    found: list[tuple[AxisWindow | RowPhase, int]] = []
+    for first in range(min(outputs, apart // shared)):  # of outputs, of which every apart // shared-th is one
+        count, step = len(range(first, outputs, apart // shared)), stride // shared
+        windows = (count - 1) * step + 1
+        phase = RowPhase(axis, taps, windows, first * stride, apart, first, apart // shared, outputs)
+        found.append((phase, step))
+    return found
+
+
+def _passes(p: ConvProblem) -> list[list[SlidingPlan]]:
+    """Over depth, where there is one, and over planes; each of all phases of a dilation."""
     *leading, columns = _slides(p)
-    rows = leading[-1] if leading else AxisWindow(1)
-    dtype, planes, fill, made = numpy_dtype(p.dtype), p.N * p.C, p.fill_value, []
+    last = p.layout == "channels_last"
+    dtype, fill, made = numpy_dtype(p.dtype), p.fill_value, []
+    planes, pixel = (p.N, p.C) if last else (p.N * p.C, 1)
     if p.ndim == 3:
-        depth, plane = leading[0], AxisWindow(rows.size * columns.size)
-        made.append(sliding_plan(dtype, WEIGHTED, planes, depth, plane, 1, fill, False, p.stride[0]))
-        planes, fill = planes * p.spatial_out[0], fill * depth.taps
-    stride = p.stride[-2] if p.ndim > 1 else 1
-    return [*made, sliding_plan(dtype, WEIGHTED, planes, rows, columns, 1, fill, False, stride)]
+        plane = AxisWindow(math.prod(p.spatial[1:]) * pixel)
+        made.append([
+            sliding_plan(dtype, WEIGHTED, planes, depth, plane, 1, fill, False, stride)
+            for depth, stride in _phases(p, 0, leading[0])
+        ])  # fmt: skip
+        planes, fill = planes * p.spatial_out[0], fill * p.kernel[0]
+    rows = _phases(p, p.ndim - 2, leading[-1]) if leading else [(AxisWindow(1), 1)]
+    made.append([
+        sliding_plan(
+            dtype, LINED if last else WEIGHTED, planes, one, columns, pixel, fill, False, stride,
+            p.dilation[-1], p.stride[-1],
+        )
+        for one, stride in rows
+    ])  # fmt: skip
+    return made
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -79,8 +106,8 @@ class BoxSumsPlan(CompiledPass, Plan):
     def new_workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(weights and biases, scratch, what is summed over depth)."""
         p = self.problem
-        repeats = p.spatial_out[0] if p.ndim == 3 else 1
-        scratch = aligned_empty(max(each.scratch_bytes for each in self._passes), np.uint8)
+        repeats = p.spatial_out[0] if p.ndim == 3 and p.layout == "channels_first" else 1
+        scratch = aligned_empty(_scratch_bytes(self._passes), np.uint8)
         return np.empty((p.C, repeats, 2), self._dtype), scratch, aligned_empty(_between(p), self._dtype)
 
     def run(self, x: Any, w: Any, bias: Any, activation: Any, y: Any, workspace: Any) -> None:
@@ -89,11 +116,17 @@ class BoxSumsPlan(CompiledPass, Plan):
         numbers[..., 1] = 0 if bias is None else bias[:, None]
         if len(self._passes) == 2:
             one = np.array([[1, 0]], self._dtype)
-            self._passes[0].run(x, between, one, scratch)
+            for each in self._passes[0]:
+                each.run(x, between, one, scratch)
             x = between
-        self._passes[-1].run(x, y, numbers.reshape(-1, 2), scratch)
+        for each in self._passes[-1]:
+            each.run(x, y, numbers.reshape(-1, 2), scratch)
         if activation == "relu":
             np.maximum(y, 0, out=y)
+
+
+def _scratch_bytes(passes: list[list[SlidingPlan]]) -> int:
+    return max(each.scratch_bytes for phases in passes for each in phases)
 
 
 def _between(p: ConvProblem) -> int:
@@ -119,16 +152,20 @@ class BoxSums(Algorithm):
         p = problem
         lanes = simd.lanes(p.itemsize)
         *leading, columns = _slides(p)
-        lines, cycles = p.N * p.C, 0.0  # rows that are reduced, and their cycles for a vector
-        for slide in leading:
+        lines, width = (p.N, p.C * columns.size) if p.layout == "channels_last" else (p.N * p.C, columns.size)
+        cycles, phases = 0.0, 1  # of a vector of the rows that are reduced
+        for slide, taps, apart in zip(leading, p.kernel, p.dilation, strict=False):
             lines *= slide.outputs
-            cycles += BLOCKED if slide.taps > DIRECT else VECTOR + ADDED * slide.taps
-        steps = sliding_steps(columns.taps, 1, True)
+            cycles += BLOCKED if taps > DIRECT else VECTOR + ADDED * taps
+            phases *= apart
+        steps = sliding_steps(p.kernel[-1], 1, True)
         cycles += VECTOR + sum(VECTOR / 2 + ADDED * int(step["taps"]) for step in steps)
-        vectors = lines * (-(-columns.size // lanes) + 1)
+        cycles += TAKEN * lanes / p.stride[-1] if p.stride[-1] > 1 else 0.0
+        vectors = lines * (-(-width // lanes) + 1)
         per_second = machine.peak(p.dtype) / (4 * lanes)  # cycles, of all threads
         memory = machine.stream(p.x_bytes + p.y_bytes + 2 * _between(p) * p.itemsize, p.bytes)
-        return CALL * 2 + machine.launch + vectors * cycles / per_second + lines * ROW + memory / 2
+        begun = CALL + phases * (CALL + machine.launch)
+        return begun + vectors * cycles / per_second + lines * ROW + memory / 2
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.pattern != BOX or _unsuited(problem):
@@ -138,7 +175,7 @@ class BoxSums(Algorithm):
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
-        return max(each.scratch_bytes for each in _passes(problem)) + _between(problem) * problem.itemsize
+        return _scratch_bytes(_passes(problem)) + _between(problem) * problem.itemsize
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
@@ -151,12 +188,6 @@ def _unsuited(problem: ConvProblem) -> str | None:
     p = problem
     if p.w_shape[1] != 1 or p.K != p.C:
         return "sums every channel by itself, with one weight, and here a filter sums over several"
-    if p.layout != "channels_first":
-        return "reads rows of channels_first maps"
-    if max(p.dilation) > 1:
-        return "sums windows of neighbouring elements, without a dilation"
-    if p.stride[-1] > 1:
-        return f"has a window at every column, and the stride of columns is {p.stride[-1]}"
     return None
 
 

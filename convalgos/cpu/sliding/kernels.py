@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.cpu.layout.channel_vectors import copy_strided
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -25,7 +26,8 @@ from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers
 from convalgos.cpu.vectors.simd import Register, Value, Vec, carray, copy_bytes, function_of, ir, pointer
 
-MINIMUM, MAXIMUM, MEAN, WEIGHTED = range(4)  # reductions; the last: sum * weight + bias
+MINIMUM, MAXIMUM, MEAN, WEIGHTED, LINED = range(5)  # reductions; the last two: sum * weight + bias,
+# alike in a plane, or with a line of them: a vector of weights and one of biases for each vector of a chunk
 FLOAT, SIGNED, UNSIGNED = range(3)  # elements in memory
 SHORT = 2  # bytes of exact sums of bytes
 UNROLLED = 4  # vectors that are reduced at a time
@@ -35,7 +37,8 @@ FILL = 64  # bytes before a line in which the element lies that its constant bor
 SLIDE_FIELDS = fields(
     "x y scratch scratch_bytes tasks planes x_plane y_plane x_row y_row rows bands strips strip_table "
     "run_table border_table row_table constant taps block steps step_table chunk line work sums prefix "
-    "suffix suffix_row addresses fill row_numbers numbers number_step channels stride in_place"
+    "suffix suffix_row addresses fill row_numbers numbers number_step channels stride in_place whole "
+    "column_stride pixel"
 )
 STRIP = fields("column outputs runs run_count borders border_count")  # of output columns
 RUN = fields("start place count")  # neighbouring columns of x, and where they lie in the line
@@ -77,7 +80,7 @@ class SlidingElements:
 
     def reduced(self, total: Value, further: Value) -> Value:
         b = self.v.b
-        if self.reduction in (MEAN, WEIGHTED):
+        if self.reduction >= MEAN:
             return b.add(total, further) if self.as_integers else b.fadd(total, further)
         sign = "<" if self.reduction == MINIMUM else ">"
         if not self.as_integers:
@@ -165,7 +168,7 @@ def reduce_along_line(
     """
     of = SlidingElements(v, STORED, FORM, REDUCTION)
     begin, to, more = v.pointer(source), v.pointer(target), v.pointer(added)
-    by = of.numbers(numbers) if FINISH and REDUCTION >= MEAN else None
+    by = of.numbers(numbers) if FINISH and REDUCTION in (MEAN, WEIGHTED) else None
 
     def chunk(first: Value, vectors: int, mask: Value = None) -> None:
         at = of.v.at(begin, first)
@@ -181,6 +184,9 @@ def reduce_along_line(
                 value = of.reduced(value, of.v.load(of.v.at(more, first), i * v.lanes))
             if by is not None:
                 value = of.finished(value, by)
+            if FINISH and REDUCTION == LINED:
+                line = of.v.at(v.pointer(numbers), v.imul(2, v.iadd(first, i * v.lanes)))
+                value = of.v.fma(value, of.v.load(line), of.v.load(line, v.lanes))
             if FINISH:
                 of.store(value, of.maps.at(to, first), i * v.lanes, mask)
             else:
@@ -268,6 +274,18 @@ def windows_of_line(
             )  # fmt: skip
 
 
+@jit.helper
+def take_pixels(a: Any, y: int, whole: int, count: int, stored: int) -> None:
+    """Every `column_stride`-th pixel of so many elements."""
+    step = a.column_stride * a.pixel
+    pixels = (count + step - 1) // step
+    if a.pixel == 1:
+        copy_strided(y, whole, pixels, step, stored)
+    else:
+        for i in range(pixels):
+            copy_bytes(y + i * a.pixel * stored, whole + i * step * stored, a.pixel * stored)
+
+
 @jit.specialise
 def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int) -> jit.Kernel:
     """x and y (planes, rows, columns): y of windows of `taps` rows and of the columns that `steps` reduce.
@@ -321,13 +339,21 @@ def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int)
                     continue
                 for i in range(strip.borders, strip.borders + strip.border_count):
                     copy_bytes(line + borders[i].target, line + borders[i].source, SIZE)
-                y = a.y + plane * a.y_plane + o // a.stride * a.y_row + strip.column * STORED
+                y = (
+                    a.y
+                    + plane * a.y_plane
+                    + o // a.stride * a.y_row
+                    + strip.column // a.column_stride * STORED
+                )
+                into = y if a.column_stride == 1 else scratch + a.whole
                 for c in range(0, strip.outputs, a.chunk):
                     for s in range(a.steps):
                         windows_of_line(
                             SIZE, LANES, STORED, FORM, REDUCTION, a, steps[s], line + c * SIZE, scratch,
-                            y + c * STORED, min(a.chunk, strip.outputs - c) + steps[s].extra,
+                            into + c * STORED, min(a.chunk, strip.outputs - c) + steps[s].extra,
                             a.numbers + plane % a.channels * a.number_step,
                         )  # fmt: skip
+                if a.column_stride > 1:
+                    take_pixels(a, y, into, strip.outputs, STORED)
 
     return slide_windows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, aligned_empty
@@ -12,6 +14,7 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.sliding.kernels import (
     FILL,
     FLOAT,
+    LINED,
     MEAN,
     SHORT,
     SIGNED,
@@ -41,52 +44,88 @@ def sliding_bytes(dtype: np.dtype, reduction: int, taps: tuple[int, int]) -> int
     return SHORT if short and all(short_quotient(n) is not None for n in taps) else 8
 
 
+class RowPhase(NamedTuple):
+    """Windows of rows that lie apart, and share rows: of every `apart`-th row of `axis` from `first` on.
+
+    y has them in its rows from y_first on, y_apart from each other.
+    """
+
+    axis: AxisWindow
+    taps: int
+    outputs: int
+    first: int
+    apart: int
+    y_first: int
+    y_apart: int
+    y_rows: int
+
+    @property
+    def size(self) -> int:
+        return self.axis.size
+
+    @property
+    def sources(self) -> np.ndarray:
+        return self.axis.sources[self.first :: self.apart][: self.outputs + self.taps - 1]
+
+
 class SlidingPlan:
     """y = the reduction of windows of rows and columns of x (planes, rows, columns, step).
 
     Args:
-        rows, columns: the windows along both; y is (planes, rows.outputs, columns.outputs, step).
+        rows, columns: the windows along both; y is (planes, rows.outputs, columns.outputs, step). Those of
+            columns are as long as what they span.
         step: elements between neighbours of a row.
         fill: what lies beyond constant borders, which the dtype can hold.
         in_place: x is y, and has as many rows and columns.
         stride: of the rows of windows that y has.
+        apart, column_stride: columns between those of a window, and between windows that y has. Only of
+            weighted sums, whose elements are floats.
     """
 
     def __init__(
-        self, dtype: np.dtype, reduction: int, planes: int, rows: AxisWindow, columns: AxisWindow,
-        step: int = 1, fill: float = 0, in_place: bool = False, stride: int = 1,
+        self, dtype: np.dtype, reduction: int, planes: int, rows: AxisWindow | RowPhase, columns: AxisWindow,
+        step: int = 1, fill: float = 0, in_place: bool = False, stride: int = 1, apart: int = 1,
+        column_stride: int = 1,
     ):  # fmt: skip
         size = sliding_bytes(dtype, reduction, (rows.taps, columns.taps))
         stored, form = dtype.itemsize, FORM_OF[dtype.kind]
-        width, wide = columns.size * step, columns.outputs * step
+        width, wide = columns.size * step, -(-columns.outputs // column_stride) * step
+        y_first, y_apart, y_rows = 0, 1, -(-rows.outputs // stride)
+        if isinstance(rows, RowPhase):
+            y_first, y_apart, y_rows = rows.y_first, rows.y_apart, rows.y_rows
+        self._begin, lanes = y_first * wide * stored, simd.lanes(size)
         block = rows.taps - 1 if rows.taps > DIRECT else 0
         each = strip_width(size, stored, block, columns, step)
+        each = -(-each // column_stride) * column_stride
         strips, runs, borders, longest = strips_of(columns, step, each, size)
-        steps = sliding_steps(columns.taps, step, reduction >= MEAN)
+        steps = sliding_steps((columns.taps - 1) // apart + 1, step * apart, reduction >= MEAN)
         reach = (columns.taps - 1) * step
-        chunk = max(CHUNK // size, 4 * reach)
+        chunk = -(-max(CHUNK // size, 4 * reach) // step) * step
+        self._lanes, self._line = lanes, -(-chunk // lanes) * lanes if reduction == LINED else 0
         bands, self._tasks = _cut(planes * len(strips), rows, block, planes * rows.size * width * stored)
         as_integers = form != FLOAT and (reduction < MEAN or size == SHORT)
         computed = np.dtype(f"u{size}" if as_integers else f"f{size}")
         by = [np.zeros(2, computed)] * 2
         if reduction == MEAN:
             by = [mean_numbers(size, slide.taps) for slide in (rows, columns)]
-        fills = np.full(1, fill * (rows.taps if reduction == WEIGHTED else 1)).astype(computed)
+        fills = np.full(1, fill * (rows.taps if reduction >= WEIGHTED else 1)).astype(computed)
         # which blocks read behind the last row, too
         row_table = np.append(rows.sources, np.zeros(block + 1, np.int64))
-        lines = {"line": longest + reach, "work": min(chunk, int(strips["outputs"].max(initial=1))) + reach}
+        outputs = int(strips["outputs"].max(initial=1))  # of a strip
+        lines = {"line": longest + reach, "work": min(chunk, outputs) + reach}
+        lines["whole"] = outputs if column_stride > 1 else 0
         kept = rows.size * width * stored if in_place else 0
         places = _scratch(lines, size, block, -(-rows.outputs // bands) + rows.taps + block, kept)
         values: dict[str, int | np.ndarray] = {
             "tasks": self._tasks, "planes": planes, "x_plane": rows.size * width * stored,
-            "y_plane": -(-rows.outputs // stride) * wide * stored, "x_row": width * stored,
-            "y_row": wide * stored,
+            "y_plane": y_rows * wide * stored, "x_row": width * stored, "y_row": y_apart * wide * stored,
             "rows": rows.outputs, "bands": bands, "strips": len(strips), "strip_table": strips,
             "run_table": runs, "border_table": borders, "row_table": row_table,
             "constant": np.full(max(width, 1), fill).astype(dtype), "taps": rows.taps, "block": block,
             "steps": len(steps), "step_table": steps, "chunk": chunk,
             "fill": fills, "row_numbers": by[0], "numbers": by[1],
-            "number_step": 0, "channels": 1, "stride": stride, **places,
+            "number_step": 0, "channels": 1, "stride": stride, "column_stride": column_stride,
+            "pixel": step, **places,
         }  # fmt: skip
         self._kept = [v for v in values.values() if isinstance(v, np.ndarray)]
         known = dict.fromkeys(SLIDE_FIELDS.names or (), 0)
@@ -106,13 +145,19 @@ class SlidingPlan:
         """Both contiguous, of the plan's dtype and sizes, and apart from each other unless `in_place`.
 
         Args:
-            numbers: of weighted sums, (planes, or any part of their number, 2): weight and bias.
+            numbers: of weighted sums, (planes, or any part of their number, 2): weight and bias; or where
+                they are LINED, (step, 2), of each element of a pixel.
         """
         record = copy_of_record(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        record["x"], record["y"], record["scratch"] = x.ctypes.data, y.ctypes.data, scratch.ctypes.data
-        if numbers is not None:
+        record["x"], record["y"] = x.ctypes.data, y.ctypes.data + self._begin
+        record["scratch"] = scratch.ctypes.data
+        if numbers is not None and self._line:
+            each = np.resize(numbers, (self._line, *numbers.shape[1:]))  # (elements of a chunk, 2)
+            lined = each.reshape(-1, self._lanes, 2).swapaxes(1, 2).copy()  # (vectors, 2, lanes)
+            record["numbers"], record["channels"] = lined.ctypes.data, 1
+        elif numbers is not None:
             record["numbers"], record["channels"] = numbers.ctypes.data, len(numbers)
             record["number_step"] = 2 * numbers.itemsize
         jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
@@ -121,7 +166,7 @@ class SlidingPlan:
 sliding_plan = cached_by_threads(128)(SlidingPlan)
 
 
-def _cut(units: int, rows: AxisWindow, block: int, nbytes: int) -> tuple[int, int]:
+def _cut(units: int, rows: AxisWindow | RowPhase, block: int, nbytes: int) -> tuple[int, int]:
     """(bands of rows, tasks) among which strips of planes are dealt."""
     threads = plan_threads() if nbytes > 2 * SHARE else 1
     bands = 1 if threads == 1 else max(1, min(rows.outputs, -(-threads * UNITS // units)))
@@ -132,10 +177,10 @@ def _cut(units: int, rows: AxisWindow, block: int, nbytes: int) -> tuple[int, in
 
 def _scratch(lines: dict[str, int], size: int, block: int, rows: int, kept: int) -> dict[str, int]:
     """Where in the scratch of a task each part begins, and the bytes of all and of a line of a block."""
-    line, work = (_aligned(n * size + 8 * simd.vector_bytes()) for n in lines.values())
+    line, work, whole = (_aligned(n * size + 8 * simd.vector_bytes()) for n in lines.values())
     parts = {
         "line": line, "work": work, "sums": work, "prefix": line if block else 0, "suffix": line * block,
-        "addresses": _aligned(8 * (rows + 1)), "in_place": _aligned(kept),
+        "addresses": _aligned(8 * (rows + 1)), "whole": whole, "in_place": _aligned(kept),
     }  # fmt: skip
     places, end = {}, FILL
     for name, nbytes in parts.items():
