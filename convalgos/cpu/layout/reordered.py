@@ -7,6 +7,7 @@ same memory in both layouts (one channel, or one pixel) that one is not moved.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from convalgos.cpu.vectors import simd
 
 NAME = "reordered"  # the last word of the ids
 BYTES = {"float32": 4, "float64": 8}  # of an element, of the maps that reorders move
+LARGE = 81  # taps of a channel's window; Zen 4
 # Families that bring either layout into vectors of channels: they take as long in both, and gain nothing.
 EITHER = (
     "cpu.winograd",
@@ -38,13 +40,19 @@ EITHER = (
 
 
 def is_promising(problem: ConvProblem) -> bool:
-    """Whether a choice should price algorithms so: maps of x or of y that leave vectors of channels empty.
+    """Whether a choice should price algorithms so: maps of x or of y that leave vectors of channels empty,
+    and large windows of one channel each, whose transforms and lines are those of rows.
 
-    On maps of more channels, and from channels_first, no algorithm was found that is faster in the other
-    layout by as much as the reorders take.
+    On other maps of more channels, and from channels_first, no algorithm was found that is faster in the
+    other layout by as much as the reorders take.
     """
-    few = problem.dtype in BYTES and min(problem.C, problem.K) < simd.lanes(problem.itemsize)
-    return few and problem.layout == problem.reread.layout == "channels_last"
+    few = min(problem.C, problem.K) < simd.lanes(problem.itemsize)
+    large = problem.w_shape[1] == 1 and math.prod(problem.kernel) >= LARGE
+    return (
+        (few or large)
+        and problem.dtype in BYTES
+        and problem.layout == problem.reread.layout == "channels_last"
+    )
 
 
 @dataclass(frozen=True)
