@@ -32,12 +32,18 @@ n1 c17 w900 k17 s4 p3:0 groups17
 n1 c3 w301 k3 s40 p39:0 stride2 groups3
 n1 c16 d5 h6 w7 k16 t3 r3 s3 p1 stride2,1,2 groups16
 n1 c3 d6 h9 w20 k6 t2 r3 s3 p1 dilation2 groups3
+n2 c20 h12 w33 k20 r3 s3 p1 wrap groups20        # rows that are copies of rows under other blocks
+n1 c16 h3 w2 k16 r3 s3 p5 reflect groups16       # blocks that hold nothing of the map
+n1 c16 d4 h9 w9 k16 t3 r3 s3 p1 wrap,edge,zero groups16
+n2 c5 h17 w23 k5 r4 s6 p2:0,1:4 symmetric,reflect groups5 stride3,2
+n1 c18 h17 w15 k18 r5 s5 p2 constant fill3 groups18
+n1 c3 h9 w90 k3 r1 s20 p2,25 edge groups3 stride1,12
 """.strip().splitlines()
 PROBLEMS = [
     problem
     for text in TEXTS
     for layout in ("channels_first", "channels_last")
-    for dtype in ("float32", "float64")
+    for dtype in ("float32", "float64")[: 1 if "fill" in text or "edge" in text or "wrap" in text else 2]
     if WEIGHTS.why_not(
         problem := ConvProblem.parse(text.partition("#")[0]).replace(
             direction="backward_weights", layout=layout, dtype=dtype

@@ -1,6 +1,6 @@
 """The gradient of depthwise filters: each tap is a dot product of dy with x, shifted.
 
-A block of x is copied with its zero border, strides as phases, so that every tap meets dy at an offset of its
+A block of x is copied with its border, strides as phases, so that every tap meets dy at an offset of its
 own, whatever row it is; then some taps at a time are summed over all rows of dy. Where maps are small or
 channels lie last, vectors are channels, and maps with channels first are brought into that order; otherwise
 vectors are neighbours in a row. Each channel is summed by one thread over all images in their order: the bits
@@ -18,20 +18,19 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.padded_planes import padded_planes
-from convalgos.cpu.dwconv.weight_kernels import (
+from convalgos.cpu.dwconv.plane_copies import (
     DEPTHWISE_WEIGHTS_FIELDS,
-    TAP_TILE,
     border_pixels,
     border_rows,
     border_transposed,
-    correlate_planes,
-    correlate_taps,
-    sum_lanes,
+    source_tables,
 )
+from convalgos.cpu.dwconv.weight_kernels import TAP_TILE, correlate_planes, correlate_taps, sum_lanes
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.layout.strided_rows import MOST_STRIDE
 from convalgos.cpu.layout.strides import map_strides
@@ -58,10 +57,12 @@ class DepthwiseWeightsPlan(KernelPlan):
         tiles = np.array([(k, *at) for k, at in zip(kernels, starts, strict=True)], TAP_TILE)
         in_phases = p.stride[2] if p.stride[2] <= MOST_STRIDE else 0
         last = p.layout == "channels_last"
+        has_border = 0 if p.is_zero_padded else 1
         if not cut.by_channel:
-            border = border_rows(size, lanes, in_phases)
+            border = border_rows(size, lanes, in_phases, has_border)
         else:
-            border = border_pixels(size, lanes) if last else border_transposed(size, lanes)
+            border = (border_pixels if last else border_transposed)(size, lanes, has_border)
+        tables = source_tables(cut)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
             "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],
@@ -72,12 +73,15 @@ class DepthwiseWeightsPlan(KernelPlan):
             "border_rows": border, "fetch_x": cut.fetch[0], "fetch_y": cut.fetch[1],
             "place_sums": place(size, lanes) if cut.by_channel else sum_lanes(size, lanes),
             "gather": gather(size, lanes) if cut.is_gathered else 0,
+            "end_w": p.spatial[2] + p.padding[2][1], "fill": np.full(1, p.fill_value, p.dtype),
         }  # fmt: skip
         for axis, n, block, blocks in zip("opq", p.spatial_out, cut.block, cut.blocks, strict=True):
             values |= {axis: n, f"block_{axis}": block, f"blocks_{axis}": blocks}
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
-        for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
-            values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
+        for axis, stride, (low, _), table in zip("dhw", p.stride, p.padding, tables, strict=True):
+            values |= {f"stride_{axis}": stride, f"pad_{axis}": low}
+            values |= {f"sources_{axis}": table.ctypes.data + low * table.itemsize}
+        self._sources = tables
         (x_d, x_h, x_w), (o, rows_out, q) = p.spatial, p.spatial_out
         x_strides = map_strides(p.layout, p.C, (x_d, x_h, x_w))
         values |= dict(zip(("x_n", "x_c", "x_d", "x_h", "x_w"), x_strides, strict=True))
@@ -102,6 +106,7 @@ class DepthwiseWeights(Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
     spreads_nan: ClassVar[bool] = True  # of x, to taps that do not meet it: by zeros instead of parts of dy
+    boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
 
     @property
     def variant(self) -> str:
@@ -115,6 +120,9 @@ class DepthwiseWeights(Algorithm):
         if problem.layout == "channels_last" and problem.gemm_n != 1:
             return f"needs one filter in each group channels last, but there are {problem.gemm_n}"
         return None
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return fills_alike(problem)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         cut = padded_planes(problem)

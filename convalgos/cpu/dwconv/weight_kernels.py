@@ -2,8 +2,8 @@
 
 1. `correlate_planes`, the driver, deals channels, or vectors of them, to the threads. Of each unit it takes
    all images and blocks of outputs in their order.
-2. `border_rows`, `border_pixels` or `border_transposed` copy the input of a block into planes with a zero
-   border, one for each phase of the strides.
+2. A kernel of `plane_copies` copies the input of a block into planes with its border, one for each phase of
+   the strides.
 3. `correlate_taps` sums the products of dy with some taps at a time, which stay in registers over the whole
    block.
 4. At the end of a unit its sums become dw: lanes are channels, or are added up by `sum_lanes`.
@@ -15,21 +15,17 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
-from convalgos.cpu.layout.channel_vectors import copy_pixels
-from convalgos.cpu.layout.strided_rows import split_any_row, split_rows, zero_row
+import numpy as np
+
+from convalgos.core.boundaries import OUTSIDE
+from convalgos.cpu.dwconv.plane_copies import DEPTHWISE_WEIGHTS_FIELDS
 from convalgos.cpu.layout.strides import first_output
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import arguments, fields
+from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 from convalgos.cpu.vectors.transpose import transpose
 
-DEPTHWISE_WEIGHTS_FIELDS = arguments(
-    "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
-    "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
-    "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q y_step "
-    "by_channel scratch_stride border_rows place_sums gather places fetch_x fetch_y"
-)
 # Taps that are summed at a time: the kernel, the first row and column.
 TAP_TILE = fields("correlate row column")
 
@@ -101,131 +97,6 @@ def add_lanes(v: Vec, sums: Value, count: Value, y: Value) -> None:
 
 
 @jit.specialise
-def border_rows(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
-    """Rows of a slice from (h, w) on, and zeros outside of it, to phases of rows and columns.
-
-    `there` tells whether there is such a slice; `ahead` is asked into L2. STRIDE 0 is any stride along the
-    row: a few elements at a time.
-    """
-
-    def border_rows(
-        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
-    ) -> None:
-        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
-        stride, pitch, plane, height, x_h, down = a.stride_w, a.pitch, a.plane, a.height, a.x_h, a.stride_h
-        rows, fetch = a.rows, a.fetch_x
-        before = max(0, -w)
-        inside = min(a.width - w, pitch * stride) - before
-        there = there if inside > 0 else 0
-        source = x + (w + before) * SIZE
-        for i in range(rows):
-            simd.fetch_bytes(SIZE, LANES, 0, ahead + i * fetch, fetch)
-            for j in range(down):  # row by row, as they lie in memory
-                to = target + (j * stride * plane + i * pitch) * SIZE
-                row = h + i * down + j
-                if there == 0 or row < 0 or row >= height:
-                    for phase in range(stride):
-                        zero_row(SIZE, LANES, to + phase * plane * SIZE, pitch)
-                elif STRIDE:
-                    from_ = source + row * x_h * SIZE
-                    split_rows(SIZE, LANES, STRIDE, STRIDE, from_, 0, 1, before, inside, to, 0, pitch, plane)
-                else:
-                    from_ = source + row * x_h * SIZE
-                    split_any_row(from_, before, inside, to, pitch, plane, stride, stride, SIZE)
-
-    return border_rows
-
-
-@jit.specialise
-def border_pixels(SIZE: int, LANES: int) -> jit.Kernel:
-    """`border_rows` of vectors of channels, of which lanes beyond `channels` become 0; asks for nothing."""
-
-    def border_pixels(
-        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
-    ) -> None:
-        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
-        pitch, plane, height, x_h, down = a.pitch, a.plane, a.height, a.x_h, a.stride_h
-        rows, stride, step = a.rows, a.stride_w, a.stride_w * a.x_w
-        for phase in range(stride):
-            first = w + phase  # column of the first place, then of the first one inside
-            low = min(pitch, (max(0, -first) + stride - 1) // stride)
-            count = max(0, min(pitch, (a.width - first + stride - 1) // stride) - low)
-            source = x + (first + low * stride) * a.x_w * SIZE
-            for i in range(rows):
-                for j in range(down):
-                    to = target + ((j * stride + phase) * plane + i * pitch * LANES) * SIZE
-                    row = h + i * down + j
-                    if there == 0 or row < 0 or row >= height:
-                        zero_row(SIZE, LANES, to, pitch * LANES)
-                    else:
-                        zero_row(SIZE, LANES, to, low * LANES)
-                        place = to + low * LANES * SIZE
-                        copy_pixels(SIZE, LANES, source + row * x_h * SIZE, step, channels, count, place)
-                        zero_row(SIZE, LANES, place + count * LANES * SIZE, (pitch - low - count) * LANES)
-
-    return border_pixels
-
-
-@simd.emitter
-def border_square(
-    v: Vec,
-    WHOLE: int,
-    x: Value,
-    x_stride: Value,
-    channels: Value,
-    columns: Value,
-    places: Value,
-    target: Value,
-) -> None:
-    """target[places[j]:][i] = x[i][j] for i < channels <= lanes, j < columns <= lanes; WHOLE: both are lanes.
-
-    Lanes beyond the channels hold some value or other.
-    """
-    to, row, read = v.pointer(target), v.step(v.pointer(x), 0), []
-    inside = v.mask(columns)
-    for i in range(v.lanes):
-        if WHOLE:
-            row = v.step(row, x_stride) if i else row
-            read.append(v.load(row))
-        else:
-            read.append(v.load_masked(row, v.imul(v.imin(i, v.isub(channels, 1)), x_stride), inside))
-    pixels = transpose(v, read)
-    for j in reversed(range(v.lanes)):  # those beyond the last go to its place first, and it goes there last
-        entry = j if WHOLE else v.imin(j, v.isub(columns, 1))
-        v.store(pixels[j], to, v.table64(places, entry))
-
-
-@jit.specialise
-def border_transposed(SIZE: int, LANES: int) -> jit.Kernel:
-    """`border_pixels` of whole rows with channels first: squares are turned, and put where they belong."""
-
-    def border_transposed(
-        args: int, x: int, channels: int, there: int, h: int, w: int, target: int, ahead: int
-    ) -> None:
-        a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
-        width, plane, pitch, down, x_c, places = a.width, a.plane, a.pitch, a.stride_h, a.x_c, a.places
-        band = a.rows * down
-        first = min(max(0, -h), band)  # of the rows that there are
-        end = max(first, min(band, a.height - h)) if there else first
-        for i in range(band):
-            if i < first or i >= end:
-                for phase in range(a.stride_w):
-                    row = (i % down * a.stride_w + phase) * plane + i // down * pitch * LANES
-                    zero_row(SIZE, LANES, target + row * SIZE, pitch * LANES)
-        source = x + h * width * SIZE
-        for start in range(first * width, end * width, LANES):
-            count = min(LANES, (end - first) * width)
-            at = min(start, end * width - count)  # the last square overlaps the one before
-            table = places + at * 8
-            if count == LANES and channels == LANES:
-                border_square(SIZE, LANES, 1, source + at * SIZE, x_c, channels, count, table, target)
-            else:
-                border_square(SIZE, LANES, 0, source + at * SIZE, x_c, channels, count, table, target)
-
-    return border_transposed
-
-
-@jit.specialise
 def sum_lanes(SIZE: int, LANES: int) -> jit.Kernel:
     """The sums of a channel, in the place of `channel_vectors.place`."""
 
@@ -267,11 +138,12 @@ def beginning(a: Any, c: int, n: int, block: int) -> tuple[int, int]:
 @jit.helper
 def copy_planes(a: Any, args: int, b: PlaneBlock, x: int, channels: int, ahead: int, planes: int) -> None:
     """The input under a block into planes, with its border; `ahead`: that of the next block."""
+    sources = carray(pointer(a.sources_d), 1, np.int64)
     h, w = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
     for i in range(a.slices):
         for phase in range(a.stride_d):
-            d = (b.o + i) * a.stride_d - a.pad_d + phase
-            there = 1 if d >= 0 and d < a.depth else 0
+            d = sources[(b.o + i) * a.stride_d - a.pad_d + phase]
+            there = 0 if d == OUTSIDE else 1
             place = phase * a.stride_h * a.stride_w * a.plane + i * a.rows * a.pitch * a.unit
             source, to = x + d * a.x_d * a.size, planes + place * a.size
             later = ahead + (i * a.stride_d + phase) * a.x_d * a.size

@@ -29,6 +29,7 @@ from convalgos.cpu.dwconv import (
     channel_blocking,
     channel_kernels,
     padded_planes,
+    plane_copies,
     row_kernels,
     row_tiling,
     weight_kernels,
@@ -180,8 +181,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
-    streaming.stream, weight_kernels.border_pixels, weight_kernels.border_transposed,
-    weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
+    streaming.stream, weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_lines,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
@@ -193,6 +193,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
+    for factory in (plane_copies.border_pixels, plane_copies.border_transposed):
+        yield _kernel(factory, size, lanes, 0)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
@@ -201,9 +203,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
         for kept in {1, stride}:
             yield _kernel(strided_rows.copy_rows, size, lanes, stride, kept)
-        yield _kernel(weight_kernels.border_rows, size, lanes, stride)
+        yield _kernel(plane_copies.border_rows, size, lanes, stride, 0)
     yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
-    yield _kernel(weight_kernels.border_rows, size, lanes, 0)
+    yield _kernel(plane_copies.border_rows, size, lanes, 0, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
