@@ -14,6 +14,7 @@ from convalgos.core.borders.bordered import Bordered
 from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, padded, source_indices
 from convalgos.core.problem import DIRECTIONS
 from convalgos.core.quantization import Quantization
+from convalgos.cpu.borders.gradient_ways import Way
 from convalgos.cpu.reference import answer, answer_at
 from convalgos.cpu.spectral import cost as spectral_cost
 from convalgos.gpu import device
@@ -196,6 +197,27 @@ def test_what_goes_round_is_transformed_in_its_own_length() -> None:
     assert spectral_cost.one_block(problem.replace(boundary="edge")).lengths[2] >= 96 + 30
     # a prime would be slow, and a filter longer than the map meets elements twice
     assert spectral_cost.one_block(problem.replace(x_shape=(1, 1, 997, 30))).lengths[1:] != (997, 30)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "way"),
+    [
+        ("n1 c20 h30 w35 k20 r3 s3 p1 reflect groups20", "cpu.depthwise.channels", Way.ADDED),
+        ("n2 c17 h60 w40 k17 r3 s3 p1:0,2:1 wrap,edge groups17 stride2", "cpu.depthwise.channels", Way.ADDED),
+        ("n1 c33 w1500 k40 s5 p2 symmetric", "cpu.direct", Way.ADDED),
+        ("n1 c5 h17 w23 k5 r4 s6 p2:0,1:4 symmetric,constant fill2 groups5", "cpu.depthwise.rows", Way.ADDED),
+        ("n2 c35 h3 w2 k35 r3 s3 p5 reflect groups35", "cpu.depthwise.channels", Way.FOLDED),
+        ("n1 c16 d4 h7 w9 k16 t3 r3 s3 p1 zero,wrap,reflect groups8", "cpu.depthwise.channels", Way.FOLDED),
+        ("n1 c8 h14 w14 k8 r3 s3 p1 edge", "cpu.direct", Way.EXTENDED),
+    ],
+)
+def test_gradients_of_maps_get_their_border_in_every_way(text: str, name: str, way: Way) -> None:
+    for layout in ("channels_first", "channels_last"):
+        problem = ca.ConvProblem.parse(text).replace(layout=layout, direction="backward_data")
+        algorithm = registry.find_algorithm(name, problem)
+        if algorithm.why_not(algorithm.computed(problem)) is None:
+            assert algorithm.way(problem) is way
+            check(algorithm, problem, "integers", [(True, "relu"), (False, None)])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -24,7 +24,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
-from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
@@ -47,6 +47,7 @@ from convalgos.cpu.dwconv.channel_tables import (
     lane_filters,
     lanes_in_lines,
 )
+from convalgos.cpu.dwconv.folded_maps import NO_FOLD, fold_map, fold_values, folding_blocking
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -71,14 +72,20 @@ ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon 
 class ChannelsPlan(KernelPlan):
     strided_batch = True
 
-    def __init__(self, problem: ConvProblem, algorithm: Channels):
-        c = channel_blocking(problem)
+    def __init__(self, problem: ConvProblem, algorithm: Channels, folded: ConvProblem | None = None):
+        """
+        Args:
+            folded: the gradient of a map with a border, of which the problem computes that with its border.
+        """
+        c = channel_blocking(problem) if folded is None else folding_blocking(problem)
         # pixels of channels_last belong to several tasks; what two of them write must not be finished twice
         self.finishes = c.problem.y_layout != "channels_last" and not c.overlaps
         p = c.problem
         tasks = plan_threads()
         slices, slices_out = p.spatial[0], p.spatial_out[0]
         x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
+        if folded is not None:
+            y_pixels = math.prod(folded.spatial)
         # of vectors of channels, which are whole blocks; and of pixels
         x_c, y_k = (
             1 if layout == "channels_last" else pixels
@@ -93,6 +100,7 @@ class ChannelsPlan(KernelPlan):
         bands, runs, self._lines = band_tables(
             c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row)
         )
+        folds = NO_FOLD if folded is None else fold_values(folded, to_slice // to_pixel)
         size, form = computed_bytes(p), map_form(p.dtype)
         near = form if c.in_place else SAME
         kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
@@ -108,7 +116,8 @@ class ChannelsPlan(KernelPlan):
             "shares_lines": int(c.shares_lines), "band_count": c.bands, "bands": bands, "runs": runs,
             "x_n": math.prod(p.array_shapes[0][1:]), "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
             "x_slice": x_pixels // slices * x_pixel, "x_pixel": x_pixel,
-            "y_n": math.prod(p.array_shapes[2][1:]), "y_k": y_k, "y_vector": c.groups * p.gemm_n * y_k,
+            "y_n": p.K * y_pixels if folded else math.prod(p.array_shapes[2][1:]), "y_k": y_k,
+            "y_vector": c.groups * p.gemm_n * y_k,
             "y_slice": y_pixels // slices_out * y_pixel, "y_pixel": y_pixel,
             "slices": slices, "slices_out": slices_out,
             "from_vector": from_vector, "from_slice": from_slice, "from_pixel": from_pixel,
@@ -123,6 +132,7 @@ class ChannelsPlan(KernelPlan):
             "stride": p.stride[2], "dilation": p.dilation[2], "filler": self._filler.ctypes.data,
             "filter_block": filter_block(*kernel, *c.code, int(c.has_border)),
             "gather": gather, "place": place,
+            "fold": fold_map(size, c.lanes) if folded else 0, **folds,
         }  # fmt: skip
         steps = [(filter_channel_blocks(), tasks)]
         super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
@@ -227,6 +237,18 @@ class Channels(SingleThreaded, Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return ChannelsPlan(problem, self)
+
+    def folds(self, problem: ConvProblem) -> bool:
+        """Whether it folds a gradient that it computes onto a map, in scratch that L2 holds."""
+        return folding_blocking(problem).scratch_bytes <= cache_sizes()[1] // 2
+
+    def folding_bytes(self, problem: ConvProblem) -> int:
+        """The workspace of that."""
+        return plan_threads() * folding_blocking(problem).scratch_bytes
+
+    def plan_folded(self, problem: ConvProblem, folded: ConvProblem) -> Plan:
+        """The gradient of a map with its border, folded onto the map as the problem of this has it."""
+        return ChannelsPlan(problem, self, folded)
 
 
 def _block_seconds(nbytes: float, memory: float, near: bool, machine: Machine) -> float:

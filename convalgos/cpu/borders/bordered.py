@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.algorithm import Figures
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.borders.bordered import Bordered
 from convalgos.core.borders.extended import extended
@@ -19,6 +20,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.borders.extension import Extension
 from convalgos.cpu.borders.folding import Folding
+from convalgos.cpu.borders.gradient_plans import AddedBorderPlan, FoldedPlan
+from convalgos.cpu.borders.gradient_ways import TOLD, Way, folded_bytes, gradient_way, without_border
+from convalgos.cpu.borders.outer_sums import OuterTables, outer_seconds
 from convalgos.cpu.runtime.array_pass import CompiledPass
 
 
@@ -33,8 +37,35 @@ class CpuBordered(Bordered):
     def why_not(self, problem: ConvProblem) -> str | None:
         return missing("llvmlite") or super().why_not(problem)
 
+    def way(self, problem: ConvProblem) -> Way:
+        return gradient_way(self.inner, problem)
+
+    def alone(self, problem: ConvProblem) -> ConvProblem:
+        """With zeros around the map, where what comes from beyond its edges is added to its gradient."""
+        return without_border(problem) if self.way(problem) is Way.ADDED else super().alone(problem)
+
+    def told_of_border(self, problem: ConvProblem) -> str:
+        return TOLD.get(self.way(problem)) or super().told_of_border(problem)
+
+    def copying(self, problem: ConvProblem, machine: Figures) -> float:
+        way = self.way(problem)
+        if way is Way.EXTENDED:
+            return super().copying(problem, machine)
+        return 0.0 if way is Way.FOLDED else outer_seconds(problem, machine)
+
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        if problem.is_empty or (way := self.way(problem)) is Way.EXTENDED:
+            return super().workspace_bytes(problem)
+        if way is Way.FOLDED:
+            return folded_bytes(self.inner, problem)
+        return self.inner.workspace_bytes(self.alone(problem)) + OuterTables.of(problem).scratch_bytes
+
     def plan(self, problem: ConvProblem) -> Plan:
-        inner = self.child_plan(extended(problem).problem)
+        if (way := self.way(problem)) is Way.FOLDED:
+            return FoldedPlan(problem, self)
+        inner = self.child_plan(self.alone(problem))
+        if way is Way.ADDED:
+            return AddedBorderPlan(problem, self, inner)
         kind = BorderedIntegerPlan if isinstance(inner, IntegerPlan) else BorderedPlan
         return kind(problem, self, inner)
 

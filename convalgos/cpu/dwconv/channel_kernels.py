@@ -46,7 +46,8 @@ CHANNEL_KERNEL_FIELDS = arguments(
     "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
     "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
     "from_next  to_vector to_slice to_pixel to_next  slice_step row_step rows_ahead w_block w_vector "
-    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filler filter_block"
+    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filler filter_block "
+    "fold folds fold_count map_rows map_row_count map_row"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
 # Of output rows that meet the same rows of the kernel; where the border is not zero, `lines` tells from where
@@ -258,6 +259,16 @@ def place_band(a: Any, band: Any, first_group: int, sums: int, y: int) -> None:
 
 
 @jit.helper
+def fold_maps(a: Any, args: int, first_group: int, sums: int, y: int) -> None:
+    """The finished sums of maps with their border into y, folded; see `folded_maps`."""
+    for j in range(a.vectors):
+        groups = min(a.block_groups, a.groups - first_group - j * a.block_groups)
+        if groups > 0:
+            from_ = sums + j * a.to_vector * a.sum_size
+            call(a.fold, (args, from_, groups * a.filters, y + j * a.y_vector * a.size))
+
+
+@jit.helper
 def finish_band(a: Any, band: Any, first_group: int, y: int) -> None:
     """The output step of a band of y that is stored: of blocks, or of channels."""
     for j in range(a.vectors):
@@ -318,7 +329,9 @@ def filter_channel_blocks() -> jit.Kernel:
                         claim,
                     ),
                 )  # fmt: skip
-            if not a.y_near:
+            if a.fold:
+                fold_maps(a, args, group, sums, y)
+            elif not a.y_near:
                 place_band(a, band, group, sums, y)
             if a.finish:
                 finish_band(a, band, group, y)

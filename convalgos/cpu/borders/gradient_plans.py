@@ -1,0 +1,85 @@
+"""Plans of gradients of the input whose border is folded by kernels, or added behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.borders.extended import extended
+from convalgos.core.epilogue import finish
+from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward.subproblems import filters_of
+from convalgos.cpu.borders.outer_sums import OuterRun, OuterSums, packed_taps
+from convalgos.cpu.runtime.array_pass import CompiledPass
+
+
+class FoldedPlan(CompiledPass, Plan):
+    """A gradient of the map with its border, which the kernels of a forward algorithm fold onto the map."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Any):
+        """
+        Args:
+            algorithm: `CpuBordered`.
+        """
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        backward = algorithm.inner
+        (self._whole,) = backward.subproblems(extended(problem).problem)
+        self._inner = backward.inner.plan_folded(self._whole.forward, problem)
+        self._where = self._inner._where
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._inner.filter_form(), "folded")
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        (rotated,) = filters_of((self._whole,), w, self.problem.groups)
+        return self._inner.prepare_filter(rotated)
+
+    def new_workspace(self) -> Any:
+        return self._inner.new_workspace()
+
+    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
+        self._inner.convert(source, target)
+
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        self._inner.run(x, w, None, None, y, workspace)
+        finish(y, bias, activation, self.problem)
+
+
+class AddedBorderPlan(CompiledPass, Plan):
+    """A gradient of the map with zeros around it, to which what comes from beyond its edges is added."""
+
+    def __init__(self, problem: ConvProblem, algorithm: Any, inner: Any):
+        """
+        Args:
+            inner: the plan of the gradient with zeros.
+        """
+        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        self._inner, self._outer = inner, OuterSums(problem)
+        self._where = inner._where
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._inner.filter_form(), "added")
+
+    def prepare_filter(self, w: np.ndarray) -> Any:
+        return self._inner.prepare_filter(w), packed_taps(w)
+
+    def new_workspace(self) -> tuple[Any, OuterRun]:
+        return self._inner.new_workspace(), OuterRun(self._outer)
+
+    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
+        self._inner.convert(source, target)
+
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        (inner_workspace, outer), (filters, taps) = workspace, w
+        self._inner.run(x, filters, None, None, y, inner_workspace)
+        outer.add(x, taps, y)
+        finish(y, bias, activation, self.problem)
