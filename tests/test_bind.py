@@ -7,6 +7,7 @@ import pytest
 
 import convalgos as ca
 from convalgos import ConvProblem, Unsupported
+from convalgos.core import setting
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import Launch
 from convalgos.core.quantization import Quantization
@@ -56,6 +57,30 @@ def test_every_algorithm_is_bound_to_arrays(algorithm, problem):
             y[...] = added
             plan.bind(x, w, y, bias, activation, y, scratch).run()
             assert np.allclose(y, right, rtol=1e-5, atol=1e-5)
+
+
+OF_THREADS = (
+    *PROBLEMS,
+    ConvProblem.parse("n2 c1 h104 w290 k3 r5 s5 p2"),  # is cut by FFTs of other lengths
+    ConvProblem.parse("n2 c6 h9 w11 k4 r3 s3 p1 stride2 backward_data"),
+)
+
+
+@pytest.mark.parametrize("problem", OF_THREADS, ids=str)
+def test_a_filter_prepared_on_other_threads_is_taken_or_refused(problem):
+    """What depends on the threads is part of the key of a filter."""
+    x, w, *_ = data(problem)
+    for algorithm in algorithms("cpu"):
+        if algorithm.why_not(problem) or algorithm.family == "cpu.reference":
+            continue
+        plans = []
+        for threads in (1, 2, 8):
+            with setting.threads_of_calls(threads):
+                plans.append(algorithm.serve(problem))
+        for plan in plans[1:]:
+            prepared = plans[0].prepare(w)
+            if prepared.key == plan.prepare(w).key:
+                np.testing.assert_allclose(plan(x, prepared), plan(x, w), rtol=1e-4, atol=1e-4)
 
 
 def apart(array):

@@ -20,6 +20,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
@@ -86,6 +87,11 @@ class SlicedPlan(CompiledPass, Plan):
         self.subproblems = subproblems(problem, cut.spare)
         self.together = len(self.subproblems[0].phases)
         self.tables = interleave.phase_sizes(cut.slice, self.together)
+
+    def filter_form(self) -> FilterForm:
+        starts = tuple(map(tuple, self.cut.starts))
+        forms = (plan and plan.filter_form() for plan in self.plans)
+        return FilterForm.of(self.problem, self.problem, starts, *forms)
 
     def prepare_filter(self, w: np.ndarray) -> list[SlicedFilters]:
         p = self.problem

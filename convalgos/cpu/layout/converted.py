@@ -22,6 +22,7 @@ from convalgos.core.epilogue import finish
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import half, quantise
@@ -140,6 +141,9 @@ class ConvertedPlan(CompiledPass, Plan):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._inner = algorithm.inner.serve(converted_problem(problem, algorithm.precision))
         self._format = numpy_dtype(self._inner.problem.dtype)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._inner.filter_form())
 
     def new_workspace(self) -> tuple[Any, np.ndarray]:
         """(workspace of the plan, x in its format)."""

@@ -19,6 +19,7 @@ from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import reorder
 from convalgos.cpu.runtime.array_pass import CompiledPass
@@ -143,6 +144,9 @@ class ReorderedPlan(CompiledPass, Plan):
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         self._inner = algorithm.inner.plan(problem.relaid)
         self._weights = problem.direction == "backward_weights"
+
+    def filter_form(self) -> FilterForm | ConvProblem:
+        return self.problem if self._weights else FilterForm.of(self.problem, self._inner.filter_form())
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         """The filter as the algorithm wants it; dy itself."""

@@ -10,6 +10,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.boundaries import source_indices
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
@@ -66,6 +67,11 @@ class SpectraPlan(KernelPlan):
         if dealt.alone or dealt.chunks == 1:
             passes = [{}]
         super().__init__(problem, algorithm, record, values, steps, dealt.workspace_bytes, passes)
+
+    def filter_form(self) -> FilterForm:
+        """Where maps are cut depends on their sizes and on the threads."""
+        cut, p = self._cut, self._cut.problem
+        return FilterForm.of(self.problem, cut.lengths, p.stride, p.dilation, cut.tile[0], cut.parts)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups * panels, vectors, channels in phases, filters of a panel, parts, lanes).
