@@ -111,6 +111,39 @@ def test_images_may_lie_apart_where_the_plan_says_so(algorithm, problem):
     assert np.allclose(target, right, rtol=1e-5, atol=1e-5)
 
 
+def part_of_larger(array):
+    """The same values in a map that is larger along every dimension, and filled with NaN."""
+    whole = np.full([n + 3 for n in array.shape], np.nan, array.dtype)
+    part = whole[tuple(slice(1, 1 + n) for n in array.shape)]
+    part[...] = array
+    return part
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize(
+    "text", ["n2 c1 h40 w33 k2 r9 s7 p3", "float64 n1 c2 h21 w70 k3 r5 s5 p2", "n2 c3 w90 k4 s9"]
+)
+@pytest.mark.parametrize("algorithm", [a for a in algorithms("cpu") if a.family == "cpu.fft"], ids=str)
+def test_rows_may_lie_apart_where_the_plan_says_so(algorithm, text, layout):
+    """x is read in a larger map, and y written in one, of which nothing else changes."""
+    problem = ConvProblem.parse(text).replace(layout=layout)
+    if reason := algorithm.why_not(problem):
+        pytest.skip(reason)
+    x, w, y, bias, residual = data(problem)
+    plan = algorithm.serve(problem)
+    assert plan.rows_apart
+    for activation, added in ((None, None), ("relu", None), ("silu", None), ("silu", residual)):
+        right = plan(x, w, bias=bias, activation=activation, residual=added)
+        target = part_of_larger(np.full_like(y, np.nan))
+        plan.bind(part_of_larger(x), w, target, bias, activation, added).run()
+        assert np.array_equal(target, right)
+        target[...] = np.nan
+        assert np.isnan(target.base).all()
+    for badly in (target[::-1], np.lib.stride_tricks.as_strided(target, y.shape, (0, *target.strides[1:]))):
+        with pytest.raises(Unsupported, match="strides"):
+            plan.bind(x, w, badly, bias)
+
+
 INTEGERS = ConvProblem.parse("uint8 w_int8 y_uint8 n2 c8 h9 w11 k7 r3 s3 per_channel")
 
 

@@ -123,7 +123,7 @@ def _found(nbytes: int) -> np.ndarray:
 
 
 def _keep(raw: np.ndarray) -> None:
-    if _lock.acquire(blocking=False):
+    if raw.nbytes <= MOST and _lock.acquire(blocking=False):
         try:
             _kept.append(raw)
             while sum(other.nbytes for other in _kept) > MOST:

@@ -45,7 +45,7 @@ def check_bound(
 
     Args:
         strided: whether the run takes such steps, of whole elements.
-        rows_apart: whether it takes them along all but the last dimension, forwards or none.
+        rows_apart: whether it takes them along all but the last dimension, forwards, or none where it reads.
 
     Raises:
         ValueError: wrong shape, or read-only. TypeError: wrong dtype. Unsupported: it lies otherwise.
@@ -59,7 +59,9 @@ def check_bound(
         raise ValueError(f"{name} is read-only; it must be writeable")
     if not array.flags.aligned or not dtype.isnative:
         raise Unsupported(f"{name} must be aligned and of this machine's byte order")
-    if array.flags.c_contiguous or (rows_apart and has_whole_rows(array)):
+    if array.flags.c_contiguous:
+        return
+    if rows_apart and has_whole_rows(array) and not (written and 0 in array.strides):
         return
     if not array[0].flags.c_contiguous or array.strides[0] < array[0].nbytes:
         raise Unsupported(f"{name} has strides {array.strides}, but only images may lie apart")
@@ -72,6 +74,11 @@ def has_whole_rows(array: np.ndarray) -> bool:
     *apart, last = array.strides
     size = array.itemsize
     return last == size and all(step >= 0 and step % size == 0 for step in apart) and array.flags.aligned
+
+
+def rows_lie_apart(array: np.ndarray) -> bool:
+    """Whether an image does not lie in one piece, as in a part of a larger map."""
+    return not (array.flags.c_contiguous or array[0].flags.c_contiguous)
 
 
 def share_elements(a: np.ndarray, b: np.ndarray) -> bool:

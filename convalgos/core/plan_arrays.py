@@ -25,7 +25,7 @@ class PlanArrays:
     """Checks of the arrays of a problem, and new ones for its results."""
 
     strided_batch = False  # whether the kernels take x and y whose images lie apart, in a bound run
-    rows_apart = False  # whether they take an x whose rows do, as a part of a larger map, in a bound run
+    rows_apart = False  # whether they take x and y whose rows do, as parts of larger maps, in a bound run
 
     def __init__(self, problem: ConvProblem):
         self.problem = problem
@@ -73,9 +73,9 @@ class PlanArrays:
 
     def _check_bound(self, x: Any, y: Any, residual: Any) -> None:
         """Raise where the arrays of a bound run are not as it takes them."""
-        strided = self.strided_batch
-        check_bound(self._x_name, x, self._x_shape, self._dtype, strided, rows_apart=self.rows_apart)
-        check_bound("y", y, self._y_shape, self._y_dtype, strided, written=True)
+        strided, rows = self.strided_batch, self.rows_apart
+        check_bound(self._x_name, x, self._x_shape, self._dtype, strided, rows_apart=rows)
+        check_bound("y", y, self._y_shape, self._y_dtype, strided, written=True, rows_apart=rows)
         if residual is not None:
             check_bound("residual", residual, self._y_shape, self._y_dtype, strided)
         if share_elements(x, y):

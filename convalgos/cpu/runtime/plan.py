@@ -19,7 +19,14 @@ from numpy.typing import ArrayLike
 from convalgos.core import epilogue, workspaces
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
-from convalgos.core.bound_run import BoundRun, Launch, checked_scratch, image_step, share_elements
+from convalgos.core.bound_run import (
+    BoundRun,
+    Launch,
+    checked_scratch,
+    image_step,
+    rows_lie_apart,
+    share_elements,
+)
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan import Plan, QuickCall
@@ -259,16 +266,18 @@ class KernelPlan(CompiledPass, Plan):
         activation: ActivationLike = None, residual: np.ndarray | None = None,
         scratch: np.ndarray | None = None,
     ) -> BoundRun:  # fmt: skip
+        self._check_bound(x, y, residual)
         in_place = residual is not None and share_elements(residual, y) and not self._adds_to(y, residual)
         wanted = epilogue.activation_of(activation)
         rest = None if wanted == epilogue.RELU and residual is None else wanted
         finishes = rest is not None or residual is not None
         fused = finishes and self._finishes and not in_place
-        if residual is not None and image_step(residual) != image_step(y):
+        apart = rows_lie_apart(y)
+        if residual is not None and (apart or image_step(residual) != image_step(y)):
             fused = False
-        if not self._only_launches or (finishes and not compiled_for(self._y_dtype)):
+        passes = fused or (compiled_for(self._y_dtype) and not apart)
+        if not self._only_launches or (finishes and not passes):
             return super().bind(x, w, y, bias, activation, residual, scratch)
-        self._check_bound(x, y, residual)
         w = self._own_filter(w)
         bias = self._output_step(bias, activation, None)[0]
         scratch = checked_scratch(scratch, self.scratch_bytes or 0)
@@ -277,10 +286,9 @@ class KernelPlan(CompiledPass, Plan):
         workspace = Workspace(self.record, scratch, self._no_bias)
         target = self._new_target() if in_place else y
         arguments = self._set_run(x, w.data, bias, wanted is not None and not finishes, target, workspace)
-        if not x.flags.c_contiguous:
-            self._set_steps(arguments, x)
-        if not target.flags.c_contiguous:
-            arguments.y_n = image_step(target)
+        for name, array in (("x", x), ("y", target)):
+            if not array.flags.c_contiguous:
+                self._set_steps(arguments, name, array)
         if fused:
             self._set_finish(arguments, y, residual, rest, workspace)
         launches, records = self._launches(workspace)
@@ -290,9 +298,9 @@ class KernelPlan(CompiledPass, Plan):
         kept = self, x, w, y, residual, target, workspace, records, after
         return jit.bound_run(tuple(launches), *kept)
 
-    def _set_steps(self, arguments: Any, x: np.ndarray) -> None:
-        """Complete the record of a run on an x whose images, or rows, lie apart."""
-        arguments.x_n = image_step(x)
+    def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
+        """Complete the record of a run on an x or y whose images, or rows, lie apart."""
+        setattr(arguments, f"{name}_n", image_step(array))
 
     def _adds_to(self, y: np.ndarray, residual: np.ndarray) -> bool:
         """Whether y may begin as the residual that it shares elements with."""

@@ -106,13 +106,13 @@ class SpectraPlan(KernelPlan):
             jit.launch(spectral_kernels.pack_spectra(size, lanes, cut.parts), record.ctypes.data, tasks)
         return packed
 
-    def _set_steps(self, arguments: Any, x: np.ndarray) -> None:
-        steps = [step // x.itemsize for step in x.strides]
+    def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
+        steps = [step // array.itemsize for step in array.strides]
         if self.problem.layout == "channels_last":
             steps.insert(1, steps.pop())
-        arguments.x_n, arguments.x_c = steps[:2]
-        for name, step in zip("dhw"[-self.problem.ndim :], steps[2:], strict=True):
-            setattr(arguments, f"x_{name}", step)
+        channels = {"x": "c", "y": "k"}[name]
+        for axis, step in zip(("n", channels, *"dhw"[-self.problem.ndim :]), steps, strict=True):
+            setattr(arguments, f"{name}_{axis}", step)
 
     def _transform_values(self) -> dict[str, Any]:
         """What the transforms of x and of w have in common."""
