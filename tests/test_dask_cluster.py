@@ -65,6 +65,7 @@ def test_a_killed_worker_loses_nothing(client):
     cx = da.from_array(x, chunks=(1, 4, 20, 30))
     want = ca.conv(x, w, padding=1, algorithm="cpu.direct")
     y = cd.conv(cx, w, padding=1, algorithm="cpu.direct").map_blocks(slowly, meta=np.empty((0,) * 4, "f4"))
+    assert not cd.conv(cx, w)._is_written({})  # into memory of this process
     lazy = client.persist(y)
     done = distributed.futures_of(lazy)
     while sum(f.done() for f in done) < len(done) // 2:

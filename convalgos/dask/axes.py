@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-import numpy as np
-
 Chunks = tuple[int, ...]
 
 
@@ -44,11 +42,6 @@ class AxisSplit:
     def sizes(self) -> Chunks:
         """Chunks of the result."""
         return tuple(w.size for w in self.windows)
-
-    @property
-    def rows(self) -> np.ndarray:
-        """(blocks, 3): the windows as an array."""
-        return np.array(self.windows, np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True)

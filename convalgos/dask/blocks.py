@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class How:
     mode: str
     layout: str
     dtypes: tuple[str, str, str]  # of x, w and y
-    blocks: int  # how many there are
+    blocks: int = field(compare=False)  # how many there are
     limits: tuple[tuple[str, Any], ...] = ()  # those of `plan` that are set
     in_tiles: Algorithm | None = None  # the same algorithm, with the tiles of the whole
 
@@ -52,16 +52,17 @@ class How:
 
     def plan(self, x_shape: Shape, w_shape: Shape, padding: tuple[tuple[int, int], ...]) -> Plan:
         """That of a block; shapes are logical."""
+        key = self, x_shape, w_shape, padding
+        if (kept := _plans.find(key)) is not None:
+            return kept
         of_x, of_w, of_y = self.dtypes
         problem = ConvProblem(
             x_shape, w_shape, self.stride, padding, self.dilation, self.groups(w_shape[0]), mode=self.mode,
             layout=self.layout, dtype=of_x, w_dtype=of_w, y_dtype=of_y, direction=self.direction,
         )  # fmt: skip
-        key = (problem, self.algorithm, self.in_tiles, self.limits)
-        if (kept := _plans.find(key)) is None:
-            kept = self._planned(problem)
-            _plans.add(key, kept)
-        return kept
+        found = self._planned(problem)
+        _plans.add(key, found)
+        return found
 
     def _planned(self, problem: ConvProblem) -> Plan:
         limits = dict(self.limits)
@@ -87,12 +88,14 @@ class ForwardBlock:
     activation: Any
     partial: bool  # whether it is one of several that are summed, along a first dimension
 
-    def __call__(self, x: Any, w: Any, bias: Any, residual: Any, *rows: Any) -> np.ndarray:
-        w, how, windows = only(w), self.how, windows_in(rows)
+    def __call__(
+        self, x: Any, w: Any, bias: Any, residual: Any, *windows: Window, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        w, how = only(w), self.how
         x = only(x)
         with threads_of_task(how.blocks):
             plan = how.plan(how.logical(x.shape), w.shape, padding_of(windows))
-            y = run_block(plan, x, prepared(plan, w), bias, residual, self.activation)
+            y = run_block(plan, x, prepared(plan, w), bias, residual, self.activation, out)
         return y[None] if self.partial else y
 
 
@@ -104,14 +107,16 @@ class InputGradientBlock:
     activation: Any
     partial: bool
 
-    def __call__(self, dy: Any, w: Any, bias: Any, *rows: Any) -> np.ndarray:
-        w, how, windows = only(w), self.how, windows_in(rows)
+    def __call__(
+        self, dy: Any, w: Any, bias: Any, *windows: Window, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        w, how = only(w), self.how
         dy = only(dy)
         with threads_of_task(how.blocks):
             shape = (dy.shape[0], w.shape[1] * how.groups(w.shape[0]), *(window.size for window in windows))
             plan = how.plan(shape, w.shape, padding_of(windows))
-            dx = plan(dy, prepared(plan, w), bias=bias, activation=self.activation)
-        return dx[None] if self.partial else dx  # type: ignore[no-any-return]
+            dx = run_block(plan, dy, prepared(plan, w), bias, None, self.activation, out)
+        return dx[None] if self.partial else dx
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,8 @@ class FilterGradientBlock:
     how: How
     kernel: Shape
 
-    def __call__(self, x: Any, dy: Any, *rows: Any) -> np.ndarray:
-        how, windows = self.how, windows_in(rows)
+    def __call__(self, x: Any, dy: Any, *windows: Window) -> np.ndarray:
+        how = self.how
         shape, filters = how.logical(x.shape), how.logical(dy.shape)[1]
         with threads_of_task(how.blocks):
             channels = shape[1] // how.groups(filters)
@@ -150,20 +155,20 @@ class SummedStep:
         return y.astype(self.dtype, copy=False)
 
 
-def run_block(plan: Plan, x: Any, w: PreparedFilter, bias: Any, residual: Any, activation: Any) -> np.ndarray:
-    """A call of a plan, which reads x where it lies if its kernels can: a block amid a larger array."""
-    if type(x) is not np.ndarray or x.flags.c_contiguous or not (plan.rows_apart and has_whole_rows(x)):
-        return plan(x, w, bias=bias, residual=residual, activation=activation)  # type: ignore[no-any-return]
-    shape = plan.problem.array_shapes[2]
-    y = aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)
+def run_block(
+    plan: Plan, x: Any, w: PreparedFilter, bias: Any, residual: Any, activation: Any, out: np.ndarray | None
+) -> np.ndarray:
+    """A call of a plan, which reads and writes parts of larger arrays where they lie, if its kernels can."""
+    apart = [a for a in (x, out) if a is not None and not (type(a) is np.ndarray and a.flags.c_contiguous)]
+    if not apart or not (plan.rows_apart and all(type(a) is np.ndarray and has_whole_rows(a) for a in apart)):
+        y = plan(x, w, bias=bias, residual=residual, activation=activation, out=out)
+        return y  # type: ignore[no-any-return]
+    if out is None:
+        shape = plan.problem.array_shapes[2]
+        out = aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)
     residual = None if residual is None else np.ascontiguousarray(residual)
-    plan.bind(x, w, y, bias, activation, residual).run()
-    return y
-
-
-def windows_in(rows: Sequence[Any]) -> list[Window]:
-    """Those of a block, from what Dask hands over of `maps.window_rows`."""
-    return [Window(*map(int, only(row)[0])) for row in rows]
+    plan.bind(x, w, out, bias, activation, residual).run()
+    return out
 
 
 def padding_of(windows: Sequence[Window]) -> tuple[tuple[int, int], ...]:

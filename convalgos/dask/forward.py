@@ -16,6 +16,7 @@ from convalgos.dask import pinning
 from convalgos.dask.axes import Axis, AxisSplit
 from convalgos.dask.blocks import ForwardBlock, How, SummedStep
 from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.filters import as_filter
 from convalgos.dask.maps import (
     CHANNELS,
     FILTERS,
@@ -24,8 +25,9 @@ from convalgos.dask.maps import (
     by_groups,
     lengthened,
     order_of,
-    window_rows,
+    window_arguments,
 )
+from convalgos.dask.written import blockwise
 
 
 def conv(
@@ -73,7 +75,7 @@ def conv(
         >>> cd.conv(x, np.ones((4, 3, 3, 3), "f4"), padding=1).chunks
         ((1,), (4,), (32, 32), (32, 32))
     """
-    x, w = as_dask("x", x), as_dask("w", w, whole=True)
+    x, w = as_dask("x", x), as_filter(w)
     order = order_of(layout, "x", x)
     problem = ConvProblem(
         order.logical(x.shape), w.shape, stride, padding, dilation, groups, mode=mode, layout=layout,
@@ -113,10 +115,10 @@ def _blocks(
     finish: tuple[Any, ...] = (None, None) if bias is None else (bias.rechunk((filters,)), (FILTERS,))
     finish += (None, None) if residual is None else (residual.rechunk(y_chunks), of_y)
     sizes = dict(zip(of_y, y_chunks, strict=True)) | ({CHANNELS: (1,) * len(channels)} if partial else {})
-    y = da.blockwise(
+    y = blockwise(
         ForwardBlock(how, None if partial else activation, partial), (CHANNELS, *of_y) if partial else of_y,
-        long, of_x, w, of_w, *((None,) * 4 if partial else finish), *window_rows(splits),
-        adjust_chunks=sizes, align_arrays=False, dtype=sums, token="conv",
+        long, of_x, w, of_w, *((None,) * 4 if partial else finish), *window_arguments(splits),
+        adjust_chunks=sizes, dtype=sums, token="conv",
         meta=np.empty((0,) * (x.ndim + partial), sums),
     )  # fmt: skip
     if not partial:

@@ -20,6 +20,7 @@ from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
 from convalgos.dask import pinning
 from convalgos.dask.blocks import FilterGradientBlock, InputGradientBlock, SummedStep
 from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.filters import as_filter
 from convalgos.dask.forward import axes_of, checked, forward_splits, shared_by_blocks, sums_dtype
 from convalgos.dask.maps import (
     CHANNELS,
@@ -30,8 +31,9 @@ from convalgos.dask.maps import (
     by_groups,
     lengthened,
     order_of,
-    window_rows,
+    window_arguments,
 )
+from convalgos.dask.written import blockwise
 
 
 def conv_backward_data(
@@ -61,7 +63,7 @@ def conv_backward_data(
         >>> cd.conv_backward_data(dy, np.ones((4, 3, 3, 3), "f4"), (1, 3, 64, 64), padding=1).chunks
         ((1,), (3,), (32, 32), (32, 32))
     """
-    dy, w = as_dask("dy", dy), as_dask("w", w, whole=True)
+    dy, w = as_dask("dy", dy), as_filter(w)
     order = order_of(layout, "dy", dy)
     problem = ConvProblem(
         order.logical(arguments.shape("x_shape", x_shape)), w.shape, stride, padding, dilation, groups,
@@ -98,7 +100,7 @@ def conv_transpose(
         >>> cd.conv_transpose(x, np.ones((4, 3, 2, 2), "f4"), stride=2).chunks
         ((1,), (3,), (8, 8), (8, 8))
     """
-    x, w = as_dask("x", x), as_dask("w", w, whole=True)
+    x, w = as_dask("x", x), as_filter(w)
     order = order_of(layout, "x", x)
     sizes = order.logical(x.shape)[2:]
     rows = transposed_rows(stride, output_padding, order.ndim)
@@ -197,13 +199,13 @@ def _input_gradient(
     finish = (None, None) if bias is None else (bias.rechunk((channels,)), of_dx[_channel_axis(order) :][:1])
     sizes = {label: s.sizes for label, s in zip(order.spatial, splits, strict=True)}
     sizes |= {FILTERS: channels} if grouped else {CHANNELS: channels}
-    dx = da.blockwise(
+    dx = blockwise(
         InputGradientBlock(how, None if partial else activation, partial),
         (FILTERS, *of_dx) if partial else of_dx,
         long, order.labels(FILTERS), w, (FILTERS, -CHANNELS if grouped else CHANNELS, *order.kernel),
-        *((None, None) if partial else finish), *window_rows(splits),
+        *((None, None) if partial else finish), *window_arguments(splits),
         adjust_chunks=sizes | ({FILTERS: (1,) * len(filters)} if partial else {}),
-        align_arrays=False, dtype=dtype, meta=np.empty((0,) * (dy.ndim + partial), dtype), token="conv-data",
+        dtype=dtype, meta=np.empty((0,) * (dy.ndim + partial), dtype), token="conv-data",
     )  # fmt: skip
     if not partial:
         return dx
@@ -255,7 +257,7 @@ def _filter_gradient(
     new |= {CHANNELS: problem.w_shape[1]} if grouped else {}
     parts = da.blockwise(
         FilterGradientBlock(how, problem.kernel), (*summed, FILTERS, CHANNELS, *order.kernel),
-        long, of_x, dy, order.labels(FILTERS), *window_rows(splits),
+        long, of_x, dy, order.labels(FILTERS), *window_arguments(splits),
         new_axes=new, adjust_chunks=sizes, align_arrays=False, dtype=dtype,
         meta=np.empty((0,) * (1 + order.ndim + len(problem.w_shape)), dtype), token="conv-weights",
     )  # fmt: skip

@@ -19,8 +19,9 @@ import numpy as np
 from convalgos.core.arguments import shown
 from convalgos.dask.engine import DaskArray, da
 from convalgos.dask.gather import Range, gathered
-from convalgos.dask.maps import as_dask
+from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
+from convalgos.dask.written import blockwise, put
 
 
 class Halo(NamedTuple):
@@ -44,14 +45,13 @@ class FilteredBlock:
     axes: tuple[int, ...]  # along which it reads more than its chunk
     blocks: int
 
-    def __call__(self, x: Any, *rows: Any) -> np.ndarray:
+    def __call__(self, x: Any, *places: slice, out: np.ndarray | None = None) -> np.ndarray:
         with threads_of_task(self.blocks):
             y = _called(self.function, {self.place: np.asarray(only(x)), **dict(self.arguments)})
         cut = [slice(None)] * y.ndim
-        for axis, row in zip(self.axes, rows, strict=True):
-            first, size = map(int, only(row)[0])
-            cut[axis] = slice(first, first + size)
-        return y[tuple(cut)]  # type: ignore[no-any-return]
+        for axis, place in zip(self.axes, places, strict=True):
+            cut[axis] = place
+        return put(y[tuple(cut)], out)
 
 
 def in_chunks(function: Callable[..., Any], place: str, halos: FindHalos) -> Callable[..., DaskArray]:
@@ -119,32 +119,32 @@ def _blocks(block: FilteredBlock, x: DaskArray, halos: Halos, dtype: np.dtype) -
     reads: list[Any] = [None] * x.ndim
     given: list[Any] = []
     for axis in axes:
-        reads[axis], rows = _windows(x.chunks[axis], halos[axis])
-        given += [da.from_array(rows, chunks=(1, -1)), (axis, x.ndim + axis)]
+        reads[axis], places = _windows(x.chunks[axis], halos[axis])
+        given += of_blocks(places, axis)
     labels = tuple(range(x.ndim))
-    return da.blockwise(
+    return blockwise(
         FilteredBlock(block.function, block.place, block.arguments, axes, block.blocks), labels,
         gathered(x, reads), labels, *given, adjust_chunks={axis: x.chunks[axis] for axis in axes},
-        align_arrays=False, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype), token=block.function.__name__,
+        dtype=dtype, meta=np.empty((0,) * x.ndim, dtype), token=block.function.__name__,
     )  # fmt: skip
 
 
-def _windows(chunks: tuple[int, ...], halo: Halo) -> tuple[list[list[Range]], np.ndarray]:
-    """What each block reads of an axis; and (blocks, 2): where its chunk begins in that, how long it is."""
+def _windows(chunks: tuple[int, ...], halo: Halo) -> tuple[list[list[Range]], list[slice]]:
+    """What each block reads of an axis, and where its chunk lies in that."""
     n, most = sum(chunks), halo.elements
-    reads, rows, first = [], [], 0
+    reads, places, first = [], [], 0
     for size in chunks:
         low, high = first - most, first + size + most
         if halo.wraps and (low < 0 or high > n):
             reads.append(_around(low, high, n))
-            rows.append((most, size))
+            places.append(slice(most, most + size))
         else:  # at an end far enough inwards for what lies beyond it
             begin = max(0, min(low, n - 1 - most) if high > n else low)
             end = min(n, max(high, most + 1) if low < 0 else high)
             reads.append([(begin, end)])
-            rows.append((first - begin, size))
+            places.append(slice(first - begin, first - begin + size))
         first += size
-    return reads, np.array(rows, np.int64)
+    return reads, places
 
 
 def _around(low: int, high: int, n: int) -> list[Range]:

@@ -12,7 +12,7 @@ import numpy as np
 from convalgos.core import arguments
 from convalgos.core.arguments import Shape
 from convalgos.dask.axes import AxisSplit, Chunks
-from convalgos.dask.engine import DaskArray, da
+from convalgos.dask.engine import ArrayValuesDep, DaskArray, da
 from convalgos.dask.gather import gathered
 
 IMAGES, FILTERS, CHANNELS, SPATIAL, KERNEL = 0, 1, 2, 3, 6  # labels of dimensions; the last two begin three
@@ -83,13 +83,14 @@ def lengthened(x: DaskArray, order: Order, splits: Sequence[AxisSplit], channels
     return gathered(x, order.laid((None, of_channels, *([[each] for each in s.reads] for s in splits))))
 
 
-def window_rows(splits: Sequence[AxisSplit]) -> list[Any]:
-    """Arguments of `dask.array.blockwise`: for each block of each dimension its window."""
-    given: list[Any] = []
-    for label, split in enumerate(splits, SPATIAL):
-        rows = split.rows
-        given += [da.from_array(rows, chunks=(1, -1)), (label, -label)]
-    return given
+def of_blocks(values: Sequence[Any], label: int) -> tuple[Any, tuple[int]]:
+    """An argument of `dask.array.blockwise`: for each block of a dimension a value."""
+    return ArrayValuesDep(((1,) * len(values),), {(i,): value for i, value in enumerate(values)}), (label,)
+
+
+def window_arguments(splits: Sequence[AxisSplit]) -> list[Any]:
+    """Such arguments: for each block of each dimension its window."""
+    return [given for label, split in enumerate(splits, SPATIAL) for given in of_blocks(split.windows, label)]
 
 
 def by_groups(of_x: Chunks, of_w: Chunks, groups: int) -> tuple[Chunks, Chunks]:

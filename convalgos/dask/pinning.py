@@ -6,12 +6,14 @@ do, as far as they are much larger than these.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+from convalgos.core import plan_cache
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
 from convalgos.core.problem import ConvProblem
-from convalgos.select import choose, registry
+from convalgos.select import choose, devices, registry
 from convalgos.select.constraints import Constraints
 
 LEAST_TILES = 4  # that a block has at least where it begins with one
@@ -32,6 +34,12 @@ def pinned_algorithm(problem: ConvProblem, algorithm: str, given: Limits) -> str
         return algorithm
     if problem.is_empty:
         return "auto"
+    return _fastest(problem, given, devices.choice_key("cpu"), plan_cache.forgotten)
+
+
+@lru_cache(256)
+def _fastest(problem: ConvProblem, given: Limits, _of_choices: Any, _forgotten: int) -> str:
+    """The last two are what a choice is made for, and how often all were forgotten."""
     known = dict(given)
     selector = known.pop("selector", None)
     constraints = Constraints(**known, weights_constant=False)

@@ -13,11 +13,12 @@ from convalgos.api.pool_kind import PoolKind
 from convalgos.api.types import Array, Layout, Padding, Sizes
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
-from convalgos.dask.axes import Axis
-from convalgos.dask.blocks import padding_of, windows_in
-from convalgos.dask.engine import DaskArray, da
-from convalgos.dask.maps import CHANNELS, as_dask, lengthened, order_of, window_rows
+from convalgos.dask.axes import Axis, Window
+from convalgos.dask.blocks import padding_of
+from convalgos.dask.engine import DaskArray
+from convalgos.dask.maps import CHANNELS, as_dask, lengthened, order_of, window_arguments
 from convalgos.dask.tasks import only, threads_of_task
+from convalgos.dask.written import blockwise
 
 
 def max_pool(
@@ -74,11 +75,15 @@ class PoolBlock:
     layout: Any
     blocks: int
 
-    def __call__(self, x: Any, *rows: Any) -> np.ndarray:
-        windows = windows_in(rows)
+    def __call__(self, x: Any, *windows: Window, out: np.ndarray | None = None) -> np.ndarray:
         padding = padding_of(windows)
         x = only(x)
-        how: dict[str, Any] = {"stride": self.stride, "padding": padding, "dilation": self.dilation}
+        how: dict[str, Any] = {
+            "stride": self.stride,
+            "padding": padding,
+            "dilation": self.dilation,
+            "out": out,
+        }
         with threads_of_task(self.blocks):
             if self.reduction == "max":
                 y = pooling.max_pool(x, self.kernel, layout=self.layout, **how)
@@ -104,7 +109,7 @@ def _pooled(given: Any, kind: PoolKind, layout: str) -> DaskArray:
     )
     labels = order.labels(CHANNELS)
     sizes = {label: s.sizes for label, s in zip(order.spatial, splits, strict=True)}
-    return da.blockwise(
-        block, labels, long, labels, *window_rows(splits), adjust_chunks=sizes, align_arrays=False,
+    return blockwise(
+        block, labels, long, labels, *window_arguments(splits), adjust_chunks=sizes,
         dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype), token=f"{kind.reduction}-pool",
     )  # fmt: skip

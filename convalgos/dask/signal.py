@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from convalgos import signal as whole
-from convalgos.dask.axes import Axis, AxisSplit
-from convalgos.dask.blocks import windows_in
+from convalgos.dask.axes import Axis, AxisSplit, Window
 from convalgos.dask.engine import DaskArray, da
 from convalgos.dask.fir_filters import filtfilt, lfilter, savgol_filter, sepfir2d
 from convalgos.dask.gather import gathered
-from convalgos.dask.maps import as_dask
+from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
+from convalgos.dask.written import blockwise, put
 from convalgos.signal.problems import MODES
 
 __all__ = [
@@ -80,8 +80,8 @@ class SignalBlock:
     dtype: np.dtype
     blocks: int
 
-    def __call__(self, x: Any, w: Any, *rows: Any) -> np.ndarray:
-        x, w, windows = only(x), only(w), windows_in(rows)
+    def __call__(self, x: Any, w: Any, *windows: Window, out: np.ndarray | None = None) -> np.ndarray:
+        x, w = only(x), only(w)
         ends = [(0, 0)] * x.ndim
         for axis, window in zip(self.axes, windows, strict=True):
             ends[axis] = window.low, window.high
@@ -89,7 +89,7 @@ class SignalBlock:
             x = np.pad(x, ends)
         with threads_of_task(self.blocks):
             y = getattr(whole, self.function)(x, w, "valid", **dict(self.arguments))
-        return np.asarray(y).astype(self.dtype, copy=False)
+        return put(np.asarray(y).astype(self.dtype, copy=False), out)
 
 
 def _convolved(
@@ -127,14 +127,10 @@ def _convolved(
             of_w[axis] = x.chunks[axis]
     x, w = gathered(x, reads), w.rechunk(tuple(of_w))
     block = SignalBlock(function, more, convolved, dtype, math.prod(x.numblocks))
-    rows = [
-        item
-        for axis, split in splits.items()
-        for item in (da.from_array(split.rows, chunks=(1, -1)), (axis, x.ndim + axis))
-    ]
-    y = da.blockwise(
-        block, tuple(range(x.ndim)), x, tuple(labels), w, tuple(labels_w), *rows,
-        adjust_chunks={axis: split.sizes for axis, split in splits.items()}, align_arrays=False, dtype=dtype,
+    windows = [given for axis, split in splits.items() for given in of_blocks(split.windows, axis)]
+    y = blockwise(
+        block, tuple(range(x.ndim)), x, tuple(labels), w, tuple(labels_w), *windows,
+        adjust_chunks={axis: split.sizes for axis, split in splits.items()}, dtype=dtype,
         meta=np.empty((0,) * x.ndim, dtype), token=function,
     )  # fmt: skip
     return _centred(y, one, mode, convolved)

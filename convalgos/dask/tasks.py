@@ -100,7 +100,8 @@ def prepared(plan: Plan, w: Any) -> PreparedFilter:
         if kept is None or kept[0]() is not w:
             kept = _filters[at] = weakref.ref(w, lambda gone: _filters.pop(at, None)), {}
         if (found := kept[1].get(plan._key)) is None:
-            found = kept[1][plan._key] = plan.prepare(w)
+            with threads_of_task(1):  # as others wait for it
+                found = kept[1][plan._key] = plan.prepare(w)
         return found
 
 

@@ -1,0 +1,84 @@
+"""Results of convalgos.dask that are asked for whole: blocks are written into one array, without a copy."""
+
+import numpy as np
+import pytest
+
+da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
+
+import dask  # noqa: E402
+
+import convalgos as ca  # noqa: E402
+import convalgos.dask as cd  # noqa: E402
+from convalgos.dask.written import WrittenArray  # noqa: E402
+
+RNG = np.random.default_rng(0)
+X, W = RNG.standard_normal((2, 1, 301, 301), "f4"), RNG.standard_normal((3, 1, 5, 5), "f4")
+CHUNKED = da.from_array(X, chunks=(1, 1, 100, 301))
+IMAGE = CHUNKED[0, 0]
+
+
+def no_copies(*_):
+    raise AssertionError("Dask put blocks together")
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+@pytest.mark.parametrize(
+    ("lazy", "whole"),
+    [
+        (lambda: cd.conv(CHUNKED, W, padding=2, activation="silu", algorithm="cpu.fft.overlap"),
+         lambda: ca.conv(X, W, padding=2, activation="silu", algorithm="cpu.fft.overlap")),
+        (lambda: cd.conv(CHUNKED, W, stride=2, algorithm="cpu.direct.pixels"),
+         lambda: ca.conv(X, W, stride=2, algorithm="cpu.direct.pixels")),
+        (lambda: cd.conv_transpose(CHUNKED, W.transpose(1, 0, 2, 3), algorithm="cpu.direct"),
+         lambda: ca.conv_transpose(X, W.transpose(1, 0, 2, 3), algorithm="cpu.direct")),
+        (lambda: cd.max_pool(CHUNKED, 3), lambda: ca.max_pool(X, 3)),
+        (lambda: cd.ndimage.maximum_filter(IMAGE, 4), lambda: ca.ndimage.maximum_filter(X[0, 0], 4)),
+        (lambda: cd.signal.convolve(IMAGE.astype("i4"), np.arange(6).reshape(2, 3)),
+         lambda: ca.signal.convolve(X[0, 0].astype("i4"), np.arange(6).reshape(2, 3))),
+    ],
+    ids=["overlap", "pixels", "transposed", "pool", "filter", "signal"],
+)  # fmt: skip
+def test_blocks_are_written_where_they_belong(lazy, whole, scheduler, monkeypatch):
+    """By `compute` and by `store`, whatever was there before; the bits are those that Dask puts together."""
+    y = lazy()
+    (want,) = dask.compute(y, scheduler=scheduler)
+    np.testing.assert_allclose(want, whole(), rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(da.core, "finalize", no_copies)
+    assert np.array_equal(y.compute(scheduler=scheduler), want)
+    out = np.full(y.shape, 99, y.dtype)
+    assert y.store(out, scheduler=scheduler, lock=True) is None
+    assert np.array_equal(out, want)
+    with pytest.raises(AssertionError, match="put blocks together"):
+        dask.compute(y, scheduler=scheduler)
+
+
+def test_what_is_not_written_is_computed_by_dask():
+    """Elements that were assigned, other processes, parts of arrays, and arrays of other types."""
+    y, want = cd.conv(CHUNKED, W, padding=2), ca.conv(X, W, padding=2)
+    assert not y._is_written({"scheduler": "processes"})
+    out = np.zeros((4, *y.shape[1:]), "f8")
+    y.store(out, regions=(slice(1, 3), slice(None), slice(None), slice(None)), scheduler="threads")
+    np.testing.assert_array_equal(out[1:3], want)
+    assert not out[0].any() and not out[3].any()
+    y.store(out[:2], scheduler="threads")
+    np.testing.assert_array_equal(out[:2], want)
+    assert type(y + 0) is type(y[:1]) is type(y.persist(scheduler="threads")) is da.Array
+    y[:, :, 3] = 7
+    assert type(y) is WrittenArray
+    want[:, :, 3] = 7
+    np.testing.assert_array_equal(y.compute(scheduler="threads"), want)
+
+
+def test_large_filters_are_known_by_their_bytes():
+    """The same array of Dask while they are the same, and another once they are written to."""
+    w = RNG.standard_normal((8, 64, 6, 6), "f4")
+    x = da.ones((1, 64, 9, 9), dtype="f4", chunks=(1, 64, 9, 9))
+    first = cd.conv(x, w)
+    assert cd.conv(x, w.copy()).name == first.name
+    before = first.compute(scheduler="synchronous")
+    w[-1, -1, -1, -1] += 50
+    after = cd.conv(x, w)
+    assert after.name != first.name
+    difference = after.compute(scheduler="synchronous") - before
+    np.testing.assert_allclose(difference[:, -1], 50, rtol=1e-4)
+    np.testing.assert_array_equal(first.compute(scheduler="synchronous"), before)
