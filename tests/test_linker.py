@@ -46,12 +46,12 @@ FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 def test_constants_and_functions_of_the_process_are_found():
     needs, code = code_generation.object_code(TEXT)
     assert needs == ["Py_IsInitialized"]
-    first, second = (FUNCTION(linker.place("looked_up", needs, code)) for _ in range(2))
+    first, second = (FUNCTION(linker.load_object("looked_up", needs, code)) for _ in range(2))
     assert [first(i) for i in range(4)] == [second(i) for i in range(4)] == [7, -11, 13, 1000000007]
 
 
 def test_code_is_not_writable():
-    begin = linker.place("looked_up", *code_generation.object_code(TEXT))
+    begin = linker.load_object("looked_up", *code_generation.object_code(TEXT))
     with open("/proc/self/maps") as maps:
         ranges = ((line.split()[0].split("-"), line.split()[1]) for line in maps)
         modes = [mode for (low, high), mode in ranges if int(low, 16) <= begin < int(high, 16)]
@@ -61,18 +61,18 @@ def test_code_is_not_writable():
 def test_what_is_not_there_is_told():
     needs, code = code_generation.object_code(TEXT)
     with pytest.raises(ValueError, match="it calls no_such_function, which is not there"):
-        linker.place("looked_up", [*needs, "no_such_function"], code)
+        linker.load_object("looked_up", [*needs, "no_such_function"], code)
     with pytest.raises(ValueError, match="it does not define another"):
-        linker.place("another", needs, code)
+        linker.load_object("another", needs, code)
     with pytest.raises(ValueError, match="it calls Py_IsInitialised, which is not there"):
-        linker.place("looked_up", [], code.replace(b"Py_IsInitialized", b"Py_IsInitialised"))
+        linker.load_object("looked_up", [], code.replace(b"Py_IsInitialized", b"Py_IsInitialised"))
 
 
 def test_code_that_ends_early_is_refused():
     needs, code = code_generation.object_code(TEXT)
     for length in range(0, len(code), 7):
         with pytest.raises((ValueError, linker.Unlinkable)):
-            linker.place("looked_up", needs, code[:length])
+            linker.load_object("looked_up", needs, code[:length])
 
 
 def test_an_address_outside_of_its_section_is_refused():
@@ -82,13 +82,13 @@ def test_an_address_outside_of_its_section_is_refused():
     (table,) = (s for s in sections if s.kind == linker.RELA and sections[s.info].flags & linker.ALLOC)
     struct.pack_into("<Q", changed, table.offset, sections[table.info].size - 7)
     with pytest.raises(ValueError, match="it fills in what lies outside"):
-        linker.place("looked_up", needs, bytes(changed))
+        linker.load_object("looked_up", needs, bytes(changed))
 
 
 def test_variables_are_left_to_llvm():
     needs, code = code_generation.object_code(VARIABLE)
     with pytest.raises(linker.Unlinkable):
-        linker.place("counted", needs, code)
+        linker.load_object("counted", needs, code)
     counted = FUNCTION(code_generation.link("counted", needs, code))
     assert [counted(1), counted(2)] == [42, 44]
 

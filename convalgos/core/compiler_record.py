@@ -27,6 +27,7 @@ from convalgos.core.cache_files import (
 )
 from convalgos.core.processor import cpuinfo
 
+FORM = 1  # of what a record holds; raise it when that changes
 VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")  # for which processor code is made
 OF_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags")
 
@@ -63,7 +64,7 @@ def _path() -> Path | None:
     library = _library()
     if library is None or not cpuinfo("flags"):
         return None
-    asked = [str(library), platform.machine(), platform.release()]
+    asked = [str(FORM), str(library), platform.machine(), platform.release()]
     with contextlib.suppress(OSError):
         status = library.stat()
         asked += [str(n) for n in (status.st_ino, status.st_size, status.st_mtime_ns)]
@@ -71,7 +72,7 @@ def _path() -> Path | None:
         asked += map(cpuinfo, OF_PROCESSOR)
         folder = cache_folder() / "compiler"
         if NOWHERE not in folder.parents and why_not_trusted(folder) is None:
-            return folder / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
+            return folder / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.record"
     return None
 
 

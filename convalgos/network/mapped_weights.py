@@ -47,7 +47,7 @@ def mapped_weights(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, .
     return array
 
 
-def set_aside(w: np.ndarray) -> np.ndarray:
+def put_in_file(w: np.ndarray) -> np.ndarray:
     """Weights that were computed, large ones in a file without a name, if there can be one.
 
     A network reads them when it prepares its filters, and rarely again, as those that a model has.

@@ -17,7 +17,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
-from convalgos.network.mapped_weights import let_go, set_aside
+from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
@@ -86,7 +86,7 @@ def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
     let_go(of.w)
     bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
     shift = 0 if by.bias is None else by.bias
-    return replace(of, output=by.output, w=set_aside(w), bias=bias + shift, activation=by.activation)
+    return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)
 
 
 def _scaled_norm(of: LayerNormalization, by: Convolution) -> Step:
@@ -221,7 +221,7 @@ def _behind_scale(step: Step, scaling: Step) -> Step:
     w = (taps * scale[..., None]).astype(np.float32).reshape(step.w.shape)
     let_go(step.w)
     return replace(
-        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=set_aside(w), bias=bias.astype(np.float32)
+        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=put_in_file(w), bias=bias.astype(np.float32)
     )
 
 

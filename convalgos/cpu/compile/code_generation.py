@@ -74,7 +74,7 @@ def link(name: str, needs: list[str], code: bytes) -> int:
         ValueError: it needs what the process does not have, or does not define the function.
     """
     try:
-        return linker.place(name, needs, code)
+        return linker.load_object(name, needs, code)
     except linker.Unlinkable:
         return _linked_by_llvm(name, needs, code)
 

@@ -46,7 +46,7 @@ class Section(NamedTuple):
     entry: int
 
 
-def place(name: str, needs: list[str], code: bytes) -> int:
+def load_object(name: str, needs: list[str], code: bytes) -> int:
     """The address of a function of an object file, which stays in memory.
 
     Args:

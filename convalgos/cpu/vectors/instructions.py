@@ -1,12 +1,10 @@
-"""LLVM instructions on vectors: the only file that imports llvmlite's instructions.
+"""LLVM instructions on vectors.
 
 `Vec` writes instructions on vectors of `lanes` elements of `size` bytes. Both sizes are parameters, so one
 definition serves float32 and float64, AVX-512, AVX2 and narrower machines. Names of operations on integers
 begin with i, and of those on floating-point vectors with f, as in LLVM.
 
 Addresses travel as integers in bytes; offsets count elements.
-
-Without llvmlite the module imports, and only compiling fails.
 """
 
 from __future__ import annotations
@@ -19,22 +17,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.machine import vector_bytes
-
-
-class _Instructions:
-    """llvmlite's instructions, which are imported when something is compiled."""
-
-    def __getattr__(self, name: str) -> Any:
-        from llvmlite import ir as instructions
-
-        found = getattr(instructions, name)
-        setattr(self, name, found)
-        return found
-
+from convalgos.cpu.vectors.llvm_ir import ir
 
 __all__ = ["LINE", "Register", "Value", "Vec", "allocate", "function_of", "ir", "lanes"]
-
-ir: Any = _Instructions()
 
 Value = Any  # of LLVM's: an integer of 64 bits, a pointer or a vector; integers may be Python's, too
 
