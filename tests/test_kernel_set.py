@@ -146,7 +146,9 @@ def test_every_factory_of_kernels_is_listed():
     assert found - apart == listed - {
         ("convalgos.cpu.runtime.jit", name)
         for name in ("of_borrowed", "of_threads", "table_address", "data_address")
-    } - {("convalgos.cpu.runtime.array_calls", name) for name in ("array_call", "integer_call")}
+    } - {("convalgos.cpu.runtime.array_calls", name) for name in ("array_call", "integer_call")} - {
+        ("convalgos.cpu.filtering.small_windows", name) for name in ("filter_small", "filter_lines_small")
+    }
 
 
 def test_nothing_else_is_compiled():

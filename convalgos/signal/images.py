@@ -14,7 +14,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
-from convalgos.signal import short_windows
+from convalgos.signal import short_windows, small_images
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
@@ -28,6 +28,7 @@ TINY = 1 << 11  # products that SciPy sums before ours has looked at the argumen
 AROUND = 2  # times the image, with all that lies around it, is where a circular transform is faster
 
 
+@small_images.bordered(correlates=False)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -58,6 +59,7 @@ def convolve2d(
     return _bordered(in1, in2, False, mode, boundary, fillvalue, out)
 
 
+@small_images.bordered(correlates=True)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -78,6 +80,7 @@ def correlate2d(
     return _bordered(in1, in2, True, mode, boundary, fillvalue, out)
 
 
+@small_images.both_axes
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from convalgos.cpu.filtering import (
     line_drivers,
@@ -11,6 +12,7 @@ from convalgos.cpu.filtering import (
     recursive_gaussians,
     recursive_kernels,
     row_sums,
+    small_windows,
     window_kernels,
 )
 from convalgos.cpu.vectors import simd
@@ -18,10 +20,17 @@ from convalgos.cpu.vectors import simd
 
 def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
     """(factory, what it is given) of filters along axes, whose sums are float32 or float64."""
+    yield small_windows.filter_small, ()
+    yield small_windows.filter_lines_small, ()
+    if "int8" in dtypes:
+        for along, size in product((0, 1), (1, 2, 4, 8)):
+            yield small_windows.small_windows, (small_windows.INTEGERS, along, size, simd.lanes(size))
     for size, dtype in ((4, "float32"), (8, "float64")):
         if dtype not in dtypes:
             continue
         kinds = size, simd.lanes(size)
+        for kind, along in product((small_windows.REALS, small_windows.COMPLEX), (0, 1)):
+            yield small_windows.small_windows, (kind, along, *kinds)
         for pairs in recursive_gaussians.POLES:
             yield recursive_kernels.filter_recursively, (*kinds, pairs)
             yield recursive_kernels.filter_windows, (*kinds, pairs)

@@ -1,0 +1,274 @@
+"""Small images filtered by one call of compiled code, which reads the arrays where Python keeps them.
+
+On some thousand products, checks, copies and the launch of a plan take longer than the sums. Here a record
+for each pair of shapes holds what does not depend on the data; a call lays the image with its border in
+scratch, turns the filter around, and sums four vectors of windows at a time. Elements are of any number type
+of NumPy; integers wrap around. The interpreter's lock is held: a record serves one call at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.runtime import array_calls, jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, external, pointer
+
+HEAD = object.__basicsize__  # bytes of an object before the fields of an array
+TYPE, NDIM, STRIDES, DTYPE, FLAGS = HEAD - 8, HEAD + 8, HEAD + 24, HEAD + 40, HEAD + 48  # see `array_calls`
+ALIGNED = 0x100  # a flag
+REALS, INTEGERS, COMPLEX = range(3)
+AT_ONCE = 4  # vectors that are summed at a time
+WINDOW_FIELDS = fields(
+    "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
+    "padded_rows low inside high x_rows next array dtype"
+)
+
+_integer = external("PyNumber_AsSsize_t", 2)
+_count = external("Py_IncRef", 1, returns=False)
+
+
+@jit.helper
+def word_of(address: int) -> int:
+    return int(carray(pointer(address), 1, np.int64)[0])
+
+
+@jit.helper
+def copy_element(target: int, source: int, size: int) -> None:
+    if size == 4:
+        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
+    elif size == 8:
+        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
+    else:
+        copy_bytes(target, source, size)
+
+
+@jit.helper
+def turn_filter(a: Any, w: int, w_row: int, w_column: int) -> None:
+    """The taps, row after row; those of a convolution from the last one on."""
+    taps = a.tap_rows * a.tap_columns
+    for i in range(a.tap_rows):
+        for j in range(a.tap_columns):
+            at = i * a.tap_columns + j
+            if a.turned:
+                at = taps - 1 - at
+            copy_element(a.taps + at * a.size, w + i * w_row + j * w_column, a.size)
+
+
+@jit.helper
+def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
+    """The rows that windows read, with what lies beyond both ends; what is zero there is zero already."""
+    for i in range(a.padded_rows):
+        row = word_of(a.row_sources + i * 8)
+        if row >= 0:
+            line, target = x + row * x_row, a.padded + i * a.pitch * a.size
+            first = word_of(a.column_sources + a.low * 8)
+            if x_column == a.size:
+                copy_bytes(target + a.low * a.size, line + first * a.size, a.inside * a.size)
+            else:
+                for j in range(a.inside):
+                    copy_element(target + (a.low + j) * a.size, line + (first + j) * x_column, a.size)
+            for j in range(a.low):
+                source = word_of(a.column_sources + j * 8)
+                if source >= 0:
+                    copy_element(target + j * a.size, line + source * x_column, a.size)
+            for j in range(a.low + a.inside, a.low + a.inside + a.high):
+                source = word_of(a.column_sources + j * 8)
+                if source >= 0:
+                    copy_element(target + j * a.size, line + source * x_column, a.size)
+
+
+@jit.helper
+def run_windows(
+    record: int, x: int, x_row: int, x_column: int, w: int, w_row: int, w_column: int, y: int
+) -> None:
+    a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
+    turn_filter(a, w, w_row, w_column)
+    lay_image(a, x, x_row, x_column)
+    call(a.kernel, (a.padded, a.pitch, a.taps, a.tap_rows, a.tap_columns, a.rows, a.columns, y))
+
+
+def _filter_small(this: int, given: int, count: int) -> int:
+    """What Python calls as f(record, x, w, y) with 2-D arrays: y, or None where one is not aligned."""
+    x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
+    both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
+    result = this  # it is None
+    if both & ALIGNED:
+        result = y
+        of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)
+        run_windows(
+            _integer(word_of(given), 0), word_of(x + HEAD), word_of(of_x), word_of(of_x + 8),
+            word_of(w + HEAD), word_of(of_w), word_of(of_w + 8), word_of(y + HEAD),
+        )  # fmt: skip
+    _count(result)
+    return result
+
+
+@jit.helper
+def is_array(a: Any, array: int, ndim: int) -> bool:
+    """Whether an object is an aligned array of the record's type and of so many axes."""
+    if word_of(array + TYPE) != a.array or word_of(array + DTYPE) != a.dtype:
+        return False
+    if carray(pointer(array + FLAGS), 1, np.int32)[0] & ALIGNED == 0:
+        return False
+    return carray(pointer(array + NDIM), 1, np.int32)[0] == ndim  # type: ignore[no-any-return]
+
+
+def _filter_lines_small(this: int, given: int, count: int) -> int:
+    """What Python calls as f(record, x, of rows, of columns, y): two filters, one after the other.
+
+    The result is y, or None where they are no aligned arrays of the type, of two axes and of one.
+    """
+    record, x, y = _integer(word_of(given), 0), word_of(given + 8), word_of(given + 32)
+    one, two = word_of(given + 16), word_of(given + 24)
+    a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
+    result = this
+    if is_array(a, x, 2) and is_array(a, one, 1) and is_array(a, two, 1):
+        result = y
+        between = carray(pointer(a.next), 1, WINDOW_FIELDS)[0].x_rows
+        of_x = word_of(x + STRIDES)
+        run_windows(
+            record, word_of(x + HEAD), word_of(of_x), word_of(of_x + 8), word_of(one + HEAD), 0,
+            word_of(word_of(one + STRIDES)), between,
+        )  # fmt: skip
+        run_windows(
+            a.next, between, a.columns * a.size, a.size, word_of(two + HEAD),
+            word_of(word_of(two + STRIDES)), 0, word_of(y + HEAD),
+        )  # fmt: skip
+    _count(result)
+    return result
+
+
+@simd.emitter
+def sum_small_windows(
+    v: Vec, KIND: int, ALONG: int, padded: Value, pitch: Value, taps: Value, tap_rows: Value,
+    tap_columns: Value, rows: Value, columns: Value, y: Value,
+) -> None:  # fmt: skip
+    """y (rows, columns) of padded (rows + tap_rows - 1 and more, pitch); complex numbers are pairs.
+
+    Some vectors are summed at a time: ALONG a row, or below each other.
+    """
+    n: Any = Integers(v.b, v.lanes, v.size) if KIND == INTEGERS else v
+    pair = 2 if KIND == COMPLEX else 1
+    source, weights, to = (n.pointer(address) for address in (padded, taps, y))
+    width = v.imul(columns, pair)
+    groups = rows if ALONG else v.idiv(v.iadd(rows, AT_ONCE - 1), AT_ONCE)
+    step = v.lanes * (AT_ONCE if ALONG else 1)
+    with v.loop(groups) as group, v.loop(v.idiv(v.iadd(width, step - 1), step)) as block:
+        begin = v.imul(block, step)
+        places = [  # (row, column) of each vector
+            (group, v.iadd(begin, k * v.lanes)) if ALONG else (v.iadd(v.imul(group, AT_ONCE), k), begin)
+            for k in range(AT_ONCE)
+        ]
+        sums = [n.register(n.zero()) for _ in places]
+        with v.loop(tap_rows) as i, v.loop(tap_columns) as j:
+            tap = v.imul(v.iadd(v.imul(i, tap_columns), j), pair)
+            weight = n.broadcast(weights, tap)
+            if KIND == COMPLEX:
+                signs = simd.ir.Constant(v.type, [-1.0, 1.0] * (v.lanes // 2))
+                crossed = v.fmul(v.broadcast(weights, v.iadd(tap, 1)), signs)
+            for (row, column), total in zip(places, sums, strict=True):
+                line = v.imul(v.iadd(row, i), v.imul(pitch, pair))
+                value = n.load(source, v.iadd(line, v.iadd(column, v.imul(j, pair))))
+                if KIND == INTEGERS:
+                    total.set(n.add(total.value, n.mul(value, weight)))
+                    continue
+                total.set(v.fma(value, weight, total.value))
+                if KIND == COMPLEX:
+                    swapped = v.shuffle(value, value, [lane ^ 1 for lane in range(v.lanes)])
+                    total.set(v.fma(swapped, crossed, total.value))
+        for (row, column), total in zip(places, sums, strict=True):
+            with v.within(row, rows):
+                mask = n.mask(v.isub(width, column))
+                n.store_masked(total.value, to, v.iadd(v.imul(row, width), column), mask)
+
+
+@jit.specialise
+def small_windows(KIND: int, ALONG: int, SIZE: int, LANES: int) -> jit.Kernel:
+    def small_windows(
+        padded: int, pitch: int, taps: int, tap_rows: int, tap_columns: int, rows: int, columns: int, y: int
+    ) -> None:
+        sum_small_windows(
+            SIZE, LANES, KIND, ALONG, padded, pitch, taps, tap_rows, tap_columns, rows, columns, y
+        )
+
+    return small_windows
+
+
+# --- for Python ------------------------------------------------------------------------------
+
+
+@cache
+def filter_small() -> Callable[..., Any] | None:
+    """f(record, x, w, y) of 2-D arrays, with the address of a `SmallWindows`; None where it cannot be had."""
+    return jit.from_python(b"filter_small", _filter_small, jit.FASTCALL) if array_calls.array_call() else None
+
+
+@cache
+def filter_lines_small() -> Callable[..., Any] | None:
+    """f(record, x, of rows, of columns, y), with the address of the first of two."""
+    if array_calls.array_call() is None:
+        return None
+    return jit.from_python(b"filter_lines_small", _filter_lines_small, jit.FASTCALL)
+
+
+class SmallWindows:
+    """What all calls of some shapes and a type share.
+
+    Args:
+        sources: which row of x lies at each place of those that windows read, and which column; -1 for zero.
+        turned: whether the filter is turned around, as in a convolution.
+    """
+
+    def __init__(self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool):
+        (tap_rows, tap_columns), self.dtype = w_shape, dtype
+        padded_rows, padded_columns = (len(s) for s in sources)
+        self.shape = padded_rows - tap_rows + 1, padded_columns - tap_columns + 1
+        kind = {"f": REALS, "c": COMPLEX}.get(dtype.kind, INTEGERS)
+        size = dtype.itemsize // (2 if kind == COMPLEX else 1)
+        lanes = simd.vector_bytes() // size
+        low, inside = _middle(sources[1])
+        pitch = padded_columns + AT_ONCE * lanes
+        wide = dtype.itemsize * self.shape[1] > AT_ONCE * simd.vector_bytes()
+        along = wide or self.shape[0] < AT_ONCE
+        self._sources = [np.ascontiguousarray(s, np.int64) for s in sources]
+        self._padded = aligned_zeros((padded_rows + AT_ONCE) * pitch, dtype)
+        self._taps = np.zeros(tap_rows * tap_columns, dtype)
+        self.record = np.zeros(1, WINDOW_FIELDS)
+        values = {
+            "kernel": small_windows(kind, int(along), size, lanes), "padded": self._padded.ctypes.data,
+            "pitch": pitch, "taps": self._taps.ctypes.data, "size": dtype.itemsize, "tap_rows": tap_rows,
+            "tap_columns": tap_columns, "turned": int(turned), "rows": self.shape[0],
+            "columns": self.shape[1], "row_sources": self._sources[0].ctypes.data,
+            "column_sources": self._sources[1].ctypes.data, "padded_rows": padded_rows, "low": low,
+            "inside": inside, "high": padded_columns - low - inside,
+        }  # fmt: skip
+        values |= {"array": id(np.ndarray), "dtype": id(dtype)}
+        for name, value in values.items():
+            self.record[name] = value
+        self.address = self.record.ctypes.data
+
+    def then(self, following: SmallWindows) -> None:
+        """Let another one filter the result, which lies in between."""
+        self._between = np.empty(self.shape, self.dtype)
+        self._following = following
+        self.record["next"] = following.address
+        following.record["x_rows"] = self._between.ctypes.data
+
+
+def _middle(sources: np.ndarray) -> tuple[int, int]:
+    """(first, count) of the longest run of places whose sources follow each other."""
+    best, start = (0, 0), 0
+    for i in range(1, len(sources) + 1):
+        if i == len(sources) or sources[i] != sources[i - 1] + 1 or sources[i - 1] < 0:
+            if sources[start] >= 0 and i - start > best[1]:
+                best = start, i - start
+            start = i
+    return best

@@ -1,0 +1,73 @@
+"""Short ways for small images and signals: SciPy's answers for every type, in whatever way arrays lie."""
+
+import numpy as np
+import pytest
+import scipy.signal
+
+import convalgos as ca
+from convalgos.signal import small_images
+
+MODES = ("full", "same", "valid")
+
+
+def drawn(rng, shape, dtype):
+    """An array of a type; of integers any, so that sums wrap around."""
+    if dtype.kind in "iu":
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape)).astype(dtype) if dtype.kind == "c" else x.astype(dtype)
+
+
+def same(ours, theirs):
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.flags.c_contiguous
+    if ours.dtype.kind in "iu":
+        return np.array_equal(ours, theirs)
+    return np.allclose(ours, theirs, rtol=1e-4, atol=1e-4 if ours.dtype.char in "fF" else 1e-12)
+
+
+@pytest.mark.parametrize("char", small_images.NUMBERS)
+def test_answers_are_those_of_scipy(char):
+    rng, dtype = np.random.default_rng(ord(char)), np.dtype(char)
+    small_images._known.clear()
+    for mode in MODES:
+        x, w = drawn(rng, (17, 90), dtype).T, drawn(rng, (12, 5), dtype)[::-2]  # (90, 17), (6, 5)
+        for boundary in ("fill", "wrap", "symm"):
+            for name in ("convolve2d", "correlate2d"):
+                given = x, w, mode, boundary
+                assert same(getattr(ca.signal, name)(*given), getattr(scipy.signal, name)(*given)), given[2:]
+        lines = x[:, 0], w[:, 0]
+        for name in ("convolve", "correlate"):
+            for arrays in (lines, (x, w), lines[::-1])[: 3 if mode != "valid" else 2]:
+                theirs = getattr(scipy.signal, name)(*arrays, mode, "direct")
+                assert same(getattr(ca.signal, name)(*arrays, mode), theirs), (name, mode)
+    assert all(small_images._known.values())  # none of this went the long way
+
+
+@pytest.mark.parametrize("char", small_images.FLOATING)
+def test_lines_are_those_of_scipy(char):
+    rng, dtype = np.random.default_rng(1), np.dtype(char)
+    h, x = drawn(rng, 23, dtype), drawn(rng, (7, 61), dtype)
+    for a in (1.0, [1.0], np.ones(1, dtype), [2.0]):  # the last one goes the long way
+        for signal in (x, x[3, ::-2]):
+            assert same(ca.signal.lfilter(h, a, signal), scipy.signal.lfilter(h, a, signal)), a
+    for up, down in ((1, 1), (3, 2), (2, 5), (7, 9)):
+        assert same(ca.signal.upfirdn(h, x[0], up, down), scipy.signal.upfirdn(h, x[0], up, down)), (up, down)
+    assert same(ca.signal.sepfir2d(x.T, h[:5], h[4::-2]), scipy.signal.sepfir2d(x.T, h[:5], h[4::-2]))
+    y = ca.signal.resample_poly(x, 4, 4)
+    assert same(y, x) and not np.shares_memory(x, y)
+
+
+def test_what_the_short_way_does_not_take():
+    """Other orders of bytes, types that differ, places that are not aligned, subclasses, and lists."""
+    x, w = np.arange(30.0).reshape(5, 6), np.array([[1.0, 2.0], [3.0, 4.0]])
+    expected = scipy.signal.convolve2d(x, w)
+    odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float64).reshape(5, 6)
+    for given in (x.astype(">f8"), x.astype(np.float32), odd, x.view(np.memmap), x.tolist()):
+        assert np.array_equal(ca.signal.convolve2d(given, w), expected)
+    h = np.array([0.25, 0.5, 0.25])
+    expected = ca.signal.sepfir2d(x, h, h)  # known by its sizes
+    assert np.allclose(ca.signal.sepfir2d(x, h.astype(np.float32), h), expected)
+    with pytest.raises(ValueError, match="too deep"):  # SciPy's
+        ca.signal.sepfir2d(x, h.reshape(3, 1), h)
+    with pytest.raises(ValueError, match="mode"):
+        ca.signal.convolve2d(x, w, "none")
