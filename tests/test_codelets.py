@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from convalgos.cpu.tiled import fft_codelets
+from convalgos.cpu.vectors import fft_codelets
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 16, 18, 20, 24, 25, 30, 32, 60, 64)
 

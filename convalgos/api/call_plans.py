@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.api import planning
+from convalgos.api.known_filters import pattern_in_call
 from convalgos.api.types import Boundary
 from convalgos.core import arguments, boundaries
 from convalgos.core.boundaries import ZERO
@@ -99,16 +100,17 @@ def _made(
 
 def limits(
     strict_nan: bool, max_rel_error: float | None, selector: str | None, boundary: Any = ZERO,
-    fill_value: Any = 0.0,
+    fill_value: Any = 0.0, w: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The last arguments of `_made`: none where nothing is limited and zeros lie beyond the edges. A ranker
-    may be registered anew."""
+    may be registered anew. w: a filter whose pattern may help."""
     if strict_nan is False and max_rel_error is None and selector is None and boundary is ZERO:
         return ()
     if not isinstance(strict_nan, bool):
         raise ValueError(f"strict_nan={strict_nan!r} must be True or False")
     ranker = None if selector is None else (selector, find_ranker(selector))
-    return strict_nan, max_rel_error, ranker, boundary, boundaries.checked_fill(fill_value)
+    known = strict_nan, max_rel_error, ranker, boundary, boundaries.checked_fill(fill_value)
+    return *known, *pattern_in_call(w, max_rel_error)
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:

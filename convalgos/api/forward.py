@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from convalgos.api import call_plans
-from convalgos.api.known_filters import pattern_in_call
 from convalgos.api.types import Activation, Array, ArrayLike, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import (
@@ -24,7 +23,6 @@ from convalgos.core.arrays import (
 )
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import FLOAT8_DTYPES, INTEGERS
-from convalgos.core.filter_patterns import UNSTRUCTURED
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import PreparedFilter
 
@@ -122,12 +120,9 @@ def conv(
         y = moveaxis(y, -1, 1) if out is None else out
         return y if x is given or out is not None else like(y, given)
     shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
-    limits = call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value)
-    if (pattern := pattern_in_call(w, max_rel_error)) != UNSTRUCTURED:
-        limits = *limits, False, pattern
     y = call_plans.plan_for(
         shape, w_shape, stride, padding, dilation, groups, mode, layout, dtypes, algorithm, device,
-        "forward", *limits,
+        "forward", *call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value, w),
     )(x, w, bias=bias, out=out, activation=activation, residual=residual)  # fmt: skip
     return y if x is given or out is not None else like(y, given)
 
@@ -152,9 +147,7 @@ def _plan_of_arrays(
     strict_nan, max_rel_error, selector, boundary, _ = limited
     limits: tuple[Any, ...] = ()
     if strict_nan is not False or max_rel_error is not None or selector is not None or boundary is not ZERO:
-        limits = call_plans.limits(*limited)
-        if (pattern := pattern_in_call(w, max_rel_error)) != UNSTRUCTURED:
-            limits = *limits, False, pattern
+        limits = call_plans.limits(*limited, w)
     return call_plans.plan_for(
         x.shape, w_shape, stride, padding, dilation, groups, mode, "channels_first", x.dtype, algorithm,
         "cpu", "forward", *limits,

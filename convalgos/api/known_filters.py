@@ -59,13 +59,15 @@ def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
     return pattern_within(given, float(max_rel_error))
 
 
-def pattern_in_call(w: Any, max_rel_error: float | None) -> str:
-    """The pattern of a filter that a call brings with a limit; found again while its bytes are the same."""
+def pattern_in_call(w: Any, max_rel_error: float | None) -> tuple[Any, ...]:
+    """What `call_plans` adds to the limits of a call that has this one: that its filter is not constant, and
+    its pattern, found again while its bytes are the same. Nothing where it has no pattern."""
     if max_rel_error is None or type(w) is not np.ndarray or w.dtype.char not in "fd" or w.ndim < 4:
-        return UNSTRUCTURED
+        return ()
     if w.shape[1] != 1 or not 0 < w.nbytes <= LARGEST or math.prod(w.shape[2:]) < FEWEST:
-        return UNSTRUCTURED
-    return _pattern_of_bytes(w.tobytes(), w.dtype.char, w.shape, max_rel_error)
+        return ()
+    pattern = _pattern_of_bytes(w.tobytes(), w.dtype.char, w.shape, max_rel_error)
+    return () if pattern == UNSTRUCTURED else (False, pattern)
 
 
 @lru_cache(64)

@@ -37,14 +37,17 @@ PARTS = 2, 4, 6, 8, 12, 16  # by POINTS: the sides of tiles
 FILTER_LIMIT = 256 << 20  # bytes of all spectra of filters
 # Of `paced_cycles` of a thread, for a vector of a tile and each doubling of its elements, and the share that
 # is added as rows of frequencies with their copy outgrow the first cache; Zen 4
-DOUBLING, BEYOND_L1 = 2.15, 0.38
+DOUBLING, BEYOND_L1 = 2.3, 0.38
 BEGIN = 1000.0  # cycles to begin a tile
-SPECTRUM_CALL, SPECTRUM_RATE = 1e-4, 1e8  # seconds to transform any filter, and bytes of spectra in a second
+SPECTRUM_CALL, SPECTRUM_RATE = (
+    5e-5,
+    1.5e8,
+)  # seconds to transform any filter, and bytes of spectra in a second
 
 # --- shapes ----------------------------------------------------------------------------------
 
 
-class TiledAxis(NamedTuple):
+class PlaneAxis(NamedTuple):
     """A dimension of the map in tiles of `length` elements, of which each gives `step` outputs."""
 
     length: int
@@ -59,27 +62,27 @@ class TiledAxis(NamedTuple):
 class PlaneCut(NamedTuple):
     """Tiles of all planes; both axes of the plane."""
 
-    rows: TiledAxis
-    columns: TiledAxis
+    rows: PlaneAxis
+    columns: PlaneAxis
     tasks: int
     cycles: float  # of a thread, of all its tiles
     units: int  # tiles of a thread
 
 
-def _tiled_axis(p: ConvProblem, dimension: int, length: int, align: int) -> TiledAxis | None:
+def _tiled_axis(p: ConvProblem, dimension: int, length: int, align: int) -> PlaneAxis | None:
     """A dimension in tiles of a length; None where the kernel leaves no outputs of them.
 
     align: outputs of which a step is a multiple where that takes no more tiles.
     """
     size, out, extent = p.spatial[dimension], p.spatial_out[dimension], p.kernel_extent[dimension]
     if p.boundary[dimension] == ZERO and max(size + p.padding[dimension][1], out, extent) <= length:
-        return TiledAxis(length, out, out)  # what goes round are zeros, of both borders
+        return PlaneAxis(length, out, out)  # what goes round are zeros, of both borders
     most = length - extent + 1
     if most < 1:
         return None
     step = -(-out // -(-out // most))
     aligned = -(-step // align) * align
-    return TiledAxis(length, aligned if aligned <= most else step, out)
+    return PlaneAxis(length, aligned if aligned <= most else step, out)
 
 
 @cached_by_threads(256)
@@ -139,13 +142,13 @@ class PlanePlan(KernelPlan):
         super().__init__(p, algorithm, PLANE_FIELDS, values, steps, cut.tasks * layout["scratch_stride"])
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(K, elements): conjugated spectra, as `plane_transforms.multiply_rows` reads them."""
+        """(K, elements): conjugated spectra, as `multiply_frequencies` reads them."""
         p, lanes = self.problem, simd.lanes(self.problem.itemsize)
         height, width = self._cut.rows.length, self._cut.columns.length
-        taps = np.zeros((p.K, height, width))
-        (r, s), (down, right) = p.kernel_extent, p.dilation
-        taps[:, :r:down, :s:right] = w[:, 0]
-        spectra = np.conj(np.fft.fft2(taps)) / (height * width)  # (K, height, width)
+        taps = np.zeros((p.K, *p.kernel_extent))
+        taps[:, :: p.dilation[0], :: p.dilation[1]] = w[:, 0]
+        along_columns = np.fft.rfft(taps, height, axis=1)  # (K, height / 2 + 1, columns of the kernel)
+        spectra = np.conj(np.fft.fft(along_columns, width)) / (height * width)  # (K, height / 2 + 1, width)
         ends = spectra[:, 0], spectra[:, height // 2]  # of the two real rows
         first = np.zeros((2, p.K, lanes, width), complex)  # factors of a spectrum, and of its mirror image
         first[0] = spectra[:, :lanes]
@@ -158,7 +161,7 @@ class PlanePlan(KernelPlan):
         return flat.astype(numpy_dtype(p.dtype))
 
 
-def _sources(p: ConvProblem, dimension: int, axis: TiledAxis) -> np.ndarray:
+def _sources(p: ConvProblem, dimension: int, axis: PlaneAxis) -> np.ndarray:
     """(places,) int64: what of x lies at each place of the padded map that tiles read, or OUTSIDE."""
     known = source_indices(p.boundary[dimension], p.spatial[dimension], *p.padding[dimension])
     table = np.full((axis.tiles - 1) * axis.step + axis.length, OUTSIDE, np.int64)

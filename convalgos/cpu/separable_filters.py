@@ -35,7 +35,7 @@ from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
-ALONG, ACROSS = 0.4, 0.7  # of the peak, reached by sums along rows and across them; Zen 4
+ALONG, ACROSS = 0.52, 0.9  # of the peak, reached by sums along rows and across them; Zen 4
 LOADED = 8  # elements of a row in a nanosecond, of a thread, to be padded; Zen 4
 ROW, UNIT = 5e-8, 2e-6  # seconds to begin a row of a ring, and a run; Zen 4
 CHANCE = 2.0  # how much larger the largest of some outputs may be than that of others, of a size in the mean

@@ -115,7 +115,7 @@ def _problem(
 @lru_cache(256)
 def _fastest(problem: ConvProblem, made_for: Setting) -> Candidate | None:
     """The transform that is predicted to be the fastest, if one serves."""
-    limits = Constraints(allow=("cpu.fft", "cpu.fft_tiles"), weights_constant=False)
+    limits = Constraints(allow=("cpu.fft", "cpu.fft_planes", "cpu.fft_tiles"), weights_constant=False)
     return next(iter(choose.close_candidates(problem, "cpu", limits, 1.0)), None)
 
 

@@ -79,7 +79,7 @@ TOOLKIT = (
     "cpu/pooling/elements.py",
     "cpu/pooling/maxima.py",
     "cpu/pooling/reductions.py",
-    "cpu/tiled/fft_codelets.py",
+    "cpu/vectors/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels
 

@@ -4,10 +4,7 @@ Windows of a few rows are reduced row by row. Those of more are cut by blocks of
 with the end of one block and ends with the begin of the next, which are reduced once for all of the block
 (van Herk, Gil and Werman), so that an element takes three steps, whatever the size. Nothing is ever
 subtracted: sums do not drift, and what lies outside of a window has no part in it.
-
 Along the row, windows are made of shorter ones: of r neighbours, of r of those, and so on (`steps`).
-
-The row in between is in the first cache; borders are tables of rows and of elements.
 
 Source: van Herk 1992, "A fast algorithm for local minimum and maximum filters"; Gil, Werman 1993.
 """
@@ -26,8 +23,7 @@ from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers
 from convalgos.cpu.vectors.simd import Register, Value, Vec, carray, copy_bytes, function_of, ir, pointer
 
-MINIMUM, MAXIMUM, MEAN, WEIGHTED, LINED = range(5)  # reductions; the last two: sum * weight + bias,
-# alike in a plane, or with a line of them: a vector of weights and one of biases for each vector of a chunk
+MINIMUM, MAXIMUM, MEAN, WEIGHTED, LINED = range(5)  # the last two: sum * weight + bias, of a plane or a line
 FLOAT, SIGNED, UNSIGNED = range(3)  # elements in memory
 SHORT = 2  # bytes of exact sums of bytes
 UNROLLED = 4  # vectors that are reduced at a time
@@ -247,59 +243,65 @@ def windows_of_line(
     y: int, count: int, numbers: int,
 ) -> None:  # fmt: skip
     """A step of `STEP` on a chunk of a line."""
-    work, sums = scratch + a.work, scratch + a.sums
+    work, sums, taps, step, last = scratch + a.work, scratch + a.sums, w.taps, w.step, w.last
     source = (line if w.source == LINE else work) + w.first * size
     if w.target == WORK:
         reduce_along_line(
-            size, lanes, stored, form, reduction, 0, 0, source, 0, work, count, w.taps, w.step, w.last, 0
+            size, lanes, stored, form, reduction, 0, 0, source, 0, work, count, taps, step, last, 0
         )
     elif w.target == Y:
         reduce_along_line(
-            size, lanes, stored, form, reduction, 0, 1, source, 0, y, count, w.taps, w.step, w.last, numbers
+            size, lanes, stored, form, reduction, 0, 1, source, 0, y, count, taps, step, last, numbers
+        )
+    elif reduction >= MEAN and w.target == SUMS:
+        reduce_along_line(
+            size, lanes, stored, form, reduction, 0, 0, source, 0, sums, count, taps, step, last, 0
+        )
+    elif reduction >= MEAN and w.target == MORE:
+        reduce_along_line(
+            size, lanes, stored, form, reduction, 1, 0, source, sums, sums, count, taps, step, last, 0
         )
     elif reduction >= MEAN:
-        if w.target == SUMS:
-            reduce_along_line(
-                size, lanes, stored, form, reduction, 0, 0, source, 0, sums, count, w.taps, w.step, w.last, 0
-            )
-        elif w.target == MORE:
-            reduce_along_line(
-                size, lanes, stored, form, reduction, 1, 0, source, sums, sums, count, w.taps, w.step, w.last,
-                0,
-            )  # fmt: skip
-        else:
-            reduce_along_line(
-                size, lanes, stored, form, reduction, 1, 1, source, sums, y, count, w.taps, w.step, w.last,
-                numbers,
-            )  # fmt: skip
+        reduce_along_line(
+            size, lanes, stored, form, reduction, 1, 1, source, sums, y, count, taps, step, last, numbers
+        )
 
 
 @jit.helper
-def take_pixels(a: Any, y: int, whole: int, count: int, stored: int) -> None:
-    """Every `column_stride`-th pixel of so many elements."""
-    step = a.column_stride * a.pixel
-    pixels = (count + step - 1) // step
-    if a.pixel == 1:
-        copy_strided(y, whole, pixels, step, stored)
-    else:
-        for i in range(pixels):
-            copy_bytes(y + i * a.pixel * stored, whole + i * step * stored, a.pixel * stored)
+def windows_of_strip(
+    size: int, lanes: int, stored: int, form: int, reduction: int, a: Any, strip: Any, scratch: int, y: int,
+    numbers: int,
+) -> None:  # fmt: skip
+    """The windows of the line of a strip, of which y has every `column_stride`-th pixel."""
+    line, into = scratch + a.line, y if a.column_stride == 1 else scratch + a.whole
+    borders, steps = carray(pointer(a.border_table), 1, BORDER), carray(pointer(a.step_table), a.steps, STEP)
+    for i in range(strip.borders, strip.borders + strip.border_count):
+        copy_bytes(line + borders[i].target, line + borders[i].source, size)
+    for c in range(0, strip.outputs, a.chunk):
+        for s in range(a.steps):
+            windows_of_line(
+                size, lanes, stored, form, reduction, a, steps[s], line + c * size, scratch,
+                into + c * stored, min(a.chunk, strip.outputs - c) + steps[s].extra, numbers,
+            )  # fmt: skip
+    if a.column_stride > 1:
+        step = a.column_stride * a.pixel
+        pixels = (strip.outputs + step - 1) // step
+        if a.pixel == 1:
+            copy_strided(y, into, pixels, step, stored)
+        else:
+            for i in range(pixels):
+                copy_bytes(y + i * a.pixel * stored, into + i * step * stored, a.pixel * stored)
 
 
 @jit.specialise
 def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int) -> jit.Kernel:
-    """x and y (planes, rows, columns): y of windows of `taps` rows and of the columns that `steps` reduce.
-
-    Each element takes STORED bytes, and SIZE where it is computed with.
-    """
+    """y of windows of `taps` rows and of the columns that `steps` reduce; STORED: bytes of an element."""
 
     def slide_windows(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SLIDE_FIELDS)[0]
         row_table = carray(pointer(a.row_table), 1, np.int64)
         strips = carray(pointer(a.strip_table), a.strips, STRIP)
         runs = carray(pointer(a.run_table), 1, RUN)
-        borders = carray(pointer(a.border_table), 1, BORDER)
-        steps = carray(pointer(a.step_table), a.steps, STEP)
         scratch = a.scratch + task * a.scratch_bytes
         line, rows = scratch + a.line, scratch + a.addresses
         addresses = carray(pointer(rows), 1, np.int64)
@@ -312,10 +314,9 @@ def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int)
             strip = strips[unit // a.bands % a.strips]
             plane, band = unit // of_plane, unit % a.bands
             x = a.x + plane * a.x_plane
-            if a.in_place > 0:
-                if unit % of_plane == 0:
-                    copy_bytes(scratch + a.in_place, x, a.x_plane)
-                x = scratch + a.in_place
+            if a.in_place > 0 and unit % of_plane == 0:
+                copy_bytes(scratch + a.in_place, x, a.x_plane)
+            x = scratch + a.in_place if a.in_place > 0 else x
             begin, end = a.rows * band // a.bands, a.rows * (band + 1) // a.bands
             for i in range(end - begin + a.taps + a.block):
                 row = row_table[begin + i]
@@ -337,23 +338,9 @@ def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int)
                         )
                 if o % a.stride != 0:
                     continue
-                for i in range(strip.borders, strip.borders + strip.border_count):
-                    copy_bytes(line + borders[i].target, line + borders[i].source, SIZE)
-                y = (
-                    a.y
-                    + plane * a.y_plane
-                    + o // a.stride * a.y_row
-                    + strip.column // a.column_stride * STORED
-                )
-                into = y if a.column_stride == 1 else scratch + a.whole
-                for c in range(0, strip.outputs, a.chunk):
-                    for s in range(a.steps):
-                        windows_of_line(
-                            SIZE, LANES, STORED, FORM, REDUCTION, a, steps[s], line + c * SIZE, scratch,
-                            into + c * STORED, min(a.chunk, strip.outputs - c) + steps[s].extra,
-                            a.numbers + plane % a.channels * a.number_step,
-                        )  # fmt: skip
-                if a.column_stride > 1:
-                    take_pixels(a, y, into, strip.outputs, STORED)
+                left = strip.column // a.column_stride * STORED
+                y = a.y + plane * a.y_plane + o // a.stride * a.y_row + left
+                numbers = a.numbers + plane % a.channels * a.number_step
+                windows_of_strip(SIZE, LANES, STORED, FORM, REDUCTION, a, strip, scratch, y, numbers)
 
     return slide_windows

@@ -44,7 +44,7 @@ def copy_row(a: Any, size: int, source: int, target: int, left: int) -> None:
 
 
 @jit.helper
-def find_rows(a: Any, size: int, x: int, top: int, left: int, table: int, copy: int) -> None:
+def find_tile_rows(a: Any, size: int, x: int, top: int, left: int, table: int, copy: int) -> None:
     """The table of the rows of a tile: in x, in a copy, or of the fill value."""
     rows = carray(pointer(table), a.height, np.int64)
     sources = carray(pointer(a.row_sources), top + a.height, np.int64)
@@ -77,7 +77,7 @@ def convolve_tiles(SIZE: int) -> jit.Kernel:
             top, left = tile // a.tiles_w * a.step_h, tile % a.tiles_w * a.step_w
             k = plane % a.filters
             x = a.x + (plane // a.filters * a.channels + k // (a.filters // a.channels)) * a.x_plane
-            find_rows(a, SIZE, x, top, left, scratch, copy)
+            find_tile_rows(a, SIZE, x, top, left, scratch, copy)
             call(a.forward, (scratch, a.width, a.turns_h, spectrum, a.group))
             call(a.multiply, (spectrum, a.group, a.groups, a.w + k * a.w_step, a.turns_w))
             height, columns = min(a.step_h, a.out_h - top), min(a.step_w, a.out_w - left)

@@ -6,7 +6,7 @@ between both, squares of registers are turned over. So no transform has anything
 
 - `columns_to_spectrum`: reals to H / 2 rows of complex values. The first one is real, and so is the one of
   frequency H / 2, which is its imaginary part here: together they are one complex row like the others.
-- `multiply_rows`: each row is transformed, multiplied by the filter's, and transformed back, in the first
+- `multiply_spectrum`: each row is transformed, multiplied by the filter's, and transformed back, in the first
   cache. In the first row, sums of a spectrum and its mirror image take both apart again.
 - `spectrum_to_columns`: back to reals, which are stored with a bias.
 
@@ -22,9 +22,8 @@ import math
 from collections.abc import Callable
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.tiled import fft_codelets
-from convalgos.cpu.tiled.fft_codelets import FORWARD, INVERSE, Complex
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import fft_codelets, simd
+from convalgos.cpu.vectors.fft_codelets import FORWARD, INVERSE, Complex
 from convalgos.cpu.vectors.simd import Value, Vec
 from convalgos.cpu.vectors.transpose import transpose
 
@@ -202,7 +201,7 @@ def restore_columns(
 
 
 @simd.emitter
-def multiply_rows(v: Vec, S: int, FIRST: int, rows: Value, w: Value, turns: Value) -> None:
+def multiply_frequencies(v: Vec, S: int, FIRST: int, rows: Value, w: Value, turns: Value) -> None:
     """rows (W, 2, lanes): transformed, multiplied by w, and transformed back, in place.
 
     w: (16, S, 2, lanes), of frequency k + 16 j at (k, j); of the FIRST group (W, 4, lanes), a factor of the
@@ -301,10 +300,10 @@ def multiply_spectrum(SIZE: int, LANES: int, S: int) -> Callable[..., None]:
     """All groups of frequencies of a tile."""
 
     def multiply_spectrum(rows: int, group: int, groups: int, w: int, turns: int) -> None:
-        multiply_rows(SIZE, LANES, S, 1, rows, w, turns)
+        multiply_frequencies(SIZE, LANES, S, 1, rows, w, turns)
         w += 4 * POINTS * S * LANES * SIZE
         for g in range(1, groups):
-            multiply_rows(SIZE, LANES, S, 0, rows + g * group * SIZE, w, turns)
+            multiply_frequencies(SIZE, LANES, S, 0, rows + g * group * SIZE, w, turns)
             w += 2 * POINTS * S * LANES * SIZE
 
     return multiply_spectrum

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.tiled import fft_codelets
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import fft_codelets, simd
 
 
 def _load(v: simd.Vec, pointer: Any) -> fft_codelets.Complex:
