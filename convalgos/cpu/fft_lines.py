@@ -101,7 +101,7 @@ class FftLinesPlan(KernelPlan):
             "x_c": x_strides[1], "x_h": p.spatial[-1], "y_n": y_strides[0], "y_k": y_strides[1],
             "y_h": p.spatial_out[-1], "prepares": 0,
         }  # fmt: skip
-        kernel = line_kernels.filter_lines(size, lanes)
+        kernel = line_kernels.filter_line_blocks(size, lanes)
         scratch = tasks * own["lane_bytes"]
         super().__init__(problem, algorithm, line_kernels.LINE_ARGUMENTS, values, [(kernel, tasks)], scratch)
 
@@ -126,7 +126,7 @@ class FftLinesPlan(KernelPlan):
         record = np.zeros(1, line_kernels.LINE_ARGUMENTS)
         for name, value in (values | {"scratch": scratch.ctypes.data}).items():
             record[name] = value
-        kernel = line_kernels.filter_lines(p.itemsize, simd.lanes(p.itemsize))
+        kernel = line_kernels.filter_line_blocks(p.itemsize, simd.lanes(p.itemsize))
         jit.launch(kernel, record.ctypes.data, tasks)
         return packed
 

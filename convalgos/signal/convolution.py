@@ -24,7 +24,7 @@ LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are the
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
 
-@small_images.unbordered(correlates=False)
+@small_images.small_unbordered(correlates=False)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, out: Any = None) -> Any:
@@ -61,7 +61,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
 
-@small_images.unbordered(correlates=True)
+@small_images.small_unbordered(correlates=True)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, out: Any = None) -> Any:

@@ -24,7 +24,7 @@ from convalgos.signal.outputs import takes_out
 from convalgos.signal.scipy_answers import or_scipy, plain
 
 
-@small_images.without_feedback
+@small_images.small_without_feedback
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

@@ -28,7 +28,7 @@ TINY = 1 << 11  # products that SciPy sums before ours has looked at the argumen
 AROUND = 2  # times the image, with all that lies around it, is where a circular transform is faster
 
 
-@small_images.bordered(correlates=False)
+@small_images.small_bordered(correlates=False)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -59,7 +59,7 @@ def convolve2d(
     return _bordered(in1, in2, False, mode, boundary, fillvalue, out)
 
 
-@small_images.bordered(correlates=True)
+@small_images.small_bordered(correlates=True)
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -80,7 +80,7 @@ def correlate2d(
     return _bordered(in1, in2, True, mode, boundary, fillvalue, out)
 
 
-@small_images.both_axes
+@small_images.small_both_axes
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

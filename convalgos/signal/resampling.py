@@ -44,7 +44,7 @@ BACKGROUNDS: dict[str, Callable[..., Any]] = {
 }
 
 
-@small_images.resampled
+@small_images.small_resampled
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -90,7 +90,7 @@ def upfirdn(
     return None if y is None else np.moveaxis(y, -1, at)
 
 
-@small_images.unchanged
+@small_images.small_unchanged
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

@@ -41,7 +41,7 @@ NEW = Small(len, 0, (), None)  # stands for what is not known yet
 _known: dict[Any, Any] = {}  # a `Small`, or None where there is no short way
 
 
-def bordered(correlates: bool) -> Callable[[Function], Function]:
+def small_bordered(correlates: bool) -> Callable[[Function], Function]:
     """Of `convolve2d` and `correlate2d`."""
 
     def decorated(function: Function) -> Function:
@@ -68,7 +68,7 @@ def bordered(correlates: bool) -> Callable[[Function], Function]:
     return decorated
 
 
-def unbordered(correlates: bool) -> Callable[[Function], Function]:
+def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
     """Of `convolve` and `correlate`, of two signals or two images."""
 
     def decorated(function: Function) -> Function:
@@ -95,7 +95,7 @@ def unbordered(correlates: bool) -> Callable[[Function], Function]:
     return decorated
 
 
-def both_axes(function: Function) -> Function:
+def small_both_axes(function: Function) -> Function:
     """Of `sepfir2d`, for which SciPy takes a microsecond: the compiled call looks at kinds and types."""
     empty = np.empty
 
@@ -120,7 +120,7 @@ def both_axes(function: Function) -> Function:
     return short
 
 
-def without_feedback(function: Function) -> Function:
+def small_without_feedback(function: Function) -> Function:
     """Of `lfilter`."""
 
     @functools.wraps(function)
@@ -134,7 +134,7 @@ def without_feedback(function: Function) -> Function:
     return short
 
 
-def resampled(function: Function) -> Function:
+def small_resampled(function: Function) -> Function:
     """Of `upfirdn`."""
 
     @functools.wraps(function)
@@ -155,7 +155,7 @@ def resampled(function: Function) -> Function:
     return short
 
 
-def unchanged(function: Function) -> Function:
+def small_unchanged(function: Function) -> Function:
     """Of `resample_poly`, where both rates are the same."""
 
     @functools.wraps(function)

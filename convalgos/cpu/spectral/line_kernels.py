@@ -61,10 +61,10 @@ def write_part(v: Vec, x: Value, bias: Value, relu: Value, count: Value, y: Valu
 
 
 @jit.specialise
-def filter_lines(SIZE: int, LANES: int) -> jit.Kernel:
+def filter_line_blocks(SIZE: int, LANES: int) -> jit.Kernel:
     """Lines of images, channels and rows; or, where it prepares, the spectra of filters (channels, size)."""
 
-    def filter_lines(args: int, task: int) -> None:
+    def filter_line_blocks(args: int, task: int) -> None:
         a = carray(pointer(args), 1, LINE_ARGUMENTS)[0]
         units = a.lines * a.blocks
         re = a.scratch + task * a.lane_bytes
@@ -93,9 +93,9 @@ def filter_lines(SIZE: int, LANES: int) -> jit.Kernel:
                 forward_level(SIZE, LANES, 4, re, im, part, nodes, roots)
                 nodes, roots = nodes * 4, roots + nodes * 6 * SIZE
             if a.prepares:
-                tile_spectra(SIZE, LANES, re, im, tiles, a.tile_roots, a.y + channel * a.w_channel * SIZE)
+                square_spectra(SIZE, LANES, re, im, tiles, a.tile_roots, a.y + channel * a.w_channel * SIZE)
             else:
-                multiply_tiles(SIZE, LANES, re, im, tiles, a.tile_roots, a.w + channel * a.w_channel * SIZE)
+                multiply_square(SIZE, LANES, re, im, tiles, a.tile_roots, a.w + channel * a.w_channel * SIZE)
                 while nodes >= 4:
                     nodes = nodes // 4
                     roots = roots - nodes * 6 * SIZE
@@ -112,7 +112,7 @@ def filter_lines(SIZE: int, LANES: int) -> jit.Kernel:
                 write_part(SIZE, LANES, im, bias, a.relu, count - reals, y + reals * SIZE)
                 finish_run(a, y, count)
 
-    return filter_lines
+    return filter_line_blocks
 
 
 # --- over memory ---------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def forward_level(v: Vec, RADIX: int, re: Value, im: Value, part: Value, nodes: 
         with v.loop(v.idiv(part, v.lanes)) as i:
             places = [v.iadd(v.iadd(first, v.imul(i, v.lanes)), v.imul(part, k)) for k in range(RADIX)]
             values = [(v.load(reals, at), v.load(imaginaries, at)) for at in places]
-            for value, at in zip(parted(v, values, powers), places, strict=True):
+            for value, at in zip(part_node(v, values, powers), places, strict=True):
                 v.store(value[0], reals, at)
                 v.store(value[1], imaginaries, at)
 
@@ -143,7 +143,7 @@ def inverse_level(v: Vec, RADIX: int, re: Value, im: Value, part: Value, nodes: 
         with v.loop(v.idiv(part, v.lanes)) as i:
             places = [v.iadd(v.iadd(first, v.imul(i, v.lanes)), v.imul(part, k)) for k in range(RADIX)]
             values = [(v.load(reals, at), v.load(imaginaries, at)) for at in places]
-            for value, at in zip(joined(v, values, powers), places, strict=True):
+            for value, at in zip(join_node(v, values, powers), places, strict=True):
                 v.store(value[0], reals, at)
                 v.store(value[1], imaginaries, at)
 
@@ -170,7 +170,7 @@ def tile_radices(lanes: int) -> list[int]:
 
 
 @simd.emitter
-def tile_spectra(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spectrum: Value) -> None:
+def square_spectra(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spectrum: Value) -> None:
     """The last levels; the spectrum is (tiles, lanes, 2, lanes)."""
     target = v.pointer(spectrum)
     with v.loop(tiles) as tile:
@@ -185,7 +185,7 @@ def tile_spectra(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spect
 
 
 @simd.emitter
-def multiply_tiles(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spectrum: Value) -> None:
+def multiply_square(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spectrum: Value) -> None:
     """The last levels, the products with the spectrum of a filter, and these levels back."""
     factors = v.pointer(spectrum)
     with v.loop(tiles) as tile:
@@ -235,7 +235,7 @@ class _Square:
                 powers = self._roots(level, node)
                 for row in range(part):
                     places = [(node * radix + k) * part + row for k in range(radix)]
-                    values = parted(self.v, [self._load(at) for at in places], powers)
+                    values = part_node(self.v, [self._load(at) for at in places], powers)
                     if number + 1 == len(self.levels):
                         yield True, node, values
                     else:
@@ -244,7 +244,7 @@ class _Square:
     def join_last(self, node: int, values: list[Complex]) -> None:
         level = self.levels[-1]
         places = [node * level[0] + k for k in range(level[0])]
-        self._store(joined(self.v, values, self._roots(level, node)), places)
+        self._store(join_node(self.v, values, self._roots(level, node)), places)
 
     def inverse(self) -> None:
         """All levels but the last, back."""
@@ -254,7 +254,7 @@ class _Square:
                 powers = self._roots(level, node)
                 for row in range(part):
                     places = [(node * radix + k) * part + row for k in range(radix)]
-                    self._store(joined(self.v, [self._load(at) for at in places], powers), places)
+                    self._store(join_node(self.v, [self._load(at) for at in places], powers), places)
 
     def _roots(self, level: tuple[int, int, int, int], node: int) -> list[Complex]:
         radix, _, _, begin = level
@@ -275,7 +275,7 @@ class _Square:
 # --- on values -----------------------------------------------------------------------------------
 
 
-def parted(v: Vec, a: list[Complex], powers: list[Complex]) -> list[Complex]:
+def part_node(v: Vec, a: list[Complex], powers: list[Complex]) -> list[Complex]:
     """sum_m a_m (d i^k)^m for each k, or of two a_0 + d a_1 and a_0 - d a_1."""
     t = [a[0], *(times(v, value, d) for value, d in zip(a[1:], powers, strict=True))]
     if len(a) == 2:
@@ -291,8 +291,8 @@ def parted(v: Vec, a: list[Complex], powers: list[Complex]) -> list[Complex]:
     ]
 
 
-def joined(v: Vec, b: list[Complex], powers: list[Complex]) -> list[Complex]:
-    """`parted` back, times as many."""
+def join_node(v: Vec, b: list[Complex], powers: list[Complex]) -> list[Complex]:
+    """`part_node` back, times as many."""
     if len(b) == 2:
         t = [_add(v, b[0], b[1]), _sub(v, b[0], b[1])]
     else:

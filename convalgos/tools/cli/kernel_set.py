@@ -183,7 +183,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
 _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
     interleave.interleave_rows, panels.pack_panels, panels.store_run,
-    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_lines,
+    spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_line_blocks,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
 
