@@ -144,10 +144,10 @@ def _plan_of_arrays(
         return None
     if len(w_shape) != x.ndim or not 3 <= x.ndim <= 5:
         return None
-    strict_nan, max_rel_error, selector, boundary, _ = limited
+    strict_nan, max_rel_error, selector, boundary, fill_value = limited
     limits: tuple[Any, ...] = ()
     if strict_nan is not False or max_rel_error is not None or selector is not None or boundary is not ZERO:
-        limits = call_plans.limits(*limited, w)
+        limits = call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value, w)
     return call_plans.plan_for(
         x.shape, w_shape, stride, padding, dilation, groups, mode, "channels_first", x.dtype, algorithm,
         "cpu", "forward", *limits,
