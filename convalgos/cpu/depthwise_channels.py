@@ -83,9 +83,7 @@ class ChannelsPlan(KernelPlan):
         p = c.problem
         tasks = plan_threads()
         slices, slices_out = p.spatial[0], p.spatial_out[0]
-        x_pixels, y_pixels = math.prod(p.spatial), math.prod(p.spatial_out)
-        if folded is not None:
-            y_pixels = math.prod(folded.spatial)
+        x_pixels, y_pixels = math.prod(p.spatial), math.prod(folded.spatial if folded else p.spatial_out)
         # of vectors of channels, which are whole blocks; and of pixels
         x_c, y_k = (
             1 if layout == "channels_last" else pixels

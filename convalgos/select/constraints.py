@@ -9,7 +9,6 @@ from typing import Any
 from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.borders.bordered import Bordered
-from convalgos.core.borders.extended import extended
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import PRECISIONS
 from convalgos.core.near_names import did_you_mean
@@ -142,7 +141,7 @@ class Constraints:
 def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints | None) -> Algorithm:
     """The algorithm in the setting that keeps the limits; of one of sub-problems, these keep them."""
     if isinstance(algorithm, Bordered):
-        return replace(algorithm, inner=within(algorithm.inner, extended(computed).problem, constraints))
+        return replace(algorithm, inner=within(algorithm.inner, algorithm.alone(computed), constraints))
     if isinstance(algorithm, Composite) and algorithm.planner is not None:
         algorithm = algorithm.planned_by(algorithm.planner.under(constraints, algorithm.id))
     if constraints is None or not constraints.active:

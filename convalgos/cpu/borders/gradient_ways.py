@@ -15,7 +15,7 @@ from convalgos.core.borders.extended import extended
 from convalgos.core.boundaries import ZERO
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.data import BackwardData
-from convalgos.cpu.borders.outer_places import outer_products
+from convalgos.cpu.borders.outer_places import products_beyond
 
 # Products that reach beyond the edges for each in the map: from so many on kernels fold small maps,
 FOLDED_SHARE = 0.08
@@ -39,7 +39,7 @@ def gradient_way(inner: Algorithm, problem: ConvProblem) -> Way:
     p = problem
     if p.direction != "backward_data" or p.is_empty:
         return Way.EXTENDED
-    inside, outer = outer_products(p)
+    inside, outer = products_beyond(p)
     if outer >= FOLDED_SHARE * inside and _folds(inner, p):
         return Way.FOLDED
     by_channel = p.groups > 1 and p.w_shape[1] == p.gemm_n == 1

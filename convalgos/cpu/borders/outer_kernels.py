@@ -31,7 +31,7 @@ FEW = 4  # neighbouring pixels that are turned one by one
 
 
 @simd.emitter
-def outer_tile(
+def sum_places(
     v: Vec, ROWS: int, VECTORS: int, args: Value, group: Value, first: Value, dy: Value, w: Value, sums: Value
 ) -> None:
     """sums[i][:] = sum_t sum_k dy[outputs[t][first + i]][k] * w[t][k][:], for i < ROWS, in whole vectors."""
@@ -64,7 +64,7 @@ def _pixel(v: Vec, dy: Value, zeros: Value, place: Value) -> Value:
 
 
 @simd.emitter
-def outer_channels(
+def sum_channel_places(
     v: Vec, ROWS: int, WHOLE: int, args: Value, group: Value, first: Value, dy: Value, w: Value,
     channels: Value, sums: Value,
 ) -> None:  # fmt: skip
@@ -93,9 +93,9 @@ def sum_outer_pixels(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kern
         whole = g.places if g.places >= ROWS else 0
         for start in range(0, whole, ROWS):
             first = min(start, whole - ROWS)  # the last tile overlaps the one before
-            outer_tile(SIZE, LANES, ROWS, VECTORS, args, group, first, dy, w, sums + first * row)
+            sum_places(SIZE, LANES, ROWS, VECTORS, args, group, first, dy, w, sums + first * row)
         for first in range(whole, g.places):
-            outer_tile(SIZE, LANES, 1, VECTORS, args, group, first, dy, w, sums + first * row)
+            sum_places(SIZE, LANES, 1, VECTORS, args, group, first, dy, w, sums + first * row)
 
     return sum_outer_pixels
 
@@ -109,11 +109,11 @@ def sum_outer_channels(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
         whole = g.places if g.places >= ROWS and channels == LANES else 0
         for start in range(0, whole, ROWS):
             first = min(start, whole - ROWS)  # the last tile overlaps the one before
-            outer_channels(
+            sum_channel_places(
                 SIZE, LANES, ROWS, 1, args, group, first, dy, w, channels, sums + first * LANES * SIZE
             )
         for first in range(whole, g.places):
-            outer_channels(
+            sum_channel_places(
                 SIZE, LANES, 1, 0, args, group, first, dy, w, channels, sums + first * LANES * SIZE
             )
 
@@ -196,15 +196,15 @@ def gather_runs(a: Any, x: int, channels: int, target: int) -> None:
 
 
 @jit.specialise
-def turn_pixels(SIZE: int, LANES: int) -> jit.Kernel:
+def gather_stepped(SIZE: int, LANES: int) -> jit.Kernel:
     """target[j][i] = x[i * x_c + j * step], for i < channels <= LANES, j < pixels; element by element."""
 
-    def turn_pixels(x: int, x_c: int, step: int, channels: int, pixels: int, target: int) -> None:
+    def gather_stepped(x: int, x_c: int, step: int, channels: int, pixels: int, target: int) -> None:
         for i in range(channels):
             for j in range(pixels):
                 copy_bytes(target + (j * LANES + i) * SIZE, x + (i * x_c + j * step) * SIZE, SIZE)
 
-    return turn_pixels
+    return gather_stepped
 
 
 @jit.specialise

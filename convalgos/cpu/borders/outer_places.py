@@ -60,7 +60,7 @@ def _axes(p: ConvProblem) -> list[_Axis]:
     return found
 
 
-def outer_products(problem: ConvProblem) -> tuple[int, int]:
+def products_beyond(problem: ConvProblem) -> tuple[int, int]:
     """(Products of an input and an output channel in the map, and beyond its edges)."""
     reached = [axis.reached for axis in _axes(problem.as_3d)]
     inside = math.prod(within for within, _ in reached)

@@ -25,11 +25,17 @@ from convalgos.cpu.borders.outer_kernels import (
     add_outer,
     add_to_targets,
     gather_outputs,
+    gather_stepped,
     sum_outer_channels,
     sum_outer_pixels,
-    turn_pixels,
 )
-from convalgos.cpu.borders.outer_places import NOWHERE, PlaceGroup, outer_places, outer_products, place_groups
+from convalgos.cpu.borders.outer_places import (
+    NOWHERE,
+    PlaceGroup,
+    outer_places,
+    place_groups,
+    products_beyond,
+)
 from convalgos.cpu.layout.channel_vectors import gather
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit, threads
@@ -62,7 +68,7 @@ def _is_by_channel(problem: ConvProblem) -> bool:
 def outer_cycles(problem: ConvProblem) -> float:
     """Of a thread, in all."""
     p = problem
-    _, products = outer_products(p)
+    _, products = products_beyond(p)
     moved = PLACE_CYCLES[p.layout == "channels_last"] * outer_places(p) * p.N * p.C
     if _is_by_channel(p):
         return moved + PRODUCT_CYCLES * products * p.N * p.C
@@ -75,7 +81,7 @@ def outer_seconds(problem: ConvProblem, machine: Machine) -> float:
     return machine.launch + seconds
 
 
-def runs_of(pixels: np.ndarray) -> np.ndarray:
+def stepped_runs(pixels: np.ndarray) -> np.ndarray:
     """(runs,) `RUN`: pixels that are equally far apart, in their order."""
     found: list[tuple[int, int, int]] = []
     for pixel in pixels.tolist():
@@ -204,7 +210,7 @@ class OuterSums:
             where[c.kept] = np.arange(len(c.kept)) * lanes
         else:
             where[:-1] = np.arange(pixels) * x_pixel
-        runs, zeros = runs_of(c.kept), np.zeros(p.K + lanes, numpy_dtype(p.dtype))
+        runs, zeros = stepped_runs(c.kept), np.zeros(p.K + lanes, numpy_dtype(p.dtype))
         self._kept = [runs, zeros]  # what the record has addresses of
         table = np.array([self._group(g, where, w_tap=p.w_shape[1] * p.K) for g in c.groups], OUTER_GROUP)
         self._kept.append(table)
@@ -219,7 +225,7 @@ class OuterSums:
             "y_pixel": y_pixel, "blocks": c.blocks, "block": c.block, "block_step": c.gathered,
             "zeros": zeros.ctypes.data, "gathers": int(c.gathers), "own": int(c.own_bytes > 0),
             "runs": len(runs), "run_table": runs.ctypes.data, "gather": gather(size, lanes),
-            "turn": turn_pixels(size, lanes), "sum": kernel(size, lanes, *figures),
+            "turn": gather_stepped(size, lanes), "sum": kernel(size, lanes, *figures),
             "add": add_to_targets(size, lanes, int(not c.gathers)), "shared_bytes": c.shared_bytes,
             "task_bytes": c.task_bytes, "sums": c.own_bytes,
         }  # fmt: skip
@@ -231,7 +237,7 @@ class OuterSums:
     def _group(self, group: PlaceGroup, where: np.ndarray, w_tap: int) -> tuple[int, ...]:
         """Its `OUTER_GROUP`; w_tap: weights of a tap."""
         outputs = where[group.outputs].astype(np.int64)
-        weights, targets = (group.taps * w_tap).astype(np.int64), runs_of(group.targets)
+        weights, targets = (group.taps * w_tap).astype(np.int64), stepped_runs(group.targets)
         self._kept += [outputs, weights, targets]
         addresses = outputs.ctypes.data, weights.ctypes.data
         return len(group.targets), len(group.taps), *addresses, len(targets), targets.ctypes.data

@@ -49,7 +49,7 @@ def fold_values(problem: ConvProblem, slice_pixels: int) -> dict[str, int | np.n
 
 
 @simd.emitter
-def add_vectors(v: Vec, sums: Value, table: Value, count: Value) -> None:
+def fold_vectors(v: Vec, sums: Value, table: Value, count: Value) -> None:
     """sums[to] += sums[from], for so many pairs of a table (from, to) of vectors."""
     base = v.pointer(sums)
     with v.loop(count) as i:
@@ -83,7 +83,7 @@ def fold_map(SIZE: int, LANES: int) -> jit.Kernel:
     def fold_map(args: int, sums: int, channels: int, y: int) -> None:
         a = carray(pointer(args), 1, CHANNEL_KERNEL_FIELDS)[0]
         rows = carray(pointer(a.map_rows), a.map_row_count, np.int64)
-        add_vectors(SIZE, LANES, sums, a.folds, a.fold_count)
+        fold_vectors(SIZE, LANES, sums, a.folds, a.fold_count)
         last = a.y_k == 1
         to = y if last else sums
         step, count = a.y_pixel if last else LANES, channels if last else LANES

@@ -45,7 +45,7 @@ def source_tables(cut: PaddedPlanes) -> list[np.ndarray]:
 
 
 @simd.emitter
-def fill_row(v: Vec, target: Value, count: Value, fill: Value) -> None:
+def fill_places(v: Vec, target: Value, count: Value, fill: Value) -> None:
     """target[:count] = fill[0]; count is a multiple of lanes."""
     value = v.broadcast(v.pointer(fill))
     with v.loop(v.idiv(count, v.lanes)) as i:
@@ -109,7 +109,7 @@ def border_rows(SIZE: int, LANES: int, STRIDE: int, BORDER: int) -> jit.Kernel:
                 from_ = x + (row * x_h + w + before) * SIZE
                 if row == OUTSIDE or inside == 0:
                     for phase in range(stride):
-                        fill_row(SIZE, LANES, to + phase * plane * SIZE, pitch, a.fill)
+                        fill_places(SIZE, LANES, to + phase * plane * SIZE, pitch, a.fill)
                 elif STRIDE:
                     split_rows(SIZE, LANES, STRIDE, STRIDE, from_, 0, 1, before, inside, to, 0, pitch, plane)
                 else:
@@ -142,13 +142,13 @@ def border_pixels(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
                     to = target + ((j * stride + phase) * plane + i * pitch * LANES) * SIZE
                     row = row_in_map(a, h + i * down + j, BORDER) if there else OUTSIDE
                     if row == OUTSIDE:
-                        fill_row(SIZE, LANES, to, pitch * LANES, a.fill)
+                        fill_places(SIZE, LANES, to, pitch * LANES, a.fill)
                     else:
-                        fill_row(SIZE, LANES, to, low * LANES, a.fill)
+                        fill_places(SIZE, LANES, to, low * LANES, a.fill)
                         place = to + low * LANES * SIZE
                         copy_pixels(SIZE, LANES, from_ + row * x_h * SIZE, step, channels, count, place)
                         behind = (pitch - low - count) * LANES
-                        fill_row(SIZE, LANES, place + count * LANES * SIZE, behind, a.fill)
+                        fill_places(SIZE, LANES, place + count * LANES * SIZE, behind, a.fill)
                         for k in range(end - count if BORDER else 0):
                             at = k if k < low else k + count
                             source = sources[first + at * stride]
@@ -189,7 +189,7 @@ def border_square(
 
 
 @jit.helper
-def turn_pixels(
+def turn_squares(
     a: Any, x: int, channels: int, pixels: int, places: int, target: int, SIZE: int, LANES: int
 ) -> None:
     """Neighbouring pixels of x to their places, square by square."""
@@ -221,7 +221,7 @@ def border_transposed(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
         end = max(first, min(band, a.height - h)) if there else first
         if end > first:
             table = a.places + first * width * 8
-            turn_pixels(
+            turn_squares(
                 a, x + (h + first) * width * SIZE, channels, (end - first) * width, table, target, SIZE, LANES
             )
         pixel = LANES * SIZE
@@ -234,7 +234,7 @@ def border_transposed(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
                 row = h + i if near else row_in_map(a, h + i, BORDER)
             if row == OUTSIDE:
                 for phase in range(stride):
-                    fill_row(SIZE, LANES, target + offset + phase * plane * SIZE, pitch * LANES, a.fill)
+                    fill_places(SIZE, LANES, target + offset + phase * plane * SIZE, pitch * LANES, a.fill)
             elif BORDER:
                 copied = row - h
                 if not near and copied >= first and copied < end:
@@ -244,7 +244,7 @@ def border_transposed(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
                         copy_bytes(shift + offset, shift + source, pitch * pixel)
                 else:
                     if not near:
-                        turn_pixels(
+                        turn_squares(
                             a, x + row * width * SIZE, channels, width, a.places, target + offset, SIZE, LANES
                         )
                     turned_ends(a, target + offset, SIZE, LANES)
@@ -263,7 +263,7 @@ def turned_ends(a: Any, row: int, size: int, lanes: int) -> None:
         to = row + (place % stride * plane + place // stride * lanes) * size
         source = sources[place - a.pad_w]
         if source == OUTSIDE:
-            fill_row(size, lanes, to, lanes, a.fill)
+            fill_places(size, lanes, to, lanes, a.fill)
         else:
             column = source + a.pad_w
             copy_bytes(to, row + (column % stride * plane + column // stride * lanes) * size, lanes * size)
