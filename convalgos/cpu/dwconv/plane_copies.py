@@ -189,7 +189,7 @@ def border_square(
 
 
 @jit.helper
-def turn_squares(
+def turn_rows(
     a: Any, x: int, channels: int, pixels: int, places: int, target: int, SIZE: int, LANES: int
 ) -> None:
     """Neighbouring pixels of x to their places, square by square."""
@@ -221,7 +221,7 @@ def border_transposed(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
         end = max(first, min(band, a.height - h)) if there else first
         if end > first:
             table = a.places + first * width * 8
-            turn_squares(
+            turn_rows(
                 a, x + (h + first) * width * SIZE, channels, (end - first) * width, table, target, SIZE, LANES
             )
         pixel = LANES * SIZE
@@ -244,7 +244,7 @@ def border_transposed(SIZE: int, LANES: int, BORDER: int) -> jit.Kernel:
                         copy_bytes(shift + offset, shift + source, pitch * pixel)
                 else:
                     if not near:
-                        turn_squares(
+                        turn_rows(
                             a, x + row * width * SIZE, channels, width, a.places, target + offset, SIZE, LANES
                         )
                     turned_ends(a, target + offset, SIZE, LANES)
