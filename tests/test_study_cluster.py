@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("distributed", reason="needs Dask (pip install 'convalgos[dask]')")
 
 from convalgos.studies import cluster
+from convalgos.studies.large_image import LargeImage
 from convalgos.studies.study import Finding, Part, StudySetting
 
 
@@ -14,7 +15,11 @@ def test_the_simulated_cluster_stands_beside_what_was_measured(monkeypatch):
     monkeypatch.setattr(cluster.ClusterStudy, "quick_problems", {"a layer": "n8 c4 h12 w12 k4 r3 s3 p1"})
     monkeypatch.setattr(cluster.ClusterStudy, "simulated", (1, 2, 8, 1024))
     monkeypatch.setattr(cluster.ClusterStudy, "rounds", 1)
+    monkeypatch.setattr(cluster.ClusterStudy, "quick_large", LargeImage(3, 226, share=1e4))
     figures, table, *others = study.parts(StudySetting(quick=True))
+    *others, large, times = others
+    assert large.values("limit")[0] > large.values("peak")[0] > large.values("image")[0] > 1
+    assert float(large.values("error")[0]) < 1e-5 and times.holds is False
     assert all(value > 0 for value in figures.values("ms"))
     predicted = table.values("efficiency predicted")
     assert isinstance(table, Part) and predicted[0] == pytest.approx(1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from convalgos.core.errors import missing
 from convalgos.core.problem import ConvProblem
+from convalgos.studies.large_image import LargeImage, large_image_parts
 from convalgos.studies.study import Answer, Chart, Finding, NotRun, Part, Study, StudyColumn, StudySetting
 
 LARGE, SMALL = 1 << 24, 8  # bytes of messages whose times tell bandwidth and latency
@@ -40,7 +41,8 @@ class ClusterStudy(Study):
         "Processes of one thread on this machine compute each problem by convalgos.dask, from chunks that "
         "they hold already; messages between them, and tasks that do nothing, are timed. A simulated cluster "
         "takes the time of one worker, scaled by the cost models to smaller blocks, and a network of "
-        "10 Gbit/s, and picks for each number of workers the split that is predicted to be the fastest."
+        "10 Gbit/s, and picks for each number of workers the split that is predicted to be the fastest. At "
+        "last a process that may take a part of an image's bytes convolves it through zarr."
     )
     look_at: ClassVar[str] = (
         "Where efficiency falls below a half, and whether moving data or the scheduler's tasks are the "
@@ -56,6 +58,7 @@ class ClusterStudy(Study):
         "a layer of VGG-16, 8 images": "n8 c64 h56 w56 k64 r3 s3 p1",
         "an image of 2,048 x 2,048, 31x31": "n1 c1 h2048 w2048 k1 r31 s31 p15",
     }
+    large, quick_large = LargeImage(32, 904), LargeImage(22, 904, share=0.5)
     measured: ClassVar[tuple[int, ...]] = (1, 2)
     simulated: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     rounds: ClassVar[int] = 5
@@ -82,6 +85,8 @@ class ClusterStudy(Study):
         for name, problem in problems.items():
             setting.tell(f"the simulated cluster: {name}")
             yield from self._simulated(name, problem, seconds, figures)
+        setting.tell("an image larger than memory")
+        yield from large_image_parts(self.quick_large if setting.quick else self.large, setting.threads)
         if setting.device == "gpu":
             yield NotRun("workers with GPUs", "arrays of CuPy in chunks, which convalgos.dask does not take")
 

@@ -1,0 +1,168 @@
+"""An image that does not fit into the memory that a process may take: read, convolved and written by chunks.
+
+    python -m convalgos.studies.large_image FOLDER BYTES THREADS
+
+convolves FOLDER/image.zarr by FOLDER/filter.npy into FOLDER/result.zarr in a process that the system gives no
+more than so many bytes of memory of its own, and prints what it took.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.errors import missing
+from convalgos.studies.study import Answer, Finding, NotRun, Part, StudyColumn
+
+TIMES = 3  # as large as memory is the image at least
+
+
+@dataclass(frozen=True)
+class LargeImage:
+    """An image of `blocks` x `blocks` chunks, and its filter.
+
+    Args:
+        chunk: rows and columns of a chunk: a multiple of what a block of the FFT gives, so that chunks of the
+            result are those of the image.
+        share: of the bytes of the image that the process may take.
+    """
+
+    blocks: int
+    chunk: int
+    taps: int = 31
+    share: float = 1 / 3
+
+    @property
+    def side(self) -> int:
+        """Rows, and columns."""
+        return self.blocks * self.chunk
+
+    @property
+    def nbytes(self) -> int:
+        """Of the image in float32."""
+        return 4 * self.side**2
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the process may take."""
+        return int(self.share * self.nbytes)
+
+
+@dataclass(frozen=True)
+class LargeImageRun:
+    """What the process took, and by how much its answer is wrong where it was looked at."""
+
+    seconds: float
+    peak: int  # bytes in memory at a time, code of libraries included
+    error: float  # relative to the largest result
+
+
+def why_not(image: LargeImage, folder: str) -> str | None:
+    """What is missing, or None."""
+    if reason := missing("zarr"):
+        return reason
+    if not sys.platform.startswith("linux"):
+        return "Linux, which can limit the memory of a process"
+    if shutil.disk_usage(folder).free < 3 * image.nbytes:
+        return f"{3 * image.nbytes / 1e9:.1f} GB of space in {folder}"
+    return None
+
+
+def large_image_parts(image: LargeImage, threads: int) -> Iterator[Answer]:
+    """The table of such a run, and what it says."""
+    what = f"an image of {image.side:,} x {image.side:,} in little memory"
+    with tempfile.TemporaryDirectory() as folder:
+        if reason := why_not(image, folder):
+            yield NotRun(what, reason)
+            return
+        run = run_in_little_memory(image, Path(folder), threads)
+    times = image.nbytes / run.peak
+    yield Part(
+        f"A filter of {image.taps}x{image.taps} on {what}",
+        "A process reads it from zarr, convolves it and writes the result, while the system refuses it more "
+        "memory of its own than the limit. The peak counts the code of libraries, too; the error is that where four "
+        "chunks meet, against direct sums.",
+        (
+            StudyColumn("image", "MB"), StudyColumn("chunk", "MB"), StudyColumn("limit", "MB"),
+            StudyColumn("peak", "MB"), StudyColumn("seconds", "s"), StudyColumn("error"),
+        ),
+        ((image.nbytes / 1e6, 4 * image.chunk**2 / 1e6, image.limit / 1e6, run.peak / 1e6, run.seconds,
+          f"{run.error:.1e}"),),
+    )  # fmt: skip
+    yield Finding(
+        f"An image {TIMES} times as large as the memory of a process is convolved by chunks.",
+        f"The image is {times:.1f} times as large as the peak of the process, and "
+        f"{image.nbytes / image.limit:.1f} times as large as its limit.",
+        times >= TIMES,
+    )
+
+
+def run_in_little_memory(image: LargeImage, folder: Path, threads: int) -> LargeImageRun:
+    """Convolve an image by a process that may take a share of its bytes.
+
+    Raises:
+        RuntimeError: the process failed, as where it wanted more.
+    """
+    zarr = import_module("zarr")
+    side, chunk = image.side, image.chunk
+    how: dict[str, Any] = {
+        "shape": (1, 1, side, side), "chunks": (1, 1, chunk, chunk), "dtype": "f4", "compressors": None,
+    }  # fmt: skip
+    x = zarr.create_array(folder / "image.zarr", **how)
+    zarr.create_array(folder / "result.zarr", **how)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((1, 1, image.taps, image.taps), "f4")
+    np.save(folder / "filter.npy", w)
+    for first in range(0, side, chunk):
+        x[0, 0, first : first + chunk] = rng.standard_normal((chunk, side), "f4")
+    command = [sys.executable, "-m", __name__, str(folder), str(image.limit), str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    found = json.loads(done.stdout)
+    return LargeImageRun(found["seconds"], found["peak"], _error_at_crossing(folder, image, w))
+
+
+def _error_at_crossing(folder: Path, image: LargeImage, w: np.ndarray) -> float:
+    """Where four chunks meet, against direct sums."""
+    import convalgos as ca
+
+    zarr = import_module("zarr")
+    reach, at = image.taps // 2, image.blocks // 2 * image.chunk
+    near = slice(at - 20 - reach, at + 20 + reach)
+    x = zarr.open_array(folder / "image.zarr", mode="r")[:, :, near, near]
+    y = zarr.open_array(folder / "result.zarr", mode="r")[:, :, at - 20 : at + 20, at - 20 : at + 20]
+    right = ca.conv(x, w, algorithm="cpu.direct")
+    return float(np.abs(y - right).max() / np.abs(right).max())
+
+
+def _convolve(folder: Path, limit: int, threads: int) -> None:
+    """In the process whose memory is limited."""
+    import resource  # which is not on every system
+
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    da, dask, zarr = map(import_module, ("dask.array", "dask", "zarr"))
+    cd = import_module("convalgos.dask")
+    x, w = da.from_zarr(folder / "image.zarr"), np.load(folder / "filter.npy")
+    began = time.perf_counter()
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        y = cd.conv(x, w, padding=w.shape[-1] // 2)
+        y.rechunk(x.chunks).store(zarr.open_array(folder / "result.zarr"), lock=False)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "peak": peak}))
+
+
+if __name__ == "__main__":
+    _convolve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
