@@ -42,6 +42,13 @@ def arrays():
     return rng.standard_normal((8, 4, 40, 30), "f4"), rng.standard_normal((6, 4, 3, 3), "f4")
 
 
+@pytest.fixture
+def both(client):
+    """The client, once a worker that a test killed has come back."""
+    client.wait_for_workers(2)
+    return client
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts page faults")
 def test_workers_keep_the_memory_of_small_buffers(client):
     """Dask has them give it back at once: then each transform of an FFT has page faults of its own."""
@@ -83,14 +90,14 @@ def slowly(block):
     return block
 
 
-def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(client, wisdom):
+def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(both, wisdom):
     """One worker of a host times, into a folder of its own; a machine of another kind gets its own file."""
     problem = "n1 c4 h9 w9 k4 r3 s3 p1"
-    how = ["--scheduler", client.scheduler.address, "--effort", "measure", "--budget", "0.2"]
+    how = ["--scheduler", both.scheduler.address, "--effort", "measure", "--budget", "20"]
     told = CliRunner().invoke(select_commands.tune_command, [problem, *how], catch_exceptions=False)
     here = devices.store()
     assert f"{here.fingerprint}: 1 problems tuned on 1 of its kind" in told.output
-    ((_, found),) = tune_cluster.machines(client).items()
+    ((_, found),) = tune_cluster.machines(both).items()
     assert len(found) == 1  # of two workers, on one host
     assert here.lookup(ca.ConvProblem.parse(problem))
     text = wisdom_file.dump("another_machine-2t-v64-linux", here.entries())
@@ -100,11 +107,11 @@ def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(client, wisd
     )
 
 
-def test_recording_on_a_cluster_keeps_a_table_for_each_kind_of_machine(client, tmp_path):
+def test_recording_on_a_cluster_keeps_a_table_for_each_kind_of_machine(both, tmp_path):
     """One worker of a host times, and what was recorded before is not timed again."""
     (tmp_path / "layers.txt").write_text("n1 c4 h9 w9 k4 r3 s3 p1\nn1 c2 h5 w5 k4 r1 s1\n")
     how = ["record", tmp_path / "layers.txt", "--out", tmp_path / "tables"]
-    cluster = ["--scheduler", client.scheduler.address]
+    cluster = ["--scheduler", both.scheduler.address]
     assert "0 of 2 layers" in run(*how, *cluster, "--time-limit", 0).stdout
     assert "2 of 2 layers" in run(*how, *cluster).stdout
     folder = tmp_path / "tables" / devices.store().fingerprint

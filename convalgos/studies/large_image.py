@@ -91,8 +91,8 @@ def large_image_parts(image: LargeImage, threads: int) -> Iterator[Answer]:
     yield Part(
         f"A filter of {image.taps}x{image.taps} on {what}",
         "A process reads it from zarr, convolves it and writes the result, while the system refuses it more "
-        "memory of its own than the limit. The peak counts the code of libraries, too; the error is that where four "
-        "chunks meet, against direct sums.",
+        "memory of its own than the limit. The peak counts the code of libraries, too; the error is that "
+        "where four chunks meet, against direct sums.",
         (
             StudyColumn("image", "MB"), StudyColumn("chunk", "MB"), StudyColumn("limit", "MB"),
             StudyColumn("peak", "MB"), StudyColumn("seconds", "s"), StudyColumn("error"),
