@@ -12,11 +12,11 @@ from convalgos.studies.study import Finding, Part, StudySetting
 def test_the_simulated_cluster_stands_beside_what_was_measured(monkeypatch):
     """Efficiency begins at 1, by what one worker took, and ends low; each row adds up."""
     study = cluster.ClusterStudy()
-    monkeypatch.setattr(cluster.ClusterStudy, "quick_problems", {"a layer": "n8 c4 h12 w12 k4 r3 s3 p1"})
+    monkeypatch.setattr(cluster.ClusterStudy, "problems", {"a layer": "n8 c4 h12 w12 k4 r3 s3 p1"})
     monkeypatch.setattr(cluster.ClusterStudy, "simulated", (1, 2, 8, 1024))
     monkeypatch.setattr(cluster.ClusterStudy, "rounds", 1)
-    monkeypatch.setattr(cluster.ClusterStudy, "quick_large", LargeImage(3, 226, share=1e4))
-    figures, table, *others = study.parts(StudySetting(quick=True))
+    monkeypatch.setattr(cluster.ClusterStudy, "large", LargeImage(3, 226, share=1e4))
+    figures, table, *others = study.parts(StudySetting())
     *others, large, times = others
     assert large.values("limit")[0] > large.values("peak")[0] > large.values("image")[0] > 1
     assert float(large.values("error")[0]) < 1e-5 and times.holds is False

@@ -86,7 +86,7 @@ class ClusterStudy(Study):
             setting.tell(f"the simulated cluster: {name}")
             yield from self._simulated(name, problem, seconds, figures)
         setting.tell("an image larger than memory")
-        yield from large_image_parts(self.quick_large if setting.quick else self.large, setting.threads)
+        yield from large_image_parts(self.quick_large if setting.quick else self.large, setting)
         if setting.device == "gpu":
             yield NotRun("workers with GPUs", "arrays of CuPy in chunks, which convalgos.dask does not take")
 

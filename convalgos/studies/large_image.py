@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.errors import missing
-from convalgos.studies.study import Answer, Finding, NotRun, Part, StudyColumn
+from convalgos.studies.study import Answer, Finding, NotRun, Part, StudyColumn, StudySetting
 
 TIMES = 3  # as large as memory is the image at least
+SLOWEST = 5e7  # bytes/s of an image that is made, read, convolved and written
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class LargeImageRun:
     error: float  # relative to the largest result
 
 
-def why_not(image: LargeImage, folder: str) -> str | None:
+def lacking_for(image: LargeImage, folder: str, seconds: float) -> str | None:
     """What is missing, or None."""
     if reason := missing("zarr"):
         return reason
@@ -76,17 +77,19 @@ def why_not(image: LargeImage, folder: str) -> str | None:
         return "Linux, which can limit the memory of a process"
     if shutil.disk_usage(folder).free < 3 * image.nbytes:
         return f"{3 * image.nbytes / 1e9:.1f} GB of space in {folder}"
+    if seconds < image.nbytes / SLOWEST:
+        return f"{image.nbytes / SLOWEST:.0f} s more than the study has"
     return None
 
 
-def large_image_parts(image: LargeImage, threads: int) -> Iterator[Answer]:
+def large_image_parts(image: LargeImage, setting: StudySetting) -> Iterator[Answer]:
     """The table of such a run, and what it says."""
     what = f"an image of {image.side:,} x {image.side:,} in little memory"
     with tempfile.TemporaryDirectory() as folder:
-        if reason := why_not(image, folder):
+        if reason := lacking_for(image, folder, setting.left()):
             yield NotRun(what, reason)
             return
-        run = run_in_little_memory(image, Path(folder), threads)
+        run = run_in_little_memory(image, Path(folder), setting.threads)
     times = image.nbytes / run.peak
     yield Part(
         f"A filter of {image.taps}x{image.taps} on {what}",
