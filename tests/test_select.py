@@ -282,7 +282,7 @@ def test_every_transform_spreads_nan_and_no_plain_sum_does():
         "cpu.recursive.pairs3",
     )
     for a in registry.algorithms("cpu"):
-        spreads = any(w in a.family for w in ("winograd", "fft", "fourier")) or a.id in others
+        spreads = any(w in a.family for w in ("winograd", "fft", "fourier", "strassen")) or a.id in others
         assert a.spreads_nan == (spreads and not set(a.dtypes) <= {"int8", "uint8"}), a.id  # these have none
     assert not Constraints().active
 

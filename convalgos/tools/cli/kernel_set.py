@@ -53,6 +53,10 @@ from convalgos.cpu.gemm import (
     split_driver,
     split_filter,
     split_tiles,
+    strassen_cut,
+    strassen_driver,
+    strassen_scheme,
+    strassen_tiles,
     word_driver,
     word_outputs,
     word_packing,
@@ -229,6 +233,15 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for (vectors, most), step in product(blocked_cut.BLOCKED_TILES[wide].items(), (lanes, 2 * lanes)):
         for rows in range(most - most // 6, most + 1):
             yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, step)
+    for vectors in strassen_cut.vectors_of_tiles():
+        for rows in range(1, strassen_cut.most_rows(vectors) + 1):
+            yield _kernel(strassen_tiles.sum_step, size, lanes, rows, vectors)
+        for side in strassen_scheme.SIDES:
+            yield _kernel(strassen_tiles.sum_filter_panels, size, lanes, side, vectors)
+    for side, masked in product(strassen_scheme.SIDES, (0, 1)):
+        yield _kernel(strassen_tiles.pack_sums, size, lanes, side, masked)
+    for factory in (strassen_tiles.add_tile, strassen_tiles.store_summed, strassen_driver.sum_parts):
+        yield _kernel(factory, size, lanes)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):

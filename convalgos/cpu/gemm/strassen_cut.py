@@ -1,0 +1,257 @@
+"""How a 1x1 layer is cut for Strassen's products: blocks of pixels, passes over channels, panels of filters.
+
+The operands of a block stay in L2 while the panels of filters pass, and those of a pass over a panel while
+the tiles of the block do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from convalgos.core import profiles
+from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.machine import cache_sizes, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import strassen_scheme
+from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, row_view
+from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.vectors import simd
+
+PASS = 0.31  # of L2, for the filters of a pass over a panel
+ROOM = 0.7  # of L2, for the operands of a block
+SLOW_PACE = 0.75  # of products: below, the loads of a tile of one vector of filters are no bottleneck
+LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
+MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
+FAR = 0.25  # of the last cache: where x and y take more, x comes from memory
+# Cycles of a thread, two products of vectors in each; Zen 4, layers of convbench. For
+CYCLES = {
+    "product": 0.519,  # a product of vectors,
+    "step": 19.5,  # a tile of an operand to begin and end,
+    "moved": 0.277,  # a vector of sums to be read or written on the way,
+    "packed": 0.784,  # a vector of x, or of operands, which is written and read,
+    "stored": 4.44,  # a vector of y,
+    "turned": 2.69,  # and where pixels are neighbours in it;
+    "far": 0.092,  # a byte of x from memory,
+    "filter": 0.0062,  # of filters,
+    "spilled": 0.0118,  # and of what does not fit L2, again for each panel
+}
+
+
+@dataclass(frozen=True)
+class StrassenCut:
+    """Parts of pixels, channels and filters, and what is taken of them at once."""
+
+    problem: ConvProblem  # all pixels of a map in a row
+    side: int  # parts: 2 for one level, 4 for two
+    vectors: int  # of filters of a tile
+    blocks: int  # of the pixels of an image
+    parts: int  # of the panels, for different threads
+
+    @cached_attribute
+    def lanes(self) -> int:
+        return simd.lanes(self.problem.itemsize)
+
+    @cached_attribute
+    def image(self) -> int:
+        """Pixels."""
+        return int(math.prod(self.problem.spatial_out))
+
+    @cached_attribute
+    def products(self) -> int:
+        return strassen_scheme.product_count(self.side)
+
+    @cached_attribute
+    def panels(self) -> int:
+        """Of filters, each of `side` parts of a tile's vectors; the last one with zeros."""
+        return -(-self.problem.K // (self.side * self.vectors * self.lanes))
+
+    @cached_attribute
+    def pixels(self) -> int:
+        """Of a part of a block. Where a block has fewer in all, its last parts overlap."""
+        return math.ceil(math.ceil(self.image / self.blocks) / self.side)
+
+    @cached_attribute
+    def tiles(self) -> int:
+        """Of a part of a block."""
+        return -(-self.pixels // most_rows(self.vectors))
+
+    @cached_attribute
+    def rows(self) -> int:
+        """Pixels of the first tiles; the others have one less."""
+        return -(-self.pixels // self.tiles)
+
+    @cached_attribute
+    def whole_tiles(self) -> int:
+        """Tiles of so many rows."""
+        return self.pixels - self.tiles * (self.rows - 1)
+
+    @cached_attribute
+    def passes(self) -> int:
+        """Over the channels."""
+        blocks = -(-self.problem.C // (self.lanes * self.side))  # of a part
+        filters = self.products * self.lanes * self.vectors * vector_bytes()  # bytes, of one of these
+        return -(-blocks // max(1, int(PASS * cache_sizes()[1]) // filters))
+
+    @cached_attribute
+    def depth(self) -> int:
+        """Blocks of channels of a part in a pass."""
+        return -(-self.problem.C // (self.lanes * self.side * self.passes))
+
+    @cached_attribute
+    def section(self) -> int:
+        """Blocks of channels of a part; zeros beyond C."""
+        return self.passes * self.depth
+
+    @cached_attribute
+    def pass_bytes(self) -> int:
+        """Of the filters of a pass over a panel."""
+        return self.products * self.depth * self.lanes * self.vectors * vector_bytes()
+
+    @cached_attribute
+    def operand_bytes(self) -> int:
+        """From one operand of the pixels to the next: some lines more, to lie in other sets of a cache."""
+        return (self.section * self.pixels + 9) * vector_bytes()
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.rows * self.vectors * vector_bytes()
+
+    @property
+    def holds_sums(self) -> bool:
+        """Whether the sums of a panel are kept for all tiles of a block: to be added to by the next pass, or
+        to be stored in long rows of pixels."""
+        return self.passes > 1 or self.problem.y_layout == "channels_first"
+
+    @property
+    def sums_bytes(self) -> int:
+        """From the sums of one part of y to those of the next."""
+        return self.pixels * self.vectors * vector_bytes() if self.holds_sums else self.tile_bytes
+
+    @property
+    def turned_bytes(self) -> int:
+        """Of a block of channels of all pixels, vectors of channels; 0 where x has these."""
+        if self.problem.layout != "channels_first":
+            return 0
+        return (-(-self.image // self.blocks) + self.lanes) * vector_bytes()
+
+    def scratch_fields(self) -> dict[str, int]:
+        """Where each table and array begins in the scratch of a task, and its size."""
+        squares = self.side**2
+        sizes = {
+            "sources_at": self.side * 3 * 8, "starts_at": self.side * 8,
+            "places_at": strassen_scheme.place_count(self.side) * 8,
+            "turned_at": self.side * self.turned_bytes, "packed_at": self.products * self.operand_bytes,
+            "sums_at": squares * self.sums_bytes, "partial_at": squares * self.tile_bytes,
+            "way_at": 2 * self.tile_bytes,
+        }  # fmt: skip
+        found, at = {}, 0
+        for name, size in sizes.items():
+            found[name] = at
+            at += whole_lines(size)
+        return found | {"scratch_stride": at}
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per task."""
+        return self.scratch_fields()["scratch_stride"]
+
+
+@cache
+def _loads_hide() -> bool:
+    """Whether products take longer than the loads of a tile of one vector of filters."""
+    return profiles.nominal(1).pace < SLOW_PACE
+
+
+def most_rows(vectors: int) -> int:
+    """Of a tile of so many vectors of filters."""
+    return min(MOST_ROWS, BLOCKED_TILES[vector_bytes()][vectors])
+
+
+def vectors_of_tiles() -> tuple[int, ...]:
+    """Those that `tile_vectors` may tell on this machine."""
+    return (1,) if _loads_hide() else (1, 2)
+
+
+def tile_vectors(problem: ConvProblem) -> int:
+    """Vectors of filters of a tile."""
+    return 1 if _loads_hide() or problem.gemm_n <= simd.lanes(problem.itemsize) else 2
+
+
+@cached_by_threads(256)
+def strassen_cut(problem: ConvProblem, side: int) -> tuple[float, StrassenCut]:
+    """The cycles of the busiest thread, and the cut that takes the fewest."""
+    threads = plan_threads()
+    tried = [(strassen_cycles(cut, threads), cut) for cut in strassen_cuts(problem, side)]
+    return min(tried, key=lambda found: found[0])
+
+
+def strassen_cuts(problem: ConvProblem, side: int) -> list[StrassenCut]:
+    """Cuts in which threads share the pixels, or the filters, in blocks that fit L2 or are half as large."""
+    p, threads = row_view(problem), plan_threads()
+    vectors = tile_vectors(p)
+    whole = StrassenCut(p, side, vectors, 1, 1)
+    most = max(1, whole.image // (LEAST_ROWS * side))  # blocks
+    fewest = min(most, math.ceil(whole.products * whole.operand_bytes / (ROOM * cache_sizes()[1])))
+    tried = set()
+    for blocks in {fewest, min(most, 2 * fewest)}:
+        even = blocks if p.N % threads == 0 else -(-blocks // threads) * threads
+        tried.add((min(even, whole.image), 1))
+        if whole.panels >= threads > 1:
+            tried.add((blocks, threads))
+    return [StrassenCut(p, side, vectors, *cut) for cut in sorted(tried)]
+
+
+def strassen_cycles(cut: StrassenCut, threads: int) -> float:
+    """Of the busiest thread."""
+    items = -(-cut.problem.N * cut.blocks * cut.parts // threads)
+    return items * sum(CYCLES[name] * count for name, count in item_work(cut).items())
+
+
+def item_work(cut: StrassenCut) -> dict[str, float]:
+    """What is done for a part of the panels of a block: how often, by the names of `CYCLES`."""
+    p, panels = cut.problem, -(-cut.panels // cut.parts)
+    passes = panels * cut.passes
+    rows = cut.pixels * cut.vectors
+    operands = cut.products * cut.operand_bytes
+    stored = panels * cut.side**2 * rows  # vectors
+    far = p.x_bytes + p.y_bytes > FAR * cache_sizes()[2]
+    return {
+        "product": passes * cut.products * cut.depth * cut.lanes * rows,
+        "step": passes * cut.products * cut.tiles,
+        "moved": passes * moves(cut.side) * rows,
+        "packed": (cut.side**2 + 2 * cut.products) * cut.section * cut.pixels,
+        "stored": stored,
+        "turned": stored if p.y_layout == "channels_first" else 0,
+        "far": p.x_bytes / (p.N * cut.blocks) if far else 0,
+        "filter": passes * cut.pass_bytes,
+        "spilled": panels * max(0, operands + 2 * cut.pass_bytes - cache_sizes()[1]),
+    }
+
+
+@cache
+def moves(side: int) -> int:
+    """Tiles that the steps of a tile read and write."""
+    table = strassen_scheme.steps_of_parts(side)
+    alone = table["operand"] == SUM_ALONE
+    used = [np.count_nonzero(table[name]) for name in table.dtype.names or () if name != "operand"]
+    return int(sum(used) + 2 * np.count_nonzero(alone))
+
+
+def least_cycles(problem: ConvProblem, side: int) -> float:
+    """A lower bound of the cycles of the best cut: all pixels in full tiles, and all from the caches."""
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    products = strassen_scheme.product_count(side)
+    pixels: float = p.N * math.prod(p.spatial) / (side * plan_threads())  # of a part
+    blocks, panels = -(-p.C // (lanes * side)), -(-p.K // (lanes * side))  # of channels, of single vectors
+    return pixels * (
+        CYCLES["product"] * panels * products * blocks * lanes
+        + CYCLES["step"] * panels * products / (MOST_ROWS * tile_vectors(p))
+        + (CYCLES["moved"] * moves(side) + CYCLES["stored"] * side**2) * panels
+        + CYCLES["packed"] * (side**2 + 2 * products) * blocks
+    )

@@ -1,0 +1,137 @@
+"""Strassen's products: their order by itself, awkward cuts, output steps, and the bound of their cost."""
+
+import random
+from dataclasses import replace
+from operator import add, sub
+
+import numpy as np
+import pytest
+from helpers import check, example
+from narrow_vectors import run_on_haswell
+
+from convalgos import ConvProblem
+from convalgos.core.epilogue import activated, activation_of
+from convalgos.core.layouts import blocked_layout
+from convalgos.core.profiles import nominal
+from convalgos.cpu.gemm import strassen_cut
+from convalgos.cpu.gemm.strassen_plan import StrassenPlan
+from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE, place_count, steps_of_parts
+from convalgos.cpu.gemm.strassen_tiles import all_operands, filter_operands, pixel_operands
+from convalgos.cpu.strassen import ALGORITHMS, Strassen
+from convalgos.cpu.vectors import simd
+
+SIDES = (2, 4)
+LAYERS = [
+    "n2 c33 h5 w7 k70 r1 s1",  # zeros in a block of channels, whole parts of them, and filters of none
+    "n1 c50 h3 w3 k20 r1 s1 channels_last float64",  # parts of pixels that overlap, some wholly
+    "n3 c40 w61 k45 s1 channels_last",
+]
+OWN = blocked_layout(simd.lanes(4))
+
+
+def cut_of(problem, side, **changed):
+    """A cut of a problem with other fields."""
+    return replace(strassen_cut.strassen_cuts(problem, side)[0], **changed)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_steps_sum_the_product_of_all_parts(side):
+    """On matrices as parts: from sums of parts alone, in 7 or 49 products."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-9, 10, (side, side, 3, 3)) for _ in range(2))
+    of_x, of_w = all_operands(x, pixel_operands, add, sub), all_operands(w, filter_operands, add, sub)
+    assert len(of_x) == len(of_w) == {2: 7, 4: 49}[side]
+    at = np.full((place_count(side), 3, 3), 10**9)  # what is read before it is written is far off
+    at[0] = 0
+    for step in steps_of_parts(side):
+        if step["operand"] == SUM_ALONE:
+            at[step["out"]] += at[step["first"]]
+            at[step["also"]] += at[step["first"]]
+            continue
+        total = at[step["first"]] + at[step["started"]] + of_x[step["operand"]] @ of_w[step["operand"]]
+        for out, more in (("out", "out_with"), ("also", "also_with")):
+            if step[out]:
+                at[step[out]] = total + at[step[more]]
+    y = at[1 : 1 + side * side].reshape(side, side, 3, 3)
+    assert np.array_equal(y, np.einsum("ikab,kjbc->ijac", x, w))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("text", [*LAYERS, f"n2 c33 h5 w7 k70 r1 s1 {OWN}"])
+def test_awkward_layers(text, side):
+    check(Strassen(side), ConvProblem.parse(text))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("changed", [{"blocks": 3}, {"parts": 2}, {"vectors": 2}], ids=str)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN])
+def test_integers_are_exact_in_every_cut(side, changed, layout, monkeypatch):
+    """And in two passes over the channels."""
+    monkeypatch.setattr(strassen_cut, "PASS", 1e-9)
+    plain = ConvProblem.parse("n2 c150 h5 w9 k90 r1 s1")
+    problem = plain.replace(layout=layout)
+    cut = cut_of(problem, side, **changed)
+    assert cut.passes > 1
+    plan = StrassenPlan(problem, Strassen(side), cut)
+    x, w, _, y = example(plain, "integers")
+    x_laid, out = laid_arrays(problem, x)
+    plan(x_laid, plan.prepare(w), out=out)
+    assert np.array_equal(logical(out, problem), y)
+
+
+def laid_arrays(problem, x):
+    """x in the layout of a problem, with NaN beyond the channels, and a y of NaN."""
+    x_shape, y_shape = problem.array_shapes[0], problem.array_shapes[2]
+    laid, out = np.full(x_shape, np.nan, x.dtype), np.full(y_shape, np.nan, x.dtype)
+    for c in range(x.shape[1]):
+        if problem.layout == "channels_first":
+            laid[:, c] = x[:, c]
+        elif problem.layout == "channels_last":
+            laid[..., c] = x[:, c]
+        else:
+            laid[:, c // x_shape[-1], ..., c % x_shape[-1]] = x[:, c]
+    return laid, out
+
+
+def logical(y, problem):
+    if problem.layout == "channels_first":
+        return y
+    if problem.layout == "channels_last":
+        return np.moveaxis(y, -1, 1)
+    first = np.moveaxis(y, -1, 2)  # (N, blocks, lanes, *spatial)
+    return first.reshape(problem.N, -1, *problem.spatial_out)[:, : problem.K]
+
+
+@pytest.mark.parametrize("activation", ["relu", ("clip", 0, 1), "silu"], ids=str)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN])
+def test_output_steps_and_images_that_lie_apart(layout, activation):
+    """The residual may be y itself."""
+    plan = Strassen(2).serve(ConvProblem.parse("n3 c48 h5 w5 k64 r1 s1").replace(layout=layout))
+    rng = np.random.default_rng(0)
+    x, plain = (rng.standard_normal(shape).astype(np.float32) for shape in plan.problem.array_shapes[::2])
+    w, bias = rng.standard_normal(plan.problem.w_shape).astype(np.float32) / 7, np.ones(64, np.float32)
+    whole = np.zeros((3, plain.shape[1] + 2, *plain.shape[2:]), np.float32)
+    y = whole[:, 1:-1]
+    y[:] = residual = plain
+    plan.bind(x, w, y, bias, activation, residual=y).run()
+    expected = activated(plan(x, w, bias=bias) + residual, activation_of(activation))
+    assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(y, plan(x, w, bias=bias, activation=activation, residual=residual))
+    assert not whole[:, [0, -1]].any()
+
+
+def test_on_narrow_vectors():
+    run_on_haswell(f"""
+from convalgos.cpu.strassen import ALGORITHMS
+for text in {[*LAYERS[:2], "n1 c70 h9 w9 k40 r1 s1 blocked8"]}:
+    for algorithm in ALGORITHMS:
+        check(algorithm, ConvProblem.parse(text))
+""")
+
+
+def test_the_least_is_no_more_than_the_cost():
+    drawn, machine = random.Random(0), nominal(2)
+    for _ in range(200):
+        n, c, h, k = (drawn.randint(2, most) for most in (9, 900, 60, 900))
+        problem = ConvProblem.parse(f"n{n} c{c} h{h} w{h} k{k} r1 s1")
+        assert all(a.least(problem, machine) <= a.cost(problem, machine) for a in ALGORITHMS), problem
