@@ -24,7 +24,6 @@ from convalgos.cpu import (
     smm,
 )
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
-from convalgos.cpu.borders import extension, folding
 from convalgos.cpu.dwconv import (
     channel_blocking,
     channel_kernels,
@@ -87,6 +86,7 @@ from convalgos.cpu.tiled import (
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.tools.cli.binary_kernels import binary_kernels
+from convalgos.tools.cli.border_kernels import border_kernels
 from convalgos.tools.cli.filter_kernels import filter_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
@@ -123,8 +123,7 @@ def kernels(
     found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found.append(_kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS))
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
-    found += [_kernel(extension.extend_rows, pixel) for pixel in (0, 1, 2, 4, 8)]
-    found += [_kernel(folding.fold_rows, size, simd.lanes(size)) for size in (4, 8)]
+    found += [_kernel(factory, *parameters) for factory, parameters in border_kernels()]
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]

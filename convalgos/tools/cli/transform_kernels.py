@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu import fft_tiles, symbolic_fourier, winograd, winograd_nested, winograd_weights
-from convalgos.cpu.spectral import blocking, products
+from convalgos.cpu import fft_planes, fft_tiles, symbolic_fourier, winograd, winograd_nested, winograd_weights
+from convalgos.cpu.spectral import blocking, plane_driver, plane_transforms, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import bilinear_transforms, fft_transforms, winograd_transforms
 
@@ -32,6 +32,14 @@ def _of_spectra(size: int, lanes: int) -> Iterator[Compiled]:
                 yield products.multiply_planes, (size, lanes, f, b, parts)
     for parts in (2, 3):
         yield spectral_kernels.pack_spectra, (size, lanes, parts)
+    yield plane_driver.convolve_tiles, (size,)
+    for factory in (
+        plane_transforms.columns_to_spectrum,
+        plane_transforms.multiply_spectrum,
+        plane_transforms.spectrum_to_columns,
+    ):
+        for parts in fft_planes.PARTS:
+            yield factory, (size, lanes, parts)
 
 
 def _of_transforms(size: int, lanes: int) -> Iterator[Compiled]:
