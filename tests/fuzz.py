@@ -14,8 +14,10 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from random_layers import run_batch
 
@@ -24,7 +26,8 @@ PROBLEMS = 25  # of a batch, each in three directions
 PACKAGES = ("numpy", "numba", "llvmlite", "mkl", "pyfftw", "ml_dtypes")
 
 
-def new_record(seed: int, without: list[str]) -> dict:
+def here() -> dict:
+    """The machine, and what is installed."""
     from convalgos.core.machine import cache_sizes, cpu_count, vector_bytes
     from convalgos.core.processor import cpu_name
 
@@ -35,7 +38,6 @@ def new_record(seed: int, without: list[str]) -> dict:
         except metadata.PackageNotFoundError:
             versions[name] = "none"
     return {
-        "format": FORMAT,
         "machine": {
             "cpu": cpu_name(),
             "cores": cpu_count(),
@@ -44,6 +46,13 @@ def new_record(seed: int, without: list[str]) -> dict:
             "system": platform.platform(),
         },
         "versions": versions,
+    }
+
+
+def new_record(seed: int, without: list[str]) -> dict:
+    return {
+        "format": FORMAT,
+        **here(),
         "seed": seed,
         "without": without,
         "problems_of_a_batch": PROBLEMS,
@@ -89,41 +98,60 @@ def main(arguments: list[str] | None = None) -> int:
         found = run_batch(given.seed, given.batch, PROBLEMS, given.without)
         print(json.dumps(found["failures"], indent=1))
         return bool(found["failures"])
-    record = new_record(given.seed, given.without)
-    if given.out and given.out.exists():
-        record = json.loads(given.out.read_text())
-        told = {
-            "seed": given.seed,
-            "without": given.without,
-            "format": FORMAT,
-            "problems_of_a_batch": PROBLEMS,
-        }
-        for name, value in told.items():
-            if record[name] != value:
-                print(
-                    f"{given.out} has {name} {record[name]}, not {value}: name another file", file=sys.stderr
-                )
-                return 2
-    begin, before = time.perf_counter(), record["checks"]
-    while record["checks"] < given.checks:
-        first = record["batches"]
-        with ThreadPoolExecutor(given.jobs) as jobs:  # each waits for a process
-            batches = range(first, first + given.jobs)
-            found = list(jobs.map(lambda b: run_batch(given.seed, b, PROBLEMS, given.without), batches))
-        for of_batch in found:  # in their order, so that the record ends between two of them
-            add(record, of_batch)
-            for failure in of_batch["failures"]:
-                print(json.dumps(failure), flush=True)
-        if given.out:
-            save(record, given.out)
-        rate = (record["checks"] - before) / (time.perf_counter() - begin)
-        left = max(0, given.checks - record["checks"]) / rate / 60 if rate else 0
-        print(
-            f"{record['checks']:,} of {given.checks:,} checks, {len(record['failures'])} failed; "
-            f"{rate:.0f} a second, {left:.0f} minutes left",
-            flush=True,
-        )
+    told = {
+        "seed": given.seed,
+        "without": given.without,
+        "format": FORMAT,
+        "problems_of_a_batch": PROBLEMS,
+    }
+    record = known_record(given.out, told) or new_record(given.seed, given.without)
+    if "differs" in record:
+        print(record["differs"], file=sys.stderr)
+        return 2
+    run = Run("checks", given.checks, given.jobs, given.out, add)
+    run(record, lambda batch: run_batch(given.seed, batch, PROBLEMS, given.without))
     return bool(record["failures"])
+
+
+def known_record(out: Path | None, told: dict) -> dict:
+    """The record of a run that goes on, or why another cannot: {"differs": why}; none where there is none."""
+    if out is None or not out.exists():
+        return {}
+    record = json.loads(out.read_text())
+    for name, value in told.items():
+        if record[name] != value:
+            return {"differs": f"{out} has {name} {record[name]}, not {value}: name another file"}
+    return record
+
+
+class Run(NamedTuple):
+    """Batches, one after the other or some at a time, until there are enough."""
+
+    unit: str  # which number of the record counts
+    wanted: int
+    jobs: int
+    out: Path | None
+    add: Callable[[dict, dict], None]  # the results of one more batch to the record
+
+    def __call__(self, record: dict, run: Callable[[int], dict]) -> None:
+        begin, before = time.perf_counter(), record[self.unit]
+        while record[self.unit] < self.wanted:
+            first = record["batches"]
+            with ThreadPoolExecutor(self.jobs) as jobs:  # each waits for a process
+                found = list(jobs.map(run, range(first, first + self.jobs)))
+            for of_batch in found:  # in their order, so that the record ends between two of them
+                self.add(record, of_batch)
+                for failure in of_batch["failures"]:
+                    print(json.dumps(failure), flush=True)
+            if self.out:
+                save(record, self.out)
+            rate = (record[self.unit] - before) / (time.perf_counter() - begin)
+            left = max(0, self.wanted - record[self.unit]) / rate / 60 if rate else 0
+            print(
+                f"{record[self.unit]:,} of {self.wanted:,} {self.unit}, {len(record['failures'])} failed; "
+                f"{rate:.3g} a second, {left:.0f} minutes left",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -152,29 +152,36 @@ def run_batch(seed: int, batch: int, problems: int, without=(), timeout: float =
         ways: those of `ways` that its problems reach;
         failures: the problem, direction, kind of data, algorithm, and what is wrong, of each other.
     """
-    command = [sys.executable, __file__, *map(str, (seed, batch, problems)), "--without", *without]
     begin = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command, env=environment(batch), capture_output=True, text=True, timeout=timeout, check=False
-        )
-        output, ended, said = done.stdout, done.returncode and f"with {done.returncode}", done.stderr
-    except subprocess.TimeoutExpired as late:
-        output, ended, said = (late.stdout or b"").decode(), f"after {timeout:.0f} s", ""
+    command = [__file__, *map(str, (seed, batch, problems)), "--without", *without]
     results, failures, reached, last = [], [], [], {}
-    for line in output.splitlines():
-        told = json.loads(line) if line.startswith("{") and line.endswith("}") else {}
-        last = told.get("at", last)
-        results += told.get("results", [])
-        failures += told.get("failures", [])
-        reached += told.get("ways", [])
+    told, ended = lines_of(command, batch, timeout)
+    for line in told:
+        last = line.get("at", last)
+        results += line.get("results", [])
+        failures += line.get("failures", [])
+        reached += line.get("ways", [])
     if ended:
-        failures.append({**last, "what": f"the process ended {ended}: {said.strip()[-2000:]}"})
+        failures.append({**last, "what": ended})
     threads, caches = surrounding(batch)
     for failure in failures:
         failure |= {"seed": seed, "batch": batch, "threads": threads, "caches": caches}
     seconds = time.perf_counter() - begin
     return {"results": results, "failures": failures, "ways": reached, "seconds": seconds}
+
+
+def lines_of(command: list[str], batch: int, timeout: float) -> tuple[list[dict], str]:
+    """(the lines of JSON that a process of a batch wrote, how it ended where that was not as it should)."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *command], env=environment(batch), capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+        output, ended, said = done.stdout, done.returncode and f"with {done.returncode}", done.stderr
+    except subprocess.TimeoutExpired as late:
+        output, ended, said = (late.stdout or b"").decode(), f"after {timeout:.0f} s", ""
+    told = [json.loads(li) for li in output.splitlines() if li.startswith("{") and li.endswith("}")]
+    return told, f"the process ended {ended}: {said.strip()[-2000:]}" if ended else ""
 
 
 # --- the process of a batch ------------------------------------------------------------------
