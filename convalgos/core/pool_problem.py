@@ -130,12 +130,13 @@ class PoolProblem:
             arguments.one_of("layout", layout, LAYOUTS),
             arguments.one_of("y_layout", y_layout or layout, LAYOUTS), dtype,
         )  # fmt: skip
-        for size, extent, pads in zip(spatial, problem.extent, problem.padding, strict=True):
+        sides = zip(spatial, problem.extent, problem.padding, strict=True)
+        for dim, (size, extent, pads) in enumerate(sides):
             if max(pads) >= extent:
                 raise ValueError(
                     f"padding={shown(padding)} must be less than a window, which is {extent} long"
                 )
-            if size + sum(pads) < extent:
+            if problem._count(dim) < 1:
                 raise ValueError(
                     f"kernel={shown(kernel)} with dilation={shown(dilation)} is {extent} long, but x has "
                     f"{size} elements and {sum(pads)} of padding there"
@@ -182,14 +183,18 @@ class PoolProblem:
     def itemsize(self) -> int:
         return ITEM_BYTES[self.dtype]
 
+    def _count(self, dim: int) -> int:
+        """Windows along a dimension; none or less where no window fits."""
+        size, stride, (before, after) = self.x_shape[2 + dim], self.stride[dim], self.padding[dim]
+        free = size + before + after - self.extent[dim]
+        number = free // stride + 1
+        further = self.ceil_mode and free % stride and number * stride < size + before
+        return number + bool(further)
+
     def _along(self, dim: int) -> PoolWindows:
         size, kernel, stride = self.x_shape[2 + dim], self.kernel[dim], self.stride[dim]
         dilation, (before, after), extent = self.dilation[dim], self.padding[dim], self.extent[dim]
-        free = size + before + after - extent
-        number = free // stride + 1
-        if self.ceil_mode and free % stride and number * stride < size + before:
-            number += 1
-        begin = np.arange(number) * stride - before  # of each window, padding included
+        begin = np.arange(self._count(dim)) * stride - before  # of each window, padding included
         skipped = np.maximum(0, -(begin // dilation))  # taps before x
         first = begin + skipped * dilation
         taps = np.clip(-((first - size) // dilation), 0, kernel - skipped)
