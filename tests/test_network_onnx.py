@@ -126,6 +126,14 @@ def test_activations_become_part_of_convolutions_however_they_are_spelled():
     assert [step.activation for step in net.graph.steps] == [activation for activation, _ in cases]
 
 
+def test_shapes_of_regions_with_ceil_mode_are_those_of_a_run():
+    """ONNX infers a window that begins behind the map."""
+    b = Builder((1, 8, 23, 7), opset=17)
+    options = {"kernel_shape": [2, 2], "pads": [0, 0, 1, 0], "strides": [3, 1], "ceil_mode": 1}
+    y, _ = b.node("MaxPool", b.conv(), count=2, **options)  # with indices it is left to ONNX Runtime
+    check(b.model(b.node("Sin", y)), numbers((1, 8, 23, 7)))
+
+
 def test_what_is_only_like_an_activation_stays_as_it_is():
     b = Builder()
     x = b.conv()

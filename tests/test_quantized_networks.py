@@ -12,7 +12,8 @@ import convalgos as ca
 from convalgos.core.byte_scale import ByteScale
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.core.errors import Unsupported
-from convalgos.core.layouts import PLAIN, array_shape
+from convalgos.core.layouts import PLAIN, array_shape, blocked_layout, laid, to_logical
+from convalgos.core.machine import vector_bytes
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.elementwise.byte_steps import (
     ByteArithmeticPlan,
@@ -22,10 +23,19 @@ from convalgos.cpu.elementwise.byte_steps import (
     LookupPlan,
     QuantizePlan,
 )
-from convalgos.network.graph import Concatenation, Convolution, Foreign, Pooling
+from convalgos.network.graph import Concatenation, Convolution, Foreign, NetworkGraph, Pooling
 from convalgos.network.network import Network
 from convalgos.network.onnx_graph import from_onnx
-from convalgos.network.quantized_graph import Lookup, QuantizedArithmetic, QuantizedConvolution, QuantizedMean
+from convalgos.network.planned import PlanLimits
+from convalgos.network.quantized_graph import (
+    Dequantize,
+    Lookup,
+    Quantize,
+    QuantizedArithmetic,
+    QuantizedConvolution,
+    QuantizedMean,
+)
+from convalgos.network.step_options import StepOptions
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -197,6 +207,30 @@ def test_a_head_that_is_not_quantised_is_of_float32():
     assert np.array_equal(net(DATA), sums.astype("f4") * (scale * F4(0.01)))
 
 
+def test_a_region_reads_bytes_that_a_table_of_the_identity_gave():
+    """It knows them by their name, which stays."""
+    b = Builder()
+    scale, zero = F4(0.02), np.uint8(131)
+    x = b.node("DequantizeLinear", b.node("QuantizeLinear", "x", scale, zero), scale, zero)
+    both = b.node("QuantizeLinear", b.node("Concat", x, x, axis=1), scale, zero)
+    turned = b.node("Transpose", both, perm=[0, 1, 3, 2])
+    model = b.model(b.node("DequantizeLinear", turned, scale, zero))
+    net, found, wanted = answers(model.SerializeToString(), DATA)
+    assert Foreign in kinds(net) and np.array_equal(found[0], wanted[0])
+
+
+def test_types_behind_operators_that_onnx_does_not_know():
+    """ONNX Runtime tells them: the convolution behind is ours."""
+    b = Builder()
+    scales = (F4(0.02), np.uint8(128)), (F4(1 / 256), np.uint8(0))
+    rest = {"domain": "com.microsoft", "axis": 1, "opset": 17}
+    p = b.node("QLinearSoftmax", b.node("QuantizeLinear", "x", *scales[0]), *scales[0], *scales[1], **rest)
+    model = b.model(b.conv(b.node("DequantizeLinear", p, *scales[1]), 6, 9, 3))
+    net, found, wanted = answers(model.SerializeToString(), DATA)
+    assert np.allclose(found[0], wanted[0], rtol=0, atol=1e-5)
+    assert kinds(net) == [Foreign, Dequantize, Convolution]
+
+
 def test_save_load_and_explain(tmp_path):
     b = Builder()
     a = b.node("Relu", b.conv("x", 6, 8, 3, pads=[1] * 4))
@@ -263,6 +297,35 @@ def test_steps_are_their_definitions(shape, layout):
     wanted = np.concatenate([a, more], -1 if layout == "channels_last" else 1)
     plan = ByteConcatenationPlan((shape, (shape[0], 3, *shape[2:])), layout)
     assert np.array_equal(run(plan, a, more, like=wanted), wanted)
+
+
+def test_maps_of_bytes_never_lie_in_blocks_of_channels():
+    """Beside steps of float32 that do: reorders between blocks and bytes are not on every machine."""
+    own = blocked_layout(vector_bytes() // 4)
+    steps = [
+        Quantize("first", ("x",), "a", A),
+        Dequantize("floats", ("a",), "b", A),
+        Convolution("conv", ("b",), "c", np.ones((64, 64, 3, 3), "f4"), padding=((1, 1),) * 2),
+        Quantize("last", ("c",), "d", B),
+        Dequantize("y", ("d",), "y", B),
+    ]
+    graph = NetworkGraph(("x",), ("y",), tuple(steps), {}, {"a": "uint8", "d": "uint8"})
+    options = StepOptions(graph, graph.shapes_of({"x": (1, 64, 9, 9)}), PlanLimits())
+    for step in steps:
+        layouts = {layout for option in options.of(step) for layout in (*option.reads, option.writes)}
+        assert (own in layouts) == isinstance(step, Convolution), step.name
+
+
+def test_blocks_of_channels_hold_bytes_as_floats():
+    """Also those that channels do not fill: bytes that a network has brought into blocks."""
+    shape, layout = (2, 37, 3, 5), blocked_layout(vector_bytes() // 4)
+    a = np.random.default_rng(6).integers(0, 256, shape).astype("u1")
+    held = laid(a, layout)
+    x, back = np.full(held.shape, np.nan, "f4"), np.zeros(held.shape, "u1")
+    DequantizePlan(shape, layout, A).run((held,), x)
+    assert np.array_equal(to_logical(x, layout, 37), A.numbers()[a])
+    QuantizePlan(shape, layout, A).run((x,), back)
+    assert np.array_equal(to_logical(back, layout, 37), a)
 
 
 def _sizes(array, layout):

@@ -21,6 +21,7 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
 from convalgos.network.onnx_qdq import spelled_out
+from convalgos.network.onnx_runtime_types import types_by_runtime
 from convalgos.network.onnx_sizes import make_known_sizes_constant
 
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
@@ -145,7 +146,13 @@ class OnnxModel:
     @cached_property
     def types(self) -> dict[str, ValueType]:
         """Of each value for which they can be inferred, those of inputs included."""
-        return self._inferred({})
+        found = self._inferred({})
+        made = [name for node in self.nodes for name in node.outputs if name]
+        unknown = [name for name in made if name not in found or not found[name].dtype]
+        if unknown:  # behind operators of others than ONNX
+            more = types_by_runtime(self._skeleton({}), unknown)
+            found |= {value.name: ValueType(value) for value in more}
+        return found
 
     @cached_property
     def _types_tried(self) -> dict[str, ValueType]:
@@ -159,6 +166,18 @@ class OnnxModel:
         return self._inferred(given)
 
     def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
+        import onnx
+
+        found = onnx.shape_inference.infer_shapes(self._skeleton(given), data_prop=True).graph
+        types: dict[str, ValueType] = {}
+        for value in (*found.input, *found.value_info, *found.output):
+            told = ValueType(value)
+            if told.dtype or value.name not in types:  # an output that is an input may lack its type
+                types[value.name] = told
+        return types
+
+    def _skeleton(self, given: dict[str, tuple[int, ...]]) -> Any:
+        """The ModelProto whose large constants are inputs, with inputs of the shapes that are given."""
         import onnx
 
         graph = self.proto.graph
@@ -180,13 +199,8 @@ class OnnxModel:
                 skeleton.input.append(made)
         model = onnx.helper.make_model(skeleton, opset_imports=self.proto.opset_import)
         model.ir_version = max(4, self.proto.ir_version)  # from which on initializers are no inputs
-        found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-        types: dict[str, ValueType] = {}
-        for value in (*found.input, *found.value_info, *found.output):
-            told = ValueType(value)
-            if told.dtype or value.name not in types:  # an output that is an input may lack its type
-                types[value.name] = told
-        return types
+        model.functions.extend(self.proto.functions)
+        return model
 
     def shape(self, name: str) -> DynamicShape | None:
         """The shape of a value, with words for sizes that are not known; None where its rank is not."""

@@ -41,7 +41,8 @@ class OnnxRegion:
         self._proto: Any = None
         self._sessions: dict[int, Any] = {}
         self._shapes: dict[tuple[Any, ...], list[Sizes]] = {}
-        self._is_inferred = True  # until an inference has not found what outputs have
+        # Until an inference has not found what outputs have; with ceil_mode ONNX infers windows behind maps.
+        self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
         self._lock = threading.Lock()
 

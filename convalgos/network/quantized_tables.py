@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from convalgos.cpu.elementwise.byte_steps import ByteArithmeticPlan
-from convalgos.network.graph import NetworkGraph, Step
+from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.quantized_graph import Lookup, QuantizedArithmetic
 
 EVERY = np.arange(256, dtype=np.uint8)  # byte
@@ -17,6 +17,8 @@ def tables_joined(graph: NetworkGraph) -> NetworkGraph:
     """Tables of tables as one; sums and products of two functions of one map as one; none of the identity."""
     tables: dict[str, tuple[str, np.ndarray]] = {}  # value -> (value that it is a function of, table)
     same: dict[str, str] = {}
+    named = {name for step in graph.steps if isinstance(step, Foreign) for name in step.inputs}
+    kept = named.union(graph.outputs)  # regions know what they read by its name
     types = graph.dtypes
     steps: list[Step] = []
     for step in graph.steps:
@@ -32,7 +34,7 @@ def tables_joined(graph: NetworkGraph) -> NetworkGraph:
             continue
         source = known[0][0]
         alike = types.get(source, "uint8") == types.get(step.output, "uint8")
-        if alike and np.array_equal(table, EVERY) and step.output not in graph.outputs:
+        if alike and np.array_equal(table, EVERY) and step.output not in kept:
             same[step.output] = source
             continue
         tables[step.output] = source, table

@@ -225,6 +225,8 @@ class StepOptions:
             layouts: Sequence[str] = self.layouts(step.inputs[0])
         elif isinstance(step, MOVED | BYTEWISE) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
+            if isinstance(step, BYTEWISE):  # between floats, which lie in blocks, and bytes, which never do
+                layouts = [layout for layout in layouts if layout in self.layouts(step.inputs[0])]
         else:
             layouts = (FIRST,)
         for layout in layouts:

@@ -104,7 +104,7 @@ class QuantizePlan(_Changing):
         self._taken = ("x", held, FLOAT), ("y", held, BYTE)
         zero = y_scale.zero_point
         numbers = byte_numbers(y_scale.scale, 0, LEAST - zero, MOST - zero, zero)
-        self._set(change_share(simd.lanes(4), QUANTISE), numbers, 1, math.prod(shape))
+        self._set(change_share(simd.lanes(4), QUANTISE), numbers, 1, math.prod(held))
 
 
 class DequantizePlan(_Changing):
@@ -114,7 +114,7 @@ class DequantizePlan(_Changing):
         held = array_shape(layout, shape)
         self._taken = ("x", held, BYTE), ("y", held, FLOAT)
         numbers = byte_numbers(x_scale.scale, x_scale.zero_point, 0, 0, 0)
-        self._set(change_share(simd.lanes(4), DEQUANTISE), numbers, 1, math.prod(shape))
+        self._set(change_share(simd.lanes(4), DEQUANTISE), numbers, 1, math.prod(held))
 
 
 class ByteArithmeticPlan(_Changing):

@@ -1,0 +1,46 @@
+"""Types of values behind operators that ONNX does not know, as ONNX Runtime infers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convalgos.core.errors import missing
+
+
+def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
+    """The types of values of a ModelProto, of which outputs are made; none where ONNX Runtime refuses it.
+
+    Returns:
+        a ValueInfoProto of each that is a tensor.
+    """
+    if missing("onnxruntime"):
+        return []
+    import onnx
+    import onnxruntime
+
+    asked = onnx.ModelProto()
+    asked.CopyFrom(model)
+    del asked.graph.output[:]
+    asked.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # what is wrong with a model is told where it is run
+    try:
+        session = onnxruntime.InferenceSession(
+            asked.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception:  # its own types, which have no base but this
+        return []
+    found = []
+    for value in session.get_outputs():
+        kind = KINDS.get(value.type)
+        if kind is not None:
+            found.append(onnx.helper.make_tensor_value_info(value.name, kind, value.shape))
+    return found
+
+
+KINDS = {  # of ONNX Runtime: TensorProto.DataType
+    "tensor(float)": 1, "tensor(uint8)": 2, "tensor(int8)": 3, "tensor(int32)": 6, "tensor(int64)": 7,
+    "tensor(bool)": 9, "tensor(float16)": 10, "tensor(double)": 11,
+}  # fmt: skip
