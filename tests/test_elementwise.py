@@ -75,6 +75,8 @@ def test_maps_side_by_side(layout):
     bound.run()
     assert len(bound.launches) == 2 + (layout == "channels_last")
     assert np.array_equal(to_logical(y, layout, 109), np.concatenate(parts, 1))
+    empty_ones = [array[:0] for array in inputs]
+    ConcatenationPlan([(0, c, 4, 9) for c in (32, 64, 13)], layout).run(empty_ones, y[:0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -6,11 +6,13 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from random_picks import picked_at_random
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
+from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
@@ -23,6 +25,7 @@ from convalgos.network.graph import (
     Foreign,
     NetworkGraph,
     Pooling,
+    TransposedConvolution,
     Upsampling,
     View,
 )
@@ -30,7 +33,7 @@ from convalgos.network.layout_choice import LayoutProblem
 from convalgos.network.network import Network, NetworkPlan
 from convalgos.network.onnx_graph import from_onnx
 from convalgos.network.pbqp import Pbqp
-from convalgos.network.planned import PlanLimits, Planned, PlannedStep
+from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOption, StepOptions
 
 # --- partitioned Boolean quadratic problems -------------------------------------------------------
@@ -176,6 +179,19 @@ def test_answers_are_the_same_in_every_layout(batch):
     for layout, found in answers.items():
         for y, expected in zip(found, answers["channels_first"], strict=True):
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4, err_msg=layout)
+
+
+def test_inputs_may_lie_anywhere_in_memory():
+    """Also where no element begins: a first step that reorders them would not take these."""
+    net = Network(small_network(np.random.default_rng(8)))
+    x = np.random.default_rng(9).standard_normal((1, 3, 12, 14), np.float32)
+    unaligned = np.empty(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    unaligned[...] = x
+    with picked_at_random("", "channels_last"):
+        expected = net(x)
+        assert isinstance(net.plans()[0].planned.steps[0].step, LayoutChange)
+        for y, right in zip(net(unaligned), expected, strict=True):
+            np.testing.assert_array_equal(y, right)
 
 
 def test_shapes_of_similar_work_take_layouts_and_algorithms():
@@ -326,6 +342,42 @@ def test_on_another_machine_filters_are_prepared_anew(saved, monkeypatch):
     assert not again.plans()
     for y, expected in zip(again(x), answers, strict=True):
         np.testing.assert_array_equal(y, expected)
+
+
+def test_plans_by_algorithms_that_are_gone_are_made_anew(saved, monkeypatch):
+    """As by one that the program had registered, or a variant that was measured on another size."""
+    _, x, answers, path = saved
+
+    def find(name, problem):
+        raise ValueError(f"algorithm={name!r} must be another")
+
+    monkeypatch.setattr(saved_module.registry, "find_algorithm", find)
+    again = Network.load(path)
+    assert not again.plans()
+    for y, expected in zip(again(x), answers, strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_filters_that_hold_addresses_are_prepared_anew(tmp_path):
+    """Those of a transposed convolution in slices, each by one thread."""
+    rng = np.random.default_rng(15)
+    w = rng.standard_normal((16, 16, 4, 4), np.float32)
+    up = TransposedConvolution(
+        "up", ("x",), "y", w, stride=(2, 2), padding=((1, 1),) * 2, dilation=(1, 1), output_padding=(0, 0)
+    )
+    net = Network(NetworkGraph(("x",), ("y",), (up,)))
+    x = rng.standard_normal((4, 16, 12, 14), np.float32)
+    with picked_at_random("", "channels_first", lambda found, _: one_of(found, "cpu.direct")):
+        y = net(x)
+        assert isinstance(net.plans()[0].planned.steps[0].plan, SlicedPlan)
+        net.save(tmp_path / "net")
+        again = Network.load(tmp_path / "net")
+    assert again.plans()[0].planned.steps[0].plan.algorithm == "cpu.direct"
+    np.testing.assert_array_equal(again(x), y)
+
+
+def one_of(candidates, name):
+    return next(c for c in candidates if c.id == name)
 
 
 def test_damaged_files_are_refused(saved, tmp_path):

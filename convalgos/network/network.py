@@ -272,13 +272,14 @@ class Network:
         return [inputs[name] for name in names]
 
     def _checked(self, name: str, array: Any) -> np.ndarray:
-        """An input as a contiguous NumPy array of the right dtype, with the sizes that are declared."""
+        """An input, contiguous and aligned, of the right dtype and with the sizes that are declared."""
         view = as_numpy(name, array)
         dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
         if not same_dtype(view.dtype, dtype):
             raise TypeError(f"{name} has dtype {view.dtype}, but the network takes {dtype}")
         self._check_shape(name, view.shape)
-        return np.ascontiguousarray(view, dtype)
+        found = np.ascontiguousarray(view, dtype)
+        return found if found.flags.aligned else found.copy()
 
     def _check_shape(self, name: str, shape: Shape) -> None:
         declared = self.graph.shapes.get(name)

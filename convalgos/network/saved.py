@@ -76,7 +76,7 @@ def stored_network(path: Path) -> tuple[NetworkGraph, list[PlanRecord]]:
         graph, plans = graph_of_plain(data["graph"], arrays), []
         if data["made_by"] == _maker():
             prepared = ArraysInMemory(list(found), _filters_in_order(data))
-            plans = [_plan_of_plain(plan, graph, prepared) for plan in data["plans"]]
+            plans = [_plan_of_plain(plan, graph, prepared) for plan in data["plans"] if _has_algorithms(plan)]
     except Unsupported:
         raise
     except Exception as error:  # whatever a file of another hand leads to
@@ -152,6 +152,19 @@ def _plan_of_plain(data: Data, graph: NetworkGraph, prepared: Arrays) -> PlanRec
         if wanted is not None and str(wanted.key) == data.get("keys", {}).get(number):
             filters[wanted] = PreparedFilter(wanted.key, value_of_plain(value, prepared))
     return PlanRecord(planned, choice, limits, filters)
+
+
+def _has_algorithms(data: Data) -> bool:
+    """Whether all algorithms of a plan are there: one that a program added, or a variant that is worth a try
+    on maps of another size only, may not be."""
+    for option in data["options"]:
+        if option["own"] is not None:
+            name, text, _ = option["own"]
+            try:
+                registry.find_algorithm(name, ConvProblem.parse(text))
+            except ValueError:
+                return False
+    return True
 
 
 def _option_of_plain(data: Mapping[str, Any], limits: PlanLimits) -> StepOption:

@@ -85,7 +85,7 @@ def plain_value(value: Any, arrays: Arrays) -> Any:
     if isinstance(value, Quantization):
         given = (getattr(value, field.name) for field in fields(value))
         return {"quantization": [plain_value(item, arrays) for item in given]}
-    if isinstance(value, tuple):
+    if type(value) is tuple:  # one with names has no form: it may hold addresses
         return [plain_value(item, arrays) for item in value]
     if isinstance(value, list):
         return {"list": [plain_value(item, arrays) for item in value]}

@@ -136,7 +136,7 @@ class ConcatenationPlan(BoundStep):
             made = ArrayPass(x, None, y, None)
             return bound([made.launch], made)
         pixels = y.reshape(-1, shape[-1])
-        if not np.may_share_memory(pixels, y):
+        if y.size and not np.may_share_memory(pixels, y):
             raise Unsupported(f"y has strides {y.strides}, but its pixels must lie evenly")
         values = {
             "operation": COPY, "images": 1, "groups": 1, "rows": len(pixels), "count": shape[-1],
