@@ -10,6 +10,8 @@ from test_blocked_direct import LAYERS, blocked
 
 import convalgos as ca
 from convalgos.core.epilogue import RELU, activation_of
+from convalgos.core.layouts import blocked_layout
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
 from convalgos.network import choice as choice_module
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
@@ -89,6 +91,32 @@ def test_new_shapes_take_the_steps_and_filters_that_are_there(shipped_figures, m
         assert {id(w) for w in plan.filters.values()} == prepared
         assert 0 < plan.planned.seconds == pytest.approx(plan.choice.seconds, rel=0.5)
         assert str(plan.explain())
+
+
+def test_any_sizes_give_what_a_plan_of_their_own_gives(shipped_figures):
+    """Small maps, other batches, rows of no whole vectors; some go on where another kernel serves."""
+    rng = np.random.default_rng(5)
+    graph = gated_network(rng)
+    net = Network(graph)
+    net.plan((1, 3, 40, 56))
+    sizes = [(5, 1, 6), (1, 3, 1), (1, 2, 9), (3, 22, 66), (2, 38, 6), (1, 53, 36), (1, 5, 150), (1, 41, 16)]
+    for n, h, w in sizes:
+        x = rng.standard_normal((n, 3, h, w)).astype(np.float32)
+        poison(net)
+        y = net(x)
+        same(y, Network(graph)(x))
+        poison(net)
+        assert all(map(np.array_equal, net(x), y))
+        assert graph.shapes_of({"x": x.shape}).items() <= net.plans()[-1].planned.shapes.items()
+
+
+def test_filters_in_another_order_are_not_taken():
+    """Of one algorithm, for maps in different layouts."""
+    problem = ca.ConvProblem((1, 3, 9, 20), (8, 3, 3, 3), padding=1)
+    blocks = blocked_layout(vector_bytes() // 4)
+    layouts = ("channels_last", "channels_last"), ("channels_first", blocks)
+    keys = {Direct().plan(problem.with_valid(layout=x, y_layout=y))._key for x, y in layouts}
+    assert len(keys) == len(layouts)
 
 
 def test_what_a_plan_does_not_fit_is_planned_anew(shipped_figures):

@@ -101,6 +101,10 @@ class Algorithm(ABC):
             return f"computes {problem.dtype} in {sums}, not in {problem.compute_dtype}"
         return None
 
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        """Why it cannot serve a problem whose layer it serves on maps of other sizes, or None."""
+        return self.why_not(problem)
+
     def _why_not_laid(self, problem: ConvProblem) -> str | None:
         """Why it cannot read or write the layouts of a problem, or None."""
         x, y = problem.layout, problem.y_layout

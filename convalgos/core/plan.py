@@ -73,8 +73,21 @@ class Plan(PlanArrays, Tabular, ABC):
     ):
         super().__init__(problem)
         self.algorithm = algorithm.id
-        self.workspace_bytes = workspace_bytes
         self._filter_device = device
+        self._set_workspace(workspace_bytes)
+
+    def _on_maps(self, problem: ConvProblem, workspace_bytes: int) -> Self:
+        """This plan with what the contract has of other sizes of its maps; prepared filters serve both."""
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.__dict__.pop("_quick", None)  # found when it is first asked for, as `_key` is
+        made._key = self._key
+        made._set_sizes(problem)
+        made._set_workspace(workspace_bytes)
+        return made
+
+    def _set_workspace(self, workspace_bytes: int) -> None:
+        self.workspace_bytes = workspace_bytes
         self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
         self._counted = workspace_bytes >= workspaces.LARGE
 

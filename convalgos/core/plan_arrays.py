@@ -28,18 +28,22 @@ class PlanArrays:
     rows_apart = False  # whether they take x and y whose rows do, as parts of larger maps, in a bound run
 
     def __init__(self, problem: ConvProblem):
-        self.problem = problem
-        self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
         self._x_name, self._w_name, result = problem.arrays
         self._dtypes = _dtypes_of(
             problem.sums_integers, *[(name, problem.dtype_of(name)) for name in problem.arrays]
         )
         self._dtype, self._y_dtype = self._dtypes[self._x_name], self._dtypes[result]
-        self._y_count = math.prod(self._y_shape)
-        self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
+        self._set_sizes(problem)
         # The caller's filter lies flipped: so it is read, and so its gradient is written.
         self._flips = problem.mode == "convolution"
         self._flips_result = self._flips and problem.direction == "backward_weights"
+
+    def _set_sizes(self, problem: ConvProblem) -> None:
+        """Set what depends on the sizes of the maps."""
+        self.problem = problem
+        self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
+        self._y_count = math.prod(self._y_shape)
+        self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
 
     def _output_step(
         self, bias: Any, activation: ActivationLike, residual: Any

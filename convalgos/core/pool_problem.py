@@ -148,6 +148,12 @@ class PoolProblem:
             )
         return problem
 
+    def in_layout(self, layout: str) -> Self:
+        """The same in a layout of x and y; its windows are not found again."""
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__ | {"windows": self.windows, "layout": layout, "y_layout": layout})
+        return made
+
     @property
     def extent(self) -> Shape:
         """Elements from the first to the last tap of a window, in each dimension."""

@@ -329,6 +329,11 @@ class ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
         return problem_views.in_3d(self)  # type: ignore[no-any-return]
 
+    @cached_attribute
+    def of_layer(self) -> dict[str, Any]:
+        """The attributes that the layer has on maps of all sizes."""
+        return problem_views.of_layer(self)
+
     # --- text --------------------------------------------------------------------------------
 
     def __str__(self) -> str:

@@ -66,9 +66,15 @@ def check_together(problem: Any) -> None:
     """ValueError where the checked fields of a `ConvProblem` do not go with each other."""
     p = problem
     _check_layouts(p.layout, p.y_layout, p.dtype, p.direction)
+    check_sizes(p)
+    boundaries.check_fill_of(p.dtype, p.fill_value)
+
+
+def check_sizes(problem: Any) -> None:
+    """ValueError where a layer does not go with the sizes of its maps."""
+    p = problem
     _check_extent(p.x_shape, p.padding, p.kernel_extent)
     _check_counts(p.x_shape, p.w_shape, p.padding, p.y_shape, p.flops)
-    boundaries.check_fill_of(p.dtype, p.fill_value)
 
 
 def _check_layouts(layout: str, y_layout: str, dtype: str, direction: str) -> None:
@@ -97,6 +103,9 @@ def _check_extent(x_shape: Shape, padding: Pads, extent: Shape) -> None:
 def _check_counts(x_shape: Shape, w_shape: Shape, padding: Pads, y_shape: Shape, flops: int) -> None:
     """`TooLarge` for what 64 bits do not count, as addresses and counts of compiled code are."""
     padded = [size + low + high for size, (low, high) in zip(x_shape[2:], padding, strict=True)]
+    most = max(map(math.prod, (x_shape, w_shape, (*x_shape[:2], *padded), y_shape)))
+    if most <= arguments.LARGEST and flops <= LARGEST_COUNT:
+        return  # before any word is made
     for what, shape in (
         (f"x_shape={x_shape}", x_shape),
         (f"w_shape={w_shape}", w_shape),

@@ -37,8 +37,11 @@ OF_LAYER = (  # what it is on maps of any size
     *("w_shape", "stride", "padding", "dilation", "groups", "mode", "layout", "y_layout", "dtype"),
     *("direction", "compute_dtype", "w_dtype", "y_dtype", "scales", "density", "pattern", "boundary"),
     *("fill_value", "C", "K", "kernel", "kernel_extent", "ndim", "gemm_n", "gemm_k", "w_bytes", "itemsize"),
+    *("is_pointwise", "is_plain_product", "is_zero_padded"),
 )
 _of_layer = attrgetter(*OF_LAYER)
+OF_MAPS = ("x_shape", "spatial_out", "y_shape", "gemm_m", "flops")  # and what it has of their sizes
+_of_maps = attrgetter(*OF_MAPS)
 
 
 def logical_array(problem: Any, name: str, array: Any) -> Any:
@@ -92,9 +95,25 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
     Raises:
         ValueError: the filter does not fit into the padded map, or has too much to count.
     """
-    made = problem.of_attributes(dict(zip(OF_LAYER, _of_layer(problem), strict=True)) | {"x_shape": x_shape})
-    problem_checks.check_together(made)
+    made = problem.of_attributes(problem.of_layer | {"x_shape": x_shape})
+    problem_checks.check_sizes(made)
     return made
+
+
+def laid_as(problem: Any, other: Any) -> Any:
+    """The problem in the layouts of another one of its layer."""
+    if (problem.layout, problem.y_layout) == (other.layout, other.y_layout):
+        return problem
+    if problem.of_layer["kernel"] != other.kernel or problem.padding != other.padding:
+        return problem.with_valid(layout=other.layout, y_layout=other.y_layout)
+    return problem.of_attributes(other.of_layer | dict(zip(OF_MAPS, _of_maps(problem), strict=True)))
+
+
+def of_layer(problem: Any) -> dict[str, Any]:
+    """The attributes that a problem has on maps of all sizes: one dictionary for all of them."""
+    found = dict(zip(OF_LAYER, _of_layer(problem), strict=True))
+    found["of_layer"] = found
+    return found
 
 
 def in_3d(problem: Any) -> Any:
@@ -102,6 +121,21 @@ def in_3d(problem: Any) -> Any:
     if problem.ndim == 3:
         return problem
     ones = (1,) * (3 - problem.ndim)
+    layer = problem.of_layer
+    if "in_3d" not in layer:  # in the dictionary that the layer has on maps of all sizes
+        layer["in_3d"] = of_layer(_in_3d(problem, ones))
+    return problem.of_attributes(
+        layer["in_3d"]
+        | {
+            "x_shape": problem.x_shape[:2] + ones + problem.spatial,
+            "spatial_out": ones + problem.spatial_out,
+            "gemm_m": problem.gemm_m,
+            "flops": problem.flops,
+        }
+    )
+
+
+def _in_3d(problem: Any, ones: Shape) -> Any:
     return reshaped(
         problem,
         x_shape=problem.x_shape[:2] + ones + problem.spatial,

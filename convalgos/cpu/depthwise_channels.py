@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
+    ChannelBlocking,
     block_cycles,
     channel_blocking,
     groups_of_vector,
@@ -77,64 +78,37 @@ class ChannelsPlan(KernelPlan):
         Args:
             folded: the gradient of a map with a border, of which the problem computes that with its border.
         """
-        c = channel_blocking(problem) if folded is None else folding_blocking(problem)
+        c = self._cut = channel_blocking(problem) if folded is None else folding_blocking(problem)
         # pixels of channels_last belong to several tasks; what two of them write must not be finished twice
         self.finishes = c.problem.y_layout != "channels_last" and not c.overlaps
-        p = c.problem
-        tasks = plan_threads()
-        slices, slices_out = p.spatial[0], p.spatial_out[0]
-        x_pixels, y_pixels = math.prod(p.spatial), math.prod(folded.spatial if folded else p.spatial_out)
-        # of vectors of channels, which are whole blocks; and of pixels
-        x_c, y_k = (
-            1 if layout == "channels_last" else pixels
-            for layout, pixels in ((p.layout, x_pixels), (p.y_layout, y_pixels))
-        )
+        p, size = c.problem, computed_bytes(c.problem)
         x_pixel, y_pixel = channels_together(p.layout, p.C), channels_together(p.y_layout, p.K)
-        # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
-        (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
-        from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
-        w_row = p.w_shape[1] * p.kernel[2] * c.lanes
-        w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
-        bands, runs, self._lines = band_tables(
-            c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row)
-        )
-        folds = NO_FOLD if folded is None else fold_values(folded, to_slice // to_pixel)
-        size, form = computed_bytes(p), map_form(p.dtype)
-        near = form if c.in_place else SAME
-        kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
-        gather, place = turns(size, c.lanes, form)
-        columns, self._of_columns = column_table(c, from_pixel, to_pixel)
-        self._filler = filler(c)
+        gather, place = turns(size, c.lanes, map_form(p.dtype))
+        of_maps, self._pointed = _of_maps(c, folded)
+        self._folds = folded is not None
         self._unbounded = np.array([-np.inf, np.inf], p.compute_dtype)
-        values: dict[str, int | np.ndarray] = {
+        values = of_maps | {
             "size": p.itemsize, "sum_size": size, "near_size": p.itemsize if c.in_place else size,
-            "tasks": tasks, "images": p.N, "blocks": c.blocks, "vectors": c.vectors,
+            "tasks": plan_threads(), "blocks": c.blocks, "vectors": c.vectors,
             "block_groups": c.groups, "groups": p.groups, "channels": p.w_shape[1], "filters": p.gemm_n,
             "last_group": c.last_group, "x_near": int(c.x_near), "y_near": int(c.y_near),
-            "shares_lines": int(c.shares_lines), "band_count": c.bands, "bands": bands, "runs": runs,
-            "x_n": math.prod(p.array_shapes[0][1:]), "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
-            "x_slice": x_pixels // slices * x_pixel, "x_pixel": x_pixel,
-            "y_n": p.K * y_pixels if folded else math.prod(p.array_shapes[2][1:]), "y_k": y_k,
-            "y_vector": c.groups * p.gemm_n * y_k,
-            "y_slice": y_pixels // slices_out * y_pixel, "y_pixel": y_pixel,
-            "slices": slices, "slices_out": slices_out,
-            "from_vector": from_vector, "from_slice": from_slice, "from_pixel": from_pixel,
-            "to_vector": to_vector, "to_slice": to_slice, "to_pixel": to_pixel,
-            "from_next": p.stride[1] * from_row, "to_next": to_row,
-            "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
-            "rows_ahead": p.kernel[1] + ROWS_AHEAD,
-            "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
-            "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
-            "columns": columns, "bounds": self._unbounded,
-            "column_count": len(c.columns), "fetch": int(c.fetch), "taps": p.kernel[2],
-            "stride": p.stride[2], "dilation": p.dilation[2], "filler": self._filler.ctypes.data,
-            "filter_block": filter_block(*kernel, *c.code, int(c.has_border)),
-            "gather": gather, "place": place,
-            "fold": fold_map(size, c.lanes) if folded else 0, **folds,
+            "shares_lines": int(c.shares_lines), "x_pixel": x_pixel, "y_pixel": y_pixel,
+            "from_pixel": c.source[0], "to_pixel": c.target[0], "rows_ahead": p.kernel[1] + ROWS_AHEAD,
+            "bounds": self._unbounded, "taps": p.kernel[2], "stride": p.stride[2],
+            "dilation": p.dilation[2], "gather": gather, "place": place,
         }  # fmt: skip
-        steps = [(filter_channel_blocks(), tasks)]
-        super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
-        self._cut = c
+        steps, scratch = [(filter_channel_blocks(), plan_threads())], plan_threads() * c.scratch_bytes
+        super().__init__(problem, algorithm, CHANNEL_KERNEL_FIELDS, values, steps, scratch)
+
+    def on_maps(self, problem: ConvProblem) -> Self | None:
+        """This plan for other sizes of the maps; None where these take other vectors of channels."""
+        c, known = channel_blocking(problem), self._cut
+        if self._folds or (c.vectors, c.x_near, c.y_near) != (known.vectors, known.x_near, known.y_near):
+            return None
+        of_maps, pointed = _of_maps(c)
+        plan = self.resized(problem, of_maps, plan_threads() * c.scratch_bytes)
+        plan._cut, plan._pointed = c, pointed
+        return plan
 
     def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
         """What is kept within bounds is so in registers."""
@@ -166,6 +140,51 @@ class ChannelsPlan(KernelPlan):
         if outside is not None:
             np.copyto(packed, 0, where=outside[:, :, None, None, None, None, :])
         return packed
+
+
+def _of_maps(
+    c: ChannelBlocking, folded: ConvProblem | None = None
+) -> tuple[dict[str, int | np.ndarray], list[np.ndarray]]:
+    """The fields that depend on the sizes of the maps, and what their tables point to.
+
+    folded: as of the plan.
+    """
+    p, size = c.problem, computed_bytes(c.problem)
+    slices, slices_out = p.spatial[0], p.spatial_out[0]
+    x_pixels, y_pixels = math.prod(p.spatial), math.prod(folded.spatial if folded else p.spatial_out)
+    # of vectors of channels, which are whole blocks; and of pixels
+    x_c = 1 if p.layout == "channels_last" else x_pixels
+    y_k = 1 if p.y_layout == "channels_last" else y_pixels
+    x_pixel, y_pixel = channels_together(p.layout, p.C), channels_together(p.y_layout, p.K)
+    # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
+    (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
+    from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
+    w_row = p.w_shape[1] * p.kernel[2] * c.lanes
+    w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
+    bands, runs, lines = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
+    near = map_form(p.dtype) if c.in_place else SAME
+    kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
+    columns, of_columns = column_table(c, from_pixel, to_pixel)
+    x_shape, _, y_shape = p.array_shapes
+    values: dict[str, int | np.ndarray] = {
+        "images": p.N, "band_count": c.bands, "bands": bands, "runs": runs,
+        "x_n": math.prod(x_shape[1:]), "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
+        "x_slice": x_pixels // slices * x_pixel,
+        "y_n": p.K * y_pixels if folded else math.prod(y_shape[1:]), "y_k": y_k,
+        "y_vector": c.groups * p.gemm_n * y_k,
+        "y_slice": y_pixels // slices_out * y_pixel, "slices": slices, "slices_out": slices_out,
+        "from_vector": from_vector, "from_slice": from_slice,
+        "to_vector": to_vector, "to_slice": to_slice,
+        "from_next": p.stride[1] * from_row, "to_next": to_row,
+        "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
+        "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
+        "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
+        "columns": columns, "column_count": len(columns), "fetch": int(c.fetch), "filler": filler(c),
+        "filter_block": filter_block(*kernel, *c.code, int(c.has_border)),
+        "fold": fold_map(size, c.lanes) if folded else 0,
+        **(fold_values(folded, to_slice // to_pixel) if folded else NO_FOLD),
+    }  # fmt: skip
+    return values, [*lines, *of_columns]
 
 
 def turns(size: int, lanes: int, form: int) -> tuple[int, int]:
@@ -248,6 +267,13 @@ class Channels(SingleThreaded, Algorithm):
         """The gradient of a map with its border, folded onto the map as the problem of this has it."""
         return ChannelsPlan(problem, self, folded)
 
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        found = known.on_maps(problem) if isinstance(known, ChannelsPlan) else None
+        return found or ChannelsPlan(problem, self)
+
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return _too_large(problem)
+
 
 def _block_seconds(nbytes: float, memory: float, near: bool, machine: Machine) -> float:
     """To move blocks of channels; memory: what a copy of them would take, near: whether they stay in L2."""
@@ -299,8 +325,10 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
 
 def _unsuited(problem: ConvProblem) -> str | None:
     reason = _of_other_groups(problem)
-    if reason or problem.is_empty:
-        return reason
+    return reason or (None if problem.is_empty else _too_large(problem))
+
+
+def _too_large(problem: ConvProblem) -> str | None:
     c = channel_blocking(problem)
     if c.scratch_bytes > MOST_SCRATCH:
         return f"copies whole rows, here {c.scratch_bytes} bytes for each thread and at most {MOST_SCRATCH}"

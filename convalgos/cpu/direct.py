@@ -27,7 +27,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
-from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, cut_like, lies_in_blocks
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -169,7 +169,7 @@ class DirectPlan(KernelPlan):
 
     def filter_form(self) -> FilterForm:
         in_pixels = self._cut.problem.layout == "channels_last"
-        return FilterForm.of(self.problem, self._cut.panels, in_pixels)
+        return FilterForm.of(self.problem, "panels", self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps in the order of the offset table."""
@@ -343,8 +343,11 @@ class Direct(SingleThreaded, Algorithm):
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         if isinstance(known, blocked_plan.BlockedPlan) and direct_form(problem) is IN_BLOCKS:
-            return blocked_plan.BlockedPlan(problem, self, cut_like(problem, known._cut))
+            return known.on_maps(problem)
         return self.plan(problem)
+
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None  # channels and groups alone can be such that it does not serve
 
 
 ALGORITHMS = (Direct(),)

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -43,6 +43,8 @@ from convalgos.cpu.tiled.winograd_transforms import (
     winograd_input_tiles,
 )
 
+ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
+
 # --- shapes --------------------------------------------------------------------------------------
 
 
@@ -65,12 +67,26 @@ def one_box(problem: ConvProblem, m: int, r: int, threads: int) -> BoxSchedule:
 
 
 class WinogradPlan(BoxPlan):
+    cut: BoxSchedule
+
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         inputs, finish = winograd_input_tiles(*kernel), winograd_finished_tiles(*kernel)
         super().__init__(problem, algorithm, cut, inputs, 0, product, finish)
         self._filter_tiles = winograd_filter_tiles(*kernel)
+
+    def on_maps(self, problem: ConvProblem) -> Self | None:
+        """This plan for other sizes of the maps; None where these are to be cut otherwise."""
+        known = self.cut
+        grown = problem.gemm_m / max(1, known.problem.gemm_m)
+        if not 1 / ALIKE <= grown <= ALIKE or known.threads != jit.thread_count():
+            return None
+        cut = search.boxed_like(known, problem)
+        if (cut.vectors, cut.panels) != (known.vectors, known.panels):
+            return None
+        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
+        return self.in_boxes(problem, cut, sum_panel=product)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         return filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
@@ -129,6 +145,10 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradPlan(problem, self, self._schedule(problem))
+
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        found = known.on_maps(problem) if isinstance(known, WinogradPlan) else None
+        return found or self.plan(problem)
 
     def _schedule(self, problem: ConvProblem) -> BoxSchedule:
         return winograd_schedule(problem, self.m, self.r, self.box)

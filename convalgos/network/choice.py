@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,11 +18,12 @@ from convalgos.network.arena import with_places
 from convalgos.network.graph import NetworkGraph, Shapes, Step
 from convalgos.network.joined_means import with_means
 from convalgos.network.joining import joined
+from convalgos.network.later import Later
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.replanning import replanned
 from convalgos.network.scaled_convolutions import with_scaled_convolutions
-from convalgos.network.step_options import CONVOLUTIONS, FIRST, GROWTH, StepOption, StepOptions, limits_of
+from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 
@@ -47,16 +48,16 @@ def plan_network(
     Raises:
         ValueError: the shapes do not go together. Unsupported: a step cannot be computed within the limits.
     """
+    like, choice = _nearest(graph, shapes, known, growth), None
+    if like is not None and limits.effort == "estimate":
+        planned = replanned(*like, graph, shapes, limits, growth)
+        if planned is not None:
+            return planned, _of_other_shapes(like, graph, planned, limits, growth)
     every = graph.shapes_of(shapes)
     options = StepOptions(graph, every, limits, growth)
-    like, choice = _nearest(graph, every, known, growth), None
     if like is not None:
         with suppress(Unsupported):  # in the layouts of the other shapes; mostly it goes on in others
             choice = options_in(like[1], options, like[0].shapes)
-    if like is not None and choice is not None and limits.effort == "estimate":
-        planned = replanned(like[0], graph, every, choice, limits)
-        if planned is not None:
-            return planned, choice
     if choice is None:
         choice = choose_layouts(graph, layout_problem(graph, every, options), limits)
     if limits.effort != "estimate":
@@ -132,15 +133,28 @@ def options_in(like: LayoutChoice, options: StepOptions, before: Shapes) -> Layo
     return replace(like, options=found, seconds=seconds, exact=False, of_other_shapes=True)
 
 
+def _of_other_shapes(
+    like: tuple[Planned, LayoutChoice], graph: NetworkGraph, planned: Planned, limits: PlanLimits,
+    growth: float,
+) -> LayoutChoice:  # fmt: skip
+    """The choice by which a plan was made like another one."""
+    known, choice = like
+
+    def found() -> Mapping[Step, StepOption]:
+        shapes = graph.shapes_of({name: planned.shapes[name] for name in graph.inputs})
+        return options_in(choice, StepOptions(graph, shapes, limits, growth), known.shapes).options
+
+    return replace(choice, options=Later(found), seconds=planned.seconds, exact=False, of_other_shapes=True)
+
+
 def _nearest(
     graph: NetworkGraph, shapes: Shapes, known: Sequence[tuple[Planned, LayoutChoice]], growth: float
 ) -> tuple[Planned, LayoutChoice] | None:
     """The plan that was made for the most similar work, where that is within a growth."""
-    flops = sum(
-        step.problem(shapes[step.inputs[0]]).flops for step in graph.steps if isinstance(step, CONVOLUTIONS)
-    )
+    work = graph.input_elements(shapes)
     made = [plan for plan in known if not plan[1].of_other_shapes]
-    factors = [max(flops, choice.flops) / max(1, min(flops, choice.flops)) for _, choice in made]
+    others = [graph.input_elements(plan.shapes) for plan, _ in made]
+    factors = [max(work, other) / max(1, min(work, other)) for other in others]
     best = min(range(len(made)), key=factors.__getitem__, default=None)
     return None if best is None or factors[best] > growth else made[best]
 

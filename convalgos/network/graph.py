@@ -52,6 +52,17 @@ class Step:
         """
         raise NotImplementedError
 
+    def add_shapes(self, shapes: dict[str, Shape], sizes: dict[str, np.ndarray]) -> None:
+        """Add the shapes of its outputs to those of all values before it.
+
+        Args:
+            sizes: values that are sizes, which steps compute of shapes and others read.
+
+        Raises:
+            ValueError: the inputs do not go together.
+        """
+        shapes[self.output] = self.output_shape(shapes)
+
 
 @dataclass(frozen=True, eq=False)
 class Convolution(Step):
@@ -287,6 +298,14 @@ class Foreign(Step):
     def outputs(self) -> tuple[str, ...]:
         return (self.output, *self.others)
 
+    def add_shapes(self, shapes: dict[str, Shape], sizes: dict[str, np.ndarray]) -> None:
+        assert self.region is not None
+        found = self.region.shapes([sizes.get(name, shapes[name]) for name in self.inputs])
+        for name, own in zip(self.outputs, found, strict=True):
+            if isinstance(own, np.ndarray):
+                sizes[name] = own
+            shapes[name] = own.shape if isinstance(own, np.ndarray) else tuple(own)
+
 
 @dataclass(frozen=True)
 class NetworkGraph:
@@ -307,20 +326,17 @@ class NetworkGraph:
         if missing := [name for name in self.inputs if name not in inputs]:
             raise ValueError(f"inputs lack {', '.join(map(repr, missing))}; the network has {self.inputs}")
         shapes = {name: tuple(inputs[name]) for name in self.inputs}
-        sizes: dict[str, np.ndarray] = {}  # that regions compute of shapes, and others read
+        sizes: dict[str, np.ndarray] = {}
         for step in self.steps:
             try:
-                if isinstance(step, Foreign) and step.region is not None:
-                    found = step.region.shapes([sizes.get(name, shapes[name]) for name in step.inputs])
-                    for name, own in zip(step.outputs, found, strict=True):
-                        if isinstance(own, np.ndarray):
-                            sizes[name] = own
-                        shapes[name] = own.shape if isinstance(own, np.ndarray) else tuple(own)
-                else:
-                    shapes[step.output] = step.output_shape(shapes)
+                step.add_shapes(shapes, sizes)
             except ValueError as error:
                 raise ValueError(f"step {step.name!r}: {error}") from None
         return shapes
+
+    def input_elements(self, shapes: Shapes) -> int:
+        """Of all inputs; the work on other sizes of them is about as many times as much."""
+        return sum(math.prod(shapes[name]) for name in self.inputs)
 
     def readers(self) -> dict[str, list[Step]]:
         """The steps that read each value; none for outputs of the network that nobody reads."""

@@ -17,7 +17,6 @@ from itertools import combinations
 
 import numpy as np
 
-from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.network.graph import NetworkGraph, Step
 from convalgos.network.pbqp import BRANCHES, Pbqp
@@ -40,11 +39,6 @@ class LayoutChoice:
     seconds: float
     exact: bool = True  # whether no other choice is predicted to be faster
     of_other_shapes: bool = False  # whether the layouts were chosen for other shapes
-
-    @cached_attribute
-    def flops(self) -> int:
-        """Of all convolutions."""
-        return sum(o.candidate.problem.flops for o in self.options.values() if o.candidate is not None)
 
 
 class LayoutProblem:

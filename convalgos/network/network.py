@@ -238,9 +238,10 @@ class Network:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(shapes, PlanLimits(), math.inf)
-            like = [p.choice.flops for p in self.plans() if not p.choice.of_other_shapes]
-            flops = plan.choice.flops
-            near = any(flops <= GROWTH * other and other <= GROWTH * flops for other in like)
+            work = self.graph.input_elements
+            like = [work(p.planned.shapes) for p in self.plans() if not p.choice.of_other_shapes]
+            own = work(shapes)
+            near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
             self.keep(plan, rough=plan.choice.of_other_shapes and not near)
         return plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,7 @@ def of_reached_taps(problem: ConvProblem) -> ConvProblem:
         >>> of_reached_taps(atrous).kernel  # all but the middle read zeros
         (1, 1)
     """
-    dimensions = zip(
-        problem.spatial, problem.kernel, problem.stride, problem.padding, problem.dilation,
-        problem.y_shape[2:], strict=True,
-    )  # fmt: skip
-    left_out = [_left_out(*dimension) for dimension in dimensions]
+    left_out = list(map(_left_out, *_dimensions(problem)))
     if not any(left_out):
         return problem
     pairs = list(zip(left_out, problem.dilation, problem.padding, strict=True))
@@ -30,6 +27,19 @@ def of_reached_taps(problem: ConvProblem) -> ConvProblem:
         w_shape=(*problem.w_shape[:2], *(k - 2 * n for k, n in zip(problem.kernel, left_out, strict=True))),
         padding=tuple((low - n * d, high - n * d) for n, d, (low, high) in pairs),
     )
+
+
+def reaches_all(problem: ConvProblem) -> bool:
+    """Whether `of_reached_taps` leaves a problem as it is, or is not for it as it has groups."""
+    if problem.groups > 1 or problem.is_pointwise:
+        return True
+    return not any(map(_left_out, *_dimensions(problem)))
+
+
+def _dimensions(problem: ConvProblem) -> tuple[Any, ...]:
+    """What `_left_out` takes, of all dimensions."""
+    p = problem
+    return p.spatial, p.kernel, p.stride, p.padding, p.dilation, p.y_shape[2:]
 
 
 def reached_filter(w: np.ndarray, problem: ConvProblem) -> np.ndarray:

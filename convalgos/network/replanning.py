@@ -6,18 +6,22 @@ and keeps its plan where these are the same; nothing is searched for.
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
+from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import laid_as, on_map
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.separable.block import why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.arena import with_places
-from convalgos.network.graph import NetworkGraph, Pooling, Shapes, Step
+from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -27,37 +31,47 @@ from convalgos.network.planned import (
     PlannedStep,
     ScaledConvolution,
 )
-from convalgos.network.step_options import CONVOLUTIONS, StepOption, limits_of
+from convalgos.network.reached_taps import reaches_all
+from convalgos.network.step_options import CONVOLUTIONS, limits_of
 from convalgos.network.step_plans import plan_of, reorder_of
-from convalgos.select import choose
+from convalgos.select import choose, devices
+from convalgos.select.ranking import Candidate
 
 
 def replanned(
-    known: Planned, graph: NetworkGraph, shapes: Shapes, choice: LayoutChoice, limits: PlanLimits
+    known: Planned,
+    choice: LayoutChoice,
+    graph: NetworkGraph,
+    inputs: Shapes,
+    limits: PlanLimits,
+    growth: float = math.inf,
 ) -> Planned | None:
-    """The plan for values of these shapes; None where other steps are needed than in the one that is known.
+    """The plan for inputs of these shapes; None where other steps are needed than in the one that is known.
 
     Args:
-        known: in the layouts of the choice.
-        choice: for these shapes.
+        known: by the choice, within the same limits.
+        growth: of the work of a layer, up to which it keeps the algorithm.
     """
     if known.threads != plan_threads():
         return None
     try:
-        steps = _Replanning(known, graph, shapes, choice, limits).steps()
-    except Unsupported:  # what was joined cannot be, in these sizes
+        steps = _Replanning(known, choice, graph, inputs, limits, growth).steps()
+    except (Unsupported, ValueError):  # what was joined cannot be, in these sizes, or these go with nothing
         return None
     return with_places(steps, graph)
 
 
 class _Replanning:
     def __init__(
-        self, known: Planned, graph: NetworkGraph, shapes: Shapes, choice: LayoutChoice, limits: PlanLimits
-    ):
-        self._known, self._limits = known, limits
-        self._shapes = {**shapes}
-        self._options = {step.output: option for step, option in choice.options.items()}
+        self, known: Planned, choice: LayoutChoice, graph: NetworkGraph, inputs: Shapes, limits: PlanLimits,
+        growth: float,
+    ):  # fmt: skip
+        self._known, self._limits, self._growth = known, limits, growth
+        self._shapes = dict(inputs)
+        self._sizes: dict[str, np.ndarray] = {}  # that regions compute of shapes, and others read
+        self._candidates = {step.output: option.candidate for step, option in choice.options.items()}
         self._graph_steps = {name: step for step in graph.steps for name in step.outputs}
+        self._measured = devices.store("cpu").known()
         self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
 
     def steps(self) -> Planned:
@@ -65,77 +79,119 @@ class _Replanning:
 
         Raises:
             Unsupported: a step cannot be computed as in the plan that is known.
+            ValueError: shapes do not go together.
         """
-        for name, layout in self._known.layouts.items():
-            if name not in self._shapes:
-                self._shapes[name] = self._shapes[name.removesuffix(f":{layout}")]
-        steps = tuple(self._step(planned_step) for planned_step in self._known.steps)
+        steps = tuple(map(self._step, self._known.steps))
         return replace(self._known, steps=steps, shapes=self._shapes)
 
     def _step(self, known: PlannedStep) -> PlannedStep:
-        step = known.step
+        step, shapes = known.step, self._shapes
+        x_shape = shapes[step.inputs[0]] if step.inputs else ()
         plan: Any
-        if isinstance(step, JoinedConvolutions):
-            plan, seconds = self._joined(step, known.plan), sum(self._option(p).seconds for p in step.parts)
+        if isinstance(step, CONVOLUTIONS):
+            plan = self._convolution(step, x_shape, known.plan)
+            shapes[step.output] = plan.problem.result_shape
+        elif isinstance(step, JoinedConvolutions):
+            plan = self._joined(step, x_shape, known.plan)
         elif isinstance(step, ScaledConvolution):
-            inner, seconds = self._convolution(step.convolution, known.plan.plan), self._option(step).seconds
-            if not takes_scale(inner) or self._shapes[step.inputs[1]] != (*inner.problem.x_shape[:2], 1, 1):
+            inner = self._convolution(step.convolution, x_shape, known.plan.plan)
+            shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, inner.problem.y_shape
+            if not takes_scale(inner) or shapes[step.inputs[1]] != (*x_shape[:2], 1, 1):
                 raise Unsupported("its kernels cannot scale what it reads")
             plan = known.plan if inner is known.plan.plan else ScaledPlan(inner)
-        elif isinstance(step, CONVOLUTIONS):
-            plan, seconds = self._convolution(step, known.plan), self._option(step).seconds
         elif isinstance(step, LayoutChange):
-            itemsize = np.dtype(self._dtype(step)).itemsize
-            plan = reorder_of(self._shapes[step.inputs[0]], step.source, step.target, itemsize)
-            seconds = known.seconds
+            shapes[step.output] = x_shape
+            plan = known.plan
+            if x_shape != self._known.shapes[step.inputs[0]]:
+                itemsize = np.dtype(self._dtype(step)).itemsize
+                plan = reorder_of(x_shape, step.source, step.target, itemsize)
         else:
-            same = all(self._shapes[n] == self._known.shapes[n] for n in (*step.inputs, *step.outputs))
-            plan = known.plan if same else plan_of(step, self._shapes, known.writes, self._dtype(step))
-            seconds = self._option(step).seconds
-        return known if plan is known.plan else PlannedStep(step, known.reads, known.writes, plan, seconds)
+            step.add_shapes(shapes, self._sizes)
+            before = self._known.shapes
+            same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
+            plan = known.plan if same else plan_of(step, shapes, known.writes, self._dtype(step))
+        if plan is known.plan:
+            return known
+        return PlannedStep(step, known.reads, known.writes, plan, known.seconds * self._grown(step.output))
+
+    def _grown(self, name: str) -> float:
+        """Times as many elements of a value as in the plan that is known."""
+        return math.prod(self._shapes[name]) / max(1, math.prod(self._known.shapes[name]))
 
     def _dtype(self, step: Step) -> str:
         """Of what a step reads."""
         return self._known.dtypes.get(next(iter(step.inputs), ""), "float32")
 
-    def _option(self, step: Step) -> StepOption:
-        """What was chosen for a step: its output may have another name in another layout."""
+    def _candidate(self, step: Step) -> Candidate:
+        """What was chosen for a convolution: its output may have another name in another layout."""
         name = step.output
-        return self._options[name if name in self._options else name.rpartition(":")[0]]
-
-    def _convolution(self, step: Step, known: Any) -> Any:
-        """The plan of a convolution, like the one for other sizes."""
-        candidate = self._option(step).candidate
-        assert candidate is not None
-        if known.algorithm != candidate.id:
-            raise Unsupported(f"{known.algorithm} does not serve {candidate.problem}")
-        if known.problem == candidate.problem:
-            return known
-        found = self._plans.get(candidate.problem)
-        if found is None:
-            limits = limits_of(self._limits, candidate.precision)
-            found = self._plans[candidate.problem] = choose.plan_candidate(candidate, limits, known)
+        found = self._candidates[name if name in self._candidates else name.rpartition(":")[0]]
+        assert found is not None
         return found
 
-    def _joined(self, step: JoinedConvolutions, known: SeparablePlan) -> SeparablePlan:
-        candidates = (self._option(part).candidate for part in step.parts)
-        found = [candidate.problem for candidate in candidates if candidate is not None]
-        block = known.block._replace(**dict(zip(known.block.parts, found, strict=True)))
-        if block == known.block:
+    def _convolution(self, step: CONVOLUTIONS, x_shape: Shape, known: Any) -> Any:
+        """The plan of a convolution, like the one for other sizes."""
+        before = known.problem
+        if before.x_shape == x_shape and before.direction == "forward":
+            return known
+        key = known, x_shape
+        if key not in self._plans:
+            problem = self._problem(step, x_shape, before)
+            candidate = self._candidate(step)
+            if known.algorithm != candidate.id:
+                raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
+            if problem == before:
+                self._plans[key] = known
+            else:
+                limits = limits_of(self._limits, candidate.precision)
+                self._plans[key] = choose.plan_like(candidate.algorithm, problem, limits, known)
+        return self._plans[key]
+
+    def _problem(self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem) -> ConvProblem:
+        """That of a convolution on maps of other sizes than before, in the same layouts.
+
+        Raises:
+            Unsupported: its algorithm is not to be trusted with it.
+        """
+        alike = isinstance(step, Convolution) and before.w_shape == step.w.shape
+        problem: ConvProblem | None = None
+        if alike and before.is_zero_padded and not isinstance(step.padding, str):
+            problem = on_map(before, x_shape)
+        if problem is None or not reaches_all(problem):
+            problem = laid_as(step.problem(x_shape), before)
+        assert problem is not None
+        growth = problem.flops / max(1, before.flops)
+        if not 1 / self._growth <= growth <= self._growth or self._measured.lookup(problem):
+            raise Unsupported("other algorithms may be faster")
+        return problem
+
+    def _joined(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
+        key = known, x_shape
+        plan: SeparablePlan | None = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._joined_anew(step, x_shape, known)
+        for part, problem in zip(step.parts, plan.block.problems, strict=True):
+            self._shapes[part.output] = problem.y_shape
+        self._shapes[step.output] = plan.block.problems[-1].y_shape
+        if step.mean:
+            self._shapes[step.mean] = (*self._shapes[step.output][:2], 1, 1)
+        return plan
+
+    def _joined_anew(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
+        block, found = known.block, []
+        for part, before in zip(step.parts, block.problems, strict=True):
+            found.append(before if before.x_shape == x_shape else self._problem(part, x_shape, before))
+            x_shape = found[-1].y_shape
+        block = block._replace(**dict(zip(block.parts, found, strict=True)))
+        if all(map(operator.is_, found, known.block.problems)):
             return known
         if step.mean:
             pooling = self._graph_steps.get(step.mean) or self._graph_steps[step.mean.rpartition(":")[0]]
             whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
             if not whole:
                 raise Unsupported("the mean is not that of whole maps")
-        key = block, bool(step.mean)
-        if key not in self._plans:
-            if reason := why_not_joined(block, bool(step.mean)):
-                raise Unsupported(f"a step {reason}")
-            plan = SeparablePlan(block, bool(step.mean), known)
-            limit = self._limits.workspace_limit
-            if limit is not None and plan.scratch_bytes > limit:
-                raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")
-            self._plans[key] = plan
-        found_plan: SeparablePlan = self._plans[key]
-        return found_plan
+        plan = SeparablePlan(block, bool(step.mean), known)
+        limit = self._limits.workspace_limit
+        if limit is not None and plan.scratch_bytes > limit:
+            raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")
+        return plan

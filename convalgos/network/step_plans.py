@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return quantized_plan(step, shapes, layout)
     if isinstance(step, Pooling):
         problem = step.problem(shapes[step.inputs[0]], dtype)
-        return PoolPlan(replace(problem, layout=layout, y_layout=layout))
+        return PoolPlan(problem.in_layout(layout))
     if isinstance(step, Foreign):
         return step.region
     if isinstance(step, View | Transpose):

@@ -80,6 +80,23 @@ def plan_candidate(candidate: Candidate, constraints: Constraints, known: Plan |
         return choose_plan(problem, device, constraints)
 
 
+def plan_like(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints, known: Plan) -> Plan:
+    """The plan of an algorithm for other sizes of the maps than those of its known plan.
+
+    Where the padding, or the taps that the maps reach, are others as well, it is another layer, planned anew.
+
+    Raises:
+        Unsupported: it does not serve these sizes within the limits.
+    """
+    computed, before = algorithm.computed(problem), known.problem
+    same = problem.w_shape == before.w_shape and problem.padding == before.padding
+    reason = algorithm.why_not_on_maps(computed) if same else algorithm.why_not(computed)
+    if reason or not keeps(algorithm, problem, constraints):
+        raise Unsupported(f"{algorithm.id} cannot serve {problem}: {reason or constraints}")
+    told = Choice(lambda: str(rank(problem, "cpu", constraints)))
+    return algorithm.built(problem, computed, told, known if same else None)
+
+
 def _is_ranked(problem: ConvProblem, device: str, constraints: Constraints, known: Known) -> bool:
     """Whether all candidates are ranked: step 1 of `choose_plan`."""
     whole = device != "cpu" or problem.is_empty or constraints.precisions is not None

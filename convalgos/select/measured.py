@@ -156,7 +156,9 @@ class Known:
 
     def lookup(self, problem: ConvProblem) -> Entry:
         """What is known of a problem: empty where nothing is."""
-        return self.entries.get(str(problem), {}) if self.entries else {}
+        if family(problem) not in self.families:  # found sooner than the text of a problem
+            return {}
+        return self.entries.get(str(problem), {})
 
     def near(self, problem: ConvProblem) -> tuple[ConvProblem, Entry] | None:
         """The most similar known problem, different in batch and size of the map only, and what is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -41,6 +41,10 @@ class ChannelBlocking:
     vectors: int  # filtered side by side
     pixels: int  # of a block of columns
     bands: int  # their sizes differ by one row at most
+
+    def in_bands(self, bands: int) -> ChannelBlocking:
+        """The same in so many bands."""
+        return ChannelBlocking(self.problem, self.x_near, self.y_near, self.vectors, self.pixels, bands)
 
     @cached_attribute
     def lanes(self) -> int:
@@ -188,8 +192,8 @@ class ChannelBlocking:
         The padding counts columns of the block's input that some output meets, up to the last of them.
         """
         p = self.problem
-        columns, stride, pad = p.spatial_out[2], p.stride[2], p.padding[2][0]
-        firsts = [*range(0, columns - self.pixels, self.pixels), columns - self.pixels]
+        stride, pad = p.stride[2], p.padding[2][0]
+        firsts = first_columns(self.pixels, p.spatial_out[2]).tolist()
         starts = [(first, first * stride - pad) for first in firsts]  # and the input column of the first tap
         return [(first, max(0, -start), max(0, start + self.reach - p.spatial[2])) for first, start in starts]
 
@@ -224,6 +228,13 @@ class ChannelBlocking:
         return np.stack([np.minimum(start, end), end], 1).astype(np.int64)
 
 
+def first_columns(pixels: int, columns: int) -> np.ndarray:
+    """(blocks,) where blocks of so many pixels of a row of y begin; the last overlaps the one before."""
+    last = columns - pixels
+    found: np.ndarray = np.minimum(np.arange(0, last + pixels, pixels), last)
+    return found
+
+
 def groups_of_vector(p: ConvProblem) -> int:
     return simd.lanes(computed_bytes(p)) // max(p.w_shape[1], p.gemm_n)
 
@@ -241,15 +252,14 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     crowded = shared and p.C * p.itemsize % 512 == 0
     lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
-    c = replace(_uncut_block(one_group(problem), near, pair), problem=p)
+    c = _uncut_block(p, near, pair)
     bands = _band_count(c)
-    return c if bands == 1 else replace(c, bands=bands)
+    return c if bands == 1 else c.in_bands(bands)
 
 
 def band_blocking(problem: ConvProblem, bands: int) -> ChannelBlocking:
     """Blocks of channels filtered one by one, in place or where a step before it has left a band of x."""
-    cut = _uncut_block(one_group(problem), (True, True), False)
-    return replace(cut, problem=problem.as_3d, bands=bands)
+    return _uncut_block(problem.as_3d, (True, True), False).in_bands(bands)
 
 
 def _near(p: ConvProblem, groups: int) -> tuple[bool, bool]:
@@ -268,16 +278,14 @@ def _near(p: ConvProblem, groups: int) -> tuple[bool, bool]:
     return x_near, y_near
 
 
-@lru_cache(4096)
-def _uncut_block(problem: ConvProblem, near: tuple[bool, bool], pair: bool) -> ChannelBlocking:
-    """A block of groups, in one band; kept for other numbers of groups.
+def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> ChannelBlocking:
+    """A block of groups, in one band.
 
     Args:
-        problem: of one group.
+        p: in 3-D.
         near: whether x is read and y written where it lies.
         pair: whether two vectors are worth a try.
     """
-    p = problem.as_3d
     columns, most = p.spatial_out[2], MOST_PIXELS[vector_bytes()]
     for vectors in (2, 1) if pair else (1,):
         # whole blocks, and few of them: the last overlaps the one before

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from convalgos.core.boundaries import COPIES, OUTSIDE, source_indices
 from convalgos.core.plan import numpy_dtype
+from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_meeting
-from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
+from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, first_columns
 from convalgos.cpu.dwconv.channel_kernels import BEYOND, CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
 from convalgos.cpu.runtime.half import map_form
@@ -39,6 +42,9 @@ def column_table(c: ChannelBlocking, from_pixel: int, to_pixel: int) -> tuple[np
     from_pixel, to_pixel: elements between the pixels of what the kernels read and write.
     """
     p = c.problem
+    if not (c.ranged or c.has_border):
+        of_row = p.spatial[2], p.spatial_out[2], p.stride[2], p.padding[2][0]
+        return _plain_columns(c.pixels, c.reach, *of_row, from_pixel, to_pixel), []
     ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
     made, sources = [], []
     beyond = source_indices(p.boundary[2], p.spatial[2], *p.padding[2]) if c.has_border else np.zeros(0)
@@ -53,6 +59,20 @@ def column_table(c: ChannelBlocking, from_pixel: int, to_pixel: int) -> tuple[np
         addresses = (0 if table is None else table.ctypes.data for table in tables)
         made.append((column * from_pixel, q * to_pixel, left, right, *addresses))
     return np.array(made, COLUMN_BLOCK), [*ranges.values(), *sources]
+
+
+@lru_cache(512)  # layers of one map size share them
+def _plain_columns(
+    pixels: int, reach: int, columns: int, columns_out: int, stride: int, pad: int, from_pixel: int,
+    to_pixel: int,
+) -> np.ndarray:  # fmt: skip
+    """Those that end in zeros, and read no tables."""
+    firsts = first_columns(pixels, columns_out)  # (blocks,)
+    starts = firsts * stride - pad  # (blocks,)
+    made = np.zeros((len(firsts), len(COLUMN_BLOCK.names or ())), np.int64)
+    made[:, 0], made[:, 1] = starts * from_pixel, firsts * to_pixel
+    made[:, 2], made[:, 3] = np.maximum(0, -starts), np.maximum(0, starts + (reach - columns))
+    return _records(made, COLUMN_BLOCK)
 
 
 def filler(c: ChannelBlocking) -> np.ndarray:
@@ -81,43 +101,86 @@ def band_tables(
     write, and of the filter.
     """
     p = c.problem
-    stride, pad = p.stride[1], p.padding[1][0]
-    inside = -(-pad // stride), (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1  # rows with all taps
-    bands: list[tuple[int, ...]] = []
-    runs: list[tuple[int, ...]] = []
-    tables: dict[bytes, np.ndarray] = {}  # runs that go alike share one
-    for p0, p1 in c.band_ends:
+    if c.has_border:
+        found = [_bordered_runs(c, band, source, target, w) for band in c.band_ends]
+        tables = {steps: np.frombuffer(steps, np.int64) for runs in found for *_, steps in runs}
+        address = {steps: table.ctypes.data for steps, table in tables.items()}
+        of_runs = [[(*run, address[steps]) for *run, steps in runs] for runs in found]
+    else:
+        tables, rows = {}, _runs_of_rows(p)
+        slices = [taps_meeting(p, 0, o) for o in range(p.spatial_out[0])]
+        of_runs = [
+            [
+                (
+                    d * source[0] + (h + (max(p0, first) - first) * p.stride[1]) * source[1],
+                    t0 * w[0] + r0 * w[1], o * target[0] + max(p0, first) * target[1],
+                    t1 - t0, r1 - r0, min(p1, end) - max(p0, first), 0,
+                )
+                for o, (d, t0, t1) in enumerate(slices) for first, end, h, r0, r1 in rows
+                if first < p1 and end > p0
+            ]
+            for p0, p1 in c.band_ends
+        ]  # fmt: skip
+    bands, begun = [], 0
+    for (p0, p1), runs in zip(c.band_ends, of_runs, strict=True):
         h0, h1 = c.rows_under(p0, p1)
-        first = len(runs)
-        for o in range(p.spatial_out[0]):
-            row = p0
-            while row < p1:
-                met, end = _meeting(c, o, row, source), row + 1
-                if inside[0] <= row < inside[1]:
-                    end = min(p1, inside[1])
-                while end < p1 and _meeting(c, o, end, source)[1:] == met[1:]:
-                    end += 1
-                (d, h), (t0, r0), (slices, rows), steps = met
-                x, y = d * source[0] + h * source[1], o * target[0] + row * target[1]
-                taps = t0 * w[0] + r0 * w[1]
-                table = tables.setdefault(steps, np.frombuffer(steps, np.int64))
-                runs.append((x, taps, y, slices, rows, end - row, table.ctypes.data))
-                row = end
         columns, columns_out = p.spatial[2], p.spatial_out[2]
         x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
-        bands.append((*x_band, *y_band, first, len(runs) - first))
-    return np.array(bands, CHANNEL_BAND), np.array(runs, ROW_RUN), list(tables.values())
+        bands.append((*x_band, *y_band, begun, len(runs)))
+        begun += len(runs)
+    every = np.array([run for runs in of_runs for run in runs], np.int64)
+    return _records(np.array(bands, np.int64), CHANNEL_BAND), _records(every, ROW_RUN), list(tables.values())
+
+
+def _records(rows: np.ndarray, record: np.dtype) -> np.ndarray:
+    """(n, fields) of int64 as (n,) of a record of these fields."""
+    return rows.reshape(-1).view(record)
+
+
+def _runs_of_rows(p: ConvProblem) -> list[tuple[int, int, int, int, int]]:
+    """Runs of output rows that meet the same taps: (first, end, input row, first tap, end of the taps).
+
+    The input row is that under the first tap of the first output row.
+    """
+    stride, pad, rows_out = p.stride[1], p.padding[1][0], p.spatial_out[1]
+    inside = -(-pad // stride), (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1  # rows with all taps
+    found: list[tuple[int, int, int, int, int]] = []
+    row = 0
+    while row < rows_out:
+        h, r0, r1 = taps_meeting(p, 1, row)
+        end = min(rows_out, inside[1]) if inside[0] <= row < inside[1] else row + 1
+        if found and found[-1][3:] == (r0, r1):
+            found[-1] = found[-1][0], end, *found[-1][2:]
+        else:
+            found.append((row, end, h, r0, r1))
+        row = end
+    return found
 
 
 _Two = tuple[int, int]  # of slices and of rows
 
 
-def _meeting(c: ChannelBlocking, o: int, row: int, source: _Two) -> tuple[_Two, _Two, _Two, bytes]:
-    """Where in x a row of outputs begins, the first taps that it meets, how many, and `ROW_RUN.lines`."""
+def _bordered_runs(
+    c: ChannelBlocking, band: _Two, source: _Two, target: _Two, w: _Two
+) -> list[tuple[int, int, int, int, int, int, bytes]]:
+    """`ROW_RUN` of the rows of a band of a map with a border, each with its `lines` in the place of these."""
+    runs = []
+    for o in range(c.problem.spatial_out[0]):
+        row, last = band
+        while row < last:
+            met, end = _meeting(c, o, row, source), row + 1
+            while end < last and _meeting(c, o, end, source)[1:] == met[1:]:
+                end += 1
+            (d, h), (slices, rows), steps = met
+            x, y = d * source[0] + h * source[1], o * target[0] + row * target[1]
+            runs.append((x, 0, y, slices, rows, end - row, steps))
+            row = end
+    return runs
+
+
+def _meeting(c: ChannelBlocking, o: int, row: int, source: _Two) -> tuple[_Two, _Two, bytes]:
+    """Where in x a row of outputs begins, how many taps it has, and `ROW_RUN.lines`."""
     p = c.problem
-    if not c.has_border:
-        (d, t0, t1), (h, r0, r1) = taps_meeting(p, 0, o), taps_meeting(p, 1, row)
-        return (d, h), (t0, r0), (t1 - t0, r1 - r0), b""
     starts, under = [], []
     for axis, output in enumerate((o, row)):
         sources = source_indices(p.boundary[axis], p.spatial[axis], *p.padding[axis])
@@ -127,4 +190,4 @@ def _meeting(c: ChannelBlocking, o: int, row: int, source: _Two) -> tuple[_Two, 
     slices, rows = (_steps(*each) for each in zip(under, starts, source, strict=True))
     beyond = np.logical_or.outer(slices == BEYOND, rows == BEYOND)
     steps = np.where(beyond, BEYOND, np.add.outer(slices, rows))
-    return (starts[0], starts[1]), (0, 0), (p.kernel[0], p.kernel[1]), steps.tobytes()
+    return (starts[0], starts[1]), (p.kernel[0], p.kernel[1]), steps.tobytes()

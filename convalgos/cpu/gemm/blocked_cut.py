@@ -92,12 +92,13 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         return np.append(taps.ravel(), 0)
 
     def tile_table(self) -> tuple[np.ndarray, list[RowTile]]:
-        """`row_tiles.tile_table` of a block, for each of the 16 ways of being cut short."""
+        """`row_tiles.tile_table` of a block."""
         p, steps = self.problem, self.steps
         _, _, d, h, w = self.strides
         _, _, *of_y = map_strides(p.y_layout, p.K, p.spatial_out)
         x_steps = d * steps[0], h * steps[1], w * p.stride[2]
-        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y))
+        short = p.N % self.images > 0
+        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y), short)
 
     @property
     def steps(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ Source: the blocked layouts of oneDNN (Georganas et al. 2018, arXiv:1808.05567).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.blocked_cut import BlockedCut
+from convalgos.cpu.gemm.blocked_cut import BlockedCut, cut_like
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.blocking import (
     block_count,
@@ -157,28 +157,25 @@ class BlockedPlan(RegisterFinish):
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: BlockedCut):
         p, tasks = cut.problem, plan_threads()
-        size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        widths = cut.vectors, cut.vectors_of // cut.panels
-        tiles, kinds = cut.tile_table()
-        kernels = [
-            sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds
-        ]
-        of_cut = cut.fields()
-        values = {name: value for name, value in of_cut.items() if name in SHARED} | {
+        values = {
             "parts": cut.parts, "vectors": cut.vectors_of, "panels": cut.panels, "tasks": tasks,
-            "offsets": cut.entry_offsets(), "entries": cut.entries, "chunk": cut.chunk,
-            "inner": cut.inner, "whole": cut.whole, "rest": p.w_shape[1] % cut.inner,
-            "tiles": tiles, "table_length": tiles.shape[1], "kernels": np.array(kernels, np.int64),
-            "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3], "scratch_stride": cut.scratch_bytes,
-            "y_block": lanes * of_cut["y_k"], **self.limit_fields(p),
+            "entries": cut.entries, "chunk": cut.chunk, "inner": cut.inner, "whole": cut.whole,
+            "rest": p.w_shape[1] % cut.inner, **self.limit_fields(p),
             "scale": 0, "scale_n": 0, "scaled": 0, "scaled_bytes": 0, "scale_rows": 0,
-        }  # fmt: skip
+        } | _of_maps(cut)  # fmt: skip
         steps = [(sum_blocked(), tasks)]
         super().__init__(problem, algorithm, BLOCKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
 
+    def on_maps(self, problem: ConvProblem) -> Self:
+        """This plan for other sizes of the maps."""
+        cut = cut_like(problem, self._cut)
+        plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)
+        plan._cut = cut
+        return plan
+
     def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem, self._cut.panels, self._cut.unit)
+        return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""
@@ -188,3 +185,17 @@ class BlockedPlan(RegisterFinish):
             w = np.pad(w, ((0, 0), (0, 0), (0, -p.w_shape[1] % cut.unit), (0, 0)))
             w = w.reshape(p.groups, p.gemm_n, -1, cut.unit, w.shape[-1]).swapaxes(3, 4)
         return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
+
+
+def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
+    """The fields that depend on the sizes of the maps."""
+    size, lanes = cut.problem.itemsize, simd.lanes(cut.problem.itemsize)
+    widths = cut.vectors, cut.vectors_of // cut.panels
+    tiles, kinds = cut.tile_table()
+    kernels = [sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds]
+    of_cut = cut.fields()
+    return {name: value for name, value in of_cut.items() if name in SHARED} | {
+        "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
+        "kernels": np.array(kernels, np.int64), "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],
+        "scratch_stride": cut.scratch_bytes, "y_block": lanes * of_cut["y_k"],
+    }  # fmt: skip

@@ -230,7 +230,7 @@ class GemvPlan(KernelPlan):
 
     def filter_form(self) -> FilterForm:
         in_pixels = self._cut.problem.layout == "channels_last"
-        return FilterForm.of(self.problem, self._cut.panels, in_pixels)
+        return FilterForm.of(self.problem, "outputs", self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(panels, taps, filters of a panel)."""

@@ -31,17 +31,22 @@ Counts = tuple[int, ...]  # slices, rows and columns of an image of a block
 
 @lru_cache(512)  # layers of one map size share them
 def tile_table(
-    block: Counts, totals: Counts, most: int, x_steps: Counts, y_steps: Counts
+    block: Counts, totals: Counts, most: int, x_steps: Counts, y_steps: Counts, short_images: bool
 ) -> tuple[np.ndarray, list[RowTile]]:
-    """(16, most tiles and an end) of ROW_TILE, for each way of a block to be cut short, and the tiles that
-    kernels are for.
+    """(ways, most tiles and an end) of ROW_TILE, and the tiles that kernels are for.
+
+    A way for each of those of a block to be cut short, as `blocking.table_number` numbers them, up to the
+    last that there is.
 
     Args:
         block: of which outputs, `totals` in all, are taken.
         most: outputs of a tile.
         x_steps, y_steps: elements of x and of y from one output to the next, along each dimension.
+        short_images: whether blocks may be short in images, too, which all take the same tiles.
     """
-    ways = 2 * short_blocks(block, totals)  # most of them the same
+    short = short_images, *(total % size > 0 for size, total in zip(block, totals, strict=True))
+    last = sum(weight for weight, is_short in zip((8, 4, 2, 1), short, strict=True) if is_short)
+    ways = (2 * short_blocks(block, totals))[: last + 1]  # most of them the same
     differ = {counts: i for i, counts in enumerate(dict.fromkeys(ways))}
     tiles = [tiles_of(counts, most, x_steps, y_steps) for counts in differ]  # (tiles, 4) each
     kinds = sorted(set().union(*[_kinds(counts, most) for counts in differ]))

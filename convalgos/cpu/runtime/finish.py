@@ -8,6 +8,8 @@ calls `finish_run` behind each run of elements that it has stored, which then li
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from convalgos.core import epilogue
@@ -96,7 +98,10 @@ def finish_address(dtype: np.dtype, activation: Activation | None) -> int:
     return finish_elements(dtype.itemsize, simd.lanes(dtype.itemsize), kind)
 
 
+@lru_cache(64)
 def activation_numbers(dtype: np.dtype, activation: Activation | None) -> np.ndarray:
     """The two numbers of an activation, as its function reads them; its address is for `finish_numbers`."""
     given = activation or Activation("")
-    return np.array([given.a, given.b], dtype)
+    numbers = np.array([given.a, given.b], dtype)
+    numbers.flags.writeable = False  # runs share them
+    return numbers

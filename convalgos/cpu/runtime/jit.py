@@ -170,8 +170,22 @@ def launch_all(table: int, count: int) -> None:
 
 def bound_run(launches: tuple[Launch, ...], *kept: Any) -> BoundRun:
     """A run that is these launches; `kept` holds their records and all that these point to."""
-    table = functools.cache(lambda: launch_table(launches))  # in networks they are parts of another table
-    return BoundRun(lambda: launch_all(table().ctypes.data, len(launches)), launches, kept)
+    return BoundRun(_Launched(launches), launches, kept)
+
+
+class _Launched:
+    """Runs launches, by a table that the first call makes: in networks they are parts of another one."""
+
+    __slots__ = ("_launches", "_table")
+
+    def __init__(self, launches: tuple[Launch, ...]):
+        self._launches = launches
+        self._table: np.ndarray | None = None
+
+    def __call__(self) -> None:
+        if self._table is None:
+            self._table = launch_table(self._launches)
+        launch_all(self._table.ctypes.data, len(self._launches))
 
 
 def pool_of_launch(parallel: bool) -> tuple[int, int]:

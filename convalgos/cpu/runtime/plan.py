@@ -11,7 +11,7 @@ import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,7 +64,7 @@ def _structure(record: np.dtype) -> type[ctypes.Structure]:
     """A record for ctypes."""
     kinds = {name: record[name] for name in record.names or ()}
     members = [(n, _structure(kind) if kind.names else ctypes.c_int64) for n, kind in kinds.items()]
-    return type("Structure", (ctypes.Structure,), {"_fields_": members})
+    return type("Structure", (ctypes.Structure,), {"_fields_": members, "__slots__": ()})
 
 
 def by_name(record: np.ndarray) -> Any:
@@ -73,7 +73,7 @@ def by_name(record: np.ndarray) -> Any:
     Args:
         record: (1,), of int64 fields and of records of these; it must outlive the object.
     """
-    return _structure(record.dtype).from_address(record.ctypes.data)
+    return _structure(record.dtype).from_address(jit.data_address()(record))
 
 
 def copy_of_record(record: np.ndarray) -> np.ndarray:
@@ -100,13 +100,14 @@ class Workspace:
     """Record, scratch and padded bias of one run at a time; `arguments` sets fields of the record by name."""
 
     def __init__(self, record: np.ndarray, scratch: np.ndarray, bias: np.ndarray):
+        address = jit.data_address()
         self.record = copy_of_record(record)
-        self.address = self.record.ctypes.data
+        self.address = address(self.record)
         self.arguments = by_name(self.record)
         self.scratch = scratch
-        self.arguments.scratch = self.scratch.ctypes.data
+        self.arguments.scratch = address(scratch)
         self.bias = bias.copy()
-        self.bias_address = self.bias.ctypes.data
+        self.bias_address = address(self.bias)
         self.numbers: np.ndarray | None = None  # those of the activation of the run
 
 
@@ -140,7 +141,7 @@ class KernelPlan(CompiledPass, Plan):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
         row = [known[name] for name in names]
-        self._tables = [value for value in row if type(value) is np.ndarray]
+        self._tables = {name: value for name, value in known.items() if type(value) is np.ndarray}
         if self._tables:
             row = [address(value) if type(value) is np.ndarray else value for value in row]
         self.record = np.array([tuple(row)], record)
@@ -155,6 +156,27 @@ class KernelPlan(CompiledPass, Plan):
         self._no_bias = _zeros((-(-problem.K // lanes) + 1) * lanes, problem.compute_dtype)
         self._no_bias_address = self._no_bias.ctypes.data
         self._where = None if problem.direction == "backward_weights" else address
+
+    def resized(
+        self, problem: ConvProblem, values: dict[str, int | np.ndarray], scratch_bytes: int,
+        steps: Sequence[tuple[int, int]] | None = None,
+    ) -> Self:  # fmt: skip
+        """This plan for other sizes of the maps, cut so that its prepared filters serve it.
+
+        Args:
+            values: of the fields of the record that are others. steps: those of the plan by default.
+        """
+        made = self._on_maps(problem, scratch_bytes)
+        address, made.record = self._address, copy_of_record(self.record)
+        fields, tables = by_name(made.record), {**self._tables}
+        for name, value in values.items():
+            if type(value) is np.ndarray:
+                tables[name], value = value, address(value)
+            setattr(fields, name, value)
+        made._tables, made.scratch_bytes = tables, scratch_bytes
+        made.steps = self.steps if steps is None else tuple(steps)
+        made._parallel = worth_sharing(problem)
+        return made
 
     @cached_attribute
     def _quick(self) -> QuickCall | None:  # type: ignore[override]

@@ -84,32 +84,34 @@ class BandCut:
     @cached_attribute
     def row_bands(self) -> list[tuple[int, int]]:
         """(rows of x, rows of y) of each band."""
-        p, found = self.depthwise.problem, []
-        for i in range(self.bands):
-            begin, end = (p.spatial_out[1] * j // self.bands for j in (i, i + 1))
-            first = max(0, begin * p.stride[1] - p.padding[1][0])
-            last = min(p.spatial[1], (end - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1])
-            found.append((max(0, last - min(first, p.spatial[1])), end - begin))
+        p, found, end = self.block.depthwise, [], 0
+        rows, rows_out, stride, pad = p.spatial[0], p.spatial_out[0], p.stride[0], p.padding[0][0]
+        for i in range(1, self.bands + 1):
+            begin, end = end, rows_out * i // self.bands
+            first = max(0, begin * stride - pad)
+            last = min(rows, (end - 1) * stride - pad + p.kernel_extent[0])
+            found.append((max(0, last - min(first, rows)), end - begin))
         return found
 
-    @property
+    @cached_attribute
     def hidden_pixels(self) -> int:
         """Of the expanded rows of a band, at most."""
         rows = max(rows for rows, _ in self.row_bands)
         return rows * self.block.depthwise.spatial[1] if self.expansion else 0
 
-    @property
+    @cached_attribute
     def middle_pixels(self) -> int:
         """Of the filtered rows of a band, at most."""
-        return self.depthwise.band_rows * self.block.depthwise.spatial_out[1] if self.projection else 0
+        rows = max(rows for _, rows in self.row_bands)
+        return rows * self.block.depthwise.spatial_out[1] if self.projection else 0
 
-    @property
+    @cached_attribute
     def hidden_bytes(self) -> int:
         """Of a task: the vectors of a panel."""
         wide = self.expansion.widths[0] if self.expansion else 0
         return whole_lines(self.hidden_pixels * wide * vector_bytes())
 
-    @property
+    @cached_attribute
     def scratch_bytes(self) -> int:
         """Of a task."""
         return self.hidden_bytes + whole_lines(self.middle_pixels * self.vectors * vector_bytes())

@@ -49,10 +49,14 @@ class SeparablePlan:
         self._sums_bytes = vectors * vector_bytes() if mean else 0
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
         self._pixels = np.array([math.prod(block.depthwise.spatial_out)], FLOAT)
-        self._records = BandRecords(self._cut)
-        shapes = tuple(p.w_shape for p in block.problems)
+        self._records: BandRecords = BandRecords(self._cut, None if known is None else known._records)
+        self._key: FilterKey = self._own_key() if known is None else known._key
+
+    def _own_key(self) -> FilterKey:
+        shapes = tuple(p.w_shape for p in self.block.problems)
         panels_of = tuple(part and part.panels for part in (self._cut.expansion, self._cut.projection))
-        self._key = FilterKey(self.algorithm, FilterForm.of(block.depthwise, shapes, panels_of, self._lanes))
+        form = FilterForm.of(self.block.depthwise, shapes, panels_of, self._lanes)
+        return FilterKey(self.algorithm, form)
 
     @property
     def algorithm(self) -> str:
@@ -119,25 +123,26 @@ class SeparablePlan:
         share = (scratch.nbytes - self._sums_bytes) // self._tasks // ALIGNMENT * ALIGNMENT
         given = zip(self.block.parts, w.data, outputs, strict=True)
         records = [self._records.of(*of_part) for of_part in given]
-        records[0].set(x=x.ctypes.data, x_n=math.prod(x.shape[1:]))
-        records[-1].set(y=y.ctypes.data, y_n=math.prod(y_shape[1:]))
+        address = jit.data_address()
+        records[0].set(x=address(x), x_n=math.prod(x.shape[1:]))
+        records[-1].set(y=address(y), y_n=math.prod(y_shape[1:]))
         if residual is not None:
-            records[-1].set(residual=residual.ctypes.data - y.ctypes.data, adds=1)
+            records[-1].set(residual=address(residual) - address(y), adds=1)
         found = dict(zip(self.block.parts, records, strict=True))
         e, d, p = (found.get(part, self._records.none) for part in SeparableBlock._fields)
         record = KernelRecord(
             SEPARABLE_FIELDS, tasks=self._tasks, images=last.N, band_count=self._cut.bands,
-            band_tiles=self._records.tiles.ctypes.data, expansion=e.address, depthwise=d.address,
-            projection=p.address, vectors=self._cut.vectors, scratch=scratch.ctypes.data,
+            band_tiles=address(self._records.tiles), expansion=e.address, depthwise=d.address,
+            projection=p.address, vectors=self._cut.vectors, scratch=address(scratch),
             scratch_bytes=share, hidden_bytes=self._cut.hidden_bytes,
-            parts=self._cut.parts, pixels=self._pixels.ctypes.data,
+            parts=self._cut.parts, pixels=address(self._pixels),
         )  # fmt: skip
         launches = [Launch(run_separable_bands(), record.address, self._tasks)]
         if mean is not None:
             check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
-            sums = scratch.ctypes.data + self._tasks * share
+            sums = address(scratch) + self._tasks * share
             kernel = sum_vectors(FLOAT.itemsize, self._lanes)
-            record.set(mean, sums=sums, mean=mean.ctypes.data, sum_pixels=kernel)
+            record.set(mean, sums=sums, mean=address(mean), sum_pixels=kernel)
             finish = finish_means(FLOAT.itemsize, self._lanes)
             launches.append(Launch(finish, record.address, 1, alone=True))
         return jit.bound_run(tuple(launches), self, x, w, y, residual, scratch, e, d, p, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,9 @@ from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
+from convalgos.cpu.runtime.plan import by_name, copy_of_record
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.vectors import simd
@@ -36,40 +39,67 @@ class KernelRecord:
 
     def __init__(self, fields: np.dtype, kept: tuple[Any, ...] = (), **values: int):
         self._record, self._kept = np.zeros(1, fields), kept
+        self._set_fields()
         self.set(**values)
 
-    @property
-    def address(self) -> int:
-        return self._record.ctypes.data
+    def _set_fields(self) -> None:
+        self._fields, self.address = by_name(self._record), jit.data_address()(self._record)
+
+    def copy(self, *kept: Any) -> KernelRecord:
+        """Another record of the same values, which keeps these, too."""
+        made = KernelRecord.__new__(KernelRecord)
+        made._record, made._kept = copy_of_record(self._record), (*self._kept, *kept)
+        made._set_fields()
+        return made
 
     def set(self, *kept: Any, **values: int) -> None:
         """Set fields by name."""
         self._kept += kept
         for name, value in values.items():
-            self._record[name] = value
+            setattr(self._fields, name, value)
 
-    def set_output(self, output: BiasedActivation, filters: int, lanes: int) -> np.ndarray:
+    def set_output(self, activation: Activation | None, bias: np.ndarray) -> np.ndarray:
         """Set the bias and the activation; returns the two limits that the kernels keep sums within."""
-        bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)
-        if output.bias is not None:
-            bias[:filters] = output.bias
-        numbers = activation_numbers(FLOAT, output.activation)
-        self.set(bias, numbers, bias=bias.ctypes.data, finish_numbers=numbers.ctypes.data)
-        if output.activation is None or output.activation == RELU:
-            return LIMITS[0 if output.activation is None else 2 :]
-        if output.activation.name == "clip":
+        numbers, address = activation_numbers(FLOAT, activation), jit.data_address()
+        self.set(bias, numbers, bias=address(bias), finish_numbers=address(numbers))
+        if activation is None or activation == RELU:
+            return LIMITS[0 if activation is None else 2 :]
+        if activation.name == "clip":
             return numbers
-        self.set(finish=finish_address(FLOAT, output.activation))
+        self.set(finish=finish_address(FLOAT, activation))
         return LIMITS
 
 
-class BandRecords:
-    """Tables of a cut, which all runs share, and the records of its convolutions."""
+class Biases:
+    """Biases with a vector of zeros behind, as the kernels read them; runs share each."""
 
-    def __init__(self, cut: BandCut):
+    def __init__(self, lanes: int):
+        self._lanes = lanes
+        self._known: dict[tuple[int, int], tuple[np.ndarray, Any]] = {}  # and the array of each id
+
+    def of(self, bias: np.ndarray | None, filters: int) -> np.ndarray:
+        """That of so many filters."""
+        key = id(bias), filters
+        if key not in self._known:
+            whole = aligned_zeros((-(-filters // self._lanes) + 1) * self._lanes, FLOAT)
+            if bias is not None:
+                whole[:filters] = bias
+            self._known[key] = whole, bias
+        return self._known[key][0]
+
+
+class BandRecords:
+    """Tables of a cut, which all runs share, and the records of its convolutions.
+
+    Args:
+        known: of the same block on maps of other sizes.
+    """
+
+    def __init__(self, cut: BandCut, known: BandRecords | None = None):
         self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
+        self._biases: Biases = Biases(self._lanes) if known is None else known._biases
         self._tables: list[np.ndarray] = []
-        self._values: dict[str, dict[str, int]] = {}  # of each part of the block
+        self._records: dict[str, KernelRecord] = {}  # of each part of the block
         self.none = KernelRecord(BLOCKED_ARGUMENTS)  # of a part that is not there
         self.tiles = np.zeros(cut.bands, BAND_TILES)  # the table `band_tiles`
         self._add_depthwise()
@@ -85,20 +115,17 @@ class BandRecords:
 
     def of(self, part: str, w: np.ndarray, output: BiasedActivation) -> KernelRecord:
         """The record of a run of a part of the block, but for its arrays."""
-        deep, problem = part == "depthwise", getattr(self._cut.block, part)
-        record = KernelRecord(
-            CHANNEL_KERNEL_FIELDS if deep else BLOCKED_ARGUMENTS, (w, self), w=w.ctypes.data
-        )
-        record.set(**self._values[part])
-        limits = record.set_output(output, problem.K, self._lanes)
-        at = limits.ctypes.data
-        record.set(limits, **({"bounds": at} if deep else {"limits": at, "unlimited": LIMITS.ctypes.data}))
+        address, problem = jit.data_address(), getattr(self._cut.block, part)
+        record = self._records[part].copy(w, self)
+        limits = record.set_output(output.activation, self._biases.of(output.bias, problem.K))
+        at = {"bounds" if part == "depthwise" else "limits": address(limits)}
+        record.set(limits, w=address(w), **at)
         return record
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""
         self._tables.append(table)
-        return table.ctypes.data
+        return jit.data_address()(table)
 
     def _add_depthwise(self) -> None:
         cut, c, lanes = self._cut, self._cut.depthwise, self._lanes
@@ -110,7 +137,7 @@ class BandRecords:
         x_block = cut.hidden_pixels * lanes if cut.expansion else p.spatial[1] * row
         y_block = cut.middle_pixels * lanes if cut.projection else p.spatial_out[1] * row_out
         kernel = filter_block(4, lanes, SAME, 1, 1, 1, c.pixels, *c.code, 0)
-        self._values["depthwise"] = {
+        values = {
             "size": 4, "bands": self._table(bands), "runs": self._table(runs),
             "columns": self._table(columns), "column_count": len(columns), "from_pixel": lanes,
             "from_next": p.stride[1] * row, "from_vector": x_block, "to_pixel": lanes, "to_next": row_out,
@@ -118,6 +145,7 @@ class BandRecords:
             "w_block": p.kernel[1] * w_row, "taps": p.kernel[2], "stride": p.stride[2],
             "dilation": p.dilation[2], "filter_block": kernel,
         }  # fmt: skip
+        self._records["depthwise"] = KernelRecord(CHANNEL_KERNEL_FIELDS, (), **values)
 
     def _add_product(
         self, name: str, part: PanelCut, pixels: list[int], x_block: int | None, y_block: int | None
@@ -130,20 +158,35 @@ class BandRecords:
         p, lanes = part.problem, self._lanes
         whole = p.spatial[0] * p.spatial[1] * lanes
         offsets = np.arange(part.entries + 1) * (whole if x_block is None else x_block)
-        ends = {count: along_row(count, part.rows) if count else np.zeros(1, int) for count in pixels}
-        kinds = sorted({int(length) for found in ends.values() for length in np.diff(found)})
-        addresses = {}
-        for count, end in ends.items():
-            lines = [
-                (at * lanes, at * lanes, n, kinds.index(n)) for at, n in zip(end, np.diff(end), strict=False)
-            ]
-            addresses[count] = self._table(np.array([*lines, (NONE,) * 4], np.int64).view(ROW_TILE))
+        tables, kinds = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
+        addresses = {count: self._table(table) for count, table in tables.items()}
         self.tiles[name] = [addresses[count] for count in pixels]
         kernels = [sum_block_tile(4, lanes, 1, n, v, lanes) for v in part.widths for n in kinds]
-        self._values[name] = {
-            "size": 4, "lanes": lanes, "vectors": part.vectors, "panels": part.panels,
+        values = {
+            "unlimited": jit.data_address()(LIMITS), "size": 4, "lanes": lanes, "vectors": part.vectors,
+            "panels": part.panels,
             "kernels": self._table(np.array(kernels, np.int64)), "narrow": len(kinds),
             "entries": part.entries, "inner": lanes, "whole": p.C // lanes, "rest": p.C % lanes,
             "chunk": part.chunk, "offsets": self._table(offsets),
             "y_block": whole if y_block is None else y_block,
         }  # fmt: skip
+        self._records[name] = KernelRecord(BLOCKED_ARGUMENTS, (), **values)
+
+
+@lru_cache(512)  # layers of one map size share them
+def _tiles_of(counts: tuple[int, ...], most: int, lanes: int) -> tuple[dict[int, np.ndarray], list[int]]:
+    """(the `ROW_TILE` of rows of so many pixels, pixels of the tiles that kernels are for).
+
+    Args:
+        most: pixels of a tile.
+    """
+    ends = {count: along_row(count, most) if count else np.zeros(1, int) for count in counts}  # (tiles + 1,)
+    kinds = sorted({n for end in ends.values() for n in (end[1:] - end[:-1]).tolist()})
+    tables = {}
+    for count, end in ends.items():
+        table = np.full((len(end), 4), NONE, np.int64)
+        length = end[1:] - end[:-1]  # (tiles,)
+        table[:-1, 0] = table[:-1, 1] = end[:-1] * lanes
+        table[:-1, 2], table[:-1, 3] = length, np.searchsorted(kinds, length)
+        tables[count] = table.view(ROW_TILE)[:, 0]
+    return tables, kinds

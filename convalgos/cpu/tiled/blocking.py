@@ -41,6 +41,11 @@ OF_ALL_TILES = (
     *("phases", "row_tiles", "slice_taps", "taps", "most_rows"),
 )
 OF_PANELS = ("vectors", "panel", "panels", "most_rows", "product_rows")  # these follow from the first
+OF_LAYER = (  # on maps of all sizes
+    *("lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "phases", "row_tiles"),
+    *("slice_taps", "taps", "most_rows", "points", "u_bytes", "v_row"),
+)
+OF_PHASES = ("phase_places", "point_taps")  # neither do these depend on the sizes
 OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
 

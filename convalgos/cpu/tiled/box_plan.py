@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, Self
 
 import numpy as np
 
@@ -68,18 +69,26 @@ class BoxPlan(KernelPlan):
             "offsets": _offsets(cut),
             "finish_tiles": finish_tiles, "place": place, "scatter": scatter,
         }  # fmt: skip
-        values["y_in_place"] = int(bool(finish_tiles) and not place and values["y_k"] == 1)
+        self._finishes_tiles = bool(finish_tiles) and not place
+        values["y_in_place"] = int(self._finishes_tiles and values["y_k"] == 1)
         if finish_tiles and not place:
             values["place"] = channel_vectors.place(cut.problem.itemsize, cut.lanes)
         elif not (finish_tiles or scatter):
             values["scatter"] = channel_vectors.scatter(cut.problem.itemsize, cut.lanes)
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
-        passes: list[dict[str, int]] = [{}]
-        if cut.team:
-            passes = [{"box": box, "phase": phase} for box in range(cut.boxes) for phase in range(3)]
-        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, passes)
+        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, _passes(cut))
         self.cut = cut
+
+    def in_boxes(self, problem: ConvProblem, cut: BoxSizes, gather: int = 0, **others: int) -> Self:
+        """This plan for other sizes of the maps, in the same tiles and panels."""
+        values = box_values(cut, gather) | others
+        values["y_in_place"] = int(self._finishes_tiles and values["y_k"] == 1)
+        if cut.depth.taps > 1:
+            values["offsets"] = _offsets(cut)
+        plan = self.resized(problem, values, cut.scratch_bytes)
+        plan.cut, plan._passes = cut, _passes(cut)
+        return plan
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """Tiles, phases and panels, but not boxes."""
@@ -87,6 +96,19 @@ class BoxPlan(KernelPlan):
         axes = [(a.stride, a.dilation, a.phases, a.taps, a.outputs) for a in (c.rows, c.columns)]
         panels = c.points, c.taps, c.vectors, c.panels, c.parts, c.lanes
         return FilterForm.of(self.problem, *axes, *panels)
+
+
+def _passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:
+    """Of all steps: a team takes box after box, each in three phases."""
+    if not cut.team:
+        return ({},)
+    return tuple({"box": box, "phase": phase} for box in range(cut.boxes) for phase in range(3))
+
+
+@cache
+def _sizes_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a record that sizes of a kind have under the same names."""
+    return tuple(name for name in SIZES.names or () if hasattr(kind, name))
 
 
 def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
@@ -116,10 +138,8 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
             {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
         )
         values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
-    for name in set(SIZES.names or ()) - values.keys():
-        if hasattr(cut, name):
-            values[name] = getattr(cut, name)
-    return values
+    kind: Any = type(cut)
+    return {name: getattr(cut, name) for name in _sizes_of(kind) if name not in values} | values
 
 
 def _offsets(cut: BoxSizes) -> np.ndarray:

@@ -11,7 +11,7 @@ from convalgos.core import profiles
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, ONE_BOX, Cuts
+from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, OF_LAYER, OF_PHASES, ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane, transformed_by
 
@@ -64,6 +64,18 @@ def best(whole: S, box: int = 0) -> S:
     return found[0] if len(found) == 1 else min(found, key=lambda s: s.seconds(_usual_machine(s.threads)))
 
 
+def boxed_like(known: S, problem: ConvProblem) -> S:
+    """The cut of a problem in the tiles, panels and about the boxes of one for other sizes of its maps."""
+    rows, columns = plane(problem)
+    axes = rows._replace(outputs=known.rows.outputs), columns._replace(outputs=known.columns.outputs)
+    of_layer = {name: getattr(known, name) for name in OF_LAYER}
+    whole = type(known)(problem.as_3d, *axes, ONE_BOX, True, known.threads, of_layer)
+    sizes, uncut = _cutting(whole)
+    cut = whole.cut_into(cuts_of(sizes, math.prod(known.box), uncut), known.team)
+    cut.__dict__.update({name: getattr(known, name) for name in OF_PHASES})
+    return cut
+
+
 @lru_cache(16)
 def _usual_machine(threads: int) -> Machine:
     return profiles.nominal(threads)
@@ -102,13 +114,11 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
     """Boxes worth a thought, as (cuts, team): of about each target, for single threads and for the team."""
     problem, threads, tile_bytes = whole.problem, whole.threads, whole.tile_bytes
     fitting = max(1, cache_sizes()[2] // 2 // tile_bytes)  # in half of L3
-    order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
-    sizes = [(d, whole.grid[d]) for d in order if whole.grid[d] > 1]
     wide = whole.columns.outputs == 1 and whole.grid[3] >= LONG
     wide = wide and 2 * WIDE * tile_bytes <= cache_sizes()[1]
     tried = (box,) if box else (WIDE,) if wide else whole.targets
     most = math.prod(whole.grid) * whole.row_tiles  # of a box: larger targets are the same to it
-    uncut = 1 if problem.layout in BLOCKS and problem.y_layout in BLOCKS else UNCUT
+    sizes, uncut = _cutting(whole)
     rooms: list[tuple[bool, Iterable[int], int]] = [(False, tried, fitting // threads)]
     if threads > problem.groups:  # else threads have groups of their own: no filter is shared
         rooms.append((True, (box,) if box else (*whole.team_targets, fitting), fitting))
@@ -117,6 +127,14 @@ def box_ways(whole: BoxSchedule, box: int = 0) -> set[tuple[Cuts, bool]]:
         for team, targets, room in rooms
         for target in {min(target, room, most) for target in targets}
     }
+
+
+def _cutting(whole: BoxSchedule) -> tuple[list[tuple[int, int]], int]:
+    """`sizes` and `uncut` of `cuts_of`."""
+    order = (3, 1, 2, 0) if whole.depth.taps > 1 else (3, 2, 1, 0)  # slices first, where they share inputs
+    p, grid = whole.problem, whole.grid
+    uncut = 1 if p.layout in BLOCKS and p.y_layout in BLOCKS else UNCUT
+    return [(d, grid[d]) for d in order if grid[d] > 1], uncut
 
 
 def cuts_of(sizes: list[tuple[int, int]], room: float, uncut: int = UNCUT) -> Cuts:
