@@ -16,7 +16,7 @@ from tiny_kernels import number, result, sum_to
 
 from convalgos.core import cache_files
 from convalgos.cpu.compile import kernel_cache
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime import compile_notice, jit
 
 TINY = Path(tiny_kernels.__file__)
 
@@ -317,23 +317,25 @@ def test_links_are_looked_at_where_they_lead(tmp_path):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_compiling_that_takes_long_says_so_once(folder, terminal, monkeypatch, caplog, capsys):
-    monkeypatch.setattr(jit, "_compiling", 0.0)
+    monkeypatch.setattr(compile_notice, "_compiling", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with caplog.at_level("INFO", logger="convalgos"):
         assert fresh(number, 1) == 1
         assert not caplog.records  # it took no second
-        monkeypatch.setattr(jit, "_compiling", jit.LONG)
+        monkeypatch.setattr(compile_notice, "_compiling", compile_notice.LONG)
         assert fresh(number, 1) == 1
         assert not caplog.records  # from disk
         for value in (2, 3):
             assert fresh(number, value) == value
-    assert [(r.name, r.levelname, r.message) for r in caplog.records] == [("convalgos", "INFO", jit.WORD)]
-    assert capsys.readouterr().err == (jit.WORD + "\n") * terminal
+    assert [(r.name, r.levelname, r.message) for r in caplog.records] == [
+        ("convalgos", "INFO", compile_notice.WORD)
+    ]
+    assert capsys.readouterr().err == (compile_notice.WORD + "\n") * terminal
 
 
 def test_who_asked_for_compiling_is_not_told(folder, monkeypatch, caplog):
-    monkeypatch.setattr(jit, "_compiling", jit.LONG)
-    jit.say_nothing()
+    monkeypatch.setattr(compile_notice, "_compiling", compile_notice.LONG)
+    compile_notice.say_nothing()
     with caplog.at_level("INFO", logger="convalgos"):
         assert fresh(number, 1) == 1
     assert not caplog.records

@@ -45,7 +45,7 @@ def filter_pattern(w: ArrayLike, max_rel_error: float = 0.0) -> str:
         >>> rows, columns = np.mgrid[-7:8, -7:8]
         >>> disk = (rows**2 + columns**2 < 50).astype(np.float32)[None, None]
         >>> ca.filter_pattern(disk), ca.filter_pattern(disk, max_rel_error=0.5)
-        ('rank5', 'rank2~0.17')
+        ('rank6', 'rank3~0.18')
     """
     given = as_numpy("w", w)
     if not 3 <= given.ndim <= 5 or given.dtype.kind not in "fiu":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from convalgos.core import epilogue, recent_filters, workspaces
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, writable_view
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.choice import NOT_CHOSEN, Choice
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
@@ -41,17 +42,6 @@ class Named(Protocol):
 
     @property
     def id(self) -> str: ...
-
-
-class Choice(NamedTuple):
-    """How the planner came to a plan; `Algorithm.serve` hands it on to the plan that it makes."""
-
-    explanation: str | Callable[[], str] = ""  # why this algorithm, or what tells it when asked
-    next_plan: Callable[[], Plan] | None = None  # makes a plan of less workspace, where there is one
-    watched: bool = True  # whether its runs are those of a program, which `capture` counts
-
-
-NOT_CHOSEN = Choice(watched=False)  # of plans that no planner chose, such as those that are timed
 
 
 QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`

@@ -301,14 +301,7 @@ class ConvProblem:
 
     def with_valid(self, **changes: Any) -> ConvProblem:
         """`replace` by fields that are known to be valid, in their final form: nothing is checked."""
-        return self.of_attributes(self.__getstate__() | changes)
-
-    @classmethod
-    def of_attributes(cls, known: dict[str, Any]) -> ConvProblem:
-        """The problem of these fields, and attributes that need not be computed again; nothing is checked."""
-        made = cls.__new__(cls)
-        made.__dict__.update(known)
-        return made
+        return problem_views.made_of(self, self.__getstate__() | changes)  # type: ignore[no-any-return]
 
     @cached_attribute
     def relaid(self) -> ConvProblem:

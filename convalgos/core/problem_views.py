@@ -44,6 +44,14 @@ OF_MAPS = ("x_shape", "spatial_out", "y_shape", "gemm_m", "flops")  # and what i
 _of_maps = attrgetter(*OF_MAPS)
 
 
+def made_of(problem: Any, known: dict[str, Any]) -> Any:
+    """The problem of these fields, and attributes that need not be computed again; nothing is checked."""
+    kind: Any = type(problem)
+    made = kind.__new__(kind)
+    made.__dict__.update(known)
+    return made
+
+
 def logical_array(problem: Any, name: str, array: Any) -> Any:
     """An array of a problem with its channels first: a view, or of blocked layouts a copy."""
     if name[-1] == "w":  # of filters there is one form
@@ -84,7 +92,7 @@ def reread(problem: Any) -> Any:
 
 def reshaped(problem: Any, **changes: Any) -> Any:
     """The problem with other fields and known attributes: its spatial dimensions are seen another way."""
-    return problem.of_attributes(dict(zip(KEPT, _kept(problem), strict=True)) | changes)
+    return made_of(problem, dict(zip(KEPT, _kept(problem), strict=True)) | changes)
 
 
 def on_map(problem: Any, x_shape: Shape) -> Any:
@@ -95,7 +103,7 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
     Raises:
         ValueError: the filter does not fit into the padded map, or has too much to count.
     """
-    made = problem.of_attributes(problem.of_layer | {"x_shape": x_shape})
+    made = made_of(problem, problem.of_layer | {"x_shape": x_shape})
     problem_checks.check_sizes(made)
     return made
 
@@ -106,7 +114,7 @@ def laid_as(problem: Any, other: Any) -> Any:
         return problem
     if problem.of_layer["kernel"] != other.kernel or problem.padding != other.padding:
         return problem.with_valid(layout=other.layout, y_layout=other.y_layout)
-    return problem.of_attributes(other.of_layer | dict(zip(OF_MAPS, _of_maps(problem), strict=True)))
+    return made_of(problem, other.of_layer | dict(zip(OF_MAPS, _of_maps(problem), strict=True)))
 
 
 def of_layer(problem: Any) -> dict[str, Any]:
@@ -124,14 +132,15 @@ def in_3d(problem: Any) -> Any:
     layer = problem.of_layer
     if "in_3d" not in layer:  # in the dictionary that the layer has on maps of all sizes
         layer["in_3d"] = of_layer(_in_3d(problem, ones))
-    return problem.of_attributes(
+    return made_of(
+        problem,
         layer["in_3d"]
         | {
             "x_shape": problem.x_shape[:2] + ones + problem.spatial,
             "spatial_out": ones + problem.spatial_out,
             "gemm_m": problem.gemm_m,
             "flops": problem.flops,
-        }
+        },
     )
 
 

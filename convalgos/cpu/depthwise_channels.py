@@ -32,10 +32,10 @@ from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     ChannelBlocking,
-    block_cycles,
     channel_blocking,
     groups_of_vector,
 )
+from convalgos.cpu.dwconv.channel_cost import block_cycles
 from convalgos.cpu.dwconv.channel_kernels import (
     CHANNEL_KERNEL_FIELDS,
     filter_block,

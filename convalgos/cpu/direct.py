@@ -143,13 +143,11 @@ class DirectPlan(KernelPlan):
     def __init__(self, problem: ConvProblem, algorithm: Direct):
         cut = direct_blocking(problem)
         p = cut.problem
-        size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        tasks = plan_threads()
+        size, lanes, tasks = p.itemsize, simd.lanes(p.itemsize), plan_threads()
         last = p.layout == "channels_last"
         pixel_table = cut.pixel_table(spare=cut.rows)
-        soon = microkernel.PREFETCH_TAPS
         kernels = dealt_panels.panel_kernels(
-            panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, soon
+            panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, microkernel.PREFETCH_TAPS
         )
         values = cut.fields() | {
             "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
@@ -158,8 +156,7 @@ class DirectPlan(KernelPlan):
             "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
             "load_c": 1 if last else p.w_shape[1], "last": int(last),
             "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
-            "store_run": panels.store_run(size, lanes),
-            **kernels,
+            "store_run": panels.store_run(size, lanes), **kernels,
         }  # fmt: skip
         super().__init__(
             problem, algorithm, DIRECT_ARGUMENTS, values, [(sum_blocks(), tasks)], tasks * cut.scratch_bytes

@@ -101,13 +101,6 @@ def strided_elements(v: Vec, row: Sequence[Value], phase: int) -> Value:
     return value
 
 
-@simd.emitter
-def zero_row(v: Vec, target: Value, count: Value) -> None:
-    """target[:count] = 0; count is a multiple of lanes."""
-    with v.loop(v.idiv(count, v.lanes)) as i:
-        v.store(v.zero(), v.pointer(target), v.imul(i, v.lanes))
-
-
 @jit.helper
 def split_any_row(
     x: int, before: int, inside: int, target: int, count: int, step: int, stride: int, kept: int, size: int

@@ -18,9 +18,7 @@ import atexit
 import ctypes
 import functools
 import inspect
-import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -34,24 +32,18 @@ from convalgos.core.forks import guarded
 from convalgos.core.setting import thread_count
 from convalgos.cpu.compile import code_generation, kernel_cache
 from convalgos.cpu.compile.lowering import helper, lower
-from convalgos.cpu.runtime import thread_pool
+from convalgos.cpu.runtime import compile_notice, thread_pool
 from convalgos.cpu.vectors import atomics
 from convalgos.cpu.vectors.simd import call, carray, external, pointer
 
 __all__ = [
     "Kernel", "borrow", "bound_run", "compile_kernel", "data_address", "from_python", "helper", "launch",
     "launch_address", "launch_all", "launch_table", "of_borrowed", "of_threads", "pool_of_launch",
-    "say_nothing", "specialise", "table_address", "thread_count", "thread_layer",
+    "specialise", "table_address", "thread_count", "thread_layer",
 ]  # fmt: skip
 
 Kernel = Callable[..., None]  # a function over integers, as it is written in Python
 _uncompilable: str | None = None  # why this process cannot compile
-LONG = 1.0  # seconds of compiling in a process after which it says what it does
-WORD = (
-    "convalgos compiles kernels for this problem, which takes some seconds: they are kept for later, and "
-    "`convalgos warm` compiles all ahead"
-)
-_compiling = 0.0  # seconds so far; infinite where all is said
 
 
 def _broken() -> None:
@@ -115,31 +107,12 @@ def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
     key = kernel_cache.kernel_key(function, f"{result}({count} addresses or sizes)")
     if (address := kernel_cache.load_kernel(key)) is not None:
         return address
-    _say_what_takes_long()
+    compile_notice.say_what_takes_long()
     began = time.perf_counter()
     name, needs, code = _object_code(function, result)
-    _spend(time.perf_counter() - began)
+    compile_notice.spend(time.perf_counter() - began)
     kernel_cache.save_kernel(key, name, needs, code)
     return code_generation.link(name, needs, code)
-
-
-def say_nothing() -> None:
-    """Compile without a word from now on: whoever asked for it knows, and waits for it."""
-    _spend(float("inf"))
-
-
-def _spend(seconds: float) -> None:
-    global _compiling
-    _compiling += seconds
-
-
-def _say_what_takes_long() -> None:
-    """Once in a process: to who waits at a terminal, and to a program's log."""
-    if LONG <= _compiling < float("inf"):
-        say_nothing()
-        logging.getLogger("convalgos").info(WORD)
-        if sys.stderr is not None and sys.stderr.isatty():
-            print(WORD, file=sys.stderr)
 
 
 def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = True) -> None:

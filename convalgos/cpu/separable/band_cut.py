@@ -12,7 +12,8 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, band_blocking, block_cycles
+from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, band_blocking
+from convalgos.cpu.dwconv.channel_cost import block_cycles
 from convalgos.cpu.gemm import blocked_cut, dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, PASS, tile_cycles
 from convalgos.cpu.runtime.plan import CALL

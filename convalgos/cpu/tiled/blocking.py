@@ -27,25 +27,16 @@ from convalgos.cpu.vectors import microkernel, simd
 
 SPARE_ROWS = 16  # entries of the row table behind the last one, for the spare rows of a micro-kernel
 
-
 Cuts = tuple[int, int, int, int]  # boxes along images, output slices, rows and columns of tiles
 ONE_BOX: Cuts = (1, 1, 1, 1)
 NOTHING: Mapping[str, Any] = {}
 
-# Attributes that are the same for all kinds of tiles of a problem, for tiles of all sizes, for all boxes.
-OF_ALL_KINDS = (
-    *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
-)
+# Attributes that are the same for tiles of all sizes of a problem, and for all boxes.
 OF_ALL_TILES = (
     *("depth", "lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "depth_taps"),
     *("phases", "row_tiles", "slice_taps", "taps", "most_rows"),
 )
 OF_PANELS = ("vectors", "panel", "panels", "most_rows", "product_rows")  # these follow from the first
-OF_LAYER = (  # on maps of all sizes
-    *("lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "phases", "row_tiles"),
-    *("slice_taps", "taps", "most_rows", "points", "u_bytes", "v_row"),
-)
-OF_PHASES = ("phase_places", "point_taps")  # neither do these depend on the sizes
 OF_ALL_BOXES = (*OF_ALL_TILES, "grid", "points", "u_bytes", "v_row", "tile_count")
 
 

@@ -11,7 +11,7 @@ from convalgos.core import profiles
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.tiled.blocking import OF_ALL_KINDS, OF_LAYER, OF_PHASES, ONE_BOX, Cuts
+from convalgos.cpu.tiled.blocking import ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane, transformed_by
 
@@ -19,6 +19,16 @@ UNCUT = 4  # targets' worth of tiles up to which a row of a plain layout is not 
 LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
 WIDE = 256  # short pieces of rows that lie far apart come slowly from memory; Xeon (Granite Rapids)
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
+
+# Attributes that are the same for all kinds of tiles of a problem, and for maps of all sizes.
+OF_ALL_KINDS = (
+    *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
+)
+OF_LAYER = (
+    *("lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "phases", "row_tiles"),
+    *("slice_taps", "taps", "most_rows", "points", "u_bytes", "v_row"),
+)
+OF_PHASES = "phase_places", "point_taps"
 
 A = TypeVar("A")
 S = TypeVar("S", bound=BoxSchedule)

@@ -71,7 +71,7 @@ from convalgos.cpu.layout import (
     streaming,
     strided_rows,
 )
-from convalgos.cpu.runtime import array_calls, array_pass, finish, half, jit, mkl, packs
+from convalgos.cpu.runtime import array_calls, array_pass, compile_notice, finish, half, jit, mkl, packs
 from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
@@ -107,7 +107,7 @@ class Kernel(NamedTuple):
 
     def compile(self) -> None:
         """Only from disk, where it is there."""
-        jit.say_nothing()
+        compile_notice.say_nothing()
         getattr(import_module(self.module), self.name)(*self.parameters)
 
 
