@@ -187,3 +187,13 @@ class LikeAnother(Direct):
 @pytest.mark.parametrize("text", LAYERS)
 def test_direct_in_blocks_is_cut_like_other_sizes(text):
     check(LikeAnother(), blocked(text))
+
+
+def test_plans_that_others_are_made_like_stay(monkeypatch):
+    monkeypatch.setattr("convalgos.network.network.PLANS", 3)
+    net = Network(gated_network(np.random.default_rng(3)))
+    for size in (32, 33, 34, 35, 32, 36):
+        net(np.zeros((1, 3, size, 30), np.float32))
+    heights = [plan.planned.shapes["x"][2] for plan in net.plans()]
+    assert heights == [35, 32, 36], "of other shapes those that came last, and the first"
+    assert [plan.choice.of_other_shapes for plan in net.plans()] == [True, False, True]

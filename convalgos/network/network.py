@@ -139,8 +139,12 @@ class Network:
             self._plans[key] = plan
             self._plans.move_to_end(key)
             (self._rough.add if rough else self._rough.discard)(key)
-            while len(self._plans) > PLANS:
-                self._rough.discard(self._plans.popitem(last=False)[0])
+            while len(self._plans) > PLANS:  # those that others are made like stay the longest
+                others = [k for k in self._plans if k != key]
+                made_like = (k for k in others if self._plans[k].choice.of_other_shapes)
+                gone = next(made_like, others[0])
+                del self._plans[gone]
+                self._rough.discard(gone)
 
     def plans(self) -> list[NetworkPlan]:
         """Those that calls run by."""

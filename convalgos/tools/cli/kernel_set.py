@@ -16,13 +16,7 @@ from typing import NamedTuple
 
 from convalgos.core.element_types import HALF_DTYPES, INTEGERS
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu import (
-    direct,
-    direct_pixels,
-    direct_weights,
-    indirect,
-    smm,
-)
+from convalgos.cpu import direct, direct_pixels, direct_weights, indirect, smm
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
 from convalgos.cpu.dwconv import (
     channel_blocking,
@@ -196,19 +190,12 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    for factory in (plane_copies.border_pixels, plane_copies.border_transposed):
-        yield _kernel(factory, size, lanes, 0)
+    yield from _of_copies(size, lanes)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
     for factory in (row_panels.pack_tiles, patches.fill_channels_first, lowering.lower_map):
         yield _kernel(factory, size)
-    for stride in range(1, strided_rows.MOST_STRIDE + 1):
-        for kept in {1, stride}:
-            yield _kernel(strided_rows.copy_rows, size, lanes, stride, kept)
-        yield _kernel(plane_copies.border_rows, size, lanes, stride, 0)
-    yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
-    yield _kernel(plane_copies.border_rows, size, lanes, 0, 0)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
@@ -257,6 +244,18 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     yield from _of_output_steps(size, lanes)
     yield from (_kernel(factory, *given) for factory, given in transform_kernels(size, lanes))
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
+
+
+def _of_copies(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of rows and planes that are copied to scratch, taken apart by a stride."""
+    for factory in (plane_copies.border_pixels, plane_copies.border_transposed):
+        yield _kernel(factory, size, lanes, 0)
+    for stride in range(1, strided_rows.MOST_STRIDE + 1):
+        for kept in {1, stride}:
+            yield _kernel(strided_rows.copy_rows, size, lanes, stride, kept)
+        yield _kernel(plane_copies.border_rows, size, lanes, stride, 0)
+    yield _kernel(strided_rows.copy_rows, size, lanes, 0, 0)
+    yield _kernel(plane_copies.border_rows, size, lanes, 0, 0)
 
 
 def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
