@@ -56,7 +56,7 @@ def problem(r):
 asked, count = set(), 0
 jit.compile_kernel = note
 jit.launch = lambda *arguments: None
-jit.data_address = lambda: lambda array: 0
+jit.data_address = lambda: lambda array: array.ctypes.data
 array_calls.array_call = lambda: None
 r = random.Random(13)
 while count < int(sys.argv[1]):

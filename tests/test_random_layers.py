@@ -11,7 +11,10 @@ from random_layers import SURROUNDINGS, run_batch
 from convalgos.core.problem import DIRECTIONS
 from convalgos.select import algorithms_on
 
-RARE = {"cpu.winograd.nested.f6x7", "cpu.winograd.nested.f6x9"}  # of kernels that random layers hardly have
+RARE = {  # of kernels that random layers hardly have: large odd ones, 1x1 alone, long rows of single channels
+    "cpu.winograd.nested.f6x7", "cpu.winograd.nested.f6x9", "cpu.strassen.s2", "cpu.strassen.s4",
+    "cpu.fft_lines", "cpu.fft_planes",
+}  # fmt: skip
 SEED, PROBLEMS = 17, 5  # whose boxes are of all kinds, with AVX2 as with AVX-512
 
 

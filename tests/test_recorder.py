@@ -34,7 +34,7 @@ def test_runs_of_conv_plans_and_signal_are_counted(wisdom):
         prepared = plan.prepare(W)
         plan(X, prepared)
         ca.conv(X, prepared, padding=1)
-        ca.signal.convolve(np.ones(3000), np.ones(100))
+        ca.signal.convolve(np.ones(90_000), np.ones(100))
         ca.find(PROBLEM, allow="cpu.reference")  # what measuring runs is not the program's
         with pytest.raises(ValueError):
             ca.conv(X, W, padding=-1)

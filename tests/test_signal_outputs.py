@@ -48,9 +48,11 @@ def test_values_are_those_without_out(name):
     apart = np.full(wanted.shape, np.nan)
     turned = np.full([2 * n for n in wanted.shape], np.nan)[(slice(None, None, -2),) * wanted.ndim]
     single = np.full(wanted.shape, np.nan, np.float32)
+    # small images go another way without `out`, in sums of another order
+    same = 100 * np.abs(wanted).max() if name == "sepfir2d" else 0
     for out in (apart, turned, single):
         assert function(name)(*given, **options, out=out) is out
-        np.testing.assert_array_equal(out, wanted.astype(out.dtype))
+        np.testing.assert_allclose(out, wanted.astype(out.dtype), rtol=0, atol=same * np.finfo(out.dtype).eps)
     place, signal = next((i, a) for i, a in enumerate(given) if np.shape(a) == wanted.shape)
     for shift in (0, 3):  # the signal itself, and memory that overlaps it
         memory = np.zeros(signal.size + 3)
@@ -60,7 +62,7 @@ def test_values_are_those_without_out(name):
             function(name)(*(held if i == place else a for i, a in enumerate(given)), **options, out=out)
             is out
         )
-        np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_allclose(out, wanted, rtol=0, atol=same * np.finfo(out.dtype).eps)
 
 
 @pytest.mark.parametrize("name", PLANNED)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from convalgos.core.plan import Plan
+from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
     """How the planner came to a plan; `Algorithm.serve` hands it on to the plan that it makes."""
 
     explanation: str | Callable[[], str] = ""  # why this algorithm, or what tells it when asked
-    next_plan: Callable[[], Plan] | None = None  # makes a plan of less workspace, where there is one
+    next_plan: Callable[[], Any] | None = None  # makes a `Plan` of less workspace, where there is one
     watched: bool = True  # whether its runs are those of a program, which `capture` counts
 
 

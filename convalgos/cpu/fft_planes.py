@@ -25,6 +25,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, ZERO, fills_alike, source_indices
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -140,6 +141,10 @@ class PlanePlan(KernelPlan):
         }  # fmt: skip
         steps = [(convolve_tiles(size), cut.tasks)]
         super().__init__(p, algorithm, PLANE_FIELDS, values, steps, cut.tasks * layout["scratch_stride"])
+
+    def filter_form(self) -> FilterForm:
+        lengths = self._cut.rows.length, self._cut.columns.length
+        return FilterForm.of(self.problem, self.problem.dilation, lengths, simd.lanes(self.problem.itemsize))
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(K, elements): conjugated spectra, as `multiply_frequencies` reads them."""

@@ -26,8 +26,12 @@ from convalgos.cpu.gemm.strassen_cut import least_cycles, strassen_cut
 from convalgos.cpu.gemm.strassen_plan import StrassenPlan
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.vectors import simd
 
 OF_BLOCKS = 0.92  # of the time, in blocks of channels: all that serves these is told so there, on Zen 4
+# Told longer by this where filters do not fill the parts: filters that are alike, as those of untrained
+# classifiers, then get unlike last bits, which a softmax of large numbers shows.
+UNEVEN = 2.0
 GROWTH = math.sqrt(7)  # of errors by a level, see `error_bound`
 
 
@@ -62,12 +66,17 @@ class Strassen(Algorithm):
         return math.prod(problem.spatial) < self.side
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return _seconds(strassen_cut(problem, self.side)[0], problem, machine)
+        return self._seconds(strassen_cut(problem, self.side)[0], problem, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if not problem.is_plain_product or problem.groups > 1 or problem.is_empty or self._too_few(problem):
             return math.inf
-        return _seconds(least_cycles(problem, self.side), problem, machine)
+        return self._seconds(least_cycles(problem, self.side), problem, machine)
+
+    def _seconds(self, cycles: float, problem: ConvProblem, machine: Machine) -> float:
+        share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
+        share *= UNEVEN if problem.K % (self.side * simd.lanes(problem.itemsize)) else 1.0
+        return CALL + machine.launch + share * packed_blocking.seconds(cycles, problem, machine)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return PREPARE_CALL + (problem.w_bytes + self.filter_bytes(problem)) / PACKING
@@ -92,11 +101,6 @@ class Strassen(Algorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return StrassenPlan(problem, self, strassen_cut(problem, self.side)[1])
-
-
-def _seconds(cycles: float, problem: ConvProblem, machine: Machine) -> float:
-    share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
-    return CALL + machine.launch + share * packed_blocking.seconds(cycles, problem, machine)
 
 
 ALGORITHMS = (Strassen(2), Strassen(4))
