@@ -19,6 +19,7 @@ arithmetic".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.runtime import jit
@@ -121,29 +122,28 @@ def filter_line_blocks(SIZE: int, LANES: int) -> jit.Kernel:
 @simd.emitter
 def forward_level(v: Vec, RADIX: int, re: Value, im: Value, part: Value, nodes: Value, roots: Value) -> None:
     """A level of all nodes, each of RADIX parts of so many elements."""
-    reals, imaginaries, table = v.pointer(re), v.pointer(im), v.pointer(roots)
-    with v.loop(nodes) as node:
-        first = v.imul(node, v.imul(part, RADIX))
-        powers = _shared_roots(v, RADIX, table, node)
-        with v.loop(v.idiv(part, v.lanes)) as i:
-            places = [v.iadd(v.iadd(first, v.imul(i, v.lanes)), v.imul(part, k)) for k in range(RADIX)]
-            values = [(v.load(reals, at), v.load(imaginaries, at)) for at in places]
-            for value, at in zip(part_node(v, values, powers), places, strict=True):
-                v.store(value[0], reals, at)
-                v.store(value[1], imaginaries, at)
+    _all_nodes(v, RADIX, re, im, part, nodes, roots, part_node)
 
 
 @simd.emitter
 def inverse_level(v: Vec, RADIX: int, re: Value, im: Value, part: Value, nodes: Value, roots: Value) -> None:
     """`forward_level` back, times RADIX."""
+    _all_nodes(v, RADIX, re, im, part, nodes, roots, join_node)
+
+
+def _all_nodes(
+    v: Vec, radix: int, re: Value, im: Value, part: Value, nodes: Value, roots: Value,
+    turned: Callable[[Vec, list[Complex], list[Complex]], list[Complex]],
+) -> None:  # fmt: skip
+    """Vectors of the parts of each node -> what `turned` makes of them, in their places."""
     reals, imaginaries, table = v.pointer(re), v.pointer(im), v.pointer(roots)
     with v.loop(nodes) as node:
-        first = v.imul(node, v.imul(part, RADIX))
-        powers = _shared_roots(v, RADIX, table, node)
+        first = v.imul(node, v.imul(part, radix))
+        powers = _shared_roots(v, radix, table, node)
         with v.loop(v.idiv(part, v.lanes)) as i:
-            places = [v.iadd(v.iadd(first, v.imul(i, v.lanes)), v.imul(part, k)) for k in range(RADIX)]
+            places = [v.iadd(v.iadd(first, v.imul(i, v.lanes)), v.imul(part, k)) for k in range(radix)]
             values = [(v.load(reals, at), v.load(imaginaries, at)) for at in places]
-            for value, at in zip(join_node(v, values, powers), places, strict=True):
+            for value, at in zip(turned(v, values, powers), places, strict=True):
                 v.store(value[0], reals, at)
                 v.store(value[1], imaginaries, at)
 
