@@ -166,7 +166,8 @@ def indirection_buffer(problem: ConvProblem, spare: int) -> np.ndarray:
         return whole.transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(p.kernel), -1)
 
     buffer = np.where(combined(inside, np.logical_and), combined(moved, np.add), NOWHERE)
-    return np.pad(buffer.astype(np.int64), [(0, 0), (0, spare)], mode="edge")
+    spread = np.pad(buffer.astype(np.int64), [(0, 0), (0, spare)], mode="edge")
+    return np.ascontiguousarray(spread)  # NumPy keeps the order that taps and pixels were combined in
 
 
 class IndirectPlan(KernelPlan):

@@ -28,6 +28,7 @@ n3 c3 h9 w1 k5 r3 s1 p1,0               # W = 1
 n1 c4 h1 w11 k3 r1 s3 p0,1              # H = 1
 n1 c2 h3 w3 k4 r3 s3                    # the kernel is the whole input
 n4 c5 h8 w8 k6 r8 s8
+n1 c4 h5 w3 k6 r1 s3                    # as wide as the input
 n2 c1 h12 w10 k1 r5 s5 p2
 n1 c24 h21 w26 k20 r5 s5 p2
 n1 c3 h23 w31 k8 r11 s11 p2 stride4     # first layers
