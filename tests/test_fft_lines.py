@@ -8,6 +8,7 @@ from narrow_vectors import run_on_haswell
 import convalgos as ca
 from convalgos.cpu.fft_lines import FftLines
 from convalgos.cpu.spectral.line_roots import roots_of_lines
+from convalgos.cpu.vectors import simd
 
 CASES = (
     (512, "n1 c1 w100 k1 s20"),  # one block, longer than the line
@@ -22,6 +23,16 @@ CASES = (
 @pytest.mark.parametrize(("length", "text"), CASES)
 def test_blocks_of_every_length(length, text, dtype):
     check(FftLines(length), ca.ConvProblem.parse(f"{text} {dtype}"))
+
+
+def test_other_lengths_are_those_that_vectors_have():
+    for dtype in ("float32", "float64"):
+        problem = ca.ConvProblem.parse(f"n1 c1 w9 k1 s4 {dtype}")
+        lengths = [other.length for other in FftLines().variants(problem)]
+        shortest = 2 * simd.lanes(problem.itemsize) ** 2
+        assert lengths == [2 * shortest]
+        with pytest.raises(ca.Unsupported, match=f"of {shortest} elements and more here, not of 64"):
+            FftLines(64).serve(problem)
 
 
 def test_on_narrow_vectors():

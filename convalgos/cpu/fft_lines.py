@@ -52,6 +52,11 @@ class LineCut(NamedTuple):
     cycles: float  # of all blocks
 
 
+def shortest(itemsize: int) -> int:
+    """Elements of the shortest block: a complex number for each place of a square of vectors."""
+    return 2 * simd.lanes(itemsize) ** 2
+
+
 @lru_cache(1024)
 def line_cut(problem: ConvProblem, length: int) -> LineCut | None:
     """Blocks of a length, or of the one of the least time for 0; None where the filter is too long."""
@@ -59,7 +64,7 @@ def line_cut(problem: ConvProblem, length: int) -> LineCut | None:
     lanes = simd.lanes(p.itemsize)
     lines = p.N * p.C * math.prod(p.spatial[:-1])
     best = None
-    n = length or 2 * lanes**2
+    n = length or shortest(p.itemsize)
     while n <= (length or LONGEST):
         step = min(n - p.kernel_extent[-1] + 1, p.spatial_out[-1])
         if step > 0:
@@ -168,6 +173,8 @@ class FftLines(Algorithm):
             return f"computes every output, not with stride {p.stride}"
         if max(p.kernel[:-1], default=1) > 1 or any(map(any, p.padding[:-1])):
             return "filters along rows only, without padding between them"
+        if 0 < self.length < shortest(p.itemsize):
+            return f"has blocks of {shortest(p.itemsize)} elements and more here, not of {self.length}"
         if p.is_empty or line_cut(p, self.length):
             return None
         return f"takes kernels that span up to {self.length or LONGEST} elements, not {p.kernel_extent[-1]}"
@@ -176,7 +183,8 @@ class FftLines(Algorithm):
         if self.length or problem.is_empty or self.why_not(problem):
             return
         n = self._cut(problem).n
-        yield from (replace(self, length=length) for length in (n // 2, 2 * n) if line_cut(problem, length))
+        others = (replace(self, length=length) for length in (n // 2, 2 * n))
+        yield from (other for other in others if other.why_not(problem) is None)
 
     def _cut(self, problem: ConvProblem) -> LineCut:
         cut = line_cut(problem, self.length)

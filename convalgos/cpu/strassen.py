@@ -32,8 +32,8 @@ OF_BLOCKS = 0.92  # of the time, in blocks of channels: all that serves these is
 # Told longer by this where filters do not fill the parts: filters that are alike, as those of untrained
 # classifiers, then get unlike last bits, which a softmax of large numbers shows.
 UNEVEN = 2.0
-# Seconds a call beyond its sums where it is one layer of many, and another core holds what it reads: 1x1 layers
-# of 100 us lose more in MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums) than they gain alone. Zen 4
+# Seconds a call beyond its sums, as one layer of many whose maps another core holds: layers of 100 us lose more in
+# MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums, Zen 4) than they gain alone.
 AMONG_LAYERS = 5e-6
 GROWTH = math.sqrt(7)  # of errors by a level, see `error_bound`
 
@@ -79,7 +79,9 @@ class Strassen(Algorithm):
     def _seconds(self, cycles: float, problem: ConvProblem, machine: Machine) -> float:
         share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
         share *= UNEVEN if problem.K % (self.side * simd.lanes(problem.itemsize)) else 1.0
-        return CALL + machine.launch + AMONG_LAYERS + share * packed_blocking.seconds(cycles, problem, machine)
+        return (
+            CALL + machine.launch + AMONG_LAYERS + share * packed_blocking.seconds(cycles, problem, machine)
+        )
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return PREPARE_CALL + (problem.w_bytes + self.filter_bytes(problem)) / PACKING
