@@ -1,5 +1,6 @@
 """What tests share beside `convalgos.testing`: random problems, and checks of rounded products."""
 
+import math
 import random
 from itertools import product
 
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.epilogue import ActivationLike, activated, activation_of
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer
@@ -144,3 +146,26 @@ def check_filter_gradient(
     error = np.abs(found - expected).max(initial=0) / max(1.0, np.abs(expected).max(initial=0))
     bound = algorithm.error_bound(problem)
     assert error <= bound, f"{problem}: error {error:.1e}, bound {bound:.1e}"
+
+
+def check_output_step_on_images_apart(plan: Plan, activation: ActivationLike) -> None:
+    """Bound to images that lie apart in a larger array, with a residual that is y itself: the bits of a call,
+    and near the answer by NumPy."""
+    rng = np.random.default_rng(0)
+    x, plain = (rng.standard_normal(shape).astype(np.float32) for shape in plan.problem.array_shapes[::2])
+    w, bias = (
+        rng.standard_normal(plan.problem.w_shape).astype(np.float32),
+        np.ones(plan.problem.K, np.float32),
+    )
+    w /= math.sqrt(plan.problem.reduction)
+    whole = np.zeros((len(plain), plain.shape[1] + 2, *plain.shape[2:]), np.float32)
+    y = whole[:, 1:-1]
+    y[:] = residual = plain
+    plan.bind(x, w, y, bias, activation, residual=y).run()
+    sums = plan(x, w, bias=bias)
+    expected = (
+        sums + residual if activation is None else activated(sums + residual, activation_of(activation))
+    )
+    assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(y, plan(x, w, bias=bias, activation=activation, residual=residual))
+    assert np.array_equal(sums, plan(x, w, bias=bias)) and not whole[:, [0, -1]].any()

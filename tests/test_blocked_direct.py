@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from helpers import check
+from helpers import check, check_output_step_on_images_apart
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.core.element_types import DTYPES
-from convalgos.core.epilogue import activated, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.cpu import direct
 from convalgos.cpu.gemm.blocked_cut import blocked_cut
@@ -46,20 +45,9 @@ for text in {problems}:
 
 @pytest.mark.parametrize("activation", [None, "relu", ("clip", 0, 1), "silu"], ids=str)
 def test_output_steps_and_images_that_lie_apart(activation):
-    """In passes over the panels, of several images in a block; the residual may be y itself."""
+    """In passes over the panels, of several images in a block."""
     plan = direct.Direct().serve(blocked("n3 c300 h3 w5 k40 r1 s1"))
-    rng = np.random.default_rng(0)
-    x, plain = (rng.standard_normal(shape).astype(np.float32) for shape in plan.problem.array_shapes[::2])
-    w, bias = rng.standard_normal(plan.problem.w_shape).astype(np.float32) / 17, np.ones(40, np.float32)
-    whole = np.zeros((3, plain.shape[1] + 2, *plain.shape[2:]), np.float32)
-    y = whole[:, 1:-1]
-    y[:] = residual = plain
-    plan.bind(x, w, y, bias, activation, residual=y).run()
-    sums = plan(x, w, bias=bias)
-    expected = activated(sums + residual, activation_of(activation)) if activation else sums + residual
-    assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
-    assert np.array_equal(y, plan(x, w, bias=bias, activation=activation, residual=residual))
-    assert np.array_equal(sums, plan(x, w, bias=bias)) and not whole[:, [0, -1]].any()
+    check_output_step_on_images_apart(plan, activation)
 
 
 def test_groups_are_whole_blocks():

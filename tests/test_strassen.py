@@ -6,11 +6,10 @@ from operator import add, sub
 
 import numpy as np
 import pytest
-from helpers import check, example
+from helpers import check, check_output_step_on_images_apart, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
-from convalgos.core.epilogue import activated, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.profiles import nominal
 from convalgos.cpu.gemm import strassen_cut
@@ -105,19 +104,8 @@ def logical(y, problem):
 @pytest.mark.parametrize("activation", ["relu", ("clip", 0, 1), "silu"], ids=str)
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN])
 def test_output_steps_and_images_that_lie_apart(layout, activation):
-    """The residual may be y itself."""
     plan = Strassen(2).serve(ConvProblem.parse("n3 c48 h5 w5 k64 r1 s1").replace(layout=layout))
-    rng = np.random.default_rng(0)
-    x, plain = (rng.standard_normal(shape).astype(np.float32) for shape in plan.problem.array_shapes[::2])
-    w, bias = rng.standard_normal(plan.problem.w_shape).astype(np.float32) / 7, np.ones(64, np.float32)
-    whole = np.zeros((3, plain.shape[1] + 2, *plain.shape[2:]), np.float32)
-    y = whole[:, 1:-1]
-    y[:] = residual = plain
-    plan.bind(x, w, y, bias, activation, residual=y).run()
-    expected = activated(plan(x, w, bias=bias) + residual, activation_of(activation))
-    assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
-    assert np.array_equal(y, plan(x, w, bias=bias, activation=activation, residual=residual))
-    assert not whole[:, [0, -1]].any()
+    check_output_step_on_images_apart(plan, activation)
 
 
 def test_on_narrow_vectors():
