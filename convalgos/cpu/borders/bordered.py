@@ -15,7 +15,6 @@ from convalgos.core.epilogue import Activation, finish
 from convalgos.core.errors import missing
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
 from convalgos.core.plan import Plan, numpy_dtype
-from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.borders.extension import Extension
@@ -23,7 +22,7 @@ from convalgos.cpu.borders.folding import Folding
 from convalgos.cpu.borders.gradient_plans import AddedBorderPlan, FoldedPlan
 from convalgos.cpu.borders.gradient_ways import TOLD, Way, folded_bytes, gradient_way, without_border
 from convalgos.cpu.borders.outer_sums import OuterTables, outer_seconds
-from convalgos.cpu.runtime.array_pass import CompiledPass
+from convalgos.cpu.runtime.wrapping_plan import WrappingPlan
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,13 @@ class ExtendedMap:
         self._pass(dx)
 
 
-class BorderedPlan(CompiledPass, Plan):
-    def __init__(self, problem: ConvProblem, algorithm: CpuBordered, inner: Any):
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._inner = inner
-        self._where = inner._where
+class BorderedPlan(WrappingPlan):
+    def __init__(self, problem: ConvProblem, algorithm: CpuBordered, inner: Plan):
+        super().__init__(problem, algorithm, inner)
         self._folds = problem.direction == "backward_data"
-
-    def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem, self._inner.filter_form())
-
-    def prepare_filter(self, w: np.ndarray) -> Any:
-        return self._inner.prepare_filter(w)
 
     def new_workspace(self) -> tuple[Any, ExtendedMap]:
         return self._inner.new_workspace(), ExtendedMap(self.problem)
-
-    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
-        self._inner.convert(source, target)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,

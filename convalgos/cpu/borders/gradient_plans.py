@@ -8,15 +8,14 @@ import numpy as np
 
 from convalgos.core.borders.extended import extended
 from convalgos.core.epilogue import finish
-from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.subproblems import filters_of
 from convalgos.cpu.borders.outer_sums import OuterRun, OuterSums, packed_taps
-from convalgos.cpu.runtime.array_pass import CompiledPass
+from convalgos.cpu.runtime.wrapping_plan import WrappingPlan
 
 
-class FoldedPlan(CompiledPass, Plan):
+class FoldedPlan(WrappingPlan):
     """A gradient of the map with its border, which the kernels of a forward algorithm fold onto the map."""
 
     def __init__(self, problem: ConvProblem, algorithm: Any):
@@ -24,11 +23,9 @@ class FoldedPlan(CompiledPass, Plan):
         Args:
             algorithm: `CpuBordered`.
         """
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
         backward = algorithm.inner
         (self._whole,) = backward.subproblems(extended(problem).problem)
-        self._inner = backward.inner.plan_folded(self._whole.forward, problem)
-        self._where = self._inner._where
+        super().__init__(problem, algorithm, backward.inner.plan_folded(self._whole.forward, problem))
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._inner.filter_form(), "folded")
@@ -36,12 +33,6 @@ class FoldedPlan(CompiledPass, Plan):
     def prepare_filter(self, w: np.ndarray) -> Any:
         (rotated,) = filters_of((self._whole,), w, self.problem.groups)
         return self._inner.prepare_filter(rotated)
-
-    def new_workspace(self) -> Any:
-        return self._inner.new_workspace()
-
-    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
-        self._inner.convert(source, target)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
@@ -51,7 +42,7 @@ class FoldedPlan(CompiledPass, Plan):
         finish(y, bias, activation, self.problem)
 
 
-class AddedBorderPlan(CompiledPass, Plan):
+class AddedBorderPlan(WrappingPlan):
     """A gradient of the map with zeros around it, to which what comes from beyond its edges is added."""
 
     def __init__(self, problem: ConvProblem, algorithm: Any, inner: Any):
@@ -59,9 +50,8 @@ class AddedBorderPlan(CompiledPass, Plan):
         Args:
             inner: the plan of the gradient with zeros.
         """
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._inner, self._outer = inner, OuterSums(problem)
-        self._where = inner._where
+        super().__init__(problem, algorithm, inner)
+        self._outer = OuterSums(problem)
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, self._inner.filter_form(), "added")
@@ -71,9 +61,6 @@ class AddedBorderPlan(CompiledPass, Plan):
 
     def new_workspace(self) -> tuple[Any, OuterRun]:
         return self._inner.new_workspace(), OuterRun(self._outer)
-
-    def convert(self, source: np.ndarray, target: np.ndarray) -> None:
-        self._inner.convert(source, target)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,

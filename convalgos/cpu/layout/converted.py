@@ -19,14 +19,13 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.element_types import EXPLICIT_BITS, ITEM_BYTES
 from convalgos.core.epilogue import finish
-from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
+from convalgos.core.integer_plan import IntegerFilter
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
-from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import OutputStep
 from convalgos.cpu.runtime import half, quantise
-from convalgos.cpu.runtime.array_pass import CompiledPass
+from convalgos.cpu.runtime.wrapping_plan import WrappingPlan
 
 NAME = "as_"  # the last word of the ids begins so
 SIGMAS = 6  # standard deviations of the largest of 10^8 errors
@@ -134,16 +133,13 @@ class Converted(Algorithm):
         return kind(problem, self)
 
 
-class ConvertedPlan(CompiledPass, Plan):
+class ConvertedPlan(WrappingPlan):
     """x in another format, and the plan that computes it."""
 
     def __init__(self, problem: ConvProblem, algorithm: Converted):
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._inner = algorithm.inner.serve(converted_problem(problem, algorithm.precision))
-        self._format = numpy_dtype(self._inner.problem.dtype)
-
-    def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem, self._inner.filter_form())
+        short = converted_problem(problem, algorithm.precision)
+        super().__init__(problem, algorithm, algorithm.inner.serve(short))
+        self._format = numpy_dtype(short.dtype)
 
     def new_workspace(self) -> tuple[Any, np.ndarray]:
         """(workspace of the plan, x in its format)."""
@@ -170,8 +166,6 @@ class RoundingPlan(ConvertedPlan):
 
 class QuantisingPlan(ConvertedPlan):
     """x as uint8 over its range in this call, w as int8 over that of each filter."""
-
-    _inner: IntegerPlan
 
     def prepare_filter(self, w: np.ndarray) -> tuple[IntegerFilter, np.ndarray, np.ndarray]:
         """(w as the plan has it, scale of each filter, sum of each filter of integers)."""

@@ -22,7 +22,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import reorder
-from convalgos.cpu.runtime.array_pass import CompiledPass
+from convalgos.cpu.runtime.wrapping_plan import WrappingPlan
 from convalgos.cpu.vectors import simd
 
 NAME = "reordered"  # the last word of the ids
@@ -139,18 +139,17 @@ def _maps(problem: ConvProblem) -> tuple[tuple[tuple[int, ...], int], ...]:
     return (problem.x_shape, problem.x_bytes), (problem.y_shape, problem.y_bytes)
 
 
-class ReorderedPlan(CompiledPass, Plan):
+class ReorderedPlan(WrappingPlan):
     def __init__(self, problem: ConvProblem, algorithm: Reordered):
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._inner = algorithm.inner.plan(problem.relaid)
+        super().__init__(problem, algorithm, algorithm.inner.plan(problem.relaid))
         self._weights = problem.direction == "backward_weights"
 
     def filter_form(self) -> FilterForm | ConvProblem:
-        return self.problem if self._weights else FilterForm.of(self.problem, self._inner.filter_form())
+        return self.problem if self._weights else super().filter_form()
 
     def prepare_filter(self, w: np.ndarray) -> Any:
         """The filter as the algorithm wants it; dy itself."""
-        return w if self._weights else self._inner.prepare_filter(w)
+        return w if self._weights else super().prepare_filter(w)
 
     def new_workspace(self) -> ReorderedWorkspace:
         return ReorderedWorkspace(self.problem, self._inner.new_workspace())
