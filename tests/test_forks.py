@@ -127,12 +127,14 @@ assert found == [0] * 8, found
 
 
 def test_while_a_thread_compiles():
-    """The fork waits for it; the child compiles, too."""
+    """The fork waits for it, and is let in between two kernels; the child compiles, too."""
     run("""
-from convalgos.cpu.runtime import jit; from convalgos.cpu.compile import kernel_cache
+from convalgos.core import forks; from convalgos.cpu.runtime import jit
+from convalgos.cpu.compile import kernel_cache
 sys.path.insert(0, TESTS)
 from tiny_kernels import sum_to
-kernel_cache.load, kernel_cache.save = lambda key: None, lambda *entry: None
+kernel_cache.load_kernel, kernel_cache.save_kernel = lambda key: None, lambda *entry: None
+forks.PATIENCE = 8
 expected = computed("cpu.direct")
 going = True
 def work():

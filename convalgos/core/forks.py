@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PATIENCE = 20.0  # seconds that a fork waits for all locks: most kernels compile in less
+PAUSE = 5e-4  # seconds in which a thread that waits for a lock wakes up and takes it
 
 Lock = TypeVar("Lock")
 
 _guarded: list[tuple[Any, Callable[[], None]]] = []
 _forking = threading.local()  # .taken: the locks that this thread has taken for its fork
+_waiting: set[int] = set()  # threads whose forks wait for locks
 
 
 def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
@@ -36,12 +38,23 @@ def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
     return lock
 
 
+def give_way() -> None:
+    """Let a fork that waits have the lock that this thread has just let go of.
+
+    Who holds a lock for long, time after time, would take it again before the waiting thread is awake.
+    """
+    if _waiting:
+        time.sleep(PAUSE)
+
+
 def _before() -> None:
     until = time.monotonic() + PATIENCE
+    _waiting.add(threading.get_ident())
     _forking.taken = [
         (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic())))
         for lock, broken in reversed(_guarded)
     ]
+    _waiting.discard(threading.get_ident())
 
 
 def _in_parent() -> None:
@@ -51,6 +64,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    _waiting.clear()  # of threads that are not here
     for lock, broken, taken in reversed(_forking.taken):
         if taken:
             lock.release()
