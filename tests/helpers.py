@@ -85,16 +85,16 @@ def served_problems(draw, choice: str, dimensions=(1, 2, 3), groups=(1, 2, 3)):
     n, inputs, filters = (draw(st.integers(1, m)) for m in (3, 5, 5))
     layout = draw(st.sampled_from(["channels_first", "channels_last"]))
     mode = draw(st.sampled_from(["cross_correlation", "convolution"]))
-    plain = (1,) * ndim
-    kernels = (kernel, *((r,) * ndim for r in (3, 5, 4, 2, 7, 9)))
-    for count_, inputs_, kernel_, dilation_, stride_ in product(
-        (count, 1, 4), (inputs, 1), kernels, (dilation, plain), (stride, plain)
+    plain, none = (1,) * ndim, ((0, 0),) * ndim
+    kernels = (kernel, *((r,) * ndim for r in (3, 5, 4, 2, 7, 9, 1)))
+    for padding_, count_, inputs_, kernel_, dilation_, stride_ in product(
+        (padding, none), (count, 1, 4), (inputs, 1), kernels, (dilation, plain), (stride, plain)
     ):
         reach = [d * (r - 1) + 1 for r, d in zip(kernel_, dilation_, strict=True)]
         problem = ConvProblem(
             (n, count_ * inputs_, *(e + m for e, m in zip(reach, more, strict=True))),
             (count_ * filters, inputs_, *kernel_),
-            stride_, padding, dilation_, count_, layout=layout, mode=mode,
+            stride_, padding_, dilation_, count_, layout=layout, mode=mode,
         )  # fmt: skip
         if serves(choice, problem):
             return problem
