@@ -38,7 +38,7 @@ def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
     return lock
 
 
-def give_way() -> None:
+def let_forks_in() -> None:
     """Let a fork that waits have the lock that this thread has just let go of.
 
     Who holds a lock for long, time after time, would take it again before the waiting thread is awake.

@@ -28,7 +28,7 @@ import numpy as np
 
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported, missing
-from convalgos.core.forks import give_way, guarded
+from convalgos.core.forks import guarded, let_forks_in
 from convalgos.core.setting import thread_count
 from convalgos.cpu.compile import code_generation, kernel_cache
 from convalgos.cpu.compile.lowering import helper, lower
@@ -90,7 +90,7 @@ def specialise(factory: Callable[..., Callable[..., Any]]) -> Callable[..., int]
             with _lock:  # one thread compiles, the others wait for its result
                 if parameters not in compiled:
                     compiled[parameters] = compile_kernel(factory(*map(int, parameters)))
-            give_way()
+            let_forks_in()
         return compiled[parameters]
 
     return address
