@@ -13,12 +13,14 @@ import tomllib
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
+from source_trees import tree, trees
 
 import convalgos as ca
 from convalgos.core.json_format import FORMATS
@@ -57,14 +59,13 @@ def listed(page):
 def defined():
     """Every name that a module of the package gives to something."""
     names = set()
-    for path in (ROOT / "convalgos").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.arg):
-                names.add(node.arg)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
+    for node in chain.from_iterable(map(ast.walk, trees().values())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
     return names
 
 
@@ -174,8 +175,8 @@ def test_a_walk_is_the_way_that_calls_go(walk, wisdom):
     calls, passed = calls_of(ways[walk]), 0
     assert 5 <= len(steps(walk)) <= 8
     for path, names in steps(walk):
-        tree = ast.parse((ROOT / "convalgos" / path).read_text())
-        there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        nodes = ast.walk(tree(ROOT / "convalgos" / path))
+        there = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
         assert names and set(names) <= there, f"{path} has no {sorted(set(names) - there)}"
         step = {(path, name) for name in names}
         if step & set(calls):  # else it is compiled
@@ -237,10 +238,8 @@ def test_files_are_described_as_they_are_written():
 
 
 def test_variables_of_the_environment_are_told():
-    texts = (path.read_text() for path in (ROOT / "convalgos").rglob("*.py"))
-    constants = (
-        node.value for t in texts for node in ast.walk(ast.parse(t)) if isinstance(node, ast.Constant)
-    )
+    nodes = chain.from_iterable(map(ast.walk, trees().values()))
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     read = {value for value in constants if re.fullmatch("CONVALGOS_[A-Z_]+[A-Z]", str(value))}
     private = {name for name in read if name.startswith("CONVALGOS_HISTORY_")}  # to asv's processes
     assert read - private == set(re.findall(r"^\| `(CONVALGOS_[A-Z_]+)`", PAGES["api/choosing"], re.M))

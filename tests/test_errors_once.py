@@ -2,12 +2,12 @@
 
 import ast
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import run
 from refusals import PACKAGE, assert_alone, is_ours
+from source_trees import trees
 
 import convalgos as ca
 
@@ -81,8 +81,8 @@ def test_every_expected_error_is_looked_at():
 def chained():
     """Files in which an error is raised within a handler of another one, and not `from None`."""
     found = set()
-    for path in Path(PACKAGE).rglob("*.py"):
-        handlers = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ExceptHandler))
+    for path, tree in trees().items():
+        handlers = (n for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler))
         raised = (n for h in handlers for n in ast.walk(h) if isinstance(n, ast.Raise) and n.exc)
         if any(n.cause is None or ast.unparse(n.cause) != "None" for n in raised):
             found.add(path.relative_to(PACKAGE).as_posix())

@@ -12,7 +12,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "convalgos"
+from source_trees import PACKAGE, trees
+
 EXCEPTIONS = tomllib.loads((Path(__file__).parent / "house_exceptions.toml").read_text())
 
 FUNCTION_LINES = 60  # of code: what a docstring tells makes no function long
@@ -37,12 +38,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def files() -> dict[str, tuple[ast.Module, str]]:
     """Dotted name below convalgos -> its tree and its text."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        text = path.read_text()
-        found[".".join(parts)] = ast.parse(text), text
-    return found
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): (tree, path.read_text())
+        for path, tree in trees().items()
+    }
 
 
 def public(tree: ast.Module) -> Iterator[str]:

@@ -10,12 +10,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_trees import PACKAGE, tree
 
 from convalgos.cpu.compile.kernel_cache import TOOLKIT
 from convalgos.cpu.runtime import mkl
 from convalgos.cpu.spectral import engines
-
-PACKAGE = Path(__file__).parents[1] / "convalgos"
 
 # Rooms, floor by floor: a module imports from floors below that of its room, and within its room. The
 # algorithms are the files of cpu/ and gpu/ that lie in none of their rooms; they never import each other.
@@ -50,11 +49,6 @@ FLOORS = (
 )
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 MOST_ENTRIES = 20  # of the root of the package
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @cache

@@ -1,0 +1,16 @@
+"""The files of the package as trees of syntax: parsed once for all the tests of a process that read them."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "convalgos"
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def trees() -> dict[Path, ast.Module]:
+    return {path: tree(path) for path in sorted(PACKAGE.rglob("*.py"))}
