@@ -22,7 +22,8 @@ pytest.raises = refusals.raises  # of every test: errors of ours come without a 
 
 def pytest_configure(config):
     """The machine is measured before all tests, so that choices do not change between two of them."""
-    if not hasattr(config, "workerinput"):  # of pytest-xdist, whose workers find what was measured on disk
+    is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which finds what was measured on disk
+    if not (is_worker or config.option.collectonly):
         from convalgos.select import devices
 
         devices.measured_machine()
