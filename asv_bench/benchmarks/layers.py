@@ -2,9 +2,10 @@
 
 Layers are of one kind where they agree in the number of dimensions, in how channels meet (first layers of at
 most 4 channels, dense, grouped, depthwise) and in the size of the kernel (1; 2 and 3; larger). Of each kind
-the layer with the middle count of operations is measured, among those of at most MOST_FLOPS. `FEW` of them,
-those of 3x3 in two dimensions, stand for all where what is measured hardly depends on the layer, and theirs
-are the gradients that are measured. Two versions are compared by `QUICK`: all layers, both gradients of one.
+the layer with the middle count of operations is measured, among those of at most MOST_FLOPS, and once more
+among those of LARGE kernels. `FEW` of them, those of 3x3 in two dimensions, stand for all where what is
+measured hardly depends on the layer, and theirs are the gradients that are measured. Two versions are
+compared by `QUICK`: all layers, both gradients of one.
 
 CONVALGOS_HISTORY_LAYERS, a list of patterns such as "vgg16/*,resnet50/conv1", measures others instead.
 """
@@ -18,6 +19,7 @@ from .library import module
 
 MOST_FLOPS = 5e9  # a tenth of a second, or less, by any algorithm that is meant for the layer
 FIRST = 4  # channels of a first layer, at most
+LARGE = 25  # taps along an axis, from which on transforms of whole lines and planes win
 
 
 def kind(problem: ca.ConvProblem) -> tuple[int, str, int]:
@@ -40,12 +42,14 @@ def every() -> dict[str, ca.ConvProblem]:
 
 
 def default() -> dict[str, ca.ConvProblem]:
-    """One layer of each kind."""
+    """One layer of each kind, and of each kind of large ones."""
     kinds: dict[tuple, list[str]] = {}
     found = every()
     for name, problem in found.items():
         if problem.flops <= MOST_FLOPS:
             kinds.setdefault(kind(problem), []).append(name)
+            if max(problem.kernel) >= LARGE:
+                kinds.setdefault((*kind(problem)[:2], LARGE), []).append(name)
     middle = set()
     for names in kinds.values():
         names.sort(key=lambda name: (found[name].flops, name))
