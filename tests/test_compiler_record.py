@@ -1,10 +1,11 @@
 """What LLVM told is kept for one llvmlite on one processor, and read where nobody else can have written."""
 
 import os
+import time
 
 import pytest
 
-from convalgos.core import cache_files, compiler_record
+from convalgos.core import cache_files, cache_pruning, compiler_record
 from convalgos.core.compiler_record import keep_compiler, known_compiler
 from convalgos.core.processor import cpuinfo
 
@@ -22,7 +23,7 @@ def kept(tmp_path, monkeypatch):
     compiler_record._read.cache_clear()
     assert known() is None
     keep_compiler(TOLD)
-    (path,) = (tmp_path / "cache" / "compiler").iterdir()
+    (path,) = (tmp_path / "cache" / "compiler").glob("*.record")
     yield path
     compiler_record._read.cache_clear()
 
@@ -48,6 +49,22 @@ def test_it_is_read_by_the_same_compiler_on_the_same_processor_only(kept, monkey
     assert known() is None
     monkeypatch.setattr(compiler_record, "_library", lambda: None)
     assert known() is None
+
+
+def test_what_nobody_used_for_a_month_goes_when_another_is_kept(kept):
+    others = [
+        kept.with_name(name) for name in ("other.record", "other.json")
+    ]  # of other processors and versions
+    for path in others:
+        path.write_bytes(kept.read_bytes())
+    now = time.time()
+    for path in (kept, *others):
+        os.utime(path, (now - 2 * cache_pruning.UNUSED,) * 2)
+    assert known() == TOLD and kept.stat().st_mtime > now - 60  # in use
+    stamp = kept.with_name("pruned")
+    os.utime(stamp, (now - 2 * cache_pruning.DAY,) * 2)
+    keep_compiler(TOLD)
+    assert set(kept.parent.iterdir()) == {kept, stamp} and known() == TOLD
 
 
 def test_a_damaged_one_is_as_none(kept):
@@ -76,4 +93,4 @@ def test_where_it_cannot_be_kept_nothing_is_said(kept, monkeypatch):
 
     monkeypatch.setattr(os, "replace", full)
     keep_compiler(TOLD)
-    assert known() is None and not any(kept.parent.iterdir())
+    assert known() is None and not any(kept.parent.glob("*.record"))

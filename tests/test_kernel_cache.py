@@ -14,7 +14,8 @@ pytest.importorskip("llvmlite", reason="compiles kernels")
 import tiny_kernels
 from tiny_kernels import number, result, sum_to
 
-from convalgos.core import cache_files
+from convalgos.core import cache_files, cache_pruning
+from convalgos.core.cache_pruning import prune
 from convalgos.cpu.compile import kernel_cache
 from convalgos.cpu.runtime import compile_notice, jit
 
@@ -197,35 +198,34 @@ def test_old_kernels_go_and_used_ones_stay(folder, compiled):
     old_layout.write_bytes(b"of an earlier version")
     abandoned = folder / "number-1.kernel-0123.part"
     abandoned.write_bytes(b"half")
-    long_ago = now - kernel_cache.UNUSED - 60
+    long_ago = now - cache_pruning.UNUSED - 60
     for path in entries(folder):
         os.utime(path, (long_ago, long_ago))
     assert fresh(number, 1) == 1  # used: it is young again
     used = [path for path in entries(folder) if path.stat().st_mtime > now - 60]
     assert len(used) == 1
 
-    kernel_cache.prune(folder, now)
+    prune(folder, kernel_cache.MOST_BYTES, now)
     assert len(entries(folder)) == 4, "once a day is enough"
-    kernel_cache.prune(folder, now + kernel_cache.DAY + 60)
+    prune(folder, kernel_cache.MOST_BYTES, now + cache_pruning.DAY + 60)
     assert entries(folder) == used
     assert not old_layout.parent.exists()
 
 
-def test_the_oldest_kernels_go_where_all_take_too_much(folder, monkeypatch):
+def test_the_oldest_kernels_go_where_all_take_too_much(folder):
     for value in (1, 2, 3):
         fresh(number, value)
     by_age = entries(folder)
     for i, path in enumerate(by_age):
         os.utime(path, (time.time() - 100 * (3 - i),) * 2)
-    monkeypatch.setattr(kernel_cache, "MOST_BYTES", 2 * by_age[0].stat().st_size + 100)
-    kernel_cache.prune(folder, time.time() + kernel_cache.DAY + 60)
+    prune(folder, 2 * by_age[0].stat().st_size + 100, time.time() + cache_pruning.DAY + 60)
     assert entries(folder) == by_age[1:]
 
 
 def test_looking_for_old_kernels_never_fails(folder, tmp_path):
-    kernel_cache.prune(tmp_path / "no such folder")
+    prune(tmp_path / "no such folder", 0)
     (tmp_path / "file").write_text("")
-    kernel_cache.prune(tmp_path / "file")
+    prune(tmp_path / "file", 0)
 
 
 # --- who else can write there ----------------------------------------------------------------

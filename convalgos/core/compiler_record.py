@@ -1,7 +1,8 @@
 """What LLVM told of itself and of this processor, kept on disk.
 
 Keys of compiled kernels and the choice of instructions need it. To ask LLVM costs 45 MB, so a process whose
-kernels are all kept reads it here. A record counts for one llvmlite as installed, on one processor.
+kernels are all kept reads it here. A record counts for one llvmlite as installed, on one processor, and goes
+when it was not used for a month.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from convalgos.core.cache_files import (
     why_not_trusted,
     write_private,
 )
+from convalgos.core.cache_pruning import mark_used, prune
 from convalgos.core.processor import cpuinfo
 
+MOST_BYTES = 1 << 20  # of all records, of which one takes 2 KiB
 FORM = 1  # of what a record holds; raise it when that changes
 VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")  # for which processor code is made
 OF_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags")
@@ -42,6 +45,7 @@ def keep_compiler(told: dict[str, Any]) -> None:
     if (path := _path()) is not None:
         with contextlib.suppress(OSError):
             write_private(path, sealed(json.dumps(told).encode()))
+            prune(path.parent, MOST_BYTES)
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -54,6 +58,7 @@ def _read(variables: tuple[str | None, ...]) -> dict[str, Any] | None:
         return None
     try:
         told = json.loads(unsealed(read_trusted(path)))
+        mark_used(path, path.stat().st_mtime)
     except (OSError, ValueError):  # as if there were none; the next one takes its place
         return None
     return told if isinstance(told, dict) else None

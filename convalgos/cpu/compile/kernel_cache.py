@@ -20,7 +20,6 @@ import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ import numpy as np
 
 from convalgos.core import cache_files
 from convalgos.core.cache_files import NOWHERE, cache_folder, warn_once
+from convalgos.core.cache_pruning import mark_used, prune
 from convalgos.cpu.compile.code_generation import compiler, link
 
 MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
 ENDING = ".kernel"
-UNUSED = 30 * 86400  # seconds after which an entry goes
 MOST_BYTES = 64 << 20  # of all entries, of which one takes 7 KiB
-DAY = 86400  # seconds between two marks of use, and between two looks for old entries
-ABANDONED = 3600  # seconds after which what is written aside belongs to no process any more
 TOOLKIT = (
     "cpu/runtime/jit.py",
     "cpu/compile/lowering.py",
@@ -125,9 +122,7 @@ def load_kernel(wanted: dict[str, Any] | None) -> int | None:
         with contextlib.suppress(OSError):
             path.unlink()
         return None
-    if time.time() - status.st_mtime > DAY:
-        with contextlib.suppress(OSError):
-            os.utime(path)  # in use
+    mark_used(path, status.st_mtime)
     return address
 
 
@@ -147,54 +142,10 @@ def save_kernel(wanted: dict[str, Any] | None, name: str, needs: list[str], code
             "every process (set CONVALGOS_CACHE_DIR)"
         )
         return
-    prune(path.parent)
-
-
-def prune(folder: Path, now: float | None = None) -> None:
-    """Remove entries that nobody has used for a month, and the oldest beyond the bound, once a day.
-
-    Other processes may do the same at once, or load what goes: what they have linked stays with them.
-    """
-    now = time.time() if now is None else now
-    stamp = folder / "pruned"
-    try:
-        if abs(now - stamp.stat().st_mtime) < DAY:
-            return
-    except OSError:
-        pass
-    with contextlib.suppress(OSError):
-        stamp.touch(0o600)
-        os.utime(stamp, (now, now))
-        _remove_old(folder, stamp, now)
+    prune(path.parent, MOST_BYTES)
 
 
 # --- inside ----------------------------------------------------------------------------------
-
-
-def _remove_old(folder: Path, stamp: Path, now: float) -> None:
-    found = []  # (last use, bytes, path), of folders of earlier versions, too
-    for place, folders, names in os.walk(folder, topdown=False):
-        for name in names:
-            path = Path(place, name)
-            if path == stamp:
-                continue
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                age = now - status.st_mtime
-                if age > (ABANDONED if name.endswith(".part") else UNUSED):
-                    path.unlink()
-                else:
-                    found.append((status.st_mtime, status.st_size, path))
-        for name in folders:
-            with contextlib.suppress(OSError):  # it is not empty
-                os.rmdir(Path(place, name))
-    excess = sum(size for _, size, _ in found) - MOST_BYTES
-    for _, size, path in sorted(found):
-        if excess <= 0:
-            return
-        with contextlib.suppress(OSError):
-            path.unlink()
-        excess -= size
 
 
 def _path(wanted: dict[str, Any]) -> Path | None:
