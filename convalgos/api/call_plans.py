@@ -103,13 +103,21 @@ def limits(
     fill_value: Any = 0.0, w: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The last arguments of `_made`: none where nothing is limited and zeros lie beyond the edges. A ranker
-    may be registered anew. w: a filter whose pattern may help."""
-    if strict_nan is False and max_rel_error is None and selector is None and boundary is ZERO:
+    may be registered anew. w: a filter whose pattern may help.
+
+    Raises:
+        ValueError: names the argument, its value and what would be valid.
+    """
+    fills = type(fill_value) is not float or fill_value != 0
+    if strict_nan is False and max_rel_error is None and selector is None and boundary is ZERO and not fills:
         return ()
     if not isinstance(strict_nan, bool):
         raise ValueError(f"strict_nan={strict_nan!r} must be True or False")
     ranker = None if selector is None else (selector, find_ranker(selector))
-    known = strict_nan, max_rel_error, ranker, boundary, boundaries.checked_fill(fill_value)
+    fill = boundaries.checked_fill(fill_value)
+    if fill != 0 and "constant" not in (boundary if arguments.is_sequence(boundary) else (boundary,)):
+        raise ValueError(f"fill_value={fill:g} needs boundary='constant', not {arguments.shown(boundary)}")
+    known = strict_nan, max_rel_error, ranker, boundary, fill
     return *known, *pattern_in_call(w, max_rel_error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from convalgos.api.planning import forget_plans
+from convalgos.core import arguments
 from convalgos.core.algorithm import Algorithm
 from convalgos.select import ranker as selectors
 from convalgos.select import registry
@@ -48,8 +49,10 @@ def unregister(*names: str) -> None:
     """Take registered algorithms, by id, and rankers, by name, away again.
 
     Raises:
-        ValueError: nothing of that id or name was registered.
+        ValueError: nothing of that id or name was registered. TypeError: it is no text.
     """
     for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{arguments.shown(name)} must be the id of an algorithm or the name of a ranker")
         (registry.remove_algorithm if "." in name else selectors.unregister)(name)
     forget_plans()

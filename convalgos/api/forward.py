@@ -146,7 +146,10 @@ def _plan_of_arrays(
         return None
     strict_nan, max_rel_error, selector, boundary, fill_value = limited
     limits: tuple[Any, ...] = ()
-    if strict_nan is not False or max_rel_error is not None or selector is not None or boundary is not ZERO:
+    if (
+        strict_nan is not False or max_rel_error is not None or selector is not None or boundary is not ZERO
+        or fill_value != 0.0
+    ):  # fmt: skip
         limits = call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value, w)
     return call_plans.plan_for(
         x.shape, w_shape, stride, padding, dilation, groups, mode, "channels_first", x.dtype, algorithm,

@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from convalgos.api import planning
+from convalgos.core.arguments import file_path
 from convalgos.core.cache_files import write_atomic
 from convalgos.core.plan import result_dtype
 from convalgos.core.problem import ConvProblem
@@ -94,7 +95,7 @@ def export(path: str | Path, device: str = "cpu") -> int:
     """
     known = devices.store(device)
     entries = known.entries()
-    write_atomic(Path(path), wisdom_file.dump(known.fingerprint, entries))
+    write_atomic(file_path("path", path), wisdom_file.dump(known.fingerprint, entries))
     return len(entries)
 
 
@@ -106,8 +107,9 @@ def merge(path: str | Path) -> Merged:
     Raises:
         ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
     """
+    file = file_path("path", path)
     try:
-        text = Path(path).read_text("utf-8")
+        text = file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be merged: {error}") from None
     return merge_text(text, str(path))

@@ -6,8 +6,10 @@ Every function takes the name of the argument for its error, which says what wou
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from convalgos.core import layouts
@@ -62,6 +64,17 @@ def check_number(name: str, value: Any, least: float) -> None:
     """ValueError unless it is an int or a float, of Python's or NumPy's, of at least `least`."""
     if not isinstance(value, Real) or isinstance(value, bool) or not value >= least:  # type: ignore[operator]
         raise ValueError(f"{name}={shown(value)} must be None or at least {least}")
+
+
+def file_path(name: str, value: Any) -> Path:
+    """The path of a file, from text or what stands for one.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"{name}={shown(value)} must be a path: a str or a pathlib.Path")
+    return Path(value)
 
 
 def is_sequence(value: Any) -> bool:

@@ -97,7 +97,10 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
         raise TypeError(f"{name} is a {_kind(array)}, which {told.format(name)}")
     if namespace_of(array) is not None:
         return _standard_to_numpy(name, array)
-    view = np.asarray(array)
+    try:
+        view = np.asarray(array)
+    except ValueError as error:  # of lists of unequal lengths
+        raise ValueError(f"{name}={type(array).__name__} is no array: {error}") from None
     if view.dtype == object:
         raise TypeError(f"{name}={type(array).__name__} must be a NumPy array or a CPU tensor")
     return view

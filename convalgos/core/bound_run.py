@@ -97,10 +97,12 @@ def checked_scratch(scratch: np.ndarray | None, needed: int) -> np.ndarray | Non
     """Scratch that was given, or None.
 
     Raises:
-        ValueError: it is too small, not uint8, or does not start on a cache line.
+        ValueError: it is too small, not uint8, or does not start on a cache line. TypeError: it is no array.
     """
     if scratch is None:
         return None
+    if not isinstance(scratch, np.ndarray):
+        raise TypeError(f"scratch={type(scratch).__name__} must be None or an array of uint8")
     if scratch.dtype != np.uint8 or not scratch.flags.c_contiguous or scratch.nbytes < needed:
         found = f"{scratch.nbytes} bytes of {scratch.dtype}"
         raise ValueError(f"scratch has {found}; it must have {needed} of uint8, next to each other")

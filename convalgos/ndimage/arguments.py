@@ -34,6 +34,57 @@ class InvalidArgument(ValueError, RuntimeError):
     """The caller's fault, of either kind that SciPy raises for it."""
 
 
+class NotANumber(InvalidArgument, TypeError):
+    """Something else where a number belongs: Python and NumPy raise errors of both kinds for it."""
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An integer.
+
+    Raises:
+        NotANumber: it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise NotANumber(f"{name}={shown(value)} must be an integer") from None
+
+
+def finite_number(name: str, value: Any) -> float:
+    """A number that is neither infinite nor NaN.
+
+    Raises:
+        NotANumber: it is something else.
+    """
+    if math.isfinite(number := real_number(name, value)):
+        return number
+    raise NotANumber(f"{name}={shown(value)} must be finite")
+
+
+def real_number(name: str, value: Any) -> float:
+    """A number, which may be NaN or infinite.
+
+    Raises:
+        NotANumber: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise NotANumber(f"{name}={shown(value)} must be a real number") from None
+
+
+def real_numbers(name: str, given: Any) -> np.ndarray:
+    """An array of float64.
+
+    Raises:
+        NotANumber: something in it is no number.
+    """
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise NotANumber(f"{name}={shown(given)} must be an array of real numbers") from None
+
+
 def input_array(name: str, given: Any) -> np.ndarray:
     """The numbers to be filtered, in native byte order; a view where they lie in memory as they are.
 
@@ -87,7 +138,7 @@ def one_axis(axis: Any, ndim: int) -> int:
     Raises:
         numpy.exceptions.AxisError: an array of `ndim` axes has it not.
     """
-    index = operator.index(axis)
+    index = whole_number("axis", axis)
     if not -ndim <= index < ndim:
         raise np.exceptions.AxisError(index, ndim, "axis")
     return index % ndim
@@ -103,7 +154,7 @@ def several_axes(axes: Any, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if np.ndim(axes) == 0 and not isinstance(axes, SupportsIndex):
         raise ValueError(f"axes must be an integer, iterable of integers, or None, not {shown(axes)}")
-    found = tuple(operator.index(axis) for axis in ([axes] if np.ndim(axes) == 0 else axes))
+    found = tuple(whole_number("axes", axis) for axis in ([axes] if np.ndim(axes) == 0 else axes))
     for axis in found:
         if not -ndim <= axis < ndim:
             raise ValueError(f"specified axis: {axis} is out of range of an array of {ndim} axes")
@@ -119,7 +170,7 @@ def checked_origin(origin: Any, size: int) -> int:
     Raises:
         ValueError: the middle would lie outside of it.
     """
-    index = operator.index(origin)
+    index = whole_number("origin", origin)
     if not -(size // 2) <= index <= (size - 1) // 2:
         raise ValueError(
             f"Invalid origin: origin={index} must lie between {-(size // 2)} and {(size - 1) // 2} "
@@ -140,11 +191,15 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
 
     Raises:
         InvalidArgument: an array of another shape or without numbers, or a real one for complex results.
+        TypeError: the name of no dtype.
     """
     if output is None:
         return _new(x.shape, np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype)
     if isinstance(output, type | np.dtype | str):
-        dtype = np.dtype(output)
+        try:
+            dtype = np.dtype(output)
+        except TypeError:
+            raise TypeError(f"output={shown(output)} must be an array, a dtype or the name of one") from None
         if is_complex and dtype.kind != "c":
             if isinstance(output, str):
                 raise InvalidArgument(f"output must have complex dtype, not {output!r}")

@@ -19,6 +19,8 @@ from convalgos.ndimage.arguments import (
     input_array,
     output_array,
     per_axis,
+    real_number,
+    real_numbers,
     several_axes,
 )
 from convalgos.ndimage.transformed_windows import correlate_dense
@@ -103,7 +105,7 @@ def _real(
 ) -> np.ndarray:
     """The filter of real numbers by real weights."""
     chosen = several_axes(axes, x.ndim)
-    w = w.astype(np.float64)
+    w = real_numbers("weights", w)
     if w.ndim != len(chosen) or not w.size:
         raise InvalidArgument(
             f"weights.ndim ({w.ndim}) must match len(axes) ({len(chosen)}), and each of shape={w.shape} be "
@@ -126,5 +128,5 @@ def _real(
         found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
     w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
     y = output_array(output, x)
-    source = np.ascontiguousarray(x)
-    return fill(y, x, lambda into: correlate_dense(source, w, into, found, float(cval)))
+    source, beyond = np.ascontiguousarray(x), real_number("cval", cval)
+    return fill(y, x, lambda into: correlate_dense(source, w, into, found, beyond))

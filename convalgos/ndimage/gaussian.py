@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -52,7 +51,8 @@ def gaussian_filter1d(
         array([1.427 , 2.0678, 3.    , 3.9322, 4.573 ])
     """
     x = arguments.input_array("input", input)
-    weights = gaussian_weights(float(sigma), order, radius_of(sigma, truncate, radius))
+    known = arguments.finite_number("sigma", sigma), arguments.whole_number("order", order)
+    weights = gaussian_weights(*known, radius_of(sigma, truncate, radius))
     step = Weights(arguments.one_axis(axis, x.ndim), weights, mode)
     return correlate_axes(x, [step], output, cval)
 
@@ -98,9 +98,9 @@ def gaussian_filter(
     values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
               (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
     smoothed = [
-        (axis, float(s), o, m, radius_of(s, truncate, r))
+        (axis, float(s), arguments.whole_number("order", o), m, radius_of(s, truncate, r))
         for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
-        if s > LEAST
+        if arguments.finite_number("sigma", s) > LEAST
     ]
     if max_rel_error is not None:
         result = _approximated(x, smoothed, output, cval, max_rel_error)
@@ -247,10 +247,10 @@ def radius_of(sigma: float, truncate: float, radius: Any) -> int:
     Raises:
         ValueError: it would be negative, or no whole number.
     """
-    try:
-        found = int(truncate * float(sigma) + 0.5) if radius is None else operator.index(radius)
-    except TypeError:
-        found = -1
+    if radius is None:
+        found = int(arguments.finite_number("truncate", truncate) * float(sigma) + 0.5)
+    else:
+        found = arguments.whole_number("radius", radius)
     if found < 0:
         raise ValueError(
             f"Radius must be a nonnegative integer, not radius={shown(radius)}, sigma={shown(sigma)}"

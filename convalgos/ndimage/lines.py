@@ -60,13 +60,13 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
 
 
 def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:
-    weights = np.asarray(step.weights, np.float64)
+    weights = arguments.real_numbers("weights", step.weights)
     if weights.ndim != 1 or not weights.size:
         told = f"no filter weights given: weights={shown(step.weights)} must be a sequence of numbers"
         raise arguments.InvalidArgument(told)
     low = len(weights) // 2 + arguments.checked_origin(step.origin, len(weights))
     window = AxisWindow(shape[step.axis], len(weights), low, arguments.boundary_of(step.mode))
-    return LineStep(step.axis, tuple(weights.tolist()), window, float(cval))
+    return LineStep(step.axis, tuple(weights.tolist()), window, arguments.real_number("cval", cval))
 
 
 def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray | None:

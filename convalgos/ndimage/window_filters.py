@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +18,14 @@ from convalgos.ndimage.arguments import (
     boundary_of,
     checked_origin,
     fill,
+    finite_number,
     input_array,
     one_axis,
     output_array,
     per_axis,
+    real_number,
     several_axes,
+    whole_number,
 )
 from convalgos.ndimage.footprints import origins_of, slide_footprint, whole_footprint
 
@@ -212,7 +214,7 @@ def _along_one(
     input: Any, size: Any, axis: Any, output: Any, mode: Any, cval: Any, origin: Any, reduction: int
 ) -> np.ndarray:
     x = input_array("input", input) if reduction == MEAN else _real(input)
-    windows = _windows(x.shape, operator.index(size), mode, origin, (one_axis(axis, x.ndim),))
+    windows = _windows(x.shape, whole_number("size", size), mode, origin, (one_axis(axis, x.ndim),))
     return _along(x, windows, output, cval, reduction)
 
 
@@ -228,7 +230,7 @@ def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int
     given = [per_axis(*one, count) for one in (("size", size), ("mode", mode), ("origin", origin))]
     found = []
     for axis, n, word, shift in zip(axes, *given, strict=True):
-        taps = int(n)
+        taps = int(finite_number("size", n))
         if taps < 1:
             raise InvalidArgument(f"incorrect filter size: size={shown(n)} must be at least 1")
         low = taps // 2 + checked_origin(shift, taps)
@@ -278,7 +280,7 @@ def _slide(x: np.ndarray, y: np.ndarray, windows: Windows, cval: Any, reduction:
 
 def _beyond(cval: Any, dtype: np.dtype, reduction: int, is_used: bool) -> float | None:
     """What stands for a fill value in an array of a dtype; None where none does."""
-    value = float(cval) if is_used else 0.0
+    value = real_number("cval", cval) if is_used else 0.0
     if dtype.kind == "f":
         return value
     limits = np.iinfo(dtype)

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from convalgos.api.types import Effort
-from convalgos.core.arguments import Shape, one_of, shown
+from convalgos.core.arguments import Shape, file_path, one_of, shown
 from convalgos.core.arrays import as_numpy, like, same_dtype
 from convalgos.network.choice import plan_network
 from convalgos.network.executor import Executor
@@ -158,7 +157,7 @@ class Network:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
         plans = [PlanRecord(p.planned, p.choice, p.limits, p.filters) for p in self.plans()]
-        store_network(self.graph, plans, Path(path))
+        store_network(self.graph, plans, file_path("path", path))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -170,7 +169,7 @@ class Network:
             ValueError: it is no such file, or damaged. OSError: as of `open`.
             Unsupported: it needs a library that is not installed.
         """
-        graph, plans = stored_network(Path(path))
+        graph, plans = stored_network(file_path("path", path))
         net = cls(graph)
         for plan in plans:
             known = NetworkPlan(graph, plan.planned, plan.choice, plan.limits, [plan.filters], net._memories)
@@ -270,6 +269,8 @@ class Network:
             return arrays
         if arrays:
             raise ValueError("inputs are given in their order or by name, not both")
+        if not isinstance(inputs, Mapping):
+            raise TypeError(f"inputs={type(inputs).__name__} must be a dict of arrays by name")
         if unknown := [name for name in inputs if name not in names]:
             raise ValueError(f"inputs has {_listed(unknown)}; the network takes {_listed(names)}")
         if lacking := [name for name in names if name not in inputs]:

@@ -232,6 +232,7 @@ def load_onnx(model: Any) -> OnnxModel:
     if reason := missing("onnx"):
         raise Unsupported(f"reading an ONNX model {reason}")
     import onnx
+    from google.protobuf import json_format, text_format
     from google.protobuf.message import DecodeError
 
     path: Path | None = None
@@ -246,7 +247,7 @@ def load_onnx(model: Any) -> OnnxModel:
             proto = model
         else:
             raise ValueError(f"model={shown(model)} must be a path, the bytes of a model, or a ModelProto")
-    except DecodeError as error:
+    except (DecodeError, json_format.ParseError, text_format.ParseError) as error:
         raise ValueError(f"model={shown(path or 'bytes')} is no ONNX model: {error}") from None
     except onnx.checker.ValidationError as error:
         raise ValueError(f"model={shown(path)} has data that cannot be read: {error}") from None

@@ -63,9 +63,11 @@ class Session:
 
         Raises:
             ValueError: an input is missing, a name is none of the model's, or a shape is wrong.
-            TypeError: an input has a wrong dtype.
+            TypeError: an input has a wrong dtype, or it is no list of names or no dict that is given.
         """
         known = [value.name for value in self._outputs]
+        if isinstance(output_names, str):
+            raise TypeError(f"output_names={output_names!r} must be None or a list of names, of {known}")
         wanted = known if output_names is None else list(output_names)
         if unknown := [name for name in wanted if name not in known]:
             raise ValueError(f"output_names has {unknown}; the model has {known}")
