@@ -32,8 +32,8 @@ OF_BLOCKS = 0.92  # of the time, in blocks of channels: all that serves these is
 # Told longer by this where filters do not fill the parts: filters that are alike, as those of untrained
 # classifiers, then get unlike last bits, which a softmax of large numbers shows.
 UNEVEN = 2.0
-# Seconds a call beyond its sums, as one layer of many whose maps another core holds: layers of 100 us lose more in
-# MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums, Zen 4) than they gain alone.
+# Seconds a call beyond its sums, as one layer of many whose maps another core holds: layers of 100 us lose
+# more in MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums, Zen 4) than they gain alone.
 AMONG_LAYERS = 5e-6
 GROWTH = math.sqrt(7)  # of errors by a level, see `error_bound`
 
