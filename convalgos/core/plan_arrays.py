@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
 from convalgos.core.arrays import as_laid, as_numpy, is_laid, same_dtype
 from convalgos.core.bound_run import check_bound, share_elements
 from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
@@ -41,9 +41,13 @@ class PlanArrays:
     def _set_sizes(self, problem: ConvProblem) -> None:
         """Set what depends on the sizes of the maps."""
         self.problem = problem
-        self._x_shape, self._w_shape, self._y_shape = problem.array_shapes
+        self._x_shape, self._w_shape, self._y_shape = self._array_shapes(problem)
         self._y_count = math.prod(self._y_shape)
         self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
+
+    def _array_shapes(self, problem: ConvProblem) -> tuple[Shape, Shape, Shape]:
+        """Of what is read first, of the filter, and of what is written."""
+        return problem.array_shapes
 
     def _output_step(
         self, bias: Any, activation: ActivationLike, residual: Any

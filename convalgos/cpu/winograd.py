@@ -15,6 +15,7 @@ cache-resident blocks of Zlateski et al., "Anatomy of Winograd convolution on CP
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from convalgos.core.cook_toom import POINTS, amplification
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
@@ -37,10 +39,12 @@ from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
     winograd_finished_tiles,
     winograd_input_tiles,
+    winograd_pooled_tiles,
 )
 
 ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
@@ -74,6 +78,7 @@ class WinogradPlan(BoxPlan):
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         inputs, finish = winograd_input_tiles(*kernel), winograd_finished_tiles(*kernel)
         super().__init__(problem, algorithm, cut, inputs, 0, product, finish)
+        self._m, self._r = algorithm.m, algorithm.r
         self._filter_tiles = winograd_filter_tiles(*kernel)
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
@@ -87,6 +92,16 @@ class WinogradPlan(BoxPlan):
             return None
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         return self.in_boxes(problem, cut, sum_panel=product)
+
+    def pooled(self, pooling: PoolProblem) -> Self | None:
+        if not pools_tiles(self.cut.rows, self.cut.columns, pooling):
+            return None
+        if self.window == WINDOW:
+            return self
+        made = copy.copy(self)
+        made.window = WINDOW
+        finish = winograd_pooled_tiles(self.problem.itemsize, self.cut.lanes, self._m, self._r)
+        return made.in_boxes(self.problem, self.cut, finish_tiles=finish)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         return filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
@@ -149,6 +164,10 @@ class Winograd(ReadsBorders, BoxAlgorithm):
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         found = known.on_maps(problem) if isinstance(known, WinogradPlan) else None
         return found or self.plan(problem)
+
+    def pools(self, problem: ConvProblem, pooling: PoolProblem) -> bool:
+        tiles = search.in_one_box(BoxSchedule, problem, self.m, self.r, 1)
+        return pools_tiles(tiles.rows, tiles.columns, pooling)
 
     def _schedule(self, problem: ConvProblem) -> BoxSchedule:
         return winograd_schedule(problem, self.m, self.r, self.box)

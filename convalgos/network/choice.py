@@ -21,6 +21,7 @@ from convalgos.network.joining import joined
 from convalgos.network.later import Later
 from convalgos.network.layout_choice import LayoutChoice, LayoutProblem
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.pooled_convolutions import with_pooled_convolutions
 from convalgos.network.replanning import replanned
 from convalgos.network.scaled_convolutions import with_scaled_convolutions
 from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
@@ -69,7 +70,7 @@ def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: 
     """The plan of a network whose values have these shapes, in the layouts that were chosen."""
     planned = _Assembly(graph, shapes, limits, choice).planned()
     planned = joined(with_scaled_convolutions(planned, graph), graph, limits)
-    planned = with_means(planned, graph)
+    planned = with_pooled_convolutions(with_means(planned, graph), graph)
     return with_places(planned, graph)
 
 

@@ -18,6 +18,7 @@ from convalgos.network.planned import (
     PlanLimits,
     Planned,
     PlannedStep,
+    PooledConvolution,
     ScaledConvolution,
 )
 from convalgos.network.quantized_graph import QuantizedArithmetic, QuantizedMean
@@ -164,6 +165,7 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
     if isinstance(step, CONVOLUTIONS):
         flops = plan.problem.flops
         what = "transposed" if isinstance(step, TransposedConvolution) else "convolution"
+        what = "pooled" if isinstance(step, PooledConvolution) else what
     elif isinstance(step, JoinedConvolutions):
         flops = sum(problem.flops for problem in plan.block.problems)
         what = f"{len(step.parts)} convolutions"

@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
-from convalgos.network.graph import Convolution, Shapes, Step
+from convalgos.network.graph import Convolution, Pooling, Shapes, Step
 
 
 class PlanLimits(NamedTuple):
@@ -65,6 +65,17 @@ class ScaledConvolution(Step):
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self.convolution.problem(shapes[self.inputs[0]]).y_shape
+
+
+@dataclass(frozen=True, eq=False)
+class PooledConvolution(Convolution):
+    """A convolution whose output is pooled, and written only so."""
+
+    pooling: Pooling = field(kw_only=True)
+    unwritten: str = field(kw_only=True)  # the value that was its output
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        return self.pooling.problem(super().output_shape(shapes)).y_shape
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,13 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import laid_as, on_map
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.plan import SeparablePlan
+from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.arena import with_places
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
 from convalgos.network.layout_choice import LayoutChoice
@@ -29,6 +31,7 @@ from convalgos.network.planned import (
     PlanLimits,
     Planned,
     PlannedStep,
+    PooledConvolution,
     ScaledConvolution,
 )
 from convalgos.network.reached_taps import reaches_all
@@ -91,6 +94,10 @@ class _Replanning:
         if isinstance(step, CONVOLUTIONS):
             plan = self._convolution(step, x_shape, known.plan)
             shapes[step.output] = plan.problem.result_shape
+            if isinstance(step, PooledConvolution):
+                pooling = step.pooling.problem(plan.problem.y_shape)
+                plan = plan if plan is known.plan else self._pooled(plan, pooling)
+                shapes[step.output] = pooling.y_shape
         elif isinstance(step, JoinedConvolutions):
             plan = self._joined(step, x_shape, known.plan)
         elif isinstance(step, ScaledConvolution):
@@ -124,7 +131,7 @@ class _Replanning:
 
     def _candidate(self, step: Step) -> Candidate:
         """What was chosen for a convolution: its output may have another name in another layout."""
-        name = step.output
+        name = step.unwritten if isinstance(step, PooledConvolution) else step.output
         found = self._candidates[name if name in self._candidates else name.rpartition(":")[0]]
         assert found is not None
         return found
@@ -146,6 +153,16 @@ class _Replanning:
                 limits = limits_of(self._limits, candidate.precision)
                 self._plans[key] = choose.plan_like(candidate.algorithm, problem, limits, known)
         return self._plans[key]
+
+    def _pooled(self, plan: Any, pooling: PoolProblem) -> BoxPlan:
+        """A plan of a convolution as one that pools what it writes."""
+        key = plan, pooling
+        if key not in self._plans:
+            self._plans[key] = plan.pooled(pooling) if isinstance(plan, BoxPlan) else None
+        if self._plans[key] is None:
+            raise Unsupported("its kernels cannot pool what they write")
+        found: BoxPlan = self._plans[key]
+        return found
 
     def _problem(self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem) -> ConvProblem:
         """That of a convolution on maps of other sizes than before, in the same layouts.

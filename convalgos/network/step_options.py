@@ -16,6 +16,7 @@ from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.norms import layer_norm_seconds
 from convalgos.cpu.layout.reorder import is_same
@@ -39,6 +40,7 @@ from convalgos.network.graph import (
     channels_to_last,
 )
 from convalgos.network.planned import PlanLimits
+from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
@@ -85,7 +87,8 @@ class StepOptions:
         self._growth = growth
         self._machine: Machine = devices.figures("cpu")
         self._measured = devices.store("cpu").known()
-        self._known: dict[tuple[ConvProblem, str], Candidate | None] = {}
+        self._poolings = poolings(graph)
+        self._known: dict[tuple[ConvProblem, str, PoolProblem | None], Candidate | None] = {}
         self._alike_found: dict[tuple[Algorithm, ConvProblem], Candidate | None] = {}
 
     def of(self, step: Step) -> list[StepOption]:
@@ -165,29 +168,43 @@ class StepOptions:
     def _convolution(self, step: CONVOLUTIONS, reads: str, writes: str, precision: str) -> StepOption | None:
         """The best way to compute a convolution between two layouts; a residual lies as y does."""
         residual = step.inputs[1:]
-        best = self._best(self._laid(step, reads, writes), precision)
+        pooling = self._pooling_behind(step, writes)
+        best = self._best(self._laid(step, reads, writes), precision, pooling)
         if best is None:
             return None
-        seconds = self._seconds_of(best) + self._stream(*residual)
+        seconds = self._seconds_of(best, pooling) + self._stream(*residual)
         return StepOption((reads, *[writes] * len(residual)), writes, seconds, best)
 
-    def _best(self, problem: ConvProblem, precision: str) -> Candidate | None:
+    def _pooling_behind(self, step: Step, layout: str) -> PoolProblem | None:
+        """That of the output of a convolution in a layout, where nothing else reads it."""
+        pooling = self._poolings.get(step.output)
+        if pooling is None:
+            return None
+        return pooling.problem(self._shapes[step.output]).in_layout(layout)
+
+    def _best(self, problem: ConvProblem, precision: str, pooling: PoolProblem | None) -> Candidate | None:
         """What suits a problem best; None where nothing serves it, but for the reference between layouts."""
-        key = problem, precision
+        key = problem, precision, pooling
         if key not in self._known:
             found = choose.close_candidates(problem, "cpu", limits_of(self._limits, precision), SLACK)
             if problem.layout != problem.y_layout or problem.layout not in PLAIN:
                 found = [c for c in found if c.algorithm.family != "cpu.reference"]
-            self._known[key] = min(found, key=self._seconds_of, default=None)
+            self._known[key] = min(found, key=lambda c: self._seconds_of(c, pooling), default=None)
         return self._known[key]
 
-    def _seconds_of(self, candidate: Candidate) -> float:
-        """Of a run, with the filter not in the caches: the others of the network were read since."""
+    def _seconds_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
+        """Of a run, with the filter not in the caches: the others of the network were read since.
+
+        Less what it saves where it does the pooling behind it as well.
+        """
+        seconds = candidate.estimate_s
+        if pooling is not None:
+            seconds -= pooling_saves(candidate, pooling, self._machine)
         if not self._filters_leave:
-            return candidate.estimate_s
+            return seconds
         nbytes = candidate.algorithm.filter_bytes(candidate.computed)
         rate = min(self._machine.cache_bandwidth, FILTER_READS * self._machine.bandwidth)
-        return candidate.estimate_s + nbytes / rate
+        return seconds + nbytes / rate
 
     @cached_property
     def _filters_leave(self) -> bool:

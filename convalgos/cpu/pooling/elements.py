@@ -49,8 +49,7 @@ class PoolElements:
         b = self.v.b
         if self.form in (SIGNED, UNSIGNED):
             return b.select(self.exceeds(further, total), further, total)
-        larger = b.select(b.fcmp_ordered(">", further, total), further, total)  # one instruction
-        return b.select(b.fcmp_unordered("uno", further, further), further, larger)
+        return self.v.larger(total, further)
 
     def exceeds(self, further: Value, total: Value) -> Value:
         """Lanes in which a maximum changes: the further element is larger, or NaN."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.tiled import search
 from convalgos.cpu.tiled.cost import BoxSchedule
@@ -29,6 +30,10 @@ class BoxAlgorithm(Algorithm):
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
+
+    def pools(self, problem: ConvProblem, pooling: PoolProblem) -> bool:
+        """Whether its plans have a `pooled` one, which pools outputs as they are finished."""
+        return False
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return search.in_one_box(BoxSchedule, problem, self.m, self.r, 1).granule[3 - problem.ndim :]

@@ -8,7 +8,10 @@ from typing import Any, Self
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.layouts import BLOCKS
+from convalgos.core.arguments import Shape
+from convalgos.core.layouts import BLOCKS, array_shape
+from convalgos.core.plan import QuickCall
+from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import channel_vectors
@@ -24,6 +27,7 @@ from convalgos.cpu.tiled.driver import (
     run_each_box,
     share_box,
 )
+from convalgos.cpu.tiled.geometry import TiledAxis
 from convalgos.cpu.tiled.reading import read_box
 from convalgos.cpu.tiled.writing import write_box
 
@@ -48,6 +52,7 @@ class BoxPlan(KernelPlan):
 
     finishes = True
     strided_batch = True
+    window = 1  # outputs along rows and columns of which y has the largest: y = activation(max(conv + bias))
 
     def __init__(
         self,
@@ -82,13 +87,30 @@ class BoxPlan(KernelPlan):
 
     def in_boxes(self, problem: ConvProblem, cut: BoxSizes, gather: int = 0, **others: int) -> Self:
         """This plan for other sizes of the maps, in the same tiles and panels."""
-        values = box_values(cut, gather) | others
+        values = box_values(cut, gather, self.window) | others
         values["y_in_place"] = int(self._finishes_tiles and values["y_k"] == 1)
         if cut.depth.taps > 1:
             values["offsets"] = _offsets(cut)
         plan = self.resized(problem, values, cut.scratch_bytes)
         plan.cut, plan._passes = cut, _passes(cut)
         return plan
+
+    def pooled(self, pooling: PoolProblem) -> Self | None:
+        """This plan with its outputs pooled as they are finished, for the same prepared filters.
+
+        y is that of the pooling, whose activation comes behind it. None where the kernels cannot do this.
+        """
+        return None
+
+    def _array_shapes(self, problem: ConvProblem) -> tuple[Shape, Shape, Shape]:
+        x, w, y = problem.array_shapes
+        if self.window > 1:
+            pixels = (n // self.window for n in problem.spatial_out)
+            y = array_shape(problem.y_layout, (problem.N, problem.K, *pixels))
+        return x, w, y
+
+    def quick_call(self, problem: ConvProblem) -> QuickCall | None:
+        return super().quick_call(problem) if self.window == 1 else None  # it goes by the problem's y
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """Tiles, phases and panels, but not boxes."""
@@ -111,14 +133,15 @@ def _sizes_of(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in SIZES.names or () if hasattr(kind, name))
 
 
-def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
+def box_values(cut: BoxSizes, gather: int = 0, window: int = 1) -> dict[str, Any]:
     """The fields of a record that follow from the sizes; `read_box` also asks for `input_tiles`.
 
-    gather: as of `BoxPlan`.
+    gather, window: as of `BoxPlan`.
     """
-    p = cut.problem
+    p, windows = cut.problem, (1, window, window)
+    y_spatial = tuple(n // side for n, side in zip(p.spatial_out, windows, strict=True))
     x_steps = map_strides(p.layout, p.C, p.spatial)
-    y_steps = map_strides(p.y_layout, p.K, p.spatial_out)
+    y_steps = map_strides(p.y_layout, p.K, y_spatial)
     x_blocks, y_blocks = (layout in BLOCKS for layout in (p.layout, p.y_layout))
     x_c, y_k = 1 if x_blocks else x_steps[1], 1 if y_blocks else y_steps[1]
     amid = x_blocks and p.groups > 1 and p.w_shape[1] % cut.lanes  # groups begin amid a block
@@ -133,10 +156,11 @@ def box_values(cut: BoxSizes, gather: int = 0) -> dict[str, Any]:
         "join": channel_vectors.place(p.itemsize, cut.lanes) if amid else 0,
     } | border_values(p, cut.rows, cut.columns)  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
-        axis, given = (
-            getattr(cut, name),
-            {"cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i]},
-        )
+        axis: TiledAxis = getattr(cut, name)
+        given = {
+            "cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i], "size_out": y_spatial[i],
+            "written": axis.outputs * axis.lattices // windows[i],
+        }  # fmt: skip
         values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
     kind: Any = type(cut)
     return {name: getattr(cut, name) for name in _sizes_of(kind) if name not in values} | values

@@ -38,11 +38,12 @@ AXIS_FIELDS = np.dtype(
         (name, np.int64)
         for name in (
             "size", "size_out", "pad", "stride", "dilation", "phases", "lattices", "taps", "outputs", "step",
-            "tiles", "tail", "cuts", "x", "y",
+            "tiles", "tail", "cuts", "x", "y", "written",
         )
     ]
 )  # fmt: skip
-"""A `TiledAxis` and its cuts into boxes, and the elements between neighbours along it in x and in y."""
+"""A `TiledAxis` and its cuts into boxes, the elements between neighbours along it in x and in y, and the
+pixels of y that a tile is written to: where y is pooled, fewer than its outputs, as `size_out` is then."""
 
 SIZES = arguments(
     "box phase size lanes x_size v_size sum_size sum_lanes y_size parts tasks groups images cuts_n channels "

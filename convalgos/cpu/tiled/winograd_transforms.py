@@ -60,19 +60,27 @@ def winograd_filter_tile(
 
 
 def _gather_up(
-    v: simd.Vec, matrix: Any, dims: Any, source: Any, point_step: Any, target: Any, row_step: Any,
-    column_step: Any, finished: Callable[[Any], Any],
-) -> None:  # fmt: skip
-    """Points to pixels at target + i * row_step + j * column_step, each `finished` before it is stored."""
-    read, to = v.pointer(source), v.pointer(target)
+    v: simd.Vec, matrix: Any, dims: Any, source: Any, point_step: Any, store: Callable[[int, int, Any], None]
+) -> None:
+    """Points to pixels (i, j), which are stored."""
+    read = v.pointer(source)
 
     def load(i: Any, j: Any) -> Any:
         return v.load(read, v.imul(point_step, i * len(matrix[0]) + j))
 
-    def store(i: Any, j: Any, value: Any) -> None:
+    multiply_2d(_axpy(v), *_matrices(matrix, dims), load, store)
+
+
+def _stored(
+    v: simd.Vec, target: Any, row_step: Any, column_step: Any, finished: Callable[[Any], Any]
+) -> Callable[[int, int, Any], None]:
+    """Stores a pixel (i, j), which is `finished` before, at target + i * row_step + j * column_step."""
+    to = v.pointer(target)
+
+    def store(i: int, j: int, value: Any) -> None:
         v.store(finished(value), to, v.iadd(v.imul(row_step, i), v.imul(column_step, j)))
 
-    multiply_2d(_axpy(v), *_matrices(matrix, dims), load, store)
+    return store
 
 
 @simd.emitter
@@ -81,9 +89,8 @@ def winograd_output_tile(
     column_step: Any,
 ) -> None:  # fmt: skip
     """AT m A: points to m x m pixels."""
-    _gather_up(
-        v, cook_toom(M, R).AT, DIMS, source, point_step, target, row_step, column_step, lambda value: value
-    )
+    store = _stored(v, target, row_step, column_step, lambda value: value)
+    _gather_up(v, cook_toom(M, R).AT, DIMS, source, point_step, store)
 
 
 @simd.emitter
@@ -97,7 +104,27 @@ def winograd_finished_tile(
     def finished(value: Any) -> Any:
         return v.fmax(v.fadd(value, add), low)
 
-    _gather_up(v, cook_toom(M, R).AT, DIMS, source, point_step, target, row_step, column_step, finished)
+    store = _stored(v, target, row_step, column_step, finished)
+    _gather_up(v, cook_toom(M, R).AT, DIMS, source, point_step, store)
+
+
+@simd.emitter
+def winograd_pooled_tile(
+    v: simd.Vec, M: int, R: int, source: Any, point_step: Any, bias: Any, relu: Any, target: Any,
+    row_step: Any, column_step: Any,
+) -> None:  # fmt: skip
+    """The largest of each 2 x 2 pixels of AT m A + bias, at least 0 with relu: points to m / 2 x m / 2."""
+    add, low = v.load(v.pointer(bias)), v.lower_bound(relu)
+    pooled = _stored(v, target, row_step, column_step, lambda value: v.fmax(value, low))
+    windows: dict[tuple[int, int], Any] = {}  # the largest so far
+
+    def store(i: int, j: int, value: Any) -> None:
+        window, value = (i // 2, j // 2), v.fadd(value, add)
+        windows[window] = larger = v.larger(windows[window], value) if window in windows else value
+        if i % 2 and j % 2:
+            pooled(*window, larger)
+
+    _gather_up(v, cook_toom(M, R).AT, 2, source, point_step, store)
 
 
 @jit.specialise
@@ -158,6 +185,21 @@ def winograd_finished_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) ->
             )  # fmt: skip
 
     return winograd_finished_tiles
+
+
+@jit.specialise
+def winograd_pooled_tiles(SIZE: int, LANES: int, M: int, R: int) -> Callable[..., None]:
+    def winograd_pooled_tiles(
+        source: int, source_step: int, point_step: int, count: int, bias: int, relu: int, target: int,
+        row_step: int, column_step: int, tile_step: int,
+    ) -> None:  # fmt: skip
+        for i in range(count):
+            winograd_pooled_tile(
+                SIZE, LANES, M, R, source + i * source_step * SIZE, point_step, bias, relu,
+                target + i * tile_step * SIZE, row_step, column_step,
+            )  # fmt: skip
+
+    return winograd_pooled_tiles
 
 
 @jit.specialise

@@ -2,7 +2,8 @@
 
 Pixels of a strip of tiles go through a thread's scratch, vector of filters by vector of filters. Where these
 are vectors in y, tiles that lie wholly inside the map are written where they belong, if the algorithm has a
-transform that adds the bias and activates (`finish_tiles`).
+transform that adds the bias and activates (`finish_tiles`). One that also pools its tiles gives a pixel of y
+for each window of their outputs: maps of the outputs themselves are then nowhere.
 """
 
 from __future__ import annotations
@@ -14,12 +15,6 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
-
-
-@jit.helper
-def outputs_of(axis: Any) -> Any:
-    """Outputs of a tile, all lattices together."""
-    return axis.outputs * axis.lattices
 
 
 @jit.helper
@@ -36,7 +31,7 @@ def transform_outputs(
     row_step = a.rows.lattices * down
     # a 1-D transform takes only this one
     column_step = a.columns.lattices * pixel if a.columns.outputs > 1 else row_step
-    tile_step = outputs_of(a.columns) * pixel
+    tile_step = a.columns.written * pixel
     rows, columns = a.rows.outputs, a.columns.outputs if a.columns.outputs > 1 else a.rows.outputs
     for lattice in range(a.rows.lattices * a.columns.lattices):
         at = lattice // a.columns.lattices * down + lattice % a.columns.lattices * pixel + first * tile_step
@@ -96,10 +91,10 @@ def write_slice(
     Args:
         rows, pixels: of y from the first tile on, which tiles may reach beyond.
     """
-    high, width = outputs_of(a.rows), tiles * outputs_of(a.columns)
+    high, width = a.rows.written, tiles * a.columns.written
     inside, in_place = 0, 0  # tiles of a row, and rows of tiles, that are written where they belong
     if a.y_in_place and filters == a.sum_lanes and (k % a.sum_lanes == 0 or not a.y_blocks):
-        inside, in_place = min(tiles, pixels // outputs_of(a.columns)), min(strip, rows // high)
+        inside, in_place = min(tiles, pixels // a.columns.written), min(strip, rows // high)
     for i in range(strip):
         start, first = own + i * high * width * a.sum_lanes * a.sum_size, 0
         if i < in_place:
@@ -107,11 +102,11 @@ def write_slice(
             transform_outputs(a, m, k, to, a.rows.y, a.columns.y, 0, first, tiles)
             for row in range(high if a.finish else 0):
                 run = to + row * a.rows.y * a.y_size
-                finish_outputs(a, run, filters, first * outputs_of(a.columns))
+                finish_outputs(a, run, filters, first * a.columns.written)
         transform_outputs(a, m, k, start, width * a.sum_lanes, a.sum_lanes, first, tiles, tiles)
         m += tiles * a.row_tiles * a.panel * a.sum_size
     for row in range(rows):
-        first = inside * outputs_of(a.columns) if row < in_place * high else 0
+        first = inside * a.columns.written if row < in_place * high else 0
         if first < pixels:
             source = own + (row * width + first) * a.sum_lanes * a.sum_size
             to = y + (row * a.rows.y + first * a.columns.y) * a.y_size
@@ -127,12 +122,12 @@ def write_box() -> Callable[..., None]:
         box = box_of(a, index)
         tiles_w = box.w1 - box.w0
         products = shared + a.points * a.v_point * a.v_size
-        left = box.w0 * outputs_of(a.columns)
-        pixels = min(tiles_w * outputs_of(a.columns), a.columns.size_out - left)
+        left = box.w0 * a.columns.written
+        pixels = min(tiles_w * a.columns.written, a.columns.size_out - left)
         for h in range(box.h0, box.h1, a.strip):
             strip = min(a.strip, box.h1 - h)
-            top = h * outputs_of(a.rows)
-            rows = min(a.rows.size_out - top, strip * outputs_of(a.rows))
+            top = h * a.rows.written
+            rows = min(a.rows.size_out - top, strip * a.rows.written)
             for item in range(first, last):
                 n, block = item // a.filter_blocks, item % a.filter_blocks
                 k = box.group * a.filters + block * a.sum_lanes

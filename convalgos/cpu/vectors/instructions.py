@@ -286,6 +286,11 @@ class Vec:
         """max(x, low), where a NaN in x stays."""
         return self.b.select(self.b.fcmp_ordered("<", x, low), low, x)
 
+    def larger(self, a: Any, b: Any) -> Any:
+        """max(a, b), or NaN where one of them is."""
+        found = self.b.select(self.b.fcmp_ordered(">", b, a), b, a)  # one instruction, which gives a for NaN
+        return self.b.select(self.b.fcmp_unordered("uno", b, b), b, found)
+
     # order and registers
 
     def shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:

@@ -10,6 +10,7 @@ from convalgos.cpu import fft_planes, fft_tiles, symbolic_fourier, winograd, win
 from convalgos.cpu.spectral import blocking, plane_driver, plane_transforms, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.tiled import bilinear_transforms, fft_transforms, winograd_transforms
+from convalgos.cpu.tiled.pooled_tiles import WINDOW
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
 
@@ -45,6 +46,9 @@ def _of_spectra(size: int, lanes: int) -> Iterator[Compiled]:
 def _of_transforms(size: int, lanes: int) -> Iterator[Compiled]:
     """Of the tiles of all Winograd and FFT algorithms."""
     t = winograd_transforms
+    for pooled in winograd.ALGORITHMS:
+        if size == 4 and pooled.m % WINDOW == 0:  # networks, which pool so, are of float32
+            yield t.winograd_pooled_tiles, (size, lanes, pooled.m, pooled.r)
     for dims in (1, 2):
         for a in winograd.ALGORITHMS:
             for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_finished_tiles):
