@@ -121,9 +121,21 @@ def part_of_larger(array):
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize(
-    "text", ["n2 c1 h40 w33 k2 r9 s7 p3", "float64 n1 c2 h21 w70 k3 r5 s5 p2", "n2 c3 w90 k4 s9"]
+    "text",
+    [
+        "n2 c1 h40 w33 k2 r9 s7 p3", "float64 n1 c2 h21 w70 k3 r5 s5 p2", "n2 c3 w90 k4 s9",
+        "n2 c2 d4 h9 w40 k4 t2 r3 s3 p1 dilation1,2,1 groups2 edge", "n1 c2 h7 w900 k2 r1 s31 p0,15 groups2",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        a
+        for a in algorithms("cpu")
+        if a.family in ("cpu.fft", "cpu.fft_planes") or a.id == "cpu.depthwise.rows"
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("algorithm", [a for a in algorithms("cpu") if a.family == "cpu.fft"], ids=str)
 def test_rows_may_lie_apart_where_the_plan_says_so(algorithm, text, layout):
     """x is read in a larger map, and y written in one, of which nothing else changes."""
     problem = ConvProblem.parse(text).replace(layout=layout)

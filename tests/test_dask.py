@@ -79,6 +79,19 @@ def test_bits_are_those_of_the_whole(algorithm, kernel):
     assert np.array_equal(computed(cd.conv(cx, cw, padding="same", algorithm=algorithm)), want)
 
 
+@pytest.mark.parametrize("algorithm", ["cpu.fft_planes", "cpu.depthwise.rows"])
+def test_bits_of_an_image(algorithm):
+    """In tiles as they lie in the whole, along rows and columns, and of a part that ends within a tile."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 1, 1130, 1100), "f4"), rng.standard_normal((1, 1, 11, 9), "f4")
+    cx, call = da.from_array(x, chunks=(1, 1, 500, 390)), {"padding": (5, 4), "algorithm": algorithm}
+    want = ca.conv(x, w, **call)
+    assert np.array_equal(computed(cd.conv(cx, w, **call)), want)
+    out = np.full_like(want, np.nan)
+    cd.conv(cx, w, **call).store(out, scheduler="threads")
+    assert np.array_equal(out, want)
+
+
 def test_blocks_are_transformed_in_the_tiles_of_the_whole():
     """A strip of an image would be cut otherwise, and have other bits."""
     whole = ca.ConvProblem.parse("n1 c1 h8000 w8000 k1 r31 s31 p15")

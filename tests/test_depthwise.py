@@ -235,6 +235,7 @@ def test_rows_that_end_anywhere_in_what_usual_kernels_load(size, stride):
         "n2 c3 h1 w90 k3 r1 s3 p0,1 stride1,2 groups3",
         "n1 c2 h13 w50 k6 r3 s3 groups2",
         "n1 c2 h13 w20 k2 r3 s3 p2 dilation2 groups2",
+        "n1 c1 h9 w9000 k1 r7 s7 p3",  # in bands of rows and columns
     ],
 )
 def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
@@ -252,6 +253,10 @@ def test_rows_stored_around_the_caches(text, dtype, monkeypatch):
         plan(x, w, bias=bias, out=out)
         assert np.array_equal(out, y + bias.reshape(-1, *(1,) * problem.ndim))
         assert np.isnan(room[:offset]).all() and np.isnan(room[offset + y.size :]).all()
+    apart = np.full([n + 3 for n in y.shape], np.nan, dtype)
+    part = apart[tuple(slice(1, 1 + n) for n in y.shape)]
+    plan.bind(x, w, part, bias).run()
+    assert np.array_equal(part, out) and np.isnan(apart).sum() == apart.size - y.size
     row_tiling.row_tiling.cache_clear()
 
 
@@ -279,8 +284,9 @@ def test_tiles_cover_every_output_in_one_band(small_caches):
         inside = np.zeros(o * p * q, int)
         for tile in tiles[band["first_tile"] : band["first_tile"] + band["tiles"]]:
             for i in range(c.rows):
-                inside[[band["y"] + tile["y"] + i * c.row_sets * q + column for column in columns]] = 1
-        assert inside.sum() == band["elements"]
+                row = band["o"] * p + band["p"] + tile["p"] + i * c.row_sets
+                inside[[row * q + column for column in columns]] = 1
+        assert inside.sum() == band["rows"] * band["columns"]
         written += inside.reshape(o, p, q)
     assert (written == 1).all()
 

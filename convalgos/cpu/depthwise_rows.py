@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, ZERO, fills_alike, source_indices
+from convalgos.core.boundaries import BOUNDARIES, ZERO, fills_alike, source_indices
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm
-from convalgos.core.problem import ConvProblem
+from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.row_kernels import (
     ROW_BAND,
     ROW_KERNEL_FIELDS,
@@ -53,17 +53,16 @@ MASKS = 16 << 20  # bytes of tables: filters that long belong to FFTs
 
 
 class RowsPlan(KernelPlan):
-    strided_batch = True
+    finishes = strided_batch = rows_apart = True
 
     def __init__(self, problem: ConvProblem, algorithm: Rows):
         c = row_tiling(problem)
-        self.finishes = c.bands_are_runs
         p = c.problem
         tasks = plan_threads()
         tables = RowTables(c)
         self._zeros, zeros = filler_row(c)
         rows = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
-        self._lines = np.where(rows == OUTSIDE, OUTSIDE, rows * p.spatial[2]).astype(np.int64)
+        self._lines = rows.astype(np.int64)
         self._masks = tables.masks
         kernel = computed_bytes(p), c.lanes, map_form(p.dtype)
         values: dict[str, int | np.ndarray] = {
@@ -71,15 +70,15 @@ class RowsPlan(KernelPlan):
             "multiplier": p.gemm_n,
             "band_count": len(tables.bands), "bands": np.array(tables.bands, ROW_BAND),
             "strips": np.array(tables.strips, ROW_STRIP), "tiles": np.array(tables.tiles, ROW_TILE),
-            "height": p.spatial[1], "width": p.spatial[2], "x_n": p.C * math.prod(p.spatial),
-            "x_plane": math.prod(p.spatial), "y_n": p.K * math.prod(p.spatial_out),
-            "y_plane": math.prod(p.spatial_out), "pad": p.padding[2][0], "row_step": p.dilation[1],
-            "slice_step": p.dilation[0] * p.spatial[1] * p.spatial[2], "step": c.row_stride,
+            "height": p.spatial[1], "width": p.spatial[2], **_steps("x", p.x_shape),
+            **_steps("y", p.y_shape), "pad": p.padding[2][0], "row_step": p.dilation[1],
+            "dilation_d": p.dilation[0], "step": c.row_stride,
             "zeros": zeros, "lines": self._lines.ctypes.data + 8 * p.padding[1][0], "fill": self._zeros,
             "offsets": c.offsets,
             "passes": pass_table([(0, p.kernel[1], 0, p.kernel[2])], c.step, c.in_pairs),
             "folded_passes": folded_passes(c), "filter": p.gemm_k, "w_row": p.kernel[2],
-            "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "y_row": c.row_sets * p.spatial_out[2],
+            "w_slice": p.kernel[1] * p.kernel[2], "period": c.period, "row_sets": c.row_sets,
+            "line": c.most_columns if c.streams else p.spatial_out[2],
             "filter_tiles": filter_row_tiles(
                 *kernel, c.rows, c.step, p.stride[2], c.square, c.row.ends if c.has_border else 0
             ),
@@ -89,12 +88,26 @@ class RowsPlan(KernelPlan):
         steps = [(filter_depthwise_planes(), tasks)]
         super().__init__(problem, algorithm, ROW_KERNEL_FIELDS, values, steps, tasks * c.scratch_bytes)
 
+    def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
+        steps = [step // array.itemsize for step in array.strides[:-1]]
+        axes = ("slice", "row")[3 - self.problem.ndim :]
+        for axis, step in zip(("n", "plane", *axes), steps, strict=True):
+            setattr(arguments, f"{name}_{axis}", step)
+        if name == "y" and not arguments.stream:
+            arguments.line = arguments.y_row
+
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """As it is: (K, 1, *kernel)."""
         return np.array(w, self.problem.compute_dtype, order="C")
+
+
+def _steps(name: str, shape: Shape) -> dict[str, int]:
+    """Elements from one image, plane, slice and row of a whole map to the next; shape: (N, C, D, H, W)."""
+    axes = enumerate(("n", "plane", "slice", "row"), 1)
+    return {f"{name}_{axis}": math.prod(shape[i:]) for i, axis in axes}
 
 
 def filler_row(c: RowTiling) -> tuple[np.ndarray, int]:

@@ -14,9 +14,9 @@ Sources: Stockham 1966, "High-speed convolution and correlation", of blocks; Coo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -70,30 +70,33 @@ class PlaneCut(NamedTuple):
     units: int  # tiles of a thread
 
 
-def _tiled_axis(p: ConvProblem, dimension: int, length: int, align: int) -> PlaneAxis | None:
+def _tiled_axis(p: ConvProblem, dimension: int, length: int, of_whole: PlaneAxis | None) -> PlaneAxis | None:
     """A dimension in tiles of a length; None where the kernel leaves no outputs of them.
 
-    align: outputs of which a step is a multiple where that takes no more tiles.
+    of_whole: where the map is a part of another one, that one in tiles of this length.
     """
     size, out, extent = p.spatial[dimension], p.spatial_out[dimension], p.kernel_extent[dimension]
-    if p.boundary[dimension] == ZERO and max(size + p.padding[dimension][1], out, extent) <= length:
+    fits = p.boundary[dimension] == ZERO and max(size + p.padding[dimension][1], out, extent) <= length
+    if fits and (of_whole is None or of_whole.tiles == 1):
         return PlaneAxis(length, out, out)  # what goes round are zeros, of both borders
-    most = length - extent + 1
-    if most < 1:
-        return None
-    step = -(-out // -(-out // most))
-    aligned = -(-step // align) * align
-    return PlaneAxis(length, aligned if aligned <= most else step, out)
+    # Whatever the size, as parts of a map have the same tiles then; equal steps, or steps of whole vectors,
+    # save nothing.
+    return None if extent > length else PlaneAxis(length, length - extent + 1, out)
 
 
 @cached_by_threads(256)
-def _cut(problem: ConvProblem) -> PlaneCut | None:
-    """The tiles that are predicted to take the least time; None where the kernel is larger than all."""
+def _cut(problem: ConvProblem, of_whole: tuple[PlaneAxis, ...]) -> PlaneCut | None:
+    """The tiles that are predicted to take the least time; None where the kernel is larger than all.
+
+    of_whole: the axes of the map that this is a part of, or ().
+    """
     p, lanes = problem, simd.lanes(problem.itemsize)
     planes, best = p.N * p.K, None
-    for high, wide in product(PARTS, PARTS):
-        rows = _tiled_axis(p, 0, POINTS * high, 1)
-        columns = _tiled_axis(p, 1, POINTS * wide, lanes)
+    known = of_whole or (None, None)
+    sides = [PARTS if axis is None else (axis.length // POINTS,) for axis in known]
+    for high, wide in product(*sides):
+        rows = _tiled_axis(p, 0, POINTS * high, known[0])
+        columns = _tiled_axis(p, 1, POINTS * wide, known[1])
         if rows is None or columns is None or POINTS * high // 2 % lanes:
             continue
         tasks = max(1, min(plan_threads(), planes * rows.tiles * columns.tiles))
@@ -114,7 +117,7 @@ def _tile_cycles(height: int, width: int, lanes: int) -> float:
 
 
 class PlanePlan(KernelPlan):
-    finishes = True
+    finishes = strided_batch = rows_apart = True
 
     def __init__(self, problem: ConvProblem, algorithm: FftPlanes, cut: PlaneCut):
         p, size, lanes = problem, problem.itemsize, simd.lanes(problem.itemsize)
@@ -126,8 +129,7 @@ class PlanePlan(KernelPlan):
             "planes": p.N * p.K, "channels": p.C, "filters": p.K, "tiles_h": cut.rows.tiles,
             "tiles_w": cut.columns.tiles, "height": height, "width": width, "step_h": cut.rows.step,
             "step_w": cut.columns.step, "out_h": p.spatial_out[0], "out_w": p.spatial_out[1],
-            "x_plane": math.prod(p.spatial) * size, "x_row": p.spatial[1] * size,
-            "y_plane": math.prod(p.spatial_out) * size, "y_row": p.spatial_out[1] * size,
+            **_steps("x", p.x_shape, size), **_steps("y", p.y_shape, size),
             "size_w": p.spatial[1], "low_w": p.padding[1][0], "row_sources": _sources(p, 0, cut.rows),
             "column_sources": _sources(p, 1, cut.columns), "borders": int(not p.is_zero_padded),
             "fill": np.full(width, p.fill_value, dtype),
@@ -145,6 +147,10 @@ class PlanePlan(KernelPlan):
     def filter_form(self) -> FilterForm:
         lengths = self._cut.rows.length, self._cut.columns.length
         return FilterForm.of(self.problem, self.problem.dilation, lengths, simd.lanes(self.problem.itemsize))
+
+    def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
+        for axis, step in zip(("n", "plane", "row"), array.strides[:3], strict=True):
+            setattr(arguments, f"{name}_{axis}", step)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(K, elements): conjugated spectra, as `multiply_frequencies` reads them."""
@@ -164,6 +170,12 @@ class PlanePlan(KernelPlan):
         packed = [first.transpose(2, 4, 0, 1, 3), others.transpose(1, 2, 5, 4, 0, 3)]
         flat = np.concatenate([part.reshape(p.K, -1) for part in packed], 1)
         return flat.astype(numpy_dtype(p.dtype))
+
+
+def _steps(name: str, shape: tuple[int, ...], size: int) -> dict[str, int]:
+    """Bytes from one image, plane and row of a whole map to the next."""
+    _, c, h, w = shape
+    return {f"{name}_n": c * h * w * size, f"{name}_plane": h * w * size, f"{name}_row": w * size}
 
 
 def _sources(p: ConvProblem, dimension: int, axis: PlaneAxis) -> np.ndarray:
@@ -200,6 +212,7 @@ class FftPlanes(Algorithm):
     family: ClassVar[str] = "cpu.fft_planes"
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     spreads_nan: ClassVar[bool] = True
+    of_whole: tuple[PlaneAxis, ...] = ()  # the axes of the map that it computes a part of, in their tiles
 
     def knows_border(self, problem: ConvProblem) -> bool:
         return super().knows_border(problem) and fills_alike(problem)
@@ -209,7 +222,7 @@ class FftPlanes(Algorithm):
             return reason
         if problem.is_empty:
             return None
-        if _cut(problem) is None:
+        if self._cut(problem) is None:
             most = POINTS * PARTS[-1]
             return f"has tiles of up to {most}x{most}, and the kernel spans {problem.kernel_extent}"
         if (needed := self.filter_bytes(problem)) > FILTER_LIMIT:
@@ -218,7 +231,7 @@ class FftPlanes(Algorithm):
         return None
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        p, cut = problem, _cut(problem)
+        p, cut = problem, self._cut(problem)
         assert cut is not None
         begun = CALL + float(machine.launch if cut.tasks > 1 else 0)
         computed = cut.cycles * machine.threads / machine.paced_cycles
@@ -236,21 +249,34 @@ class FftPlanes(Algorithm):
         return 0.0 if problem.is_empty else SPECTRUM_CALL + self.filter_bytes(problem) / SPECTRUM_RATE
 
     def filter_bytes(self, problem: ConvProblem) -> int:
-        cut, lanes = None if problem.is_empty else _cut(problem), simd.lanes(problem.itemsize)
+        cut, lanes = None if problem.is_empty else self._cut(problem), simd.lanes(problem.itemsize)
         return 0 if cut is None else problem.K * _spectrum_elements(cut, lanes) * problem.itemsize
 
+    def block_starts(self, problem: ConvProblem) -> tuple[int, ...]:
+        cut = None if problem.is_empty else self._cut(problem)
+        if cut is None:
+            return self.granule(problem)
+        return tuple(axis.step if axis.tiles > 1 else 1 for axis in (cut.rows, cut.columns))
+
+    def for_parts(self, problem: ConvProblem) -> Algorithm:
+        cut = None if problem.is_empty else self._cut(problem)
+        return self if cut is None else replace(self, of_whole=(cut.rows, cut.columns))
+
+    def _cut(self, problem: ConvProblem) -> PlaneCut | None:
+        return _cut(problem, self.of_whole)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
-        cut = None if problem.is_empty else _cut(problem)
+        cut = None if problem.is_empty else self._cut(problem)
         return 0 if cut is None else cut.tasks * _scratch(cut, problem.itemsize)["scratch_stride"]
 
     def error_bound(self, problem: ConvProblem) -> float:
         """As of all transforms: see `spectral.errors`."""
-        cut = None if problem.is_empty else _cut(problem)
+        cut = None if problem.is_empty else self._cut(problem)
         n = 1 if cut is None else cut.rows.length * cut.columns.length
         return problem.eps * (4 * math.log2(n + 1) + 9) * room_for_few(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
-        cut = _cut(problem)
+        cut = self._cut(problem)
         assert cut is not None
         return PlanePlan(problem, self, cut)
 

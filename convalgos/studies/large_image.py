@@ -9,6 +9,7 @@ more than so many bytes of memory of its own, and prints what it took.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import missing
+from convalgos.core.problem import ConvProblem
 from convalgos.studies.study import Answer, Finding, NotRun, Part, StudyColumn, StudySetting
 
 TIMES = 3  # as large as memory is the image at least
@@ -34,25 +37,36 @@ class LargeImage:
     """An image of `blocks` x `blocks` chunks, and its filter.
 
     Args:
-        chunk: rows and columns of a chunk: a multiple of what a block of the FFT gives, so that chunks of the
-            result are those of the image.
+        about: rows and columns of a chunk, but for what `chunk` says.
         share: of the bytes of the image that the process may take.
     """
 
     blocks: int
-    chunk: int
+    about: int
     taps: int = 31
     share: float = 1 / 3
 
+    @cached_attribute
+    def chunk(self) -> tuple[int, int]:
+        """Rows and columns of a chunk: whole tiles of the algorithm that is picked for the image, so that
+        chunks of the result are those of the image."""
+        side = self.blocks * self.about
+        problem = ConvProblem((1, 1, side, side), (1, 1, self.taps, self.taps), padding=self.taps // 2)
+        pinning = import_module("convalgos.dask.pinning")
+        starts = pinning.block_starts(pinning.pinned_algorithm(problem, "auto", ()), problem)
+        rows, columns = (max(1, self.about // step) * step for step in starts)
+        return rows, columns
+
     @property
-    def side(self) -> int:
-        """Rows, and columns."""
-        return self.blocks * self.chunk
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.chunk
+        return self.blocks * rows, self.blocks * columns
 
     @property
     def nbytes(self) -> int:
         """Of the image in float32."""
-        return 4 * self.side**2
+        return 4 * math.prod(self.size)
 
     @property
     def limit(self) -> int:
@@ -84,7 +98,7 @@ def lacking_for(image: LargeImage, folder: str, seconds: float) -> str | None:
 
 def large_image_parts(image: LargeImage, setting: StudySetting) -> Iterator[Answer]:
     """The table of such a run, and what it says."""
-    what = f"an image of {image.side:,} x {image.side:,} in little memory"
+    what = "an image of {:,} x {:,} in little memory".format(*image.size)
     with tempfile.TemporaryDirectory() as folder:
         if reason := lacking_for(image, folder, setting.left()):
             yield NotRun(what, reason)
@@ -100,8 +114,10 @@ def large_image_parts(image: LargeImage, setting: StudySetting) -> Iterator[Answ
             StudyColumn("image", "MB"), StudyColumn("chunk", "MB"), StudyColumn("limit", "MB"),
             StudyColumn("peak", "MB"), StudyColumn("seconds", "s"), StudyColumn("error"),
         ),
-        ((image.nbytes / 1e6, 4 * image.chunk**2 / 1e6, image.limit / 1e6, run.peak / 1e6, run.seconds,
-          f"{run.error:.1e}"),),
+        ((
+            image.nbytes / 1e6, 4 * math.prod(image.chunk) / 1e6, image.limit / 1e6, run.peak / 1e6,
+            run.seconds, f"{run.error:.1e}",
+        ),),
     )  # fmt: skip
     yield Finding(
         f"An image {TIMES} times as large as the memory of a process is convolved by chunks.",
@@ -118,17 +134,17 @@ def run_in_little_memory(image: LargeImage, folder: Path, threads: int) -> Large
         RuntimeError: the process failed, as where it wanted more.
     """
     zarr = import_module("zarr")
-    side, chunk = image.side, image.chunk
+    (rows, columns), (chunk, _) = image.size, image.chunk
     how: dict[str, Any] = {
-        "shape": (1, 1, side, side), "chunks": (1, 1, chunk, chunk), "dtype": "f4", "compressors": None,
+        "shape": (1, 1, rows, columns), "chunks": (1, 1, *image.chunk), "dtype": "f4", "compressors": None,
     }  # fmt: skip
     x = zarr.create_array(folder / "image.zarr", **how)
     zarr.create_array(folder / "result.zarr", **how)
     rng = np.random.default_rng(0)
     w = rng.standard_normal((1, 1, image.taps, image.taps), "f4")
     np.save(folder / "filter.npy", w)
-    for first in range(0, side, chunk):
-        x[0, 0, first : first + chunk] = rng.standard_normal((chunk, side), "f4")
+    for first in range(0, rows, chunk):
+        x[0, 0, first : first + chunk] = rng.standard_normal((chunk, columns), "f4")
     command = [sys.executable, "-m", __name__, str(folder), str(image.limit), str(threads)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -142,10 +158,10 @@ def _error_at_crossing(folder: Path, image: LargeImage, w: np.ndarray) -> float:
     import convalgos as ca
 
     zarr = import_module("zarr")
-    reach, at = image.taps // 2, image.blocks // 2 * image.chunk
-    near = slice(at - 20 - reach, at + 20 + reach)
-    x = zarr.open_array(folder / "image.zarr", mode="r")[:, :, near, near]
-    y = zarr.open_array(folder / "result.zarr", mode="r")[:, :, at - 20 : at + 20, at - 20 : at + 20]
+    reach, at = image.taps // 2, [image.blocks // 2 * size for size in image.chunk]
+    read, written = ([slice(n - 20 - more, n + 20 + more) for n in at] for more in (reach, 0))
+    x = zarr.open_array(folder / "image.zarr", mode="r")[:, :, *read]
+    y = zarr.open_array(folder / "result.zarr", mode="r")[:, :, *written]
     right = ca.conv(x, w, algorithm="cpu.direct")
     return float(np.abs(y - right).max() / np.abs(right).max())
 

@@ -41,17 +41,18 @@ PREFETCH_VECTORS = 64
 # all others `sum_size`.
 ROW_KERNEL_FIELDS = arguments(
     "size sum_size tasks planes channels multiplier band_count bands strips tiles height width x_n x_plane "
-    "y_n y_plane pad row_step slice_step step zeros offsets passes folded_passes filter w_row w_slice period "
-    "y_row filter_tiles stream scratch_bytes lines fill"
+    "x_slice x_row y_n y_plane y_slice y_row pad row_step dilation_d step zeros offsets passes folded_passes "
+    "filter w_row w_slice period row_sets line filter_tiles stream scratch_bytes lines fill"
 )
+# Slice and row of y, the first column, and how many rows and columns; then its tiles and strips.
 ROW_BAND = fields(
-    "y first elements first_tile tiles plain plain_q left first_left right first_right double first_double "
-    "single first_single folded_kernel first_folded folded"
+    "o p first rows columns first_tile tiles plain plain_q left first_left right first_right double "
+    "first_double single first_single folded_kernel first_folded folded"
 )
 # Of a band, with masks: the first output, from there to the second vector, outputs stored of the last one.
 ROW_STRIP = fields("q second masks columns")
-# Of output rows: their slice of x, first input row, slice of w, slices that meet, y.
-ROW_TILE = fields("x h w slices y")
+# Of output rows: slice, first row and column of x; slice of w, slices that meet; row of the band, column.
+ROW_TILE = fields("d h x w slices p y")
 
 
 @simd.emitter
@@ -62,13 +63,13 @@ def filter_strips(
     """The tiles of a band (see `ROW_TILE`), of ROWS output rows each, strip by strip of columns.
 
     y[i][q] = sum_{t,r,s} x[t][h + (i*STEP + r)*row_step][q*STRIDE + offsets[s]] * w[t][r][s], from the bias
-    on, and with relu at the end. TAPS are the rows and columns of the kernel, or 0 for any. Rows outside of
-    range(height) are read from `zeros`; STEP 0 is `step`. There are `plain` strips of two vectors side by
-    side from output `plain_q` on, and others in a table (see `ROW_STRIP`): of two vectors, by the ends that
-    they reach over, and of one, whose masks tell for each offset which lanes lie in the row. FORM tells the
-    elements of x, y and `zeros`, see `halves`. With BORDER, the ends that vectors over an end of a row are
-    loaded from, `lines` tells for each row where the row of x lies that it is a copy of, `zeros` is a row of
-    the fill value, and masks are entries of `row_ends.end_table`.
+    on, and with relu at the end, `line` elements from one row to the next. TAPS are the rows and columns of
+    the kernel, or 0 for any. Rows outside of range(height) are read from `zeros`; STEP 0 is `step`. There
+    are `plain` strips of two vectors side by side from output `plain_q` on, and others in a table (see
+    `ROW_STRIP`): of two vectors, by the ends that they reach over, and of one, whose masks tell for each
+    offset which lanes lie in the row. FORM tells the elements of x, y and `zeros`, see `halves`. With BORDER,
+    the ends that vectors over an end of a row are loaded from, `lines` tells for each row the row of x that
+    it is a copy of, `zeros` is a row of the fill value, and masks are entries of `row_ends.end_table`.
     """
     a, b = v.record(args, ROW_KERNEL_FIELDS), v.record(band, ROW_BAND)
     v = EndVec(v, BORDER, a.width, a.fill) if BORDER else v
@@ -116,18 +117,19 @@ class _TileWriter:
         self.rows, self.step, self.stride, self.taps = form
         self.base, self.bias, self.low = v.pointer(x), v.broadcast(v.pointer(bias)), v.lower_bound(a.relu)
         self.between = v.imul(a.row_step, 1 if self.step else a.step)
-        self.pitch = v.imul(self.between, a.width)
+        self.pitch, self.slice_step = v.imul(self.between, a.x_row), v.imul(a.dilation_d, a.x_slice)
+        self.line, self.between_lines = a.line, v.imul(a.row_sets, a.line)
         self.split = 1 if self.taps else self.stride  # sums of a vector of outputs
         self.lines = lines_of(m) if self.taps and self.stride == 1 else None  # that outputs are stored in
 
     def filtered(self, tile: Any, q: Value, starts: Sequence[Value], masks: Masks) -> Sums:
         """The sums of outputs from q on, of vectors that begin at `starts` behind it."""
         v, m, a = self.v, self.m, self.a
-        plane = m.at(self.base, v.iadd(tile.x, v.imul(q, self.stride)))
+        plane = m.at(self.base, v.iadd(v.imul(tile.d, a.x_slice), v.imul(q, self.stride)))
         sets = _sets(v, starts, self.taps, self.stride, masks, self.border) if self.taps else []
         sums = [_registers(v, self.bias, len(starts), self.split) for _ in range(self.rows)]
         with v.loop(tile.slices) as t:
-            lines_of = self._lines(tile, m.at(plane, v.imul(t, a.slice_step)), q)
+            lines_of = self._lines(tile, m.at(plane, v.imul(t, self.slice_step)), q)
             near = v.at(v.pointer(self.w), v.imul(v.iadd(tile.w, t), a.w_slice))
             if self.taps:
                 lines = lines_of(v.integer(0), (self.rows - 1) * self.step + self.taps)
@@ -148,13 +150,13 @@ class _TileWriter:
             for _ in range(count):
                 source = v.table64(a.lines, row_h)  # or OUTSIDE
                 outside = v.b.icmp_signed("<", source, v.integer(0))
-                lines.append(v.b.select(outside, filler, m.at(slice_, source)))
+                lines.append(v.b.select(outside, filler, m.at(slice_, v.imul(source, a.x_row))))
                 row_h = v.after(v.iadd(row_h, self.between))
             return lines
 
         def lines_of(row: Value, count: int) -> list[Value]:
             row_h = v.iadd(tile.h, v.imul(row, a.row_step))
-            line = m.at(slice_, v.imul(row_h, a.width))
+            line = m.at(slice_, v.imul(row_h, a.x_row))
             lines = []
             for _ in range(count):
                 lines.append(v.inside(row_h, a.height, line, v.pointer(a.zeros)))
@@ -168,7 +170,7 @@ class _TileWriter:
     ) -> None:
         """The sums with their activation; `inside`: the lanes that are stored, if not all."""
         v, m = self.v, self.m
-        line = m.at(v.pointer(self.y), v.iadd(tile.y, q))
+        line = m.at(v.pointer(self.y), v.iadd(v.imul(tile.p, self.line), q))
         for row in sums:
             finished = [v.fmax(value, self.low) for value in _outputs(v, row, self.split)]
             stored: list[tuple[Vec, Value, Any]] = [(m, *each) for each in zip(starts, finished, strict=True)]
@@ -179,7 +181,7 @@ class _TileWriter:
                     to.store(value, line, start)
                 else:
                     to.store_masked(value, line, start, inside)
-            line = m.at(line, self.a.y_row)
+            line = m.at(line, self.between_lines)
 
     def store_some(
         self, tile: Any, q: Value, starts: Sequence[Value], sums: Sums, to: Vec, count: Value, all_: int
@@ -252,16 +254,17 @@ def filter_folded(
     with v.loop(b.folded) as n:
         tile = v.record(_entry(v, a.tiles, ROW_TILE, v.iadd(b.first_folded, n)), ROW_TILE)
         sums = [[total] for total in _registers(v, first, ROWS, STRIDE)]
+        row = v.iadd(v.imul(tile.d, a.x_slice), v.imul(tile.h, a.x_row))
+        source = m.at(v.pointer(x), v.iadd(row, tile.x))
         with v.loop(tile.slices):
-            base = m.at(v.pointer(x), tile.x)
 
-            def lines_of(row: Value, count: int, base: Value = base) -> list[Value]:
-                return [m.at(base, v.imul(v.iadd(row, i), v.lanes)) for i in range(count)]
+            def lines_of(row: Value, count: int, source: Value = source) -> list[Value]:
+                return [m.at(source, v.imul(v.iadd(row, i), v.lanes)) for i in range(count)]
 
             near = v.at(v.pointer(w), v.imul(tile.w, a.w_slice))
             taps = Taps(a.offsets, a.folded_passes, PASS_ROWS[1], STRIDE, near, a.period)
             add_taps(v, m, sums, taps, 1, lines_of, [0], None)
-        source, target = m.at(v.pointer(x), tile.x), m.at(v.pointer(y), tile.y)
+        target = m.at(v.pointer(y), v.iadd(v.imul(tile.p, a.line), tile.y))
         for i, value in enumerate(_outputs(v, [total for (total,) in sums], STRIDE)):
             m.store(v.fmax(value, low), target, i * v.lanes)
             m.prefetch(source, (i + PREFETCH_VECTORS) * v.lanes)
@@ -290,6 +293,24 @@ def filter_folded_row(SIZE: int, LANES: int, FORM: int, ROWS: int, STRIDE: int) 
     return filter_folded_row
 
 
+@jit.helper
+def finish_band(a: Any, b: Any, scratch: int, y: int) -> None:
+    """The output step of a band, and from scratch its way around the caches: at once where its rows are one
+    run of y, or row by row."""
+    rows, count = b.rows, b.columns
+    if a.y_row == count and a.line == count:
+        rows, count = 1, rows * count
+    for i in range(rows):
+        source, run = scratch + i * a.line * a.size, y + i * a.y_row * a.size
+        if a.stream:
+            if a.finish:
+                added = run + a.residual if a.residual else 0
+                call(a.finish, (source, added, source, count, a.finish_numbers))
+            call(a.stream, (source, run, count))
+        else:
+            finish_run(a, run, count)
+
+
 # --- the driver ------------------------------------------------------------------------------
 
 
@@ -311,20 +332,13 @@ def filter_depthwise_planes() -> jit.Kernel:
             x = a.x + (n * a.x_n + channel * a.x_plane - a.pad) * a.size
             for j in range(a.multiplier):
                 k = channel * a.multiplier + j
-                y = a.y + (n * a.y_n + k * a.y_plane + b.y) * a.size
+                y = a.y + (n * a.y_n + k * a.y_plane + b.o * a.y_slice + b.p * a.y_row) * a.size
                 to = scratch - b.first * a.size if a.stream else y
                 w, bias = a.w + k * a.filter * a.sum_size, a.bias + k * a.sum_size
                 if b.plain + b.left + b.right + b.double + b.single:
                     call(a.filter_tiles, (args, band, x, w, bias, to))
                 if b.folded:
                     call(b.folded_kernel, (args, band, x, w, bias, to))
-                run = y + b.first * a.size
-                if a.stream:
-                    if a.finish:
-                        added = run + a.residual if a.residual else 0
-                        call(a.finish, (scratch, added, scratch, b.elements, a.finish_numbers))
-                    call(a.stream, (scratch, run, b.elements))
-                else:
-                    finish_run(a, run, b.elements)
+                finish_band(a, b, scratch, y + b.first * a.size)
 
     return filter_depthwise_planes

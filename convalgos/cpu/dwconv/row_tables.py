@@ -101,8 +101,7 @@ class RowTables:
                 folded_tiles = self._add_tiles(self._folded_tiles(d, t1 - t0, p0, p1, a, b, rows))
                 kernel = filter_folded_row(computed_bytes(p), c.lanes, map_form(p.dtype), rows, p.stride[2])
                 of_folded = kernel, *folded_tiles
-            y = (o * p.spatial_out[1] + p0) * p.spatial_out[2]
-            self.bands.append((y, first, (p1 - p0) * (end - first), *tiles, *strips, *of_folded))
+            self.bands.append((o, p0, first, p1 - p0, end - first, *tiles, *strips, *of_folded))
 
     def _add_tiles(self, tiles: list[tuple[int, ...]]) -> tuple[int, int]:
         """(the first of them, their number)."""
@@ -117,7 +116,7 @@ class RowTables:
             for i in range(0, len(rows), c.rows):
                 row = rows[min(i, len(rows) - c.rows)]  # the last tile of a set overlaps the one before
                 h = row * p.stride[1] - p.padding[1][0]
-                found.append((d * p.spatial[1] * p.spatial[2], h, t0, slices, (row - p0) * p.spatial_out[2]))
+                found.append((d, h, 0, t0, slices, row - p0, 0))
         return found
 
     def _folded_tiles(
@@ -130,8 +129,7 @@ class RowTables:
         for row in range(p0, p1):
             h = row * p.stride[1] - p.padding[1][0]
             meets = slices if 0 <= h < p.spatial[1] else 0
-            x = (d * p.spatial[1] + h) * p.spatial[2]
             for q in range(first, end, step):
                 at = min(q, end - step)
-                found.append((x + at * p.stride[2], 0, 0, meets, (row - p0) * p.spatial_out[2] + at))
+                found.append((d, h, at * p.stride[2], 0, meets, row - p0, at))
         return found

@@ -133,15 +133,9 @@ class RowTiling:
         return max(b - a for a, b in pairwise([*self.column_starts, self.problem.spatial_out[2]]))
 
     @property
-    def bands_are_runs(self) -> bool:
-        """Whether the outputs of a band lie next to each other."""
-        return self.column_bands == 1 or self.band_rows == 1
-
-    @property
     def streams(self) -> bool:
-        """Whether a y too large for the caches is stored around them, from scratch; bands are runs in it."""
-        large = streaming.outgrows_caches(self.problem.y_bytes, streaming.STREAMED_PLANES)
-        return large and self.bands_are_runs
+        """Whether a y too large for the caches is stored around them, from scratch."""
+        return streaming.outgrows_caches(self.problem.y_bytes, streaming.STREAMED_PLANES)
 
     @property
     def scratch_bytes(self) -> int:

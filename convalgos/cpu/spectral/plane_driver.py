@@ -19,8 +19,8 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_b
 # Tables name the row and the column of x at each place of the padded map, or -1, for which `fill` stands.
 # Rows, planes and parts of scratch in bytes, `group` in elements.
 PLANE_FIELDS = arguments(
-    "planes channels filters tiles_h tiles_w height width step_h step_w out_h out_w x_plane x_row y_plane "
-    "y_row size_w low_w row_sources column_sources borders fill w_step group groups turns_h turns_w "
+    "planes channels filters tiles_h tiles_w height width step_h step_w out_h out_w x_n x_plane x_row y_n "
+    "y_plane y_row size_w low_w row_sources column_sources borders fill w_step group groups turns_h turns_w "
     "forward multiply backward tasks scratch_stride targets_at copy_at spectrum_at"
 )
 
@@ -75,13 +75,13 @@ def convolve_tiles(SIZE: int) -> jit.Kernel:
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
             tile, plane = unit % tiles, unit // tiles
             top, left = tile // a.tiles_w * a.step_h, tile % a.tiles_w * a.step_w
-            k = plane % a.filters
-            x = a.x + (plane // a.filters * a.channels + k // (a.filters // a.channels)) * a.x_plane
+            n, k = plane // a.filters, plane % a.filters
+            x = a.x + n * a.x_n + k // (a.filters // a.channels) * a.x_plane
             find_tile_rows(a, SIZE, x, top, left, scratch, copy)
             call(a.forward, (scratch, a.width, a.turns_h, spectrum, a.group))
             call(a.multiply, (spectrum, a.group, a.groups, a.w + k * a.w_step, a.turns_w))
             height, columns = min(a.step_h, a.out_h - top), min(a.step_w, a.out_w - left)
-            y = a.y + plane * a.y_plane + top * a.y_row + left * SIZE
+            y = a.y + n * a.y_n + k * a.y_plane + top * a.y_row + left * SIZE
             for i in range(a.height):
                 targets[i] = y + i * a.y_row if i < height else copy
             call(
