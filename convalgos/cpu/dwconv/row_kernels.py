@@ -294,7 +294,7 @@ def filter_folded_row(SIZE: int, LANES: int, FORM: int, ROWS: int, STRIDE: int) 
 
 
 @jit.helper
-def finish_band(a: Any, b: Any, scratch: int, y: int) -> None:
+def finish_rows_of_band(a: Any, b: Any, scratch: int, y: int) -> None:
     """The output step of a band, and from scratch its way around the caches: at once where its rows are one
     run of y, or row by row."""
     rows, count = b.rows, b.columns
@@ -339,6 +339,6 @@ def filter_depthwise_planes() -> jit.Kernel:
                     call(a.filter_tiles, (args, band, x, w, bias, to))
                 if b.folded:
                     call(b.folded_kernel, (args, band, x, w, bias, to))
-                finish_band(a, b, scratch, y + b.first * a.size)
+                finish_rows_of_band(a, b, scratch, y + b.first * a.size)
 
     return filter_depthwise_planes
