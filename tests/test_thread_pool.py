@@ -13,7 +13,7 @@ import pytest
 from convalgos.core import setting
 from convalgos.core.machine import cpu_count
 from convalgos.cpu.runtime import jit, thread_pool
-from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, Pool
+from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, WORKERS, Pool
 from convalgos.cpu.vectors.atomics import atomic_add, atomic_load, nanoseconds, pause
 
 TASKS = (1, 2, 3, 7, 64, 1000)
@@ -73,7 +73,7 @@ def pool():
 
 
 def all_free(pool: Pool) -> bool:
-    return bool((pool._words[(FIRST + FREE) // 8 :: SLOT // 8] == 1).all())
+    return bool((pool._words[(FIRST + FREE) // 8 : WORKERS // 8 : SLOT // 8] == 1).all())
 
 
 @pytest.mark.parametrize("workers", [0, 1, 5])
@@ -126,7 +126,7 @@ def test_a_launch_waits_for_nobody_who_does_not_come(pool):
 def test_no_slot_is_free(pool):
     made, launch = pool
     made.grow(2)
-    made._words[(FIRST + FREE) // 8 :: SLOT // 8] = 0
+    made._words[(FIRST + FREE) // 8 : WORKERS // 8 : SLOT // 8] = 0
     assert (counted(launch(2), 7) == 1).all()
 
 

@@ -25,6 +25,8 @@ import sys
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.compile.lowering import helper
+from convalgos.cpu.runtime import worker_cores
+from convalgos.cpu.runtime.worker_cores import join, note_core, wake_apart
 from convalgos.cpu.vectors.atomics import (
     CAN_SLEEP,
     atomic_add,
@@ -47,6 +49,7 @@ SLOTS, FIRST, SLOT = 16, 192, 192  # jobs at a time, the first one, and from one
 UNCLAIMED, HELPERS = 0, 8  # tasks that no thread has taken yet, and workers that may still join
 UNDONE, WAITING = 64, 72  # tasks that are not finished; 1: the caller sleeps at UNDONE
 FREE, KERNEL, ARGUMENTS, TASKS = 128, 136, 144, 152  # 1: the slot may be taken; and what is to be run
+WORKERS = FIRST + SLOTS * SLOT  # of `worker_cores`
 
 # Nanoseconds. To wake a thread takes the caller 15 000, and it comes after 30 000 (a virtual machine, Xeon):
 # who spins for much longer than that loses little by what comes later. A caller does so for longer, and gives
@@ -81,13 +84,13 @@ def run_claimed(slot: int) -> int:
 
 def work(pool: int) -> None:
     """What a worker does until it is stopped."""
-    woken = False
+    woken, index = False, join(pool + WORKERS)
     while True:
         seen = atomic_load(pool + POSTED)
         for slot in range(pool + FIRST, pool + FIRST + SLOTS * SLOT, SLOT):
             if atomic_load(slot + UNCLAIMED) > 0 and atomic_take(slot + HELPERS) > 0:
                 if woken and atomic_load(slot + HELPERS) > 0 and atomic_load(pool + SLEEPING) > 0:
-                    wake(pool + POSTED, AT_ONCE)
+                    wake_apart(pool + WORKERS, pool + POSTED, AT_ONCE)
                 done = run_claimed(slot)
                 if done > 0 and atomic_add(slot + UNDONE, -done) == done and atomic_load(slot + WAITING) > 0:
                     wake(slot + UNDONE, 1)
@@ -105,6 +108,7 @@ def work(pool: int) -> None:
                 until = now
         atomic_add(pool + SPINNING, -1)
         # Who posts after this counts us among those to be woken, and who posted before made the words differ.
+        note_core(pool + WORKERS, index)
         atomic_add(pool + SLEEPING, 1)
         woken = atomic_load(pool + POSTED) == seen
         if woken:
@@ -142,7 +146,7 @@ def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: in
     atomic_add(pool + POSTED, 1)
     missing = helpers - atomic_load(pool + SPINNING)
     if missing > 0 and atomic_load(pool + SLEEPING) > 0:
-        wake(pool + POSTED, min(missing, AT_ONCE))
+        wake_apart(pool + WORKERS, pool + POSTED, min(missing, AT_ONCE))
     call(kernel, (arguments, 0))
     done = 1 + run_claimed(slot)
     if atomic_add(slot + UNDONE, -done) > done:
@@ -185,8 +189,8 @@ class Pool:
 
     def __init__(self, work: int, stop: int):
         self._work, self._stop = work, stop
-        self._words = aligned_zeros((FIRST + SLOTS * SLOT) // 8, "int64")
-        self._words[(FIRST + FREE) // 8 :: SLOT // 8] = 1
+        self._words = aligned_zeros((WORKERS + worker_cores.SIZE) // 8, "int64")
+        self._words[(FIRST + FREE) // 8 : WORKERS // 8 : SLOT // 8] = 1
         self._handles: list[ctypes.c_ulong] = []
         self.address = self._words.ctypes.data
         self.threads = 1  # that a launch may have, the caller included

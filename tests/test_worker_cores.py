@@ -1,0 +1,64 @@
+"""A worker that fell asleep on the core of the thread that wakes it runs on another, and is then free."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from convalgos.cpu.runtime import jit, thread_pool, worker_cores
+from convalgos.cpu.runtime.thread_pool import WORKERS, Pool
+from convalgos.cpu.runtime.worker_cores import current_core
+from convalgos.cpu.vectors.atomics import CAN_SLEEP, atomic_add, atomic_load, atomic_store, nanoseconds, pause
+
+CORES = sorted(os.sched_getaffinity(0)) if CAN_SLEEP else []
+
+
+@jit.specialise
+def meet():
+    """Tasks count up word 0, each writes its core, and they wait until they are as many as word 1 holds."""
+
+    def meet(args, task):
+        atomic_store(args + 16 + 8 * task, current_core())
+        atomic_add(args, 1)
+        until = nanoseconds() + 10_000_000_000
+        while atomic_load(args) < atomic_load(args + 8) and nanoseconds() < until:
+            pause()
+
+    return meet
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+@pytest.mark.parametrize("core, other", [CORES[:2], CORES[1::-1]])
+def test_a_worker_wakes_on_another_core(core, other):
+    """Also on one that others use, which the system would not choose."""
+    run, _ = jit._start()
+    pool = Pool(*(jit.compile_kernel(f) for f in (thread_pool.work, thread_pool.stop)))
+    words = np.array([0, 2, 0, 0], np.int64)
+    apart = words.copy()
+    arguments = pool.address, meet(), words.ctypes.data, 2, 2
+
+    def keep_busy():
+        os.sched_setaffinity(0, {other})
+        run(pool.address, meet(), apart.ctypes.data, 1, 1)
+
+    try:
+        os.sched_setaffinity(0, {core})
+        pool.grow(2)  # the worker, too, may run on this core only
+        run(*arguments)
+        time.sleep(0.01)  # it falls asleep
+        worker = int(pool._words[(WORKERS + worker_cores.ROWS + worker_cores.THREAD) // 8])
+        os.sched_setaffinity(worker, {core, other})
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(keep_busy)
+            time.sleep(0.01)
+            words[0] = 0
+            run(*arguments)
+            apart[0] = 2  # who keeps it busy ends
+        assert words[2] == core and words[3] == other
+        assert os.sched_getaffinity(worker) == {core, other}
+    finally:
+        apart[0] = 2
+        os.sched_setaffinity(0, set(CORES))
+        pool.close()
