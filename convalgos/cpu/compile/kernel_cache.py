@@ -54,6 +54,7 @@ TOOLKIT = (
     "cpu/vectors/transpose.py",
     "cpu/runtime/half.py",
     "cpu/runtime/plan.py",
+    "cpu/runtime/worker_cores.py",
     "cpu/runtime/finish.py",
     "cpu/vectors/activations.py",
     "cpu/layout/channel_vectors.py",
