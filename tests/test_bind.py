@@ -1,5 +1,6 @@
 """Runs whose arrays never move: `Plan.bind`, and launches without Python."""
 
+import ctypes
 import threading
 
 import numpy as np
@@ -57,6 +58,34 @@ def test_every_algorithm_is_bound_to_arrays(algorithm, problem):
             y[...] = added
             plan.bind(x, w, y, bias, activation, y, scratch).run()
             assert np.allclose(y, right, rtol=1e-5, atol=1e-5)
+
+
+GRADIENTS = {  # by the algorithm that computes their phases
+    "n2 c3 w41 k4 s7 stride3 backward_data": "cpu.direct.pixels",  # slices
+    "n1 c2 w90 k3 s9 p2 stride4 backward_data": "cpu.direct.pixels",  # all phases together
+    "n1 c16 w43 k9 s3 stride5 backward_data": "cpu.direct",  # two phases have no tap
+    "n1 c9 h7 w9 k5 r3 s3 p1 stride2 backward_data": "cpu.polyphase",
+}
+
+
+@pytest.mark.parametrize("text", GRADIENTS)
+def test_a_bound_gradient_is_launches_for_any_arrays(text):
+    problem = ConvProblem.parse(text)
+    dy, w, dx, bias, _ = data(problem)
+    plan = ca.plan(problem, algorithm=GRADIENTS[text])
+    other_dy, other_dx = dy[::-1] + 1, np.full_like(dx, np.nan)
+    for activation in (None, "relu"):
+        run = plan.bind(dy, plan.prepare(w), dx, bias, activation)
+        assert run.launches is not None and run.of_x and run.of_y
+        run.run()
+        assert np.array_equal(dx, plan(dy, w, bias=bias, activation=activation))
+        for words, array, other in ((run.of_x, dy, other_dy), (run.of_y, dx, other_dx)):
+            for word in words:
+                held = ctypes.c_int64.from_address(word)
+                assert array.ctypes.data <= held.value < array.ctypes.data + array.nbytes
+                held.value += other.ctypes.data - array.ctypes.data
+        run.run()
+        assert np.array_equal(other_dx, plan(other_dy, w, bias=bias, activation=activation))
 
 
 OF_THREADS = (

@@ -71,6 +71,18 @@ def test_a_kept_call_runs_without_python(arrays, monkeypatch):
         jax.block_until_ready(compiled(x, w + 1))
 
 
+def test_a_kept_call_of_a_strided_transpose_runs_without_python(rng, monkeypatch):
+    w, b = integers(rng, 2, 3, 7), integers(rng, 3)
+    compiled = jax.jit(lambda x: cj.conv_transpose(x, w, b, stride=3, padding=1, activation="relu"))
+    dys = [integers(rng, 2, 2, 15) for _ in range(3)]
+    expected = [ca.conv_transpose(*map(np.asarray, (x, w, b)), stride=3, padding=1) for x in dys]
+    for _ in range(3):
+        compiled(dys[0])
+    monkeypatch.setattr(calls.Served, "run_at", lambda *_: pytest.fail("Python was called"))
+    for x, y in zip(dys, expected, strict=True):
+        np.testing.assert_array_equal(compiled(x), np.maximum(y, 0))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_types_and_layouts(rng, dtype, layout):

@@ -24,7 +24,6 @@ from convalgos.core.errors import missing
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
-from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.jax import handler
 from convalgos.jax.engine import ffi
 from convalgos.jax.filter_order import FilterOrder
@@ -82,6 +81,7 @@ class Seen(NamedTuple):
     bias: bytes
     plan: Plan | None = None
     prepared: Any = None
+    repeats: bool = True  # whether a run with them may be kept
 
 
 class Served:
@@ -123,7 +123,10 @@ class Served:
         if seen.plan is not plan:
             of_w = np.frombuffer(seen.w, w.dtype).reshape(w.shape)
             self._seen = seen = seen._replace(plan=plan, prepared=plan.prepare(self._own(of_w)))
-        run = self._kept_run(plan, seen, x, y) if bias is None or _same(bias, seen.bias) else None
+        run = None
+        if seen.repeats and (bias is None or _same(bias, seen.bias)):
+            run = self._kept_run(plan, seen, x, y)
+            self._seen = seen._replace(repeats=run is not None)
         if run is None:
             plan(x, seen.prepared, bias=bias, out=y, activation=self.call.activation)
         else:
@@ -148,16 +151,16 @@ class Served:
 
     def _kept_run(self, plan: Plan, seen: Seen, x: np.ndarray, y: np.ndarray) -> BoundRun | None:
         """A run with this filter and bias, which is kept; None where there is more to it than kernels."""
-        if type(plan).bind is not KernelPlan.bind:
-            return None
         bias = np.frombuffer(seen.bias, self._views[2].dtype) if seen.bias else None
         run = plan.bind(x, seen.prepared, y, bias, self.call.activation)
-        places = (x.ctypes.data, y.ctypes.data)
-        records = dict.fromkeys(launch.record for launch in run.launches or ())
-        words = [(ctypes.c_int64 * 3).from_address(record) for record in records]
-        if not words or any((r[handler.X], r[handler.Y]) != places for r in words):
+        if not run.of_x or not run.of_y:
             return None
-        _slots().keep(self.number, run, tuple(records), seen.w, seen.bias)
+        places = [
+            (word, _words(word, 1)[0] - array.ctypes.data)
+            for array, words in ((x, run.of_x), (y, run.of_y))
+            for word in words
+        ]
+        _slots().keep(self.number, run, places, seen.w, seen.bias)
         return run
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,12 @@ IS_METADATA, EXECUTE, SCALAR = 1, 3, 3
 # an error that this could not even return
 TABLE = np.dtype([(name, np.int64) for name in ["rows", "minor", "function", "failed"]])
 # A run that is kept, for the filter and the bias that have these bytes. `free` is 1 while no thread is at it;
-# `records` are addresses of what its launches read, the table of which `run` goes through.
-FIELDS = "free w w_bytes bias bias_bytes records record_count table count run launch pool threads"
+# `places` are rows of words that its launches read: the address of a word, and what is added there to that of
+# x, or in the rows from `x_count` on to that of y. `run` goes through the table of the launches.
+FIELDS = "free w w_bytes bias bias_bytes places x_count place_count table count run launch pool threads"
+Place = tuple[int, int]  # a row of `places`
 SLOT = np.dtype([(name, np.int64) for name in FIELDS.split()])
-X, Y = 0, 2  # words of the record of a run
+PLACE = np.dtype([("word", np.int64), ("offset", np.int64)])
 
 _ensure = external("PyGILState_Ensure", 0)
 _release = external("PyGILState_Release", 1, returns=False)
@@ -118,9 +120,10 @@ def run_slot(slot: int, frame: int) -> bool:
     if s.bias_bytes != 0 and not same_bytes(s.bias, data_of(given, 2), s.bias_bytes):
         return False
     x, y = data_of(given, 0), data_of(word_at(frame + RESULTS), 0)
-    for i in range(s.record_count):
-        record = carray(pointer(word_at(s.records + 8 * i)), 3, np.int64)
-        record[X], record[Y] = x, y
+    places = carray(pointer(s.places), s.place_count, PLACE)
+    for i in range(s.place_count):
+        place = places[i]
+        carray(pointer(place.word), 1, np.int64)[0] = place.offset + (x if i < s.x_count else y)
     call(s.run, (s.pool, s.table, s.count, s.threads, s.launch))
     return True
 
@@ -223,23 +226,23 @@ class Slots:
         self._kept[number] = slot, None
         self._fill(max(64, 4 << len(self._kept).bit_length()))
 
-    def keep(self, number: int, run: BoundRun, records: tuple[int, ...], w: bytes, bias: bytes) -> None:
-        """Let a slot hold a run, for just this filter and bias."""
+    def keep(self, number: int, run: BoundRun, places: Sequence[Place], w: bytes, bias: bytes) -> None:
+        """Let a slot hold a run, for just this filter and bias; places: those of x, then those of y."""
         slot, _ = self._kept[number]
         launches = run.launches or ()
-        table, addresses = jit.launch_table(launches), np.array(records, np.int64)
+        table, rows = jit.launch_table(launches), np.array(places, PLACE)
         pool, threads = jit.pool_of_launch(True)
         content = np.frombuffer(w, np.uint8), np.frombuffer(bias, np.uint8)
         values = (
-            0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), addresses.ctypes.data,
-            len(records), table.ctypes.data, len(launches), jit.table_address(), jit.launch_address(), pool,
-            threads,
+            0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), rows.ctypes.data,
+            len(run.of_x), len(rows), table.ctypes.data, len(launches), jit.table_address(),
+            jit.launch_address(), pool, threads,
         )  # fmt: skip
         at = slot.ctypes.data
         self._take(at)
         try:
             slot[0] = values  # of which the first keeps it taken
-            self._kept[number] = slot, (run, table, addresses, content)
+            self._kept[number] = slot, (run, table, rows, content)
         finally:
             self._give(at)
 

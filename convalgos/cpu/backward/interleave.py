@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.core.bound_run import Launch
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place_strided
 from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import RUN_FIELDS, arguments, by_name
+from convalgos.cpu.runtime.plan import OF_Y, RUN_FIELDS, arguments, by_name
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
@@ -61,12 +62,19 @@ class Interleaving:
         Args:
             bias, activation: of the output step, which a phase that no tap reaches consists of.
         """
+        launch, _ = self.bind(bias, activation, dx)
+        jit.launch(*launch[:3])
+
+    def bind(
+        self, bias: np.ndarray | None, activation: str | None, dx: np.ndarray
+    ) -> tuple[Launch, tuple[int]]:
+        """What writes this dx, and the address of the word that holds the address of dx."""
         if self._fills:
             fill = np.zeros(self._problem.C, dx.dtype) if bias is None else bias
             fill = fill if activation is None else np.maximum(fill, 0)
             self._fill[...] = fill_rows(self._problem, fill)
         self._arguments.y = dx.ctypes.data
-        jit.launch(self._kernel, self._address, self._tasks)
+        return Launch(self._kernel, self._address, self._tasks), (self._address + OF_Y,)
 
 
 def interleave_kernel(problem: ConvProblem) -> int:

@@ -16,11 +16,14 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
+from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.epilogue import ActivationLike
 from convalgos.core.plan import Plan, numpy_dtype
-from convalgos.core.prepared_filter import FilterForm
+from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
@@ -110,13 +113,30 @@ class SlicedPlan(CompiledPass, Plan):
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
         workspace: Any,
     ) -> None:  # fmt: skip
-        layout = self.problem.layout
-        read = [np.ascontiguousarray(p.whole.part(x, layout)) for p in self.subproblems if p.forward]
-        for dy, filters, steps in zip(read, w, workspace.of_subproblems, strict=True):
-            steps["x"], steps["w"] = dy.ctypes.data, filters.addresses.ctypes.data
-        workspace.of_dx["y"] = y.ctypes.data
-        workspace.finish_with(bias, activation)
+        parts = [np.ascontiguousarray(part) for part in self._parts(x)]
+        workspace.set_run(parts, w, y, bias, activation)
         jit.launch(run_slices(), workspace.record.ctypes.data, self.tasks, self._parallel)
+
+    def bind(
+        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
+        activation: ActivationLike = None, residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        self._check_bound(x, y, residual)
+        added, fused, residual, rest = self._output_step(bias, activation, residual)
+        parts = self._parts(x)
+        if residual is not None or rest is not None or not all(p.flags.c_contiguous for p in parts):
+            return super().bind(x, w, y, bias, activation, residual, scratch)
+        w, workspace = self._own_filter(w), self.new_workspace()
+        workspace.set_run(parts, w.data, y, added, fused)
+        launch = Launch(run_slices(), workspace.record.ctypes.data, self.tasks, not self._parallel)
+        of_x, of_y = workspace.words()
+        return jit.bound_run((launch,), self, x, w, y, workspace, of_x=of_x, of_y=of_y)
+
+    def _parts(self, x: np.ndarray) -> list[np.ndarray]:
+        """What the sub-problems read of dy."""
+        layout = self.problem.layout
+        return [p.whole.part(x, layout) for p in self.subproblems if p.forward]
 
 
 class SlicedFilters(NamedTuple):
@@ -177,7 +197,22 @@ class SlicesWorkspace:
         self._kept.append(array)
         return array.ctypes.data
 
-    def finish_with(self, bias: np.ndarray | None, activation: str | None) -> None:
+    def set_run(
+        self, parts: Sequence[np.ndarray], w: Sequence[SlicedFilters], y: np.ndarray,
+        bias: np.ndarray | None, activation: str | None,
+    ) -> None:  # fmt: skip
+        """Complete the tables for a run."""
+        for dy, filters, steps in zip(parts, w, self.of_subproblems, strict=True):
+            steps["x"], steps["w"] = dy.ctypes.data, filters.addresses.ctypes.data
+        self.of_dx["y"] = y.ctypes.data
+        self._finish_with(bias, activation)
+
+    def words(self) -> tuple[list[int], list[int]]:
+        """Addresses of the words that hold the addresses of dy and dx."""
+        of_dy = [a for steps in self.of_subproblems for row in steps for a in _words(row["x"])]
+        return of_dy, _words(self.of_dx["y"])
+
+    def _finish_with(self, bias: np.ndarray | None, activation: str | None) -> None:
         """What is added to dx and what it is at least."""
         self.record["relu"] = activation is not None
         if bias is None and not self._finished:
@@ -189,6 +224,11 @@ class SlicesWorkspace:
         if self._filled:
             fill = added if activation is None else np.maximum(added, 0)
             self._fill[...] = interleave.fill_rows(self._problem, fill)
+
+
+def _words(column: np.ndarray) -> list[int]:
+    """The addresses of the elements of a column."""
+    return [column.ctypes.data + i * column.strides[0] for i in range(len(column))]
 
 
 def _between(shape: Sequence[int], problem: ConvProblem) -> tuple[int, int]:

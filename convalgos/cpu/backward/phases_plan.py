@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.allocator import aligned_empty
+from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.backward.polyphase import is_whole
+from convalgos.core.bound_run import BoundRun
+from convalgos.core.epilogue import ActivationLike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
-from convalgos.core.prepared_filter import FilterForm
+from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.subproblems import Subproblem, filters_of
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import CompiledPass
 
 Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
@@ -87,7 +91,7 @@ class PhasesPlan(CompiledPass, Plan):
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
         workspace: Any,
     ) -> None:  # fmt: skip
-        biases = bias if bias is None or self._together == 1 else np.tile(bias, self._together)
+        biases = self._biases(bias)
         for plan, filters, reads, target, inner in zip(
             self._plans, w, self._reads, workspace.targets, workspace.inner, strict=True
         ):
@@ -96,6 +100,41 @@ class PhasesPlan(CompiledPass, Plan):
                 plan.run(dy, filters, biases, activation, y if target is None else target, inner)
         if workspace.interleaving is not None:
             workspace.interleaving(bias, activation, y)
+
+    def bind(
+        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
+        activation: ActivationLike = None, residual: np.ndarray | None = None,
+        scratch: np.ndarray | None = None,
+    ) -> BoundRun:  # fmt: skip
+        """The runs of the phases, and the launch that interleaves them, where all of these are launches."""
+        self._check_bound(x, y, residual)
+        added, fused, residual, rest = self._output_step(bias, activation, residual)
+        parts = [x if reads is None else x[reads] for reads in self._reads]
+        if residual is not None or rest is not None or not all(p.flags.c_contiguous for p in parts):
+            return super().bind(x, w, y, bias, activation, residual, scratch)
+        w, workspace = self._own_filter(w), self.new_workspace()
+        spaces = {plan: aligned_zeros(plan.scratch_bytes or 0, np.uint8) for plan in self._plans if plan}
+        runs = [
+            plan.bind(
+                part, PreparedFilter(plan._key, filters), y if target is None else target,
+                self._biases(added), fused, scratch=None if plan.scratch_bytes is None else spaces[plan],
+            )
+            for plan, filters, part, target in zip(self._plans, w.data, parts, workspace.targets, strict=True)
+            if plan is not None
+        ]  # fmt: skip
+        if any(run.launches is None for run in runs):
+            return super().bind(x, w, y, bias, activation, residual, scratch)
+        launches = [launch for run in runs for launch in run.launches or ()]
+        of_x = [word for run in runs for word in run.of_x] if all(run.of_x for run in runs) else []
+        of_y = runs[0].of_y if workspace.interleaving is None else ()
+        if workspace.interleaving is not None:
+            last, of_y = workspace.interleaving.bind(added, fused, y)
+            launches.append(last)
+        return jit.bound_run(tuple(launches), self, x, w, y, workspace, runs, of_x=of_x, of_y=of_y)
+
+    def _biases(self, bias: np.ndarray | None) -> np.ndarray | None:
+        """Those of the phases that are computed together."""
+        return bias if bias is None or self._together == 1 else np.tile(bias, self._together)
 
 
 class PhasesWorkspace:

@@ -142,9 +142,11 @@ def launch_all(table: int, count: int) -> None:
     _invoker()(table_address(), pool, table, count, threads, launch_address())
 
 
-def bound_run(launches: tuple[Launch, ...], *kept: Any) -> BoundRun:
+def bound_run(
+    launches: tuple[Launch, ...], *kept: Any, of_x: Iterable[int] = (), of_y: Iterable[int] = ()
+) -> BoundRun:
     """A run that is these launches; `kept` holds their records and all that these point to."""
-    return BoundRun(_Launched(launches), launches, kept)
+    return BoundRun(_Launched(launches), launches, kept, tuple(of_x), tuple(of_y))
 
 
 class _Launched:
