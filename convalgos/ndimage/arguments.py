@@ -85,15 +85,19 @@ def real_numbers(name: str, given: Any) -> np.ndarray:
         raise NotANumber(f"{name}={shown(given)} must be an array of real numbers") from None
 
 
+class InvalidType(TypeError, RuntimeError):
+    """Numbers of a type that is not filtered, of either kind that SciPy raises for it."""
+
+
 def input_array(name: str, given: Any) -> np.ndarray:
     """The numbers to be filtered, in native byte order; a view where they lie in memory as they are.
 
     Raises:
-        TypeError: they are of a type that is not filtered, such as float16 or text.
+        InvalidType: they are of a type that is not filtered, such as float16 or text.
     """
     array = arrays.as_numpy(name, given)
     if array.dtype.char not in REAL + COMPLEX:
-        raise TypeError(
+        raise InvalidType(
             f"{name} has dtype {array.dtype}, which is not filtered: give bool, integers, float32, float64, "
             "complex64 or complex128"
         )
@@ -196,28 +200,49 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
     if output is None:
         return _new(x.shape, np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype)
     if isinstance(output, type | np.dtype | str):
-        try:
-            dtype = np.dtype(output)
-        except TypeError:
-            raise TypeError(f"output={shown(output)} must be an array, a dtype or the name of one") from None
-        if is_complex and dtype.kind != "c":
-            if isinstance(output, str):
-                raise InvalidArgument(f"output must have complex dtype, not {output!r}")
-            warnings.warn("promoting specified output dtype to complex", stacklevel=4)
-            dtype = np.promote_types(dtype, np.complex64)
-        array = _new(x.shape, dtype)
-    else:
-        array = arrays.writable_view("output", output)
-        if array.shape != x.shape:
-            raise InvalidArgument(
-                f"output shape not correct: {array.shape} must be that of the input, {x.shape}"
-            )
-        if is_complex and array.dtype.kind != "c":
-            raise InvalidArgument(f"output must have complex dtype, not {array.dtype}")
-        if not array.flags.writeable:
-            raise ValueError("output is read-only")
-    if array.dtype.char not in REAL + COMPLEX:
-        raise InvalidArgument(f"output must have numeric dtype that is filtered, not {array.dtype}")
+        return _new(x.shape, _output_dtype(output, is_complex))
+    array = arrays.writable_view("output", output)
+    if array.shape != x.shape:
+        raise InvalidArgument(f"output shape not correct: {array.shape} must be that of the input, {x.shape}")
+    if is_complex and array.dtype.kind != "c":
+        raise InvalidArgument(f"output must have complex dtype, not {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError("output is read-only")
+    return _of_numbers(array)
+
+
+def _output_dtype(output: Any, is_complex: bool) -> np.dtype:
+    try:
+        dtype = np.dtype(output)
+    except TypeError:
+        raise TypeError(f"output={shown(output)} must be an array, a dtype or the name of one") from None
+    if isinstance(output, str) and not issubclass(dtype.type, np.number):
+        raise InvalidArgument(f"output must have numeric dtype, not {output!r}")
+    if is_complex and dtype.kind != "c":
+        if isinstance(output, str):
+            raise InvalidArgument(f"output must have complex dtype, not {output!r}")
+        warnings.warn("promoting specified output dtype to complex", stacklevel=5)
+        dtype = np.promote_types(dtype, np.complex64)
+    return _of_numbers(dtype)
+
+
+def _of_numbers(given: Any) -> Any:
+    """An output or its dtype, if it is filtered."""
+    dtype = getattr(given, "dtype", given)
+    if dtype.char not in REAL + COMPLEX:
+        raise InvalidArgument(f"output must have numeric dtype that is filtered, not {dtype}")
+    return given
+
+
+def real_output(output: Any, x: np.ndarray) -> np.ndarray:
+    """`output_array` of results that are real.
+
+    Raises:
+        InvalidArgument: as there, or it is complex.
+    """
+    array = output_array(output, x)
+    if array.dtype.kind == "c":
+        raise InvalidArgument(f"output must have a real dtype, as the input has, not {array.dtype}")
     return array
 
 
@@ -271,8 +296,8 @@ def by_parts(
     else:
         part(x.real, weights.imag, target.imag, np.real(cval))
     if weights.dtype.kind == x.dtype.kind == "c":
-        target.real -= part(x.imag, weights.imag, None, np.imag(cval))
-        target.imag += part(x.imag, weights.real, None, np.imag(cval))
+        target.real -= part(x.imag, weights.imag, target.real.dtype, np.imag(cval))
+        target.imag += part(x.imag, weights.real, target.real.dtype, np.imag(cval))
     if target is not result:
         result[...] = target
     return result

@@ -17,10 +17,10 @@ from convalgos.ndimage.arguments import (
     checked_origin,
     fill,
     input_array,
-    output_array,
     per_axis,
     real_number,
     real_numbers,
+    real_output,
     several_axes,
 )
 from convalgos.ndimage.transformed_windows import correlate_dense
@@ -127,6 +127,6 @@ def _real(
     for axis, taps, shift in zip(sorted(chosen), w.shape, origins, strict=True):
         found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
     w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
-    y = output_array(output, x)
+    y = real_output(output, x)
     source, beyond = np.ascontiguousarray(x), real_number("cval", cval)
     return fill(y, x, lambda into: correlate_dense(source, w, into, found, beyond))

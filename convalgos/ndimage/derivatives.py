@@ -67,6 +67,8 @@ def _edges(
     others = [i for i in range(x.ndim) if i != along]
     steps = [Weights(along, np.array((-1, 0, 1)), modes[along])]
     steps += [Weights(i, np.array(smooth), modes[i]) for i in others]
+    if x.dtype.kind == "c":  # whose dtype SciPy does not promote here
+        output = arguments.output_array(output, x)
     return correlate_axes(x, steps, output, cval)
 
 

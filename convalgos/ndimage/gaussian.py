@@ -107,9 +107,11 @@ def gaussian_filter(
         if result is not None:
             return result
     steps = [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
-    if steps:
+    if steps and x.dtype.kind != "c":
         return correlate_axes(x, steps, output, cval)
-    result = arguments.output_array(output, x)
+    result = arguments.output_array(output, x)  # whose dtype SciPy does not promote here
+    if steps:
+        return correlate_axes(x, steps, result, cval)
     result[...] = x
     return result
 
@@ -264,7 +266,13 @@ def _only(order: int, axis: int, ndim: int) -> list[int]:
 
 
 def _sigmas(sigma: Any, axes: Any, ndim: int) -> list[float]:
-    """A sigma for each axis of an array; 0 for those that are not filtered."""
+    """A sigma for each axis of an array; 0 for those that are not filtered.
+
+    SciPy's rule: sigmas have the order of `axes`, or where these are all of the array, that of the array.
+    """
     along = arguments.several_axes(axes, ndim)
-    given = dict(zip(along, arguments.per_axis("sigma", sigma, len(along)), strict=True))
+    sigmas = arguments.per_axis("sigma", sigma, len(along))
+    if len(along) == ndim:
+        return sigmas
+    given = dict(zip(along, sigmas, strict=True))
     return [given.get(axis, 0) for axis in range(ndim)]

@@ -42,11 +42,7 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
             return correlate_axes(x, [first._replace(weights=weights), *others], output, cval)
 
         return arguments.by_parts(part, x, first.weights, output, cval)
-    result = arguments.output_array(output, x)
-    if result.dtype.kind == "c":
-        raise arguments.InvalidArgument(
-            f"output must have a real dtype, as the input has, not {result.dtype}"
-        )
+    result = arguments.real_output(output, x)
     read = [_read(step, cval, x.shape) for step in steps]
     if not x.size:
         return result

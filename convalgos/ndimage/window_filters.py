@@ -15,6 +15,7 @@ from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM
 from convalgos.cpu.sliding.passes import slide_along
 from convalgos.ndimage.arguments import (
     InvalidArgument,
+    InvalidType,
     boundary_of,
     checked_origin,
     fill,
@@ -24,6 +25,7 @@ from convalgos.ndimage.arguments import (
     output_array,
     per_axis,
     real_number,
+    real_output,
     several_axes,
     whole_number,
 )
@@ -90,7 +92,7 @@ def uniform_filter(
 ) -> Any:  # fmt: skip
     """The mean of the box around each element, as `scipy.ndimage.uniform_filter`.
 
-    Integers have SciPy's answers: of each axis the mean is cut off behind the point. Of floating-point
+    Integers have SciPy's answers, those of float64: of each axis the mean is cut off behind the point. Of floating-point
     numbers each window is summed by itself in their own type, so that the error of a mean is at most `size`
     roundings of the mean of absolute values along each axis, however long that is; an infinity or a NaN
     reaches the windows that hold it, and no others. Complex numbers are filtered by parts.
@@ -129,6 +131,8 @@ def minimum_filter(
     cval: float = 0.0, origin: Any = 0, *, axes: Any = None,
 ) -> Any:  # fmt: skip
     """The minimum of the elements around each, as `scipy.ndimage.minimum_filter`.
+
+    Integers beyond 2**53, which SciPy rounds to float64, are exact.
 
     Args:
         input: array of any number of axes, of real numbers. What a window with a NaN gives is not defined.
@@ -207,7 +211,7 @@ def _extreme(
         if not same:
             bytes_of[1][...] = _cast(found, bytes_of[1].dtype)
 
-    return fill(output_array(output, x), x, write)
+    return fill(real_output(output, x), x, write)
 
 
 def _along_one(
@@ -220,7 +224,7 @@ def _along_one(
 
 def _real(input: Any) -> np.ndarray:
     if np.iscomplexobj(input):
-        raise TypeError("Complex type not supported: which of two complex numbers is smaller is not defined")
+        raise InvalidType("Complex type not supported: which of two complex numbers is smaller is not defined")
     return input_array("input", input)
 
 
@@ -233,6 +237,8 @@ def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int
         taps = int(finite_number("size", n))
         if taps < 1:
             raise InvalidArgument(f"incorrect filter size: size={shown(n)} must be at least 1")
+        if taps == 1 and count > 1:
+            continue  # SciPy asks for nothing else of it
         low = taps // 2 + checked_origin(shift, taps)
         found.append((axis, AxisWindow(shape[axis], taps, low, boundary_of(word))))
     return [(axis, window) for axis, window in found if window.taps > 1]
@@ -241,10 +247,11 @@ def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int
 def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: int) -> np.ndarray:
     """The array that `output` names, with the reductions of windows along axes, one after the other."""
     if x.dtype.kind != "c" and np.iscomplexobj(cval):
-        raise InvalidArgument(f"cval={shown(cval)} must be real, as the input is")
-    result = output_array(output, x, is_complex=x.dtype.kind == "c")
-    if result.dtype.kind != "c":
+        raise InvalidType(f"cval={shown(cval)} must be real, as the input is")
+    if x.dtype.kind != "c":
+        result = real_output(output, x) if windows else output_array(output, x)
         return fill(result, x, lambda y: _slide(x, y, windows, cval, reduction))
+    result = output_array(output, x, is_complex=True)
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
         _slide(of, part, windows, beyond, reduction)
@@ -262,19 +269,20 @@ def _slide(x: np.ndarray, y: np.ndarray, windows: Windows, cval: Any, reduction:
         y = y.view(np.uint8)
     x = x.view(np.uint8) if x.dtype.kind == "b" else x
     exact = np.can_cast(x.dtype, y.dtype)
-    beyond = _beyond(cval, y.dtype, reduction, any(w.boundary == "constant" for _, w in windows))
+    used = any(window.boundary == "constant" for _, window in windows)
+    beyond = _beyond(cval, y.dtype, reduction, used)
     if exact and beyond is not None:
         source = np.ascontiguousarray(x, y.dtype)
         slide_along(source, y, reduction, windows, beyond)
         return
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
-    fits = _beyond(cval, x.dtype, reduction, True) is not None and (reduction != MEAN or y.dtype.kind == "f")
+    fits = _beyond(cval, x.dtype, reduction, used) is not None and (reduction != MEAN or y.dtype.kind == "f")
     for i, window in enumerate(windows):
         known = x if i == 0 else y
         fits = fits if i == 0 else beyond is not None
         source = np.ascontiguousarray(known, known.dtype if fits else np.float64)
         found = np.empty_like(source)
-        slide_along(source, found, reduction, [window], _beyond(cval, source.dtype, reduction, True) or 0.0)
+        slide_along(source, found, reduction, [window], _beyond(cval, source.dtype, reduction, used) or 0.0)
         y[...] = _cast(found, y.dtype)
 
 
@@ -285,7 +293,7 @@ def _beyond(cval: Any, dtype: np.dtype, reduction: int, is_used: bool) -> float 
         return value
     limits = np.iinfo(dtype)
     if reduction == MEAN:
-        return value if value == int(value) and limits.min <= value <= limits.max else None
+        return value if value.is_integer() and limits.min <= value <= limits.max else None
     if reduction == MAXIMUM and value < limits.min:  # each window has an element that is larger
         return float(limits.min)
     if reduction == MINIMUM and value > limits.max:
