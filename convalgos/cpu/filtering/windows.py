@@ -32,7 +32,7 @@ def sum_type(x: np.dtype, y: np.dtype, w: Array, fill: float) -> tuple[int, int]
     """(bytes of the sums' elements, FUSED or IN_ORDER) that give what SciPy's sums do."""
     if x.kind == y.kind == "f":
         return max(x.itemsize, y.itemsize), FUSED
-    if x.kind in "bui" and bool((w == np.rint(w)).all()) and fill.is_integer():
+    if x.kind in "bui" and bool((w == np.rint(w)).all()) and float(fill).is_integer():
         limits = (0, 1) if x.kind == "b" else (np.iinfo(x).min, np.iinfo(x).max)
         most = max(*map(abs, map(int, limits)), abs(fill)) * float(np.abs(w).sum())
         for size, bits in EXACT_BITS.items():
