@@ -158,7 +158,7 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     if arrays is None:
         return None
     x, w = arrays
-    single = all(a.dtype in (np.float32, np.complex64) for a in arrays)
+    single = all(a.dtype.char in "fF" for a in arrays)
     if axes is not None:
         try:
             given = [range(x.ndim)[a] for a in np.atleast_1d(axes).tolist()]

@@ -152,7 +152,7 @@ def _bordered(
     wanted = [wanted_of(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True)]
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in zip(x.shape, w.shape, strict=True)]
-    if boundary == "fill" and mode != "valid" and not _fits(fillvalue, dtype):
+    if boundary == "fill" and not _fits(fillvalue, dtype):
         return None
     if correlates:
         w = w.conj()[::-1, ::-1]
