@@ -23,7 +23,7 @@ from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
-from convalgos.cpu.filtering.window_kernels import FUSED, IN_ORDER, OUTSIDE
+from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, OUTSIDE
 from convalgos.cpu.filtering.windows import correlate_windows, sum_type
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 FEWEST_TAPS, FEWEST_PRODUCTS = 100, 1 << 24  # for which transforms are asked for their time at all
 # Zen 4: the share of the peak that direct sums reach, by their order, and passes over the array beside a
 # transform, each as long as the memory takes: to look for what is not finite, and to make integers exact.
-SHARE = {FUSED: 0.85, IN_ORDER: 0.65}
+SHARE = {FUSED: 0.85, IN_ORDER: 0.65, CLOSE: 0.65}
 PASSES_OF_FLOATS, PASSES_OF_INTEGERS = 2, 5
 GATHER = 1e-8  # seconds of a product that is summed again; Zen 4
 CERTAIN = 1 / 64  # error bound up to which a sum of integers is found by rounding

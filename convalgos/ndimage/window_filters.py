@@ -224,7 +224,9 @@ def _along_one(
 
 def _real(input: Any) -> np.ndarray:
     if np.iscomplexobj(input):
-        raise InvalidType("Complex type not supported: which of two complex numbers is smaller is not defined")
+        raise InvalidType(
+            "Complex type not supported: which of two complex numbers is smaller is not defined"
+        )
     return input_array("input", input)
 
 

@@ -48,11 +48,12 @@ class WindowCut:
         tiles: whether ROWS rows of windows are summed together, by all weights of the window.
         steps: from window to window, of rows and columns; of columns more than 1 only along rows.
         apart: columns between taps along the row.
+        close: whether sums are, so that each is settled by a list of its taps.
     """
 
     def __init__(
         self, planes: Array, rows: AxisWindow, columns: AxisWindow, size: int, taps: Array, along: int,
-        tiles: bool, steps: tuple[int, int] = (1, 1), apart: int = 1,
+        tiles: bool, steps: tuple[int, int] = (1, 1), apart: int = 1, close: bool = False,
     ):  # fmt: skip
         self.rows, self.columns, self.size, self.along = rows, columns, size, along
         self.steps, (row_step, step) = steps, steps
@@ -79,7 +80,7 @@ class WindowCut:
         self.before = row + step * self.phase * size if along else 0
         at = np.arange(along) * apart
         self._shifts = at % step * self.phase + at // step  # (along,)
-        tables = 8 * (along + 1 + max(len(taps), self.rings * self.ring_rows))
+        tables = 8 * (along + 1 + max(len(taps), self.rings * self.ring_rows) + close * len(taps))
         self.scratch = whole_lines(tables) + 64 + (self.rings * self.ring_rows + ROWS) * self.pitch
         self.scratch += self.before
         self._planes = np.ascontiguousarray(planes)
@@ -108,5 +109,5 @@ class WindowCut:
             "along": self.along, "row_step": row_step, "column_step": step, "extent": self.rows.taps,
             "beside": self.columns.taps - 1, "along_shifts": self._shifts, "phase": self.phase,
             "split": row_copier(size, lanes, step, step) if phased else 0, "before_bytes": self.before,
-            "tasks": self.tasks,
+            "tasks": self.tasks, "settle": 0, "exact": 0, "bounds": 0,
         }  # fmt: skip

@@ -19,7 +19,9 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, vector_bytes
 
-FUSED, IN_ORDER = range(2)  # products added in one rounding, or rounded before they are added
+# Products added in one rounding, or rounded before they are added; or in one, and again, rounded, where that
+# decides which integer a sum is cut off to
+FUSED, IN_ORDER, CLOSE = range(3)
 ROWS = 4  # outputs that share the rows they read
 LISTED = 8  # vectors of a row by a list of taps
 OUTSIDE = -1  # in tables of sources: the fill value
@@ -30,12 +32,14 @@ OUTSIDE = -1  # in tables of sources: the fill value
 # taps_s), from `w_listed` on those of the list, from `w_along` on those along rows (rings, along). Windows
 # lie `row_step` rows and `column_step` columns apart, and span `extent` rows and `beside` columns beside the
 # first. Tap s along a row reads it from `along_shifts[s]` on; with a step of columns, `split` has taken the
-# row apart into its phases of `phase` elements.
+# row apart into its phases of `phase` elements. `settle` stores sums that are CLOSE, with a look at each:
+# `exact` are the weights of their list in float64, whose first tap stands last, `bounds` are `cut_off`'s.
 WINDOW_FIELDS = arguments(
     "x_row y_plane y_row x_size y_size outer rows columns columns_in row_chunk width planes rings "
     "row_source column_source low taps_r taps_s listed_count listed_ring listed_row listed_shift w_listed "
     "w_along w_step fill load store tile listed rows_at_once scratch_stride pitch ring_rows along filters "
-    "row_step column_step extent beside along_shifts split phase before_bytes tasks"
+    "row_step column_step extent beside along_shifts split phase before_bytes settle exact "
+    "bounds tasks"
 )
 
 
@@ -167,6 +171,8 @@ def sum_windows(SIZE: int) -> jit.Kernel:
         scratch = a.scratch + task * a.scratch_stride
         spanned = a.taps_r + ROWS - 1
         taps = max(a.listed_count, a.rings * spanned)
+        settled = scratch + taps * 8  # the table of taps that were summed by ROWS rows
+        taps += a.listed_count if a.settle else 0
         ring = scratch + (taps + a.along + 1) * 8
         ring += -ring % 64
         before = ring + a.rings * a.ring_rows * a.pitch  # a row, before its filter along the row
@@ -203,7 +209,14 @@ def sum_windows(SIZE: int) -> jit.Kernel:
                     find_taps(SIZE, args, scratch, ring, plane, row)
                     call(a.listed, (scratch, w + a.w_listed, a.listed_count, width, into, bias, a.relu))
                 for r in range(many):
-                    if a.store:
+                    if a.settle:
+                        if many == ROWS:
+                            tile_taps(SIZE, args, scratch, settled, r)
+                        call(a.settle, (
+                            settled if many == ROWS else scratch, a.exact, a.listed_count, width,
+                            sums + r * a.pitch, y + r * a.y_row, a.bounds,
+                        ))  # fmt: skip
+                    elif a.store:
                         call(a.store, (sums + r * a.pitch, y + r * a.y_row, width))
                     else:
                         finish_run(a, y + r * a.y_row, width)
@@ -233,6 +246,20 @@ def find_rows(SIZE: int, args: int, table: int, ring: int, plane: int, row: int)
     for p in range(a.rings):
         for j in range(spanned):
             rows[p * spanned + j] = ring_place(args, ring, plane, p, row + j)
+
+
+@jit.helper
+def tile_taps(SIZE: int, args: int, table: int, target: int, row: int) -> None:
+    """The table of all taps of one row of windows from that of `find_rows`; the first one stands last."""
+    a = carray(pointer(args), 1, WINDOW_FIELDS)[0]
+    rows = carray(pointer(table), a.rings * (a.taps_r + ROWS - 1), np.int64)
+    taps = carray(pointer(target), a.listed_count, np.int64)
+    at = a.listed_count - 1
+    for p in range(a.rings):
+        for j in range(a.taps_r):
+            for s in range(a.taps_s):
+                taps[at] = rows[p * (a.taps_r + ROWS - 1) + row + j] + s * SIZE
+                at = 0 if at == a.listed_count - 1 else at + 1
 
 
 @jit.helper

@@ -9,36 +9,72 @@ the digits of a floating-point type are exact in any order, and are fused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
-from convalgos.cpu.filtering.line_kernels import KINDS, load_line, store_line
+from convalgos.cpu.filtering import line_kernels, line_steps
+from convalgos.cpu.filtering.line_kernels import KINDS, load_line, settle_line, store_line
+from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
-from convalgos.cpu.filtering.window_kernels import FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
+from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
 Array = np.ndarray[Any, Any]
 SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster
 SPARSE = 0.5  # share of weights that are not 0, below which a list of them is the faster
+BYTES = {"int8", "uint8"}  # types of whose sums few are next to whole numbers in float32
 EXACT_BITS = {4: 24, 8: 53}  # of sums, by bytes of a floating-point type
 
 
 def sum_type(x: np.dtype, y: np.dtype, w: Array, fill: float) -> tuple[int, int]:
-    """(bytes of the sums' elements, FUSED or IN_ORDER) that give what SciPy's sums do."""
-    if x.kind == y.kind == "f":
-        return max(x.itemsize, y.itemsize), FUSED
-    if x.kind in "bui" and bool((w == np.rint(w)).all()) and float(fill).is_integer():
+    """(bytes of the sums' elements, FUSED, IN_ORDER or CLOSE) that give what SciPy's sums do."""
+    return _sums_of(w.tobytes(), w.shape, x, y, float(fill))[:2]
+
+
+class Sums(NamedTuple):
+    """How windows are summed."""
+
+    size: int  # bytes of an element
+    order: int
+    lines: list[Array] | None = None  # filters along axes that do the same
+    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `line_kernels.cut_off`
+
+
+@lru_cache(128)
+def _sums_of(weights: bytes, taps: Shape, x: np.dtype, y: np.dtype, fill: float) -> Sums:
+    """For the elements of a filter in float64, and its shape."""
+    w = np.frombuffer(weights).reshape(taps)
+    size = max(x.itemsize, y.itemsize) if x.kind == y.kind == "f" else _exact_bytes(x, y, w, fill)
+    if size:
+        lines = line_factors(w) if (w != 0).all() else None  # zeros are left out
+        return Sums(size, FUSED, lines)
+    step = LineStep(0, tuple(w.ravel().tolist()), AxisWindow(1), fill)
+    way = way_of_sums(step, x, 4) if x.name in BYTES and y.name in BYTES else line_steps.ORDERED
+    if way == line_steps.EXACT:
+        return Sums(4, FUSED)
+    if way == line_steps.ORDERED:
+        return Sums(8, IN_ORDER)
+    error, positive = rounding_of_sums(step, x, 4), x.kind == "u" and min(*step.weights, fill) >= 0
+    return Sums(4, CLOSE, None, (error, 1 - error, 0.0 if positive else -1.0))  # where sums of 0 are exact
+
+
+def _exact_bytes(x: np.dtype, y: np.dtype, w: Array, fill: float) -> int:
+    """Bytes of a floating-point type that rounds no sum; 0 where there is none."""
+    if x.kind in "bui" and bool((w == np.rint(w)).all()) and fill.is_integer():
         limits = (0, 1) if x.kind == "b" else (np.iinfo(x).min, np.iinfo(x).max)
         most = max(*map(abs, map(int, limits)), abs(fill)) * float(np.abs(w).sum())
         for size, bits in EXACT_BITS.items():
             if most < 2.0**bits and (y.kind != "f" or y.itemsize <= size):
-                return size, FUSED
-    return 8, IN_ORDER
+                return size
+    return 0
 
 
 def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> None:
@@ -52,24 +88,24 @@ def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], 
     """
     if not y.size:
         return
-    size, order = sum_type(x.dtype, y.dtype, w, fill)
     axes = merged_axes(axes)
     w = w.reshape([axis.taps for axis in axes])
-    lines = line_factors(w) if order == FUSED and (w != 0).all() else None  # zeros are left out
+    sums = _sums_of(w.tobytes(), w.shape, x.dtype, y.dtype, float(fill))
+    lines = sums.lines
     if lines is None or w.size < SEPARABLE * sum(axis.taps for axis in axes):
-        _sum(x, w, y, axes, size, order, fill)
+        _sum(x, w, y, axes, sums, fill)
         return
     *leading, rows, columns = axes
     for i, (axis, line) in enumerate(zip(leading, lines, strict=False)):
         if axis.taps > 1:
             others = [a.unfiltered if j != i else a for j, a in enumerate(axes)]
-            between = np.empty(x.shape, f"f{size}")
+            between = np.empty(x.shape, f"f{sums.size}")
             taps = line.reshape([a.taps for a in merged_axes(others)])
-            _sum(x, taps, between, merged_axes(others), size, FUSED, fill)
+            _sum(x, taps, between, merged_axes(others), sums, fill)
             x, fill = between, fill * float(line.sum())
     window = lines[-2].reshape([1] * len(leading) + [-1, 1])
     flat = [axis.unfiltered for axis in leading]
-    _sum(x, window, y, [*flat, rows, columns], size, FUSED, fill, along=lines[-1])
+    _sum(x, window, y, [*flat, rows, columns], sums, fill, along=lines[-1])
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
@@ -88,35 +124,85 @@ def _sum(
     w: Array,
     y: Array,
     axes: list[AxisWindow],
-    size: int,
-    order: int,
+    sums: Sums,
     fill: float,
     along: Array | None = None,
 ) -> None:
     """One pass; with `along`, of rows that this has filtered before."""
-    *leading, rows, columns = axes
-    lanes, dtype = simd.lanes(size), np.dtype(f"f{size}")
-    lines = np.zeros(0, dtype) if along is None else along.astype(dtype)
-    w = w.reshape(-1, rows.taps, 1 if len(lines) else columns.taps)
-    kept = np.flatnonzero((w != 0).any((1, 2)))  # places along the leading axes that meet weights
-    w = w[kept].astype(dtype)  # (rings, taps_r, taps_s)
-    planes = source_planes(leading, rows.size * columns.size * x.itemsize)[:, kept]
-    taps = np.argwhere(w != 0)
-    # A weight of 0 times NaN is NaN, which SciPy does not compute.
-    every, few = len(taps) == w.size, len(taps) < SPARSE * w.size
-    cut = WindowCut(planes, rows, columns, size, taps, len(lines), every or (x.dtype.kind != "f" and not few))
-    listed = w[tuple(taps.T)]
-    scratch = aligned_empty(cut.scratch * cut.tasks, np.uint8)
-    packed = np.concatenate([w.ravel(), listed, lines])
-    filters, bias = np.zeros(cut.outer, np.int64), np.zeros(1, dtype)
-    values = cut.values(order, x.itemsize, y.itemsize, fill) | {
-        "x": x, "w": packed, "y": y, "bias": bias, "relu": 0, "scratch": scratch, "residual": 0, "finish": 0,
-        "finish_numbers": 0, "w_listed": w.nbytes, "w_along": w.nbytes + listed.nbytes, "w_step": 0,
-        "load": load_line(KINDS.index(x.dtype.name), size, lanes),
-        "store": 0 if y.dtype == dtype else store_line(KINDS.index(y.dtype.name), size, lanes),
-        "filters": filters,
-    }  # fmt: skip
-    address = jit.data_address()
-    fields = [values[name] for name in WINDOW_FIELDS.names or ()]
-    record = np.array([address(v) if isinstance(v, np.ndarray) else v for v in fields], np.int64)
-    jit.launch(sum_windows(size), address(record), cut.tasks)
+    *_, rows, columns = axes
+    w = w.reshape(-1, rows.taps, 1 if along is not None else columns.taps)
+    marks, count = (w != 0).tobytes(), 0 if along is None else len(along)
+    found = _window_pass(x.dtype, y.dtype, tuple(axes), w.shape, marks, count, sums[:2], float(fill))
+    found.run(x, w, y, along, sums.bounds)
+
+
+@cached_by_threads(128)
+def _window_pass(
+    x: np.dtype, y: np.dtype, axes: tuple[AxisWindow, ...], taps: Shape, marks: bytes, along: int,
+    sums: tuple[int, int], fill: float,
+) -> WindowPass:  # fmt: skip
+    weighted = np.frombuffer(marks, bool).reshape(taps)
+    return WindowPass(x, y, axes, weighted, along, *sums, fill)
+
+
+class WindowPass:
+    """Windows over arrays of one shape and two types, with weights at the same places.
+
+    Args:
+        weighted: (places along the leading axes, rows, columns) bool: which weights are not 0.
+        along: taps along rows.
+        size, order: those of `Sums`.
+    """
+
+    def __init__(
+        self, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], weighted: Array, along: int, size: int,
+        order: int, fill: float,
+    ):  # fmt: skip
+        *leading, rows, columns = axes
+        lanes, self._dtype, close = simd.lanes(size), np.dtype(f"f{size}"), order == CLOSE
+        self._kept = np.flatnonzero(weighted.any((1, 2)))  # places along the leading axes that meet weights
+        weighted = weighted[self._kept]  # (rings, taps_r, taps_s)
+        planes = source_planes(leading, rows.size * columns.size * x.itemsize)[:, self._kept]
+        count = int(weighted.sum())
+        # A weight of 0 times NaN is NaN, which SciPy does not compute.
+        tiles = count == weighted.size or (x.kind != "f" and count >= SPARSE * weighted.size)
+        taps = np.argwhere(weighted | (tiles and close))
+        taps = np.roll(taps, -1, 0) if close else taps  # the first one last, where `settle_line` begins
+        cut = WindowCut(planes, rows, columns, size, taps, along, tiles, close=close)
+        self._taps = tuple(taps.T)
+        self._scratch_bytes, self._tasks = cut.scratch * cut.tasks, cut.tasks
+        filters, nothing = np.zeros(cut.outer, np.int64), np.zeros(1, self._dtype)
+        w_bytes, kind = weighted.size * size, KINDS.index(y.name)
+        values = cut.values(FUSED if close else order, x.itemsize, y.itemsize, fill) | {
+            "x": 0, "w": 0, "y": 0, "bias": nothing, "relu": 0, "scratch": 0, "residual": 0, "finish": 0,
+            "finish_numbers": 0, "w_listed": w_bytes, "w_along": w_bytes + len(taps) * size, "w_step": 0,
+            "load": load_line(KINDS.index(x.name), size, lanes), "filters": filters,
+            "store": 0 if y == self._dtype else store_line(kind, size, lanes),
+            "settle": settle_line(kind, line_kernels.IN_ORDER, size, lanes) if close else 0,
+        }  # fmt: skip
+        self._tables = [value for value in values.values() if isinstance(value, np.ndarray)]
+        address, names = jit.data_address(), WINDOW_FIELDS.names or ()
+        fields = [address(v) if isinstance(v, np.ndarray) else v for v in map(values.get, names)]
+        self._record = np.array(fields, np.int64)
+        self._set = [*map(names.index, ("x", "w", "y", "scratch", "exact", "bounds"))]
+        self._kernel = sum_windows(size)
+
+    def run(
+        self, x: Array, w: Array, y: Array, along: Array | None, bounds: tuple[float, float, float]
+    ) -> None:
+        """Many threads may run it at once.
+
+        Args:
+            x, y: C-contiguous.
+            w: (places, rows, columns) float64.
+            along: (places, taps) along rows, or (taps,) of all.
+        """
+        w = w[self._kept]
+        listed = w[self._taps]
+        packed = np.concatenate([w.ravel(), listed, [] if along is None else along.ravel()])
+        packed = packed.astype(self._dtype, copy=False)
+        near = np.array(bounds, self._dtype)
+        scratch = aligned_empty(self._scratch_bytes, np.uint8)
+        record = self._record.copy()
+        record[self._set] = [*map(jit.data_address(), (x, packed, y, scratch, listed, near))]
+        jit.launch(self._kernel, record.ctypes.data, self._tasks)
