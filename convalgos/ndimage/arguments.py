@@ -208,12 +208,13 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
         raise InvalidArgument(f"output must have complex dtype, not {array.dtype}")
     if not array.flags.writeable:
         raise ValueError("output is read-only")
-    return _of_numbers(array)
+    _check_filtered(array.dtype)
+    return array
 
 
 def _output_dtype(output: Any, is_complex: bool) -> np.dtype:
     try:
-        dtype = np.dtype(output)
+        dtype: np.dtype = np.dtype(output)
     except TypeError:
         raise TypeError(f"output={shown(output)} must be an array, a dtype or the name of one") from None
     if isinstance(output, str) and not issubclass(dtype.type, np.number):
@@ -222,16 +223,15 @@ def _output_dtype(output: Any, is_complex: bool) -> np.dtype:
         if isinstance(output, str):
             raise InvalidArgument(f"output must have complex dtype, not {output!r}")
         warnings.warn("promoting specified output dtype to complex", stacklevel=5)
-        dtype = np.promote_types(dtype, np.complex64)
-    return _of_numbers(dtype)
+        dtype = np.result_type(dtype, np.complex64)
+    _check_filtered(dtype)
+    return dtype
 
 
-def _of_numbers(given: Any) -> Any:
-    """An output or its dtype, if it is filtered."""
-    dtype = getattr(given, "dtype", given)
+def _check_filtered(dtype: np.dtype) -> None:
+    """Refuse what is no type of results."""
     if dtype.char not in REAL + COMPLEX:
         raise InvalidArgument(f"output must have numeric dtype that is filtered, not {dtype}")
-    return given
 
 
 def real_output(output: Any, x: np.ndarray) -> np.ndarray:

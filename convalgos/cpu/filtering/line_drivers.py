@@ -22,15 +22,17 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 # x_bytes, y_bytes: of an element. Kernels: load (x to sums), store (sums to y), reload (y to sums), `sums`
 # across lines and `row_sums` along them, settle and row_settle, which store with a look at each sum; 0 for
-# those that have nothing to do. exact: what settle reads, float64 weights and bounds. ring: lines that are
+# those that have nothing to do.
+# whole and row_whole stand for these where sums are bytes. exact: what settle reads, float64 weights and
+# bounds. ring: lines that are
 # loaded at a time. In the scratch of a task are the table of the lines to be summed, that of the shifted
 # ones, the lines summed across (`ROWS` of line_bytes, the first element behind `border_bytes`), one line of
 # y, and the ring.
 FIELDS = fields(
     "x y x_bytes y_bytes outer rows mid line chunk chunks bands taps low weights sources exact bounds "
     "row_taps row_low after pixels row_weights row_sources row_exact row_bounds load store reload sums "
-    "row_sums settle row_settle filling scratch scratch_bytes tasks ring shifted_at lines_at line_bytes "
-    "border_bytes stored_at ring_at rows_at_once"
+    "row_sums settle row_settle whole row_whole filling scratch scratch_bytes tasks ring shifted_at lines_at "
+    "line_bytes border_bytes stored_at ring_at rows_at_once"
 )
 
 AXIS = fields("size step taps low sources")  # an axis across lines; step: lines from one of its elements on
@@ -95,18 +97,25 @@ def sum_along(a: Any, scratch: int, table: int, y: int, count: int) -> None:
 @jit.helper
 def finish_line(a: Any, scratch: int, table: int, line: int, y: int, count: int, size: int) -> None:
     """A line that is summed across: in the type of y, and summed along itself where that is asked for."""
-    if a.store != 0:
+    if a.store != 0 and a.whole == 0:
         if a.settle == 0:
             call(a.store, (line, y, count))
         else:
             call(a.settle, (table, a.exact, a.taps, count, line, y, a.bounds))
     if a.row_taps == 0:
         return
-    if a.reload != 0:
+    if a.reload != 0 and a.whole == 0:
         call(a.reload, (y, line, count))
     fill_borders(a, line, 0, 0, a.pixels, size)
-    shift_lines(a, scratch + a.shifted_at, line, size)
-    sum_along(a, scratch, scratch + a.shifted_at, y, count)
+    table = scratch + a.shifted_at
+    shift_lines(a, table, line, size)
+    if a.whole == 0:
+        sum_along(a, scratch, table, y, count)
+    else:
+        call(
+            a.row_whole,
+            (table, a.row_weights, a.row_taps, count, y, 0, 1, a.row_exact, a.row_bounds),
+        )
 
 
 @jit.specialise
@@ -158,7 +167,7 @@ def columns_share(SIZE: int) -> jit.Kernel:
             place, step = (o * a.rows * a.mid + m) * a.line + at, a.mid * a.line
             known, i = 0, first
             while i < end:
-                many = a.rows_at_once if min(end - i, a.taps) >= a.rows_at_once else 1
+                many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
                 while known < i - first + a.taps + many - 1:
                     source = first + known - a.low
                     if source < 0:
@@ -180,7 +189,13 @@ def columns_share(SIZE: int) -> jit.Kernel:
                     call(a.sums, (summed, a.weights, a.taps, count, y, y_step, many))
                 else:
                     line = lines + a.border_bytes
-                    call(a.sums, (summed, a.weights, a.taps, count, line, a.line_bytes, many))
+                    if a.whole == 0:
+                        call(a.sums, (summed, a.weights, a.taps, count, line, a.line_bytes, many))
+                    else:
+                        call(
+                            a.whole,
+                            (summed, a.weights, a.taps, count, line, a.line_bytes, many, a.exact, a.bounds),
+                        )
                     for r in range(many):
                         to = y + r * y_step
                         finish_line(a, scratch, summed + 8 * r, line + r * a.line_bytes, to, count, SIZE)

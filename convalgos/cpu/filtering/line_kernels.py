@@ -32,6 +32,8 @@ FLOAT, DOUBLE = KINDS.index("float32"), KINDS.index("float64")
 FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
 ROWS = 4  # sums at a time of neighbouring lines, which share most of their taps
 WIDE, NARROW = 8, 4  # vectors at a time, in the middle and at the end of a line
+FRACTION = 15  # digits behind the point of float32 from 256 to 511
+WHOLE_ONE = 0x43808000  # the bits of 257
 HIGHEST = 2.0**63  # of what is converted to integers of 64 bits
 
 
@@ -264,7 +266,7 @@ def _in_blocks(v: Vec, count: Value, block: Callable[..., None]) -> None:
 def weighted_rows(
     v: Vec, table: Value, weights: Value, taps: Value, count: Value, y: Value, y_step: Value
 ) -> None:  # fmt: skip
-    """y[r][i] = sum_t w[t] * lines[r + t][i] of `ROWS` lines; there are at least as many taps.
+    """y[r][i] = sum_t w[t] * lines[r + t][i] of `ROWS` lines; there are at least `ROWS` - 1 taps.
 
     Each line that is loaded meets the taps of all sums that it is part of.
     """
@@ -274,30 +276,118 @@ def weighted_rows(
     def block(at: Value, rest: Value = None) -> None:
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
         places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
-        totals = [[v.register(v.zero()) for _ in places] for _ in outs]
-
-        def meet(j: Value, rows: range) -> None:
-            source = v.pointer(v.table64(table, j))
-            values = [
-                v.load(source, place) if mask is None else v.load_masked(source, place, mask)
-                for place, mask in zip(places, masks, strict=True)
-            ]
-            for r in rows:
-                scale = v.broadcast(w, v.isub(j, r))
-                for total, x in zip(totals[r], values, strict=True):
-                    total.set(v.fma(x, scale, total.value))
-
-        for j in range(ROWS - 1):
-            meet(j, range(j + 1))
-        with v.loop(v.isub(taps, ROWS - 1)) as i:
-            meet(v.iadd(i, ROWS - 1), range(ROWS))
-        for j in range(ROWS - 1):
-            meet(v.iadd(taps, j), range(j + 1, ROWS))
+        totals = _shared_sums(v, table, w, taps, places, masks, ROWS, v.zero())
         for out, row in zip(outs, totals, strict=True):
             for total, place, mask in zip(row, places, masks, strict=True):
                 if mask is None:
                     v.store(total.value, out, place)
                 else:
                     v.store_masked(total.value, out, place, mask)
+
+    loop_blocks(v, count, NARROW * v.lanes, block)
+
+
+def _shared_sums(
+    v: Vec, table: Value, w: Value, taps: Value, places: list[Value], masks: list[Value], many: int,
+    begin: Value,
+) -> list[list[Value]]:  # fmt: skip
+    """(many, places) registers: the sums of neighbouring lines at some places, by fused products."""
+    totals = [[v.register(begin) for _ in places] for _ in range(many)]
+
+    def meet(j: Value, rows: range) -> None:
+        source = v.pointer(v.table64(table, j))
+        values = [
+            v.load(source, place) if mask is None else v.load_masked(source, place, mask)
+            for place, mask in zip(places, masks, strict=True)
+        ]
+        for r in rows:
+            scale = v.broadcast(w, v.isub(j, r))
+            for total, x in zip(totals[r], values, strict=True):
+                total.set(v.fma(x, scale, total.value))
+
+    for j in range(many - 1):
+        meet(j, range(j + 1))
+    with v.loop(v.isub(taps, many - 1)) as i:
+        meet(v.iadd(i, many - 1), range(many))
+    for j in range(many - 1):
+        meet(v.iadd(taps, j), range(j + 1, many))
+    return totals
+
+
+@jit.specialise
+def whole_sums(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """What `sum_lines` and `settle_line` make of lines whose sums lie from 0 to 255: bytes, or floats."""
+
+    def whole_sums(
+        table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
+        bounds: int,
+    ) -> None:  # fmt: skip
+        if many == ROWS:
+            whole_rows(SIZE, LANES, KIND, ORDER, ROWS, table, weights, taps, count, y, y_step, exact, bounds)
+        else:
+            for r in range(many):
+                at, to = table + 8 * r, y + r * y_step
+                whole_rows(SIZE, LANES, KIND, ORDER, 1, at, weights, taps, count, to, 0, exact, bounds)
+
+    return whole_sums
+
+
+@simd.emitter
+def whole_rows(
+    v: Vec, KIND: int, ORDER: int, MANY: int, table: Value, weights: Value, taps: Value, count: Value,
+    y: Value, y_step: Value, exact: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """y[r][i] = the whole part of sum_t w[t] * lines[r + t][i], as bytes or as numbers of v.
+
+    Sums begin at 256 and their error, so that all have their whole part in the same digits, and those whose
+    digits of the fraction are 0 may be less than whole. bounds: (256 + error, these digits as int32).
+    """
+    n, wide = Integers(v.b, v.lanes, 4), Vec(v.b, vector_bytes() // 8, 8)
+    w, w_exact, near = v.pointer(weights), wide.pointer(exact), v.pointer(bounds)
+    begin, digits = v.broadcast(near), n.broadcast(n.pointer(bounds), 1)
+    least, whole = n.const(WHOLE_ONE), n.const(-(1 << FRACTION))
+    outs = [v.iadd(y, v.imul(y_step, r)) for r in range(MANY)]
+
+    def again(r: int, at: Value, rest: Value) -> None:
+        """Some vectors of a line, in order."""
+        out = v.pointer(outs[r])
+        with v.loop(NARROW * (v.lanes // wide.lanes)) as part:
+            place = v.imul(part, wide.lanes)
+            mask, place = wide.mask(wide.isub(rest, place)), wide.iadd(at, place)
+
+            def line(t: Value) -> list[Value]:
+                row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
+                return [loaded(wide, FLOAT, row, place, mask)]
+
+            (total,) = _sums(wide, ORDER, line, w_exact, taps, 1)
+            if KIND == FLOAT:
+                trunc = ir.FunctionType(wide.type, [wide.type])
+                total = v.b.call(function_of(v.b, trunc, f"llvm.trunc.{wide.suffix}"), [total])
+            stored(wide, KIND, total, out, place, mask)
+
+    def block(at: Value, rest: Value = None) -> None:
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
+        places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
+        totals = _shared_sums(v, table, w, taps, places, masks, MANY, begin)
+        for r, row in enumerate(totals):
+            close = None
+            for total, place, mask in zip(row, places, masks, strict=True):
+                words = v.b.bitcast(total.value, n.type)
+                few = v.b.icmp_signed("==", v.b.and_(words, digits), n.zero())
+                few = v.b.and_(few, v.b.icmp_signed(">=", words, least))
+                close = few if close is None else v.b.or_(close, few)
+                if KIND == FLOAT:
+                    held: Vec | Integers = v
+                    value = v.fsub(v.b.bitcast(v.b.and_(words, whole), v.type), v.const(256.0))
+                else:
+                    held = Integers(v.b, v.lanes, 1)
+                    value = v.b.trunc(n.right(words, FRACTION, signed=False), held.type)
+                if mask is None:
+                    held.store(value, v.pointer(outs[r]), place)
+                else:
+                    held.store_masked(value, v.pointer(outs[r]), place, mask)
+            lanes = v.b.bitcast(close, ir.IntType(v.lanes))
+            with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
+                again(r, at, v.integer(NARROW * v.lanes) if rest is None else rest)
 
     loop_blocks(v, count, NARROW * v.lanes, block)

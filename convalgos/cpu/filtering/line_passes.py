@@ -35,6 +35,7 @@ CHUNK = 8 << 10  # bytes of sums of a chunk of a line that is only summed across
 PIECE = 64 << 10  # bytes of sums of a chunk of a line that is summed along itself
 SHARED = 1 << 17  # products of a pass that are worth a second thread
 X, Y, SCRATCH = map((line_drivers.FIELDS.names or ()).index, ("x", "y", "scratch"))  # set by each run
+MOST_TAPS = 1 << 9  # of sums that whole parts are taken of with an error far below 1
 UNITS = 4  # of work for each thread, where there are so many
 
 
@@ -125,6 +126,11 @@ class LinePass:
             self._along(along)
         if across:
             self._across(across, along)
+            if along and all(map(self._are_bytes, (across, along))):
+                f = self.values
+                f["whole"], f["bounds"] = self._whole(across, line_kernels.FLOAT)
+                kind = line_kernels.KINDS.index("uint8")
+                f["row_whole"], f["row_bounds"] = self._whole(along, kind)
         else:
             self._rows()
 
@@ -214,6 +220,21 @@ class LinePass:
         kind = line_kernels.KINDS.index(self.y_dtype.name)
         kernel = line_kernels.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
+
+    def _are_bytes(self, step: LineStep) -> bool:
+        """Whether sums lie from 0 to 255, and are settled."""
+        taps, types = step.weights, {self.sources[step], self.y_dtype}
+        held = min(*taps, step.fill) >= 0 and 255 * math.fsum(taps) < 255.5 and step.fill <= 255
+        return types == {np.dtype(np.uint8)} and held and self.ways[step] == CLOSE and len(taps) <= MOST_TAPS
+
+    def _whole(self, step: LineStep, kind: int) -> tuple[int, int]:
+        """(kernel, address of its bounds) of sums of bytes to a kind; each product is rounded by 2**-16."""
+        error = (len(step.weights) + 3) // 2  # in units of the last place
+        below = 1 << (2 * error).bit_length()  # that many units behind a whole number are too few
+        bounds = np.array((256 + error / (1 << line_kernels.FRACTION),), np.float32).view(np.int32)
+        digits = (1 << line_kernels.FRACTION) - below
+        kernel = line_kernels.whole_sums(kind, order_of_sums(step.weights), self.size, self.lanes)
+        return kernel, self._table(np.append(bounds, np.int32(digits)))
 
     def _scratch(self, table: int, count: int) -> None:
         """Where each task keeps its tables and lines, of `count` elements without borders."""

@@ -160,9 +160,9 @@ class WindowPass:
     ):  # fmt: skip
         *leading, rows, columns = axes
         lanes, self._dtype, close = simd.lanes(size), np.dtype(f"f{size}"), order == CLOSE
-        self._kept = np.flatnonzero(weighted.any((1, 2)))  # places along the leading axes that meet weights
-        weighted = weighted[self._kept]  # (rings, taps_r, taps_s)
-        planes = source_planes(leading, rows.size * columns.size * x.itemsize)[:, self._kept]
+        self._met = np.flatnonzero(weighted.any((1, 2)))  # places along the leading axes that meet weights
+        weighted = weighted[self._met]  # (rings, taps_r, taps_s)
+        planes = source_planes(leading, rows.size * columns.size * x.itemsize)[:, self._met]
         count = int(weighted.sum())
         # A weight of 0 times NaN is NaN, which SciPy does not compute.
         tiles = count == weighted.size or (x.kind != "f" and count >= SPARSE * weighted.size)
@@ -197,7 +197,7 @@ class WindowPass:
             w: (places, rows, columns) float64.
             along: (places, taps) along rows, or (taps,) of all.
         """
-        w = w[self._kept]
+        w = w[self._met]
         listed = w[self._taps]
         packed = np.concatenate([w.ravel(), listed, [] if along is None else along.ravel()])
         packed = packed.astype(self._dtype, copy=False)

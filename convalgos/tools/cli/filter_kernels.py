@@ -45,6 +45,9 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         in_order = line_kernels.IN_ORDER, line_kernels.SYMMETRIC, line_kernels.ANTISYMMETRIC
         for order in (line_kernels.FUSED, *(in_order if size == 8 else ())):
             yield line_kernels.sum_lines, (order, *kinds)
+        for kind, order in product((line_kernels.FLOAT, line_kernels.KINDS.index("uint8")), in_order):
+            if size == 4:
+                yield line_kernels.whole_sums, (kind, order, *kinds)
         for number, name in enumerate(line_kernels.KINDS):
             if size == 4 and name not in line_passes.SINGLE:
                 continue
