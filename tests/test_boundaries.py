@@ -126,6 +126,8 @@ def test_every_algorithm_serves_every_border(text: str, direction: str) -> None:
         "n1 c3 h30 w31 k17 r3 s3 p2:0,1:3 zero,edge stride2 dilation3,1",
         "n1 c3 h30 w31 k17 r3 s3 p2:0,1:3 constant fill2.5",
         "n2 c6 d4 h9 w9 k4 t3 r3 s3 p1 zero,wrap,reflect",
+        "n2 c6 d4 h9 w9 k4 t3 r3 s3 p1:2,1,1 wrap,zero,edge",
+        "n1 c6 d3 h9 w9 k4 t2 r3 s3 p2 constant fill-1.5 stride2,1,1",
         "n1 c2 w61 k3 s3 p9 reflect",
     ],
 )
@@ -137,6 +139,35 @@ def test_tiles_read_borders_where_they_lie(text: str) -> None:
             if algorithm.why_not(algorithm.computed(problem)) is None:
                 assert not isinstance(algorithm, Bordered)
                 check(algorithm, problem, "reals", [(True, "relu")])
+        of_filter = problem.replace(direction="backward_weights")
+        algorithm = registry.find_algorithm("cpu.winograd.weights.f3x4", of_filter)
+        if algorithm.why_not(of_filter) is None:
+            assert not isinstance(algorithm, Bordered)
+            check(algorithm, of_filter, "reals", [(False, None)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n2 c17 h33 w41 k20 r3 s3 p1 wrap",  # several blocks, whose borders lie in others
+        "n1 c6 h19 w23 k12 r3 s4 p2:0,3:5 symmetric,edge stride3,2 dilation1,3 groups3",
+        "n2 c3 d4 h5 w13 k5 t2 r1 s3 p3,5,4:1 reflect,zero,wrap stride1,2,3 dilation1,1,2",
+        "n1 c2 h3 w2 k20 r3 s3 p5 reflect",
+        "n1 c2 w900 k20 s9 p40 wrap",
+    ],
+)
+def test_blocks_copy_borders_from_where_they_lie(text: str) -> None:
+    for layout in ("channels_first", "channels_last"):
+        for direction, names in (
+            ("forward", ("cpu.direct", "cpu.direct.pixels")),
+            ("backward_weights", ("cpu.direct.weights",)),
+        ):
+            problem = ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
+            for name in names:
+                algorithm = registry.find_algorithm(name, problem)
+                if algorithm.why_not(problem) is None:
+                    assert not isinstance(algorithm, Bordered)
+                    check(algorithm, problem, "integers", [(direction == "forward", None)])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Every output of a tile of pixels by filters is summed in registers:
 y[pixel][filter] = sum_tap x[pixel + offset[tap]] * w[tap][filter], taps over (C/groups, T, R, S). Kernel
 size, stride, dilation, number of dimensions and layout are content of the tables: one kernel serves them all.
-Outputs are cut into blocks of pixels. The input of a block is copied once, with its zero border, into scratch
+Outputs are cut into blocks of pixels. The input of a block is copied once, with its border, into scratch
 that stays in the L2 cache, or read in place where there is no padding; that of 1x1 layers of many filters is
 packed (`gemm.packed_plan`), and blocks of channels have tiles of their own (`gemm.blocked_plan`). Wins on
 1x1, strided and first layers; elsewhere others are measured against it.
@@ -27,12 +27,12 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
+from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
     block_extent,
-    copy_block_images,
     image_pixels,
     input_in_place,
     pixel_in_image,
@@ -40,6 +40,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
+from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
@@ -63,7 +64,7 @@ DIRECT_ARGUMENTS = arguments(
     "parts parts_first vectors panels widest taps chunk tasks pixel_table table_length offsets copied "
     "x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h "
     "span_d span_h span_w s_n s_c s_d s_h s_w load_c unit last input_bytes scratch_stride "
-    "y_n y_k y_pixel stream sum_panel sum_narrow store_run lanes copy_rows"
+    "y_n y_k y_pixel stream sum_panel sum_narrow store_run lanes copy_rows " + BORDER_FIELDS
 )
 
 
@@ -211,8 +212,7 @@ class FewOutputs:
 
 
 class Neighbours:
-    """The pixels of a 1x1 layer are neighbours, and are packed where that takes less than to read them as
-    they lie."""
+    """The pixels of a 1x1 layer are neighbours: packed, or read as they lie."""
 
     def seconds(self, problem: ConvProblem, machine: Machine) -> float:
         cycles = packing(problem)[0]
@@ -224,8 +224,7 @@ class Neighbours:
         return CALL + machine.launch + 0.9 * sums + ASKED_FOR * memory
 
     def scratch_bytes(self, problem: ConvProblem) -> int:
-        cut = packing(problem)[1] or direct_blocking(problem)
-        return plan_threads() * cut.scratch_bytes
+        return plan_threads() * (packing(problem)[1] or direct_blocking(problem)).scratch_bytes
 
     def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
         if packed := packing(problem)[1]:
@@ -288,9 +287,7 @@ def direct_form(problem: ConvProblem) -> DirectForm:
     if lies_in_blocks(problem):
         return IN_BLOCKS
     first = problem.layout == problem.y_layout == "channels_first"
-    if problem.is_plain_product and first and not problem.is_empty:
-        return NEIGHBOURS
-    return BLOCKS
+    return NEIGHBOURS if problem.is_plain_product and first and not problem.is_empty else BLOCKS
 
 
 @cached_by_threads(256)
@@ -319,6 +316,9 @@ class Direct(SingleThreaded, Algorithm):
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     writes: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     mixes_layouts: ClassVar[bool] = True
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return set(COPIED_BORDERS).issuperset(problem.boundary) and direct_form(problem) is BLOCKS
 
     def why_not(self, problem: ConvProblem) -> str | None:
         return super().why_not(problem) or why_not_in_blocks(problem)

@@ -33,13 +33,14 @@ from convalgos.cpu.gemm.blocking import (
     block_count,
     block_extent,
     image_pixels,
-    input_start,
     pixel_in_image,
     run_pixels,
     table_number,
 )
 from convalgos.cpu.gemm.row_blocking import block_tables, offsets, row_blocking, streams_pixels
+from convalgos.cpu.gemm.row_copies import read_rows
 from convalgos.cpu.layout import half_rows, streaming, strided_rows
+from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS, border_tables
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
 from convalgos.cpu.runtime.finish import finish_panel
@@ -69,31 +70,8 @@ PIXELS_ARGUMENTS = arguments(
     "parts tiles taps tasks offsets vectors starts places counts table_length "
     "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
     "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_rows "
-    "store_staged sum_pixels"
+    "store_staged sum_pixels " + BORDER_FIELDS
 )
-
-
-@jit.helper
-def read_rows(a: Any, block: BlockExtent, group: int, scratch: int) -> None:
-    """The input of a block, with its zero border and split into the phases of the stride, to scratch."""
-    d0, h0, w0 = input_start(a, block)
-    before = max(0, -w0)
-    inside = min(a.width, w0 + a.phase * a.stride_w) - max(0, w0)
-    depths = block.slices if a.step_d > 1 else (block.slices - 1) * a.stride_d + a.span_d
-    heights = block.rows if a.step_h > 1 else (block.rows - 1) * a.stride_h + a.span_h
-    rows = strided_rows.rows_of(h0, a.step_h, heights, a.height)
-    for c in range(a.channels):
-        to = scratch + c * a.s_c * a.size
-        for i in range(block.images):
-            for j in range(depths):
-                d = d0 + j * a.step_d
-                plane = (block.n + i) * a.x_n + (group * a.channels + c) * a.x_c + d * a.height * a.width
-                there = inside if 0 <= d < a.depth else 0
-                from_, at = a.x + (plane + max(0, w0)) * a.map_size, to + (i * a.s_n + j * a.s_d) * a.size
-                strided_rows.place_plane(
-                    a.copy_rows, a.map_size, a.size, from_, a.width, rows, before, there, at, a.s_h, a.phase,
-                    a.stride_w, a.kept,
-                )  # fmt: skip
 
 
 @jit.specialise
@@ -206,6 +184,7 @@ class DirectPixelsPlan(KernelPlan):
         for axis, block, blocks, out in zip("opq", cut.block, cut.blocks[1:], p.spatial_out, strict=True):
             values |= {f"block_{axis}": block, f"blocks_{axis}": blocks, axis: out}
         values |= dict(zip(("depth", "height", "width"), p.spatial, strict=True))
+        values |= border_tables(p)
         for axis, stride, pad in zip("dhw", p.stride, p.padding, strict=True):
             values |= {f"stride_{axis}": stride, f"pad_{axis}": pad[0]}
         values |= {"span_d": p.kernel_extent[0], "span_h": p.kernel_extent[1]}
@@ -281,6 +260,9 @@ class DirectPixels(SingleThreaded, Algorithm):
     @property
     def variant(self) -> str:
         return "pixels"
+
+    def knows_border(self, problem: ConvProblem) -> bool:
+        return problem.itemsize > 2 and set(COPIED_BORDERS).issuperset(problem.boundary)
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):

@@ -28,11 +28,11 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
     block_extent,
-    copy_block_images,
     image_pixels,
     input_in_place,
     pixel_in_image,
@@ -40,6 +40,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.weights_blocking import weights_blocking
+from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.vectors import microkernel, simd, transpose
@@ -56,7 +57,7 @@ DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
     "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run "
-    "lanes copy_rows"
+    "lanes copy_rows " + BORDER_FIELDS
 )
 
 
@@ -281,6 +282,7 @@ class DirectWeightsPlan(KernelPlan):
 class DirectWeights(Algorithm):
     family: ClassVar[str] = "cpu.direct"
     directions: ClassVar[tuple[str, ...]] = ("backward_weights",)
+    boundaries: ClassVar[tuple[str, ...]] = COPIED_BORDERS
 
     @property
     def variant(self) -> str:

@@ -25,6 +25,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.tiled.borders import ReadsBorders
 from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
 from convalgos.cpu.tiled.weights_blocking import TiledWeightsBlocking, uncut_weights, weight_ways
 from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
@@ -79,7 +80,7 @@ def _effort(cut: TiledWeightsBlocking) -> float:
 
 
 @dataclass(frozen=True)
-class WinogradWeights(Algorithm):
+class WinogradWeights(ReadsBorders, Algorithm):
     """F(r, m): r taps from tiles of m x m outputs."""
 
     r: int

@@ -17,18 +17,19 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import BlockedCut, cut_like
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.blocking import (
     block_count,
     block_extent,
-    copy_block_images,
     input_in_place,
     pixel_in_image,
     table_number,
 )
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
+from convalgos.cpu.layout.copied_borders import BORDER_FIELDS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.runtime.threads import plan_threads
@@ -40,7 +41,8 @@ BLOCKED_ARGUMENTS = arguments(
     "parts vectors panels lanes tasks offsets entries inner whole rest chunk tiles table_length kernels "
     "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
-    "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows"
+    "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows "
+    + BORDER_FIELDS
 )
 SHARED = {*(BLOCKED_ARGUMENTS.names or ())}  # fields, of which a cut has more
 

@@ -22,10 +22,10 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.layout import strided_rows
+from convalgos.cpu.layout.copied_borders import border_tables
 from convalgos.cpu.layout.strides import first_output, map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import copy_bytes, zero_bytes
 
 WHOLE_ROW = 300  # outputs; longer rows are cut. Long runs store better than short halos load
 COLUMNS = 256  # of a block of a longer row
@@ -84,7 +84,7 @@ class Blocks:
         """Of scratch, with a cache line's worth of elements that the vectors of the last row may write."""
         return self.images * self.strides[0] + 16 if self.copied else 0
 
-    def fields(self) -> dict[str, int]:
+    def fields(self) -> dict[str, Any]:
         """What a driver over blocks finds in its record: sizes, steps and strides, in elements."""
         p = self.problem
         x_strides = map_strides(p.layout, p.C, p.spatial)
@@ -99,6 +99,7 @@ class Blocks:
             "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel,
         }  # fmt: skip
         lows = [low for low, _ in p.padding]
+        values |= border_tables(p)
         values |= zip(SIZE_FIELDS, (*self.block, *self.blocks[1:], *p.spatial_out, *p.spatial), strict=True)
         values |= zip(TAP_FIELDS, (*p.stride, *lows, *p.kernel_extent), strict=True)
         return values | dict(zip(STEP_FIELDS, (*x_strides, *self.strides), strict=True))
@@ -289,62 +290,3 @@ def input_in_place(a: Any, b: BlockExtent, group: int) -> Any:
     d, h, w = input_start(a, b)
     first = b.n * a.x_n + group * a.channels * a.x_c
     return a.x + (first + d * a.x_d + h * a.x_h + w * a.x_w) * a.size
-
-
-@jit.helper
-def copy_block_images(a: Any, b: BlockExtent, x: int, scratch: int, channels: int) -> None:
-    """The input under a block, image by image, with its border: `copy_block`. x: of the first image."""
-    d, h, w = input_start(a, b)
-    count_d = (b.slices - 1) * (a.stride_d if a.step_d == 1 else 1) + a.span_d
-    count_h = (b.rows - 1) * (a.stride_h if a.step_h == 1 else 1) + a.span_h
-    count_w = (b.columns - 1) * a.stride_w + a.span_w
-    for i in range(b.images):
-        from_, to = x + i * a.x_n * a.size, scratch + i * a.s_n * a.size
-        copy_block(a, from_, to, channels, d, h, w, count_d, count_h, count_w)
-
-
-@jit.helper
-def copy_block(
-    a: Any, x: int, scratch: int, channels: int, d0: int, h0: int, w0: int, count_d: int, count_h: int,
-    count_w: int,
-) -> None:  # fmt: skip
-    """x[c, d0.., h0.., w0..] into scratch[c, count_d, count_h, count_w], zero outside of x; all in bytes.
-
-    Channels first a row is one of `channels`; else `unit` of them lie side by side, all or a block of them.
-    """
-    before = min(count_w, max(0, -w0))
-    inside = count_w - before - min(count_w - before, max(0, w0 + count_w - a.width))
-    vectors = (count_w + a.lanes - 1) // a.lanes * a.lanes
-    rows = strided_rows.rows_of(h0, a.step_h, count_h, a.height)
-    for c in range(0, channels, a.unit):
-        for i in range(count_d):
-            d = d0 + i * a.step_d
-            plane = x + (c * a.x_c + d * a.x_d + (w0 + before) * a.x_w) * a.size
-            to = scratch + (c * a.s_c + i * a.s_d) * a.size
-            there = inside if 0 <= d < a.depth else 0
-            if a.unit == 1:
-                strided_rows.copy_plane(
-                    a.copy_rows, a.size, plane, a.x_h, rows, before, there, to, a.s_h, vectors, 1, 1,
-                )  # fmt: skip
-            else:
-                copy_pixel_rows(a, plane, h0, count_h, before, there, count_w, to)
-
-
-@jit.helper
-def copy_pixel_rows(
-    a: Any, plane: int, h0: int, count_h: int, before: int, inside: int, count_w: int, to: int
-) -> None:
-    """Rows of a slice of `count_w` pixels of `unit` channels, of which `inside` lie in x behind `before`."""
-    pixel = a.unit * a.size
-    for j in range(count_h):
-        h = h0 + j * a.step_h
-        row = to + j * a.s_h * a.size
-        if h < 0 or h >= a.height or inside == 0:
-            zero_bytes(row, count_w * pixel)
-            continue
-        if before:
-            zero_bytes(row, before * pixel)
-        copy_bytes(row + before * pixel, plane + h * a.x_h * a.size, inside * pixel)
-        after = count_w - before - inside
-        if after:
-            zero_bytes(row + (before + inside) * pixel, after * pixel)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.boundaries import ZERO
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
@@ -208,7 +209,9 @@ class BoxSizes(Elements):
 
     @cached_attribute
     def depth_taps(self) -> float:
-        """Taps in depth that meet the map, on the average over output slices."""
+        """Taps in depth that meet the map, on the average over output slices; all where it has a border."""
+        if self.problem.boundary[0] != ZERO:
+            return self.problem.kernel[0]
         return taps_met(self.problem, 0) / max(1, self.depth.size_out)
 
     # --- a box -----------------------------------------------------------------------------------

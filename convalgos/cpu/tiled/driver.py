@@ -12,8 +12,9 @@ one of real parts, then one of imaginary parts.
 
 Elements of x, of gathered pixels (`size`), of V and U, of M (`sum_size`) and of y may differ in size. Padding
 holds `fill`, a word of 8 bytes; where that is not 0, `fills_depth` has slices beyond the map read, too, and
-`refills` the border filled after each reading, which may write zeros behind its end. `row_sources` and
-`column_sources` say of which rows and columns padding is a copy, from its first place on.
+`refills` the border filled after each reading, which may write zeros behind its end. `depth_sources`,
+`row_sources` and `column_sources` say of which slices, rows and columns padding is a copy, from its first
+place on.
 
 An algorithm gives the addresses of the kernels that transform tiles and sum products. Map size, padding,
 stride, dilation, layout, groups and the number of dimensions are dealt with here. Sizes come from
@@ -50,8 +51,8 @@ SIZES = arguments(
     "filters channel_blocks filter_blocks points panel panels vectors slice_taps chunk slot_step slot_tiles "
     "strip v_row v_point m_panel m_point own_bytes table_bytes box_bytes fill fills_depth "
     "x_n x_vector x_c y_n y_vector y_k x_blocks y_blocks x_in_place y_in_place "
-    "row_tiles offsets phase_places point_taps row_sources row_places column_sources column_places"
-    " refills "
+    "row_tiles offsets phase_places point_taps depth_sources row_sources row_places column_sources "
+    "column_places refills "
     "gather join scatter place input_tiles output_tiles finish_tiles sum_panel "
     "read_box multiply_box write_box"
 )
@@ -118,6 +119,8 @@ def fill_row_table(a: Any, box: Box, address: int) -> None:
 def depth_taps(a: Any, o: int) -> tuple[int, int]:
     """The first and one behind the last tap in depth under which output slice o meets the map."""
     d = o * a.depth.stride - a.depth.pad
+    if a.fills_depth or a.depth_sources:  # slices beyond the map are read, too
+        return 0, a.depth.taps
     first = max(0, -(d // a.depth.dilation))
     return first, max(first, min(a.depth.taps, (a.depth.size - 1 - d) // a.depth.dilation + 1))
 

@@ -249,6 +249,8 @@ def read_box() -> Callable[..., None]:
                 x += rows.start * a.rows.x + columns.start * a.columns.x
                 for slot in range(slots):
                     d = box.o0 * a.depth.stride - a.depth.pad + slot * a.slot_step
+                    if a.depth_sources:
+                        d = carray(pointer(a.depth_sources), a.depth.pad + d + 1, np.int64)[a.depth.pad + d]
                     outside = d < 0 or d >= a.depth.size
                     if outside and not a.fills_depth:
                         continue  # the products leave it out

@@ -100,7 +100,7 @@ def multiply_words() -> jit.Kernel:
             u = a.w + ((box.group * a.points + point) * a.panels + panel) * a.depth.taps * u_tap
             for o in range(box.o1 - box.o0):
                 target = m + o * rows * a.panel * a.sum_size
-                tap0, tap1 = (0, a.depth.taps) if a.fills_depth else depth_taps(a, box.o0 + o)
+                tap0, tap1 = depth_taps(a, box.o0 + o)
                 if tap0 == tap1:
                     zero_bytes(target, rows * a.panel * a.sum_size)
                 for tap in range(tap0, tap1):

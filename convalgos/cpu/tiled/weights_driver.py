@@ -110,7 +110,8 @@ def multiply_point(
     for tap in range(a.kernel_d):
         for o in range(box.o1 - box.o0):
             depth = (box.o0 + o) * x.depth.stride - x.depth.pad + tap * x.depth.dilation
-            if depth < 0 or depth >= x.depth.size:
+            there = x.depth_sources or x.fills_depth  # slices beyond the map are read, too
+            if not there and (depth < 0 or depth >= x.depth.size):
                 continue
             slot = (o * x.depth.stride + tap * x.depth.dilation) // x.slot_step
             rows = v + (point * x.v_point + slot * x.slot_tiles * x.v_row + c0) * a.size
