@@ -93,6 +93,16 @@ def amplification(m: int, r: int, points: tuple[Fraction, ...] | None = None) ->
     return growth(cook_toom(m, r, points), r)
 
 
+def transposed_amplification(m: int, r: int) -> float:
+    """`amplification` of the gradient, B [(G g) * (A dy)], whose tiles of alpha elements are added where they
+    overlap. F(2, 3) has 1.3, F(4, 3) 2.7, F(6, 3) 6.2."""
+    at, g, bt = cook_toom(m, r)
+    variance = [_norm2(g_i) * _norm2(a_i) for g_i, a_i in zip(g, zip(*at, strict=True), strict=True)]
+    of_tile = [sum(c * c * v for c, v in zip(row, variance, strict=True)) for row in zip(*bt, strict=True)]
+    worst = max(sum(of_tile[first::m]) for first in range(m))
+    return float(float(worst / r) ** 0.5)
+
+
 def growth(form: CookToom, r: int) -> float:
     """`amplification` of any such matrices, for r taps."""
     at, g, bt = form

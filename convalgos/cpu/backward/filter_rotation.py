@@ -75,7 +75,8 @@ def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
     def rotate_filters(args: int, task: int) -> None:
         a = carray(pointer(args), 1, ROTATION_ARGUMENTS)[0]
         table = carray(pointer(a.elements_to), a.count, KERNEL_ELEMENT)
-        backwards = table[0].taps == a.elements  # no stride: all elements, the last one first
+        whole = table[0].taps == a.elements  # no stride: all elements, the last one first, or as they are
+        backwards = whole and table[0].place > 0
         blocks = (a.channels + LANES - 1) // LANES
         total = a.groups * blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -96,6 +97,9 @@ def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
                         if backwards:
                             target = table[0].target + at * a.elements * SIZE
                             reverse_run(SIZE, LANES, from_, target, a.elements)
+                            continue
+                        if whole:
+                            copy_bytes(table[0].target + at * a.elements * SIZE, from_, a.elements * SIZE)
                             continue
                         for i in range(a.count):
                             to = table[i]

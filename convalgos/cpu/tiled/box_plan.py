@@ -71,7 +71,7 @@ class BoxPlan(KernelPlan):
         values = box_values(cut, gather) | {
             "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
             "multiply_box": multiply_box(), "write_box": write_box(),
-            "offsets": _offsets(cut),
+            "offsets": tap_offsets(cut),
             "finish_tiles": finish_tiles, "place": place, "scatter": scatter,
         }  # fmt: skip
         self._finishes_tiles = bool(finish_tiles) and not place
@@ -82,7 +82,7 @@ class BoxPlan(KernelPlan):
             values["scatter"] = channel_vectors.scatter(cut.problem.itemsize, cut.lanes)
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
-        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, _passes(cut))
+        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, box_passes(cut))
         self.cut = cut
 
     def in_boxes(self, problem: ConvProblem, cut: BoxSizes, gather: int = 0, **others: int) -> Self:
@@ -90,9 +90,9 @@ class BoxPlan(KernelPlan):
         values = box_values(cut, gather, self.window) | others
         values["y_in_place"] = int(self._finishes_tiles and values["y_k"] == 1)
         if cut.depth.taps > 1:
-            values["offsets"] = _offsets(cut)
+            values["offsets"] = tap_offsets(cut)
         plan = self.resized(problem, values, cut.scratch_bytes)
-        plan.cut, plan._passes = cut, _passes(cut)
+        plan.cut, plan._passes = cut, box_passes(cut)
         return plan
 
     def pooled(self, pooling: PoolProblem) -> Self | None:
@@ -120,7 +120,7 @@ class BoxPlan(KernelPlan):
         return FilterForm.of(self.problem, *axes, *panels)
 
 
-def _passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:
+def box_passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:
     """Of all steps: a team takes box after box, each in three phases."""
     if not cut.team:
         return ({},)
@@ -166,7 +166,7 @@ def box_values(cut: BoxSizes, gather: int = 0, window: int = 1) -> dict[str, Any
     return {name: getattr(cut, name) for name in _sizes_of(kind) if name not in values} | values
 
 
-def _offsets(cut: BoxSizes) -> np.ndarray:
+def tap_offsets(cut: BoxSizes) -> np.ndarray:
     """(taps,) elements of V between a tap and the row that the table gives: depth, phase, channel."""
     slot = cut.depth.dilation // cut.slot_step * cut.slot_tiles * cut.v_row if cut.depth.taps > 1 else 0
     depth = np.arange(cut.depth.taps).reshape(-1, 1, 1) * slot

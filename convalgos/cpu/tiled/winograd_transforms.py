@@ -20,6 +20,10 @@ def _axpy(v: simd.Vec) -> Axpy:
     return lambda a, x, y: v.axpy(float(a), x, y)
 
 
+def _turned(matrix: Matrix) -> Matrix:
+    return tuple(zip(*matrix, strict=True))
+
+
 def _matrices(matrix: Matrix, dims: int) -> tuple[Matrix, Matrix]:
     """What rows and columns are multiplied by."""
     return (matrix if dims == 2 else ((Fraction(1),),)), matrix
@@ -217,3 +221,69 @@ def winograd_gradient_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) ->
             )  # fmt: skip
 
     return winograd_gradient_tiles
+
+
+@simd.emitter
+def winograd_outputs_spread(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
+    point_step: Any,
+) -> None:  # fmt: skip
+    """A dy AT: m x m outputs to points."""
+    _spread(v, _turned(cook_toom(M, R).AT), DIMS, source, row_step, column_step, target, point_step)
+
+
+@simd.emitter
+def winograd_tile_added(
+    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, point_step: Any, target: Any, row_step: Any,
+    column_step: Any,
+) -> None:  # fmt: skip
+    """B m BT: points to alpha x alpha pixels, added to those that tiles before it hold, too.
+
+    Tiles come row by row: the last m rows and columns of each are of no tile before it.
+    """
+    matrix = _turned(cook_toom(M, R).BT)
+    read, to = v.pointer(source), v.pointer(target)
+
+    def load(i: Any, j: Any) -> Any:
+        return v.load(read, v.imul(point_step, i * len(matrix) + j))
+
+    def store(i: Any, j: Any, value: Any) -> None:
+        at = v.iadd(v.imul(row_step, i), v.imul(column_step, j))
+        held = j < R - 1 or (i < R - 1 and DIMS == 2)
+        v.store(v.fadd(value, v.load(to, at)) if held else value, to, at)
+
+    multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
+
+
+@jit.specialise
+def winograd_output_gradients(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    """With the arguments of `winograd_input_tiles`: tiles of dy to points."""
+
+    def winograd_output_gradients(
+        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
+        target_step: int, point_step: int,
+    ) -> None:  # fmt: skip
+        for i in range(count):
+            winograd_outputs_spread(
+                SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
+                target + i * target_step * SIZE, point_step,
+            )  # fmt: skip
+
+    return winograd_output_gradients
+
+
+@jit.specialise
+def winograd_added_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
+    """Points to tiles of dx, which overlap; see `winograd_tile_added`."""
+
+    def winograd_added_tiles(
+        source: int, source_step: int, point_step: int, count: int, target: int, row_step: int,
+        column_step: int, tile_step: int,
+    ) -> None:  # fmt: skip
+        for i in range(count):
+            winograd_tile_added(
+                SIZE, LANES, M, R, DIMS, source + i * source_step * SIZE, point_step,
+                target + i * tile_step * SIZE, row_step, column_step,
+            )  # fmt: skip
+
+    return winograd_added_tiles

@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu import fft_planes, fft_tiles, symbolic_fourier, winograd, winograd_nested, winograd_weights
+from convalgos.cpu import (
+    fft_planes,
+    fft_tiles,
+    symbolic_fourier,
+    winograd,
+    winograd_data,
+    winograd_nested,
+    winograd_weights,
+)
 from convalgos.cpu.spectral import blocking, plane_driver, plane_transforms, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
-from convalgos.cpu.tiled import bilinear_transforms, fft_transforms, winograd_transforms
+from convalgos.cpu.tiled import bilinear_transforms, fft_transforms, overlap_driver, winograd_transforms
 from convalgos.cpu.tiled.pooled_tiles import WINDOW
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -49,10 +57,15 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Compiled]:
     for pooled in winograd.ALGORITHMS:
         if size == 4 and pooled.m % WINDOW == 0:  # networks, which pool so, are of float32
             yield t.winograd_pooled_tiles, (size, lanes, pooled.m, pooled.r)
+    for factory in (overlap_driver.write_overlapping, overlap_driver.add_apart):
+        yield factory, (size, lanes)
     for dims in (1, 2):
         for a in winograd.ALGORITHMS:
             for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_finished_tiles):
                 yield factory, (size, lanes, a.m, a.r, dims)
+        for d in winograd_data.ALGORITHMS:
+            for factory in (t.winograd_output_gradients, t.winograd_added_tiles):
+                yield factory, (size, lanes, d.m, d.r, dims)
         for b in winograd_weights.ALGORITHMS:
             for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
                 yield factory, (size, lanes, b.r, b.m, dims)
