@@ -76,10 +76,10 @@ def test_a_bound_gradient_is_launches_for_any_arrays(text):
     other_dy, other_dx = dy[::-1] + 1, np.full_like(dx, np.nan)
     for activation in (None, "relu"):
         run = plan.bind(dy, plan.prepare(w), dx, bias, activation)
-        assert run.launches is not None and run.of_x and run.of_y
+        assert run.launches is not None and run.x_words and run.y_words
         run.run()
         assert np.array_equal(dx, plan(dy, w, bias=bias, activation=activation))
-        for words, array, other in ((run.of_x, dy, other_dy), (run.of_y, dx, other_dx)):
+        for words, array, other in ((run.x_words, dy, other_dy), (run.y_words, dx, other_dx)):
             for word in words:
                 held = ctypes.c_int64.from_address(word)
                 assert array.ctypes.data <= held.value < array.ctypes.data + array.nbytes

@@ -27,14 +27,14 @@ class BoundRun:
     """Computes y by `run()`, or by its `launches` in order, without Python; one thread at a time.
 
     It keeps its arrays alive. `launches` is None where there is more to a run than kernels. Where it may be
-    run on other arrays, too, `of_x` and `of_y` are the addresses of all words that hold x's address and y's.
+    run on other arrays, too, `x_words` and `y_words` are the addresses of all words that hold x's address and y's.
     """
 
     call: Callable[[], Any]
     launches: tuple[Launch, ...] | None = None
     kept: tuple[Any, ...] = ()  # what must live as long
-    of_x: tuple[int, ...] = ()
-    of_y: tuple[int, ...] = ()
+    x_words: tuple[int, ...] = ()
+    y_words: tuple[int, ...] = ()
 
     def run(self) -> None:
         self.call()

@@ -153,11 +153,11 @@ class Served:
         """A run with this filter and bias, which is kept; None where there is more to it than kernels."""
         bias = np.frombuffer(seen.bias, self._views[2].dtype) if seen.bias else None
         run = plan.bind(x, seen.prepared, y, bias, self.call.activation)
-        if not run.of_x or not run.of_y:
+        if not run.x_words or not run.y_words:
             return None
         places = [
             (word, _words(word, 1)[0] - array.ctypes.data)
-            for array, words in ((x, run.of_x), (y, run.of_y))
+            for array, words in ((x, run.x_words), (y, run.y_words))
             for word in words
         ]
         _slots().keep(self.number, run, places, seen.w, seen.bias)

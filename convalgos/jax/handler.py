@@ -235,7 +235,7 @@ class Slots:
         content = np.frombuffer(w, np.uint8), np.frombuffer(bias, np.uint8)
         values = (
             0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), rows.ctypes.data,
-            len(run.of_x), len(rows), table.ctypes.data, len(launches), jit.table_address(),
+            len(run.x_words), len(rows), table.ctypes.data, len(launches), jit.table_address(),
             jit.launch_address(), pool, threads,
         )  # fmt: skip
         at = slot.ctypes.data

@@ -15,7 +15,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place_strided
 from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import OF_Y, RUN_FIELDS, arguments, by_name
+from convalgos.cpu.runtime.plan import Y_AT, RUN_FIELDS, arguments, by_name
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
@@ -74,7 +74,7 @@ class Interleaving:
             fill = fill if activation is None else np.maximum(fill, 0)
             self._fill[...] = fill_rows(self._problem, fill)
         self._arguments.y = dx.ctypes.data
-        return Launch(self._kernel, self._address, self._tasks), (self._address + OF_Y,)
+        return Launch(self._kernel, self._address, self._tasks), (self._address + Y_AT,)
 
 
 def interleave_kernel(problem: ConvProblem) -> int:

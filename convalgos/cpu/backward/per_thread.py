@@ -130,8 +130,8 @@ class SlicedPlan(CompiledPass, Plan):
         w, workspace = self._own_filter(w), self.new_workspace()
         workspace.set_run(parts, w.data, y, added, fused)
         launch = Launch(run_slices(), workspace.record.ctypes.data, self.tasks, not self._parallel)
-        of_x, of_y = workspace.words()
-        return jit.bound_run((launch,), self, x, w, y, workspace, of_x=of_x, of_y=of_y)
+        x_words, y_words = workspace.words()
+        return jit.bound_run((launch,), self, x, w, y, workspace, x_words=x_words, y_words=y_words)
 
     def _parts(self, x: np.ndarray) -> list[np.ndarray]:
         """What the sub-problems read of dy."""

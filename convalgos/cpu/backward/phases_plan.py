@@ -125,12 +125,14 @@ class PhasesPlan(CompiledPass, Plan):
         if any(run.launches is None for run in runs):
             return super().bind(x, w, y, bias, activation, residual, scratch)
         launches = [launch for run in runs for launch in run.launches or ()]
-        of_x = [word for run in runs for word in run.of_x] if all(run.of_x for run in runs) else []
-        of_y = runs[0].of_y if workspace.interleaving is None else ()
+        x_words = [word for run in runs for word in run.x_words] if all(run.x_words for run in runs) else []
+        y_words = runs[0].y_words if workspace.interleaving is None else ()
         if workspace.interleaving is not None:
-            last, of_y = workspace.interleaving.bind(added, fused, y)
+            last, y_words = workspace.interleaving.bind(added, fused, y)
             launches.append(last)
-        return jit.bound_run(tuple(launches), self, x, w, y, workspace, runs, of_x=of_x, of_y=of_y)
+        return jit.bound_run(
+            tuple(launches), self, x, w, y, workspace, runs, x_words=x_words, y_words=y_words
+        )
 
     def _biases(self, bias: np.ndarray | None) -> np.ndarray | None:
         """Those of the phases that are computed together."""

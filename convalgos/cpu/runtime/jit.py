@@ -143,10 +143,10 @@ def launch_all(table: int, count: int) -> None:
 
 
 def bound_run(
-    launches: tuple[Launch, ...], *kept: Any, of_x: Iterable[int] = (), of_y: Iterable[int] = ()
+    launches: tuple[Launch, ...], *kept: Any, x_words: Iterable[int] = (), y_words: Iterable[int] = ()
 ) -> BoundRun:
     """A run that is these launches; `kept` holds their records and all that these point to."""
-    return BoundRun(_Launched(launches), launches, kept, tuple(of_x), tuple(of_y))
+    return BoundRun(_Launched(launches), launches, kept, tuple(x_words), tuple(y_words))
 
 
 class _Launched:

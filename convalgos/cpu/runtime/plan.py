@@ -41,7 +41,7 @@ from convalgos.cpu.vectors import simd
 CALL = 1.0e-6  # seconds of Python around a run; Zen 4
 ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
-OF_X, OF_Y = 0, 16  # bytes from the start of a record to the addresses of x and y
+X_AT, Y_AT = 0, 16  # bytes from the start of a record to the addresses of x and y
 NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)
 
 
@@ -322,8 +322,8 @@ class KernelPlan(CompiledPass, Plan):
         if target is not y or residual is not None or after is not None:  # y is elsewhere, too
             return jit.bound_run(tuple(launches), *kept)
         starts = [self._address(record) for record in records]
-        of_x, of_y = ([start + at for start in starts] for at in (OF_X, OF_Y))
-        return jit.bound_run(tuple(launches), *kept, of_x=of_x, of_y=of_y)
+        x_words, y_words = ([start + at for start in starts] for at in (X_AT, Y_AT))
+        return jit.bound_run(tuple(launches), *kept, x_words=x_words, y_words=y_words)
 
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
         """Complete the record of a run on an x or y whose images, or rows, lie apart."""
