@@ -194,6 +194,33 @@ def test_inputs_may_lie_anywhere_in_memory():
             np.testing.assert_array_equal(y, right)
 
 
+def test_kernels_are_told_where_inputs_and_outputs_lie():
+    """The last layer writes into the output that is a view of what it computes, and Python runs no step."""
+    rng = np.random.default_rng(16)
+    first, last = (
+        rng.standard_normal((16, 3, 3, 3), np.float32),
+        rng.standard_normal((10, 16, 1, 1), np.float32),
+    )
+    steps = (
+        Convolution("a", ("x",), "a", first, padding=1, activation=RELU),
+        Pooling("b", ("a",), "b", "mean"),
+        Convolution("c", ("b",), "c", last),
+        View("y", ("c",), "y", (0, 10)),
+    )
+    net = Network(NetworkGraph(("x",), ("y",), steps, {"x": (2, 3, 8, 9)}))
+    images = [rng.standard_normal((2, 3, 8, 9), np.float32) for _ in range(3)]
+    with picked_at_random("", "channels_first", lambda of, _: next(c for c in of if c.id == "cpu.direct")):
+        found = [net(x) for x in images]
+    executor = net.plans()[0]._executor
+    (context,) = executor._contexts.values()
+    assert executor.shown == {"c": "y"} and len(context.parts) == 1
+    for x, y in zip(images, found, strict=True):  # the first outputs are as they were
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))  # (n, c, p, q, r, s)
+        mean = np.maximum(np.einsum("ncpqrs,kcrs->nkpq", windows, first), 0).mean((2, 3))
+        np.testing.assert_allclose(y, mean @ last[:, :, 0, 0].T, rtol=1e-4, atol=1e-5)
+
+
 def test_shapes_of_similar_work_take_layouts_and_algorithms():
     graph = small_network(np.random.default_rng(9))
     limits = PlanLimits()

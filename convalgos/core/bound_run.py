@@ -26,8 +26,9 @@ class Launch(NamedTuple):
 class BoundRun:
     """Computes y by `run()`, or by its `launches` in order, without Python; one thread at a time.
 
-    It keeps its arrays alive. `launches` is None where there is more to a run than kernels. Where it may be
-    run on other arrays, too, `x_words` and `y_words` are the addresses of all words that hold x's address and y's.
+    It keeps its arrays alive. `launches` is None where there is more to a run than kernels. `x_words` and
+    `y_words` are the addresses of all words that say where x and y, or parts of them, lie: whoever writes
+    there where others lie has the launches run on these. They are empty where an array must stay.
     """
 
     call: Callable[[], Any]

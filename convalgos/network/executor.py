@@ -2,13 +2,19 @@
 
 Steps whose arrays never move are bound to them once, and between two steps that Python has to run the kernels
 of all others are launched by one call, from a table. What moves are the inputs, which are read where they
-lie, and the outputs, which are new arrays each time: steps that touch these are called with them.
+lie, and the outputs, which are new arrays each time: kernels that touch these are told where they lie, and
+where that is not possible the step is called with them, which takes Python 20 us, and 100 where other things
+have its place in the caches by then (Zen 4).
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,6 +39,13 @@ Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
 
 
+class Words(NamedTuple):
+    """What kernels read as the address of an array that moves."""
+
+    name: str
+    cells: Sequence[ctypes.c_int64]
+
+
 class Executor:
     """Runs a plan on inputs. Any number of threads may call it at a time, each in an arena of its own.
 
@@ -50,6 +63,8 @@ class Executor:
         for planned_step in planned.steps:
             if planned_step.plan is None and self.moving & {*planned_step.step.inputs}:
                 self.moving.add(planned_step.step.output)  # a view of what moves
+        self.shown = self._outputs_shown()
+        self.moving |= {*self.shown}
         self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}
         self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
 
@@ -59,10 +74,7 @@ class Executor:
         Args:
             inputs: in the order of the graph's, C-contiguous, of the shapes that were planned for.
         """
-        arrays = dict(zip(self.graph.inputs, inputs, strict=True))
-        for name in self.graph.outputs:
-            if name in self._written:
-                arrays[name] = self.new_array(name)
+        arrays = self.arrays(inputs)
         with self.memories.taken(self.planned.arena_bytes + self.planned.scratch_bytes) as memory:
             context = self._contexts.get(memory)
             if context is None:
@@ -75,6 +87,16 @@ class Executor:
             found.append(y if name in self._written and all(y is not other for other in found) else y.copy())
         return found
 
+    def arrays(self, inputs: Sequence[np.ndarray]) -> Arrays:
+        """What moves: the inputs, in their order, and new arrays for the outputs."""
+        arrays = dict(zip(self.graph.inputs, inputs, strict=True))
+        for name in self.graph.outputs:
+            if name in self._written:
+                arrays[name] = self.new_array(name)
+        for name, output in self.shown.items():
+            arrays[name] = arrays[output].reshape(self.array_shape(name))
+        return arrays
+
     def new_array(self, name: str) -> np.ndarray:
         """An uninitialised array for a value."""
         shape = self.array_shape(name)
@@ -84,6 +106,24 @@ class Executor:
         """The shape of the array of a value, in its layout."""
         return array_shape(self.planned.layouts.get(name, "channels_first"), self.planned.shapes[name])
 
+    def untouched(self, name: str) -> np.ndarray:
+        """An array for a value whose memory the system gives only when it is written."""
+        shape, dtype = self.array_shape(name), self.planned.dtype(name)
+        nbytes = math.prod(shape) * dtype.itemsize
+        return np.frombuffer(mmap.mmap(-1, max(1, nbytes)), dtype, math.prod(shape)).reshape(shape)
+
+    def _outputs_shown(self) -> dict[str, str]:
+        """Values of which an output is a view: they are computed where it lies. Each with the output."""
+        found: dict[str, str] = {}
+        steps = self.planned.steps
+        reads = Counter(name for planned_step in steps for name in planned_step.step.inputs)
+        told = {s.step.output for s in steps if s.plan is None or _can_be_told(s)}
+        for step in (planned_step.step for planned_step in reversed(steps) if planned_step.plan is None):
+            name, output = step.inputs[0], found.get(step.output, step.output)
+            if output in self.graph.outputs and name in told - self.moving and reads[name] == 1:
+                found[name] = output
+        return found
+
 
 class Context:
     """The steps of a plan bound to a piece of memory: the scratch and then the arena lie in it."""
@@ -92,47 +132,78 @@ class Context:
         planned, self._executor = executor.planned, executor
         self._scratch = memory.bytes[: planned.scratch_bytes]  # whole cache lines
         self._arrays = arrays_of(planned, executor.graph, memory.bytes[planned.scratch_bytes :])
-        self.parts: list[Part] = []
-        launches: list[Launch] = []
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
-        for planned_step in planned.steps:
-            names = (*planned_step.step.inputs, *planned_step.step.outputs)
-            if executor.moving & {*names}:
-                self._add_table(launches)
-                self.parts.append(self._moving(planned_step))
-                continue
-            run = self._bound(planned_step)
-            self._runs.append(run)
-            if run.launches is None:
-                self._add_table(launches)
-                self.parts.append(_ignoring(run.run))
-            else:
-                launches += run.launches
-        self._add_table(launches)
+        self.parts = self._parts_of(planned.steps)
 
     def part_of(self, planned_step: PlannedStep) -> Part:
         """A step by itself."""
-        if self._executor.moving & {*planned_step.step.inputs, *planned_step.step.outputs}:
-            return self._moving(planned_step)
+        parts = self._parts_of((planned_step,))
+
+        def run(arrays: Arrays) -> None:
+            for part in parts:
+                part(arrays)
+
+        return run
+
+    def _parts_of(self, steps: Sequence[PlannedStep]) -> list[Part]:
+        parts: list[Part] = []
+        launches: list[Launch] = []
+        words: list[Words] = []
+
+        def add(part: Part | None = None) -> None:
+            """The launches so far as a part, and this one behind it."""
+            if launches:
+                parts.append(_table(launches, words))
+                launches.clear()
+                words.clear()
+            if part is not None:
+                parts.append(part)
+
+        for planned_step in steps:
+            moves = self._executor.moving & {*planned_step.step.inputs, *planned_step.step.outputs}
+            if moves and self._is_shown(planned_step):
+                continue
+            told = self._told(planned_step) if moves else (self._bound(planned_step), [])
+            if told is None:
+                add(self._moving(planned_step))
+                continue
+            run, of_step = told
+            self._runs.append(run)
+            if run.launches is None:
+                add(_ignoring(run.run))
+            else:
+                launches += run.launches
+                words += of_step
+        add()
+        return parts
+
+    def _is_shown(self, planned_step: PlannedStep) -> bool:
+        """Whether what a view reads lies where its output does."""
+        shown, step = self._executor.shown, planned_step.step
+        if planned_step.plan is not None or step.inputs[0] not in shown:
+            return False
+        return shown[step.inputs[0]] == shown.get(step.output, step.output)
+
+    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, list[Words]] | None:
+        """A run that is told where what moves lies, and by which words; None where there is none."""
+        step, moving, found = planned_step.step, self._executor.moving, []
+        if moving & {*step.inputs[1:], *step.outputs[1:]} or not _can_be_told(planned_step):
+            return None
         run = self._bound(planned_step)
-        self._runs.append(run)
-        return _ignoring(run.run)
-
-    def _add_table(self, launches: list[Launch]) -> None:
-        """Make a part of these launches, which are then none."""
-        if launches:
-            table = jit.launch_table(launches)
-            address, count = table.ctypes.data, len(table)
-
-            def run(arrays: Arrays, kept: np.ndarray = table) -> None:
-                jit.launch_all(address, count)
-
-            self.parts.append(run)
-            launches.clear()
+        for name, addresses in ((step.inputs[0], run.x_words), (step.output, run.y_words)):
+            if name in moving:
+                words = [ctypes.c_int64.from_address(address) for address in addresses]
+                where = self._array(name).ctypes.data
+                if not words or run.launches is None or any(word.value != where for word in words):
+                    return None
+                found.append(Words(name, words))
+        return run, found
 
     def _array(self, name: str) -> np.ndarray:
+        """Where a value lies; of what moves, memory that is never touched."""
         if name not in self._arrays:
-            self._arrays[name] = self._executor.new_array(name)
+            made = self._executor.untouched if name in self._executor.moving else self._executor.new_array
+            self._arrays[name] = made(name)
         return self._arrays[name]
 
     def _bound(self, planned_step: PlannedStep) -> BoundRun:
@@ -206,6 +277,26 @@ class Context:
             plan.run(x, y)
         else:
             plan.run(x, y[0])
+
+
+def _can_be_told(planned_step: PlannedStep) -> bool:
+    """Whether its kernels may read words that say where its arrays lie."""
+    return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
+
+
+def _table(launches: Sequence[Launch], words: Sequence[Words]) -> Part:
+    """These launches, behind which stand these words."""
+    table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
+    address, count = table.ctypes.data, len(table)
+
+    def run(arrays: Arrays, kept: np.ndarray = table) -> None:
+        for name, cells in told:
+            where = address_of(arrays[name])
+            for cell in cells:
+                cell.value = where
+        jit.launch_all(address, count)
+
+    return run
 
 
 def _nothing() -> None:

@@ -15,15 +15,14 @@ ROUNDS = 15  # of which each step has the median
 
 def step_times(executor: Executor, rounds: int = ROUNDS) -> list[float]:
     """Seconds of each step of a plan on random inputs, its call from Python among them."""
-    inputs = {name: executor.new_array(name) for name in executor.graph.inputs}
-    for x in inputs.values():
+    inputs = [executor.new_array(name) for name in executor.graph.inputs]
+    for x in inputs:
         x[...] = np.random.default_rng(0).random(x.shape) if x.dtype.kind == "f" else 0
     context = Context(executor, Memory(executor.planned.arena_bytes + executor.planned.scratch_bytes))
     parts = [context.part_of(planned_step) for planned_step in executor.planned.steps]
     samples: list[list[float]] = []
     for _ in range(rounds + 1):
-        arrays = dict(inputs)
-        arrays |= {name: executor.new_array(name) for name in executor.graph.outputs if name not in arrays}
+        arrays = executor.arrays(inputs)
         samples.append([])
         for part in parts:
             begin = time.perf_counter()

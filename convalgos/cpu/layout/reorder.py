@@ -142,7 +142,8 @@ class Reorder:
         for field, value in zip(("x", "y"), (x, y), strict=True):
             record[field], record[f"{field}_n"] = value.ctypes.data, image_step(value)
         launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), x, y, record)
+        x_words, y_words = ((record[name].ctypes.data,) for name in ("x", "y"))
+        return jit.bound_run((launch,), x, y, record, x_words=x_words, y_words=y_words)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""

@@ -41,7 +41,7 @@ from convalgos.cpu.vectors import simd
 CALL = 1.0e-6  # seconds of Python around a run; Zen 4
 ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
-X_AT, Y_AT = 0, 16  # bytes from the start of a record to the addresses of x and y
+X_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xy")  # bytes from the begin of a record
 NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)
 
 
@@ -319,10 +319,10 @@ class KernelPlan(CompiledPass, Plan):
         if after is not None:
             launches.append(after.launch)
         kept = self, x, w, y, residual, target, workspace, records, after
-        if target is not y or residual is not None or after is not None:  # y is elsewhere, too
-            return jit.bound_run(tuple(launches), *kept)
-        starts = [self._address(record) for record in records]
-        x_words, y_words = ([start + at for start in starts] for at in (X_AT, Y_AT))
+        begins = [self._address(record) for record in records]
+        x_words, y_words = ([begin + at for begin in begins] for at in (X_AT, Y_AT))
+        if target is not y or residual is not None or after is not None:  # other words tell where y lies, too
+            y_words = []
         return jit.bound_run(tuple(launches), *kept, x_words=x_words, y_words=y_words)
 
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
