@@ -39,7 +39,7 @@ Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
 
 
-class Words(NamedTuple):
+class MovingWords(NamedTuple):
     """What kernels read as the address of an array that moves."""
 
     name: str
@@ -148,7 +148,7 @@ class Context:
     def _parts_of(self, steps: Sequence[PlannedStep]) -> list[Part]:
         parts: list[Part] = []
         launches: list[Launch] = []
-        words: list[Words] = []
+        words: list[MovingWords] = []
 
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
@@ -184,7 +184,7 @@ class Context:
             return False
         return shown[step.inputs[0]] == shown.get(step.output, step.output)
 
-    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, list[Words]] | None:
+    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, list[MovingWords]] | None:
         """A run that is told where what moves lies, and by which words; None where there is none."""
         step, moving, found = planned_step.step, self._executor.moving, []
         if moving & {*step.inputs[1:], *step.outputs[1:]} or not _can_be_told(planned_step):
@@ -196,7 +196,7 @@ class Context:
                 where = self._array(name).ctypes.data
                 if not words or run.launches is None or any(word.value != where for word in words):
                     return None
-                found.append(Words(name, words))
+                found.append(MovingWords(name, words))
         return run, found
 
     def _array(self, name: str) -> np.ndarray:
@@ -284,7 +284,7 @@ def _can_be_told(planned_step: PlannedStep) -> bool:
     return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
 
 
-def _table(launches: Sequence[Launch], words: Sequence[Words]) -> Part:
+def _table(launches: Sequence[Launch], words: Sequence[MovingWords]) -> Part:
     """These launches, behind which stand these words."""
     table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
     address, count = table.ctypes.data, len(table)
