@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import is_whole
-from convalgos.core.bound_run import BoundRun
+from convalgos.core.bound_run import BoundRun, checked_scratch
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
@@ -69,6 +69,10 @@ class PhasesPlan(CompiledPass, Plan):
         # A filter serves plans whose phases go to the same algorithms.
         by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
         self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
+        computed = [] if self._whole else [plan.problem.y_bytes for plan in self._plans if plan]
+        self._phases_bytes = whole_lines(sum(computed))
+        inner = max((plan.scratch_bytes or 0 for plan in plans.values()), default=0)
+        self.scratch_bytes = self._phases_bytes + inner
 
     def filter_form(self) -> FilterForm:
         forms = (
@@ -85,7 +89,8 @@ class PhasesPlan(CompiledPass, Plan):
         ]
 
     def new_workspace(self) -> PhasesWorkspace:
-        return PhasesWorkspace(self.problem, self._subproblems, self._plans)
+        spaces = {plan: plan.new_workspace() for plan in self._plans if plan}
+        return PhasesWorkspace(self.problem, self._subproblems, self._plans, spaces)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
@@ -112,12 +117,13 @@ class PhasesPlan(CompiledPass, Plan):
         parts = [x if reads is None else x[reads] for reads in self._reads]
         if residual is not None or rest is not None or not all(p.flags.c_contiguous for p in parts):
             return super().bind(x, w, y, bias, activation, residual, scratch)
-        w, workspace = self._own_filter(w), self.new_workspace()
-        spaces = {plan: aligned_zeros(plan.scratch_bytes or 0, np.uint8) for plan in self._plans if plan}
+        w, scratch = self._own_filter(w), checked_scratch(scratch, self.scratch_bytes or 0)
+        phases, inner = (None, None) if scratch is None else np.split(scratch, [self._phases_bytes])
+        workspace = PhasesWorkspace(self.problem, self._subproblems, self._plans, {}, phases)
         runs = [
             plan.bind(
                 part, PreparedFilter(plan._key, filters), y if target is None else target,
-                self._biases(added), fused, scratch=None if plan.scratch_bytes is None else spaces[plan],
+                self._biases(added), fused, None, inner,
             )
             for plan, filters, part, target in zip(self._plans, w.data, parts, workspace.targets, strict=True)
             if plan is not None
@@ -143,23 +149,31 @@ class PhasesWorkspace:
     """Of one run at a time: where sub-problems are computed, in what workspaces, what interleaves them."""
 
     def __init__(
-        self, problem: ConvProblem, found: Sequence[Subproblem], plans: Sequence[Plan | None]
-    ) -> None:
-        spaces = {plan: plan.new_workspace() for plan in plans if plan}
-        self.inner = [spaces[plan] if plan else None for plan in plans]
+        self, problem: ConvProblem, found: Sequence[Subproblem], plans: Sequence[Plan | None],
+        spaces: Mapping[Plan, Any], scratch: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            spaces: workspaces of plans that are run with them.
+            scratch: bytes for what the sub-problems compute; None for new ones.
+        """
+        self.inner = [spaces.get(plan) if plan else None for plan in plans]
         self.targets: list[np.ndarray | None] = [None] * len(plans)  # dx itself where it is one phase
         self.interleaving: interleave.Interleaving | None = None
         if is_whole(problem):
             return
         shapes = [plan.problem.array_shapes[2] if plan else (0,) for plan in plans]
-        scratch = aligned_empty(sum(map(math.prod, shapes)), numpy_dtype(problem.dtype))
+        dtype, count = numpy_dtype(problem.dtype), sum(map(math.prod, shapes))
+        computed = (
+            aligned_empty(count, dtype) if scratch is None else scratch[: count * dtype.itemsize].view(dtype)
+        )
         addresses: list[int] = []
         done = 0
         for i, (child, plan, shape) in enumerate(zip(found, plans, shapes, strict=True)):
             if plan is None:
                 addresses.append(0)
                 continue
-            target = scratch[done : done + math.prod(shape)].reshape(shape)
+            target = computed[done : done + math.prod(shape)].reshape(shape)
             self.targets[i], done = target, done + target.size
             starts = child.starts(problem.layout)
             addresses += [target.ctypes.data + start * problem.itemsize for start in starts]
