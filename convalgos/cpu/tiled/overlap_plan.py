@@ -20,6 +20,7 @@ from convalgos.cpu.tiled import filters
 from convalgos.cpu.tiled.blocking import ONE_BOX
 from convalgos.cpu.tiled.box_plan import box_passes, box_values, tap_offsets
 from convalgos.cpu.tiled.driver import AXIS_FIELDS, multiply_box, run_each_box, share_box
+from convalgos.cpu.tiled.geometry import TiledAxis
 from convalgos.cpu.tiled.overlap_borders import OverlapTables, apart_bytes, overlap_tables
 from convalgos.cpu.tiled.overlap_driver import OVERLAP_ARGUMENTS, add_apart, write_overlapping
 from convalgos.cpu.tiled.overlap_schedule import OverlapSchedule
@@ -100,7 +101,9 @@ def _of_dx(problem: ConvProblem, cut: OverlapSchedule) -> dict[str, Any]:
     values: dict[str, Any] = {"y_n": n, "y_vector": cut.lanes * c, "y_k": c, "width": p.spatial[2]}
     x_steps = map_strides(p.layout, p.K, p.spatial_out)[2:]
     for i, name in enumerate(("depth", "rows", "columns")):
-        axis, given = getattr(cut, name), {"cuts": cut.cuts[1 + i], "x": x_steps[i], "y": steps[i]}
+        axis: TiledAxis = getattr(cut, name)
+        given = {"cuts": cut.cuts[1 + i], "x": x_steps[i], "y": steps[i]}
+        given["written"] = axis.outputs * axis.lattices
         values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
     rows, columns = cut.inputs
     values |= {f"held_{x}": (a.taps - 1) * a.lattices for x, a in (("h", rows), ("w", columns))}
