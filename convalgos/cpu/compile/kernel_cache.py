@@ -66,6 +66,7 @@ TOOLKIT = (
     "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",
     "cpu/tiled/row_products.py",
+    "cpu/filtering/line_kernels.py",
     "cpu/layout/strided_rows.py",
     "cpu/layout/strides.py",
     "cpu/layout/streaming.py",
