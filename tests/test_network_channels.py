@@ -9,7 +9,7 @@ pytest.importorskip("onnxruntime")
 import onnx
 from test_network_onnx import Builder, check, kinds, numbers, reference
 
-from convalgos.network.graph import ChannelSelection, Foreign
+from convalgos.network.graph import ChannelSelection, Convolution, Foreign, Pooling
 from convalgos.network.onnx_sizes import make_known_sizes_constant
 
 X = (2, 8, 9, 7)
@@ -108,3 +108,31 @@ def test_sizes_are_computed_as_onnx_does_and_left_where_they_are_not_known(op):
     make_known_sizes_constant(model)
     constants = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in model.graph.initializer}
     assert constants["known"] == expected[1:]
+
+
+def test_means_go_before_1x1_convolutions_that_nothing_else_reads():
+    windows = {"kernel_shape": [3, 2], "strides": [2, 2]}
+    b = Builder(X)
+    x = b.node("Relu", b.conv())
+
+    def mean(y, **attributes):
+        return b.node("AveragePool", y, **windows, **attributes)
+
+    kept = b.conv(x, 4, size=1)
+    apart = (
+        mean(b.conv(x, 4)),  # which mixes pixels
+        mean(b.node("Relu", b.conv(x, 4, size=1))),
+        mean(b.conv(x, 4, size=1), pads=[1, 0, 1, 1]),
+        b.node("AveragePool", b.conv(x, 4, size=1), kernel_shape=[2, 2], strides=[1, 1]),
+        b.node("MaxPool", b.conv(x, 4, size=1), **windows),
+        mean(kept),
+        kept,
+    )
+    turned = mean(b.conv(x, 4, size=1)), b.node("GlobalAveragePool", b.conv(x, 4, size=1))
+    net = check(b.model(*turned, *apart), numbers(X))
+    makers = {step.output: step for step in net.graph.steps}
+    is_turned = [
+        isinstance(step := makers[name], Convolution) and isinstance(makers[step.inputs[0]], Pooling)
+        for name in net.graph.outputs
+    ]
+    assert is_turned == [True, True, *[False] * len(apart)]

@@ -18,6 +18,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.mapped_weights import let_go, put_in_file
+from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
@@ -27,7 +28,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     graph = needed(transposes_last(graph))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return needed(selections_joined(with_norms_ahead(with_scales_ahead(graph))))
+    return needed(selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph)))))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
