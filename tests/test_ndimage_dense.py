@@ -173,3 +173,23 @@ def test_refused(changes, error, told):
     given = {"input": np.ones((4, 4)), "weights": np.ones((3, 3))} | changes
     with pytest.raises(error, match=told):
         ca.ndimage.correlate(**given)
+
+
+@pytest.mark.parametrize("kind", ["any", "flat", "at the limits"])
+def test_bytes_whose_sums_come_near_whole_numbers(kind):
+    """Weights that add up to one: sums of flat parts are whole numbers but for their rounding."""
+    rng = np.random.default_rng(3)
+    for turn, dtype in enumerate(["uint8", "int8"] * 6):
+        limits, shape = np.iinfo(dtype), (int(rng.integers(1, 60)), int(rng.integers(1, 300)))
+        x = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        if kind == "flat":
+            x[:, : shape[1] // 2 + 1] = rng.integers(limits.min, limits.max)
+        elif kind == "at the limits":
+            x = np.where(rng.random(shape) < 0.5, limits.max, limits.min).astype(dtype)
+        w = rng.random((int(rng.integers(1, 8)), int(rng.integers(1, 8))))
+        w /= w.sum()
+        how = {"mode": [*BOUNDARY_OF][turn % len(BOUNDARY_OF)], "cval": 2.5}
+        assert np.array_equal(ca.ndimage.correlate(x, w, **how), scipy.ndimage.correlate(x, w, **how))
+        for sigma in (0.4, 1.3, (0.7, 2.2)):
+            y = ca.ndimage.gaussian_filter(x, sigma, **how)
+            assert np.array_equal(y, scipy.ndimage.gaussian_filter(x, sigma, **how))
