@@ -17,9 +17,8 @@ from convalgos.network.graph import Convolution, NetworkGraph, Pooling
 from convalgos.network.planned import Planned, PlannedStep, PooledConvolution
 from convalgos.select.ranking import Candidate
 
-Plans = dict[
-    tuple[BoxPlan, PoolProblem], BoxPlan | None
-]  # that pool, of those that a network has several times
+# Those that pool, of plans that a network has several times; None where one cannot.
+Plans = dict[tuple[BoxPlan, PoolProblem], BoxPlan | None]
 
 RISING = "relu", "clip"  # activations that never fall: the largest of what they give is that of the largest
 
@@ -82,9 +81,8 @@ def with_pooled_convolutions(planned: Planned, graph: NetworkGraph) -> Planned:
 
 
 def _with_pooling(
-    maker: PlannedStep, behind: PlannedStep, planned: Planned,
-    plans: Plans,
-) -> PlannedStep | None:  # fmt: skip
+    maker: PlannedStep, behind: PlannedStep, planned: Planned, plans: Plans
+) -> PlannedStep | None:
     """A convolution and the pooling behind it as one step; None where they stay two."""
     step, pooling, plan = maker.step, behind.step, maker.plan
     if not isinstance(step, Convolution) or not isinstance(pooling, Pooling) or not isinstance(plan, BoxPlan):

@@ -16,20 +16,18 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
 from convalgos.core.bound_run import BoundRun, Launch
-from convalgos.core.epilogue import ActivationLike
-from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.plan import numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
+from convalgos.cpu.backward.bound_parts import BoundParts
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
 from convalgos.cpu.backward.subproblems import filters_of, subproblems
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.half import computed_bytes
 from convalgos.cpu.runtime.plan import RUN_FIELDS, Packed, arguments, fields
 from convalgos.cpu.runtime.threads import on_one_thread, plan_threads, worth_sharing
@@ -79,7 +77,7 @@ def run_slices() -> Callable[..., None]:
 # --- plan ------------------------------------------------------------------------------------
 
 
-class SlicedPlan(CompiledPass, Plan):
+class SlicedPlan(BoundParts):
     def __init__(self, problem: ConvProblem, algorithm: ByForward, cut: Slicing):
         super().__init__(problem, algorithm, slices_workspace_bytes(cut, algorithm.inner))
         self.cut, self.tasks = cut, min(plan_threads(), cut.count)
@@ -117,24 +115,17 @@ class SlicedPlan(CompiledPass, Plan):
         workspace.set_run(parts, w, y, bias, activation)
         jit.launch(run_slices(), workspace.record.ctypes.data, self.tasks, self._parallel)
 
-    def bind(
-        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
-        activation: ActivationLike = None, residual: np.ndarray | None = None,
-        scratch: np.ndarray | None = None,
+    def _launched(
+        self, x: np.ndarray, parts: list[np.ndarray], w: PreparedFilter, y: np.ndarray,
+        bias: np.ndarray | None, activation: str | None, scratch: np.ndarray | None,
     ) -> BoundRun:  # fmt: skip
-        self._check_bound(x, y, residual)
-        added, fused, residual, rest = self._output_step(bias, activation, residual)
-        parts = self._parts(x)
-        if residual is not None or rest is not None or not all(p.flags.c_contiguous for p in parts):
-            return super().bind(x, w, y, bias, activation, residual, scratch)
-        w, workspace = self._own_filter(w), self.new_workspace()
-        workspace.set_run(parts, w.data, y, added, fused)
+        workspace = self.new_workspace()
+        workspace.set_run(parts, w.data, y, bias, activation)
         launch = Launch(run_slices(), workspace.record.ctypes.data, self.tasks, not self._parallel)
         x_words, y_words = workspace.words()
         return jit.bound_run((launch,), self, x, w, y, workspace, x_words=x_words, y_words=y_words)
 
     def _parts(self, x: np.ndarray) -> list[np.ndarray]:
-        """What the sub-problems read of dy."""
         layout = self.problem.layout
         return [p.whole.part(x, layout) for p in self.subproblems if p.forward]
 

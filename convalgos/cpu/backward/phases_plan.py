@@ -7,21 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import is_whole
 from convalgos.core.bound_run import BoundRun, checked_scratch
-from convalgos.core.epilogue import ActivationLike
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
+from convalgos.cpu.backward.bound_parts import BoundParts
 from convalgos.cpu.backward.subproblems import Subproblem, filters_of
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.array_pass import CompiledPass
 
 Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
 
@@ -44,7 +42,7 @@ def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -
     return machine.launch + max(machine.stream(moved, held), interleave.interleave_seconds(problem, machine))
 
 
-class PhasesPlan(CompiledPass, Plan):
+class PhasesPlan(BoundParts):
     """Runs the plan of each sub-problem, and interleaves what they computed."""
 
     def __init__(
@@ -106,35 +104,32 @@ class PhasesPlan(CompiledPass, Plan):
         if workspace.interleaving is not None:
             workspace.interleaving(bias, activation, y)
 
-    def bind(
-        self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
-        activation: ActivationLike = None, residual: np.ndarray | None = None,
-        scratch: np.ndarray | None = None,
-    ) -> BoundRun:  # fmt: skip
+    def _parts(self, x: np.ndarray) -> list[np.ndarray]:
+        return [x if reads is None else x[reads] for reads in self._reads]
+
+    def _launched(
+        self, x: np.ndarray, parts: list[np.ndarray], w: PreparedFilter, y: np.ndarray,
+        bias: np.ndarray | None, activation: str | None, scratch: np.ndarray | None,
+    ) -> BoundRun | None:  # fmt: skip
         """The runs of the phases, and the launch that interleaves them, where all of these are launches."""
-        self._check_bound(x, y, residual)
-        added, fused, residual, rest = self._output_step(bias, activation, residual)
-        parts = [x if reads is None else x[reads] for reads in self._reads]
-        if residual is not None or rest is not None or not all(p.flags.c_contiguous for p in parts):
-            return super().bind(x, w, y, bias, activation, residual, scratch)
-        w, scratch = self._own_filter(w), checked_scratch(scratch, self.scratch_bytes or 0)
+        scratch = checked_scratch(scratch, self.scratch_bytes or 0)
         phases, inner = (None, None) if scratch is None else np.split(scratch, [self._phases_bytes])
         workspace = PhasesWorkspace(self.problem, self._subproblems, self._plans, {}, phases)
         runs = [
             plan.bind(
                 part, PreparedFilter(plan._key, filters), y if target is None else target,
-                self._biases(added), fused, None, inner,
+                self._biases(bias), activation, None, inner,
             )
             for plan, filters, part, target in zip(self._plans, w.data, parts, workspace.targets, strict=True)
             if plan is not None
         ]  # fmt: skip
         if any(run.launches is None for run in runs):
-            return super().bind(x, w, y, bias, activation, residual, scratch)
+            return None
         launches = [launch for run in runs for launch in run.launches or ()]
         x_words = [word for run in runs for word in run.x_words] if all(run.x_words for run in runs) else []
         y_words = runs[0].y_words if workspace.interleaving is None else ()
         if workspace.interleaving is not None:
-            last, y_words = workspace.interleaving.bind(added, fused, y)
+            last, y_words = workspace.interleaving.bind(bias, activation, y)
             launches.append(last)
         return jit.bound_run(
             tuple(launches), self, x, w, y, workspace, runs, x_words=x_words, y_words=y_words
