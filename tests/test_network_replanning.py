@@ -17,6 +17,9 @@ from convalgos.network import choice as choice_module
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
 from convalgos.network.network import Network
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
+from convalgos.select import find_algorithm
+from convalgos.select.choose import plan_like
+from convalgos.select.constraints import Constraints
 
 TOLERANCE = 2e-6  # of the largest: the same sums in another order
 
@@ -197,3 +200,27 @@ def test_plans_that_others_are_made_like_stay(monkeypatch):
     heights = [plan.planned.shapes["x"][2] for plan in net.plans()]
     assert heights == [35, 32, 36], "of other shapes those that came last, and the first"
     assert [plan.choice.of_other_shapes for plan in net.plans()] == [True, False, True]
+
+
+def test_sizes_at_which_all_taps_read_padding():
+    """A plan of products is not like one of none."""
+    algorithm, known = find_algorithm("cpu.depthwise.channels"), None
+    w, bias = np.ones((32, 1, 1, 1), np.float32), np.full(32, 2, np.float32)
+    for height, sums in ((7, (2, 3, 3)), (1, (2,)), (4, (2, 3))):
+        problem = ca.ConvProblem(
+            (1, 32, height, 4), w.shape, padding=((1, 0), (0, 0)), stride=(3, 1), groups=32,
+            y_layout=blocked_layout(vector_bytes() // 4),
+        )  # fmt: skip
+        known = plan_like(algorithm, problem, Constraints(), known or algorithm.plan(problem))
+        y = known(np.ones(problem.x_shape, np.float32), known.prepare(w), bias=bias)
+        assert np.array_equal(y[0, 0, :, 0, 0], sums)
+
+
+def test_numbers_that_scale_maps_may_be_an_output(shipped_figures):
+    """They lie elsewhere in each run, which kernels that scale what they read are not told."""
+    rng = np.random.default_rng(6)
+    graph = gated_network(rng)
+    x = rng.standard_normal((1, 3, 40, 56)).astype(np.float32)
+    y, gate = Network(NetworkGraph(("x",), ("y", "gate"), graph.steps))(x)
+    same([y], Network(graph)(x)[:1])
+    assert gate.shape == (1, 64, 1, 1)

@@ -94,6 +94,19 @@ def test_branches_on_values_leave_the_model_to_torch():
     assert "Branches cannot be exported by torch.export" in frozen.report()
 
 
+def test_a_model_that_cannot_be_read_for_all_sizes_is_read_for_each():
+    class Fixed(nn.Module):
+        def forward(self, x):
+            assert type(x.shape[2]) is int  # a symbol where sizes are free
+            return x.relu()
+
+    frozen = ct.freeze(Fixed().eval(), torch.ones(1, 3, 8, 8))
+    x = -torch.ones(2, 3, 9, 9)
+    assert torch.equal(frozen(x), torch.zeros_like(x))
+    assert "the model itself ran" not in frozen.report()
+    assert not vars(x)  # as `torch.export` leaves them on what it is given
+
+
 def test_what_a_model_computes_and_does_not_return_is_left_out():
     class Forgetful(nn.Module):
         def forward(self, x):

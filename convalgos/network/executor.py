@@ -32,7 +32,13 @@ from convalgos.network.arena import arrays_of
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.memory import Memory, MemoryPool
-from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
+from convalgos.network.planned import (
+    JoinedConvolutions,
+    Planned,
+    PlannedStep,
+    ScaledConvolution,
+    moving_values,
+)
 from convalgos.network.step_options import CONVOLUTIONS
 
 Arrays = dict[str, np.ndarray]
@@ -59,10 +65,7 @@ class Executor:
     ):
         self.graph, self.planned, self.filters = graph, planned, filters
         self.memories = memories or MemoryPool()
-        self.moving = {*graph.inputs, *graph.outputs}
-        for planned_step in planned.steps:
-            if planned_step.plan is None and self.moving & {*planned_step.step.inputs}:
-                self.moving.add(planned_step.step.output)  # a view of what moves
+        self.moving = moving_values(planned.steps, graph)
         self.shown = self._outputs_shown()
         self.moving |= {*self.shown}
         self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}

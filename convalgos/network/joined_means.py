@@ -8,12 +8,12 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling
-from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, moving_values
 
 
 def with_means(planned: Planned, graph: NetworkGraph) -> Planned:
     """A plan in which depthwise convolutions give the means of what they write, too."""
-    outside = {*graph.inputs, *graph.outputs}
+    outside = moving_values(planned.steps, graph)
     steps = {planned_step.step.output: planned_step for planned_step in planned.steps}
     plans: dict[SeparableBlock, SeparablePlan] = {}  # of those that the network has several times
     for planned_step in planned.steps:

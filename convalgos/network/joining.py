@@ -16,7 +16,7 @@ from convalgos.cpu.separable.band_cut import band_cut, separable_seconds
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
-from convalgos.network.planned import JoinedConvolutions, PlanLimits, Planned, PlannedStep
+from convalgos.network.planned import JoinedConvolutions, PlanLimits, Planned, PlannedStep, moving_values
 from convalgos.select import devices
 
 MOVED = 2 * 4  # bytes of an element that one step writes and the next one reads
@@ -62,7 +62,7 @@ class _Neighbours:
     """The steps that write what a step reads, and read what it writes, where nothing else needs it."""
 
     def __init__(self, planned: Planned, graph: NetworkGraph):
-        self._outside = {*graph.inputs, *graph.outputs}
+        self._outside = moving_values(planned.steps, graph)
         self._makers = {name: step for step in planned.steps for name in step.step.outputs}
         self._readers: dict[str, list[PlannedStep]] = {}
         for step in planned.steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
-from convalgos.network.graph import Convolution, Pooling, Shapes, Step
+from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
 
 
 class PlanLimits(NamedTuple):
@@ -112,3 +112,12 @@ class Planned:
     def seconds(self) -> float:
         """Predicted for a run."""
         return sum(s.seconds for s in self.steps)
+
+
+def moving_values(steps: Iterable[PlannedStep], graph: NetworkGraph) -> set[str]:
+    """Values whose arrays lie elsewhere in each run: inputs, views of them, and outputs."""
+    moving = {*graph.inputs, *graph.outputs}
+    for planned_step in steps:
+        if planned_step.plan is None and moving & {*planned_step.step.inputs}:
+            moving.add(planned_step.step.output)
+    return moving

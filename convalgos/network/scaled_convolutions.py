@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, scaling_seconds, takes_scale
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph
-from convalgos.network.planned import Planned, PlannedStep, ScaledConvolution
+from convalgos.network.planned import Planned, PlannedStep, ScaledConvolution, moving_values
 from convalgos.select import devices
 
 
@@ -17,7 +17,7 @@ def with_scaled_convolutions(planned: Planned, graph: NetworkGraph) -> Planned:
     for planned_step in planned.steps:
         for name in planned_step.step.inputs:
             readers.setdefault(name, []).append(planned_step)
-    outside = {*graph.inputs, *graph.outputs}
+    outside = moving_values(planned.steps, graph)
     products: dict[str, PlannedStep] = {}  # by what they write, of those that are gone
     steps: list[PlannedStep] = []
     for planned_step in planned.steps:

@@ -73,7 +73,8 @@ def export_module(
         ValueError: it cannot be exported; says why.
     """
     flat = _Flat(module, (tuple(arguments), dict(keywords)))
-    tensors = [leaf for leaf in flat.leaves if isinstance(leaf, Tensor)]
+    # tensors of our own: `export` marks which sizes are free on those that it is given, for all times
+    tensors = [leaf.detach() for leaf in flat.leaves if isinstance(leaf, Tensor)]
     if any_size:  # a batch of one would be taken for one that is always one
         tensors = [torch.cat((t, t)) if t.dim() and len(t) == 1 else t for t in tensors]
     try:
