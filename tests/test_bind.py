@@ -12,7 +12,9 @@ from convalgos.core import setting
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import Launch
 from convalgos.core.quantization import Quantization
+from convalgos.cpu.direct import Direct
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import KernelPlan, arguments
 from convalgos.select.registry import algorithms
 
 PROBLEM = ConvProblem.parse("n2 c8 h9 w11 k16 r3 s3 p1")
@@ -296,3 +298,25 @@ def test_what_cannot_be_bound_is_told():
     ):
         with pytest.raises(error, match=told):
             run()
+
+
+def test_tables_of_records_lie_in_order():
+    """Kernels read them from an address on: a table that NumPy had laid otherwise gave wrong sums."""
+
+    class Turned(KernelPlan):
+        def pack_filter(self, w):
+            return w.T
+
+    def built(table):
+        problem = ConvProblem.parse("n1 c3 w9 k2 s3")
+        return Turned(problem, Direct(), arguments("table"), {"table": table}, steps=(), scratch_bytes=0)
+
+    table = np.arange(12).reshape(3, 4)
+    plan = built(table)
+    for wrong in (
+        lambda: built(table.T),
+        lambda: plan.resized(plan.problem, {"table": table.T}, 0),
+        lambda: plan.prepare(np.ones((2, 3, 3), "f4")),
+    ):
+        with pytest.raises(ValueError, match=r"(table|filter): an array of shape .* must be C-contiguous"):
+            wrong()

@@ -22,7 +22,7 @@ from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import BIAS, STARTS, X, Y
 from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.filter_sums import filter_sums
-from convalgos.cpu.runtime.plan import ALONE, by_name
+from convalgos.cpu.runtime.plan import ALONE, address_of_table, by_name
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors.requantise import STEP_FIELDS
 
@@ -165,8 +165,8 @@ class IntegerRecordPlan(CompiledPass, IntegerPlan):
         places = self._record.dtype.names or ()
         fields = np.array(
             [
-                (places.index(name), self._address(value) if isinstance(value, np.ndarray) else value)
-                for name, value in values.items()
+                (places.index(name), address_of_table(name, v) if isinstance(v, np.ndarray) else v)
+                for name, v in values.items()
             ],
             np.int64,
         )

@@ -77,6 +77,19 @@ def by_name(record: np.ndarray) -> Any:
     return _structure(record.dtype).from_address(jit.data_address()(record))
 
 
+def address_of_table(name: str, table: np.ndarray) -> int:
+    """Where a table of a record begins, or a filter: kernels read its elements one after the other.
+
+    Raises:
+        ValueError: they do not lie so, as of a transposed array.
+    """
+    if not table.flags.c_contiguous:
+        raise ValueError(
+            f"{name}: an array of shape {table.shape} and strides {table.strides} must be C-contiguous"
+        )
+    return jit.data_address()(table)
+
+
 def copy_of_record(record: np.ndarray) -> np.ndarray:
     """A copy of a record of int64 fields, in a tenth of the time that NumPy takes to copy field by field."""
     return record.view(np.int64).copy().view(record.dtype)
@@ -136,16 +149,14 @@ class KernelPlan(CompiledPass, Plan):
         passes: Sequence[dict[str, int]] = ({},),
     ):
         super().__init__(problem, algorithm, scratch_bytes)
-        self._address = address = jit.data_address()
+        self._address = jit.data_address()
         known, names = NO_RUN | values, record.names or ()
         if len(known) != len(names) or not all(map(known.__contains__, names)):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
-        row = [known[name] for name in names]
         self._tables = {name: value for name, value in known.items() if type(value) is np.ndarray}
-        if self._tables:
-            row = [address(value) if type(value) is np.ndarray else value for value in row]
-        self.record = np.array([tuple(row)], record)
+        row = known | {name: address_of_table(name, table) for name, table in self._tables.items()}
+        self.record = np.array([tuple(row[name] for name in names)], record)
         self.steps, self._passes = tuple(steps), tuple(passes)
         self._parallel = worth_sharing(problem)
         self.scratch_bytes = scratch_bytes
@@ -156,7 +167,7 @@ class KernelPlan(CompiledPass, Plan):
         lanes = simd.lanes(half.computed_bytes(problem))
         self._no_bias = _zeros((-(-problem.K // lanes) + 1) * lanes, problem.compute_dtype)
         self._no_bias_address = self._no_bias.ctypes.data
-        self._where = None if problem.direction == "backward_weights" else address
+        self._where = None if problem.direction == "backward_weights" else self._address
 
     def resized(
         self, problem: ConvProblem, values: dict[str, int | np.ndarray], scratch_bytes: int,
@@ -168,11 +179,11 @@ class KernelPlan(CompiledPass, Plan):
             values: of the fields of the record that are others. steps: those of the plan by default.
         """
         made = self._on_maps(problem, scratch_bytes)
-        address, made.record = self._address, copy_of_record(self.record)
+        made.record = copy_of_record(self.record)
         fields, tables = by_name(made.record), {**self._tables}
         for name, value in values.items():
             if type(value) is np.ndarray:
-                tables[name], value = value, address(value)
+                tables[name], value = value, address_of_table(name, value)
             setattr(fields, name, value)
         made._tables, made.scratch_bytes = tables, scratch_bytes
         made.steps = self.steps if steps is None else tuple(steps)
@@ -190,7 +201,7 @@ class KernelPlan(CompiledPass, Plan):
 
     def prepare_filter(self, w: np.ndarray) -> Packed:
         packed = self.pack_filter(w)
-        return Packed(packed, self._address(packed))
+        return Packed(packed, address_of_table("filter", packed))
 
     def convert(self, source: np.ndarray, target: np.ndarray) -> None:
         half.convert(source, target)
