@@ -16,7 +16,9 @@ ELSEWHERE = ("random_problems", "gradients")  # test_random_layers.py and test_g
 PROMISES = [name for name in CHECKS if name not in ELSEWHERE]
 
 
-OF_FLOATS = ("answers", "figures", "not_a_number", "arrays_as_they_come", "repeats", "sixteen_bits")
+OF_FLOATS = (
+    "answers", "figures", "not_a_number", "arrays_as_they_come", "repeats", "equal_filters", "sixteen_bits",
+)  # fmt: skip
 
 
 def promised(algorithm, promise):

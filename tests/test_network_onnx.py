@@ -10,7 +10,10 @@ import pytest
 
 import convalgos as ca
 from convalgos.core.epilogue import Activation
+from convalgos.cpu.strassen import Strassen
 from convalgos.network import network
+from convalgos.network.compared import compared
+from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, View
 from convalgos.network.onnx_graph import from_onnx
 from convalgos.onnx.session import Session
@@ -202,6 +205,23 @@ def test_squeeze_and_excitation_and_linear_layers():
     assert sum(isinstance(s, View) for s in net.graph.steps) <= 4
     multiply = next(s for s in net.graph.steps if isinstance(s, Elementwise))
     assert multiply.operation == "multiply" and multiply.activation == Activation("relu")
+
+
+def test_channels_that_are_compared_get_equal_bits_of_equal_filters(monkeypatch):
+    """Before a softmax or an argmax nothing is chosen that sums filters in different orders."""
+    monkeypatch.setattr(Strassen, "_seconds", lambda self, cycles, problem, machine: 1e-9)
+    b = Builder((1, 37, 9, 9))
+    hidden = b.node("Relu", b.conv(c=37, k=75, size=1))
+    scores = b.node("GlobalAveragePool", b.conv(hidden, c=75, k=101, size=1))
+    named = b.node("ArgMax", b.node("Flatten", scores), axis=1)
+    keys, values = (
+        b.node("Reshape", b.conv(hidden, c=75, k=77, size=1), np.array([1, 77, 81])) for _ in "kv"
+    )
+    weights = b.node("Softmax", b.node("MatMul", b.node("Transpose", keys, perm=[0, 2, 1]), values))
+    net = from_onnx(b.model(named, weights))
+    found = {s.step.w.shape[0]: s.plan.algorithm for s in net.plan().planned.steps if has_filter(s)}
+    assert {k for k, algorithm in found.items() if "strassen" in algorithm} == {75, 77}
+    assert [step.w.shape[0] for step in compared(net.graph)] == [101]
 
 
 def test_pooling_upsampling_and_concatenation():

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import convalgos as ca
@@ -285,6 +286,23 @@ def test_every_transform_spreads_nan_and_no_plain_sum_does():
         spreads = any(w in a.family for w in ("winograd", "fft", "fourier", "strassen")) or a.id in others
         assert a.spreads_nan == (spreads and not set(a.dtypes) <= {"int8", "uint8"}), a.id  # these have none
     assert not Constraints().active
+
+
+def test_what_treats_equal_filters_otherwise_says_so():
+    """`check_equal_filters` holds all others to it."""
+    unequal = {a.id for a in registry.algorithms("cpu") if not a.equal_bits}
+    assert unequal - {"cpu.polyphase"} == {  # whose phases go to anything
+        "cpu.reference", "cpu.im2col.blas", "cpu.im2col.mkl", "cpu.strassen.s2", "cpu.strassen.s4"
+    }  # fmt: skip
+    problem = ca.ConvProblem.parse("n1 c40 h12 w13 k70 r1 s1")
+    x = np.random.default_rng(0).standard_normal(problem.x_shape).astype("f4")
+    w = np.repeat(x[0, None, :, :1, :1], problem.K, 0)  # one filter, 70 times
+    y = ca.plan(problem, algorithm="cpu.strassen.s2")(x, w)
+    assert not (y == y[:, :1]).all()
+    ranking = ca.explain(problem, equal_bits=True)
+    assert not {c.id for c in ranking.candidates} & unequal
+    rejected = {r.id: r.why_not for r in ranking.rejected}
+    assert rejected["cpu.strassen.s2"] == "equal filters would give unequal bits"
 
 
 # --- rankers ---------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def plan(
     on_miss: OnMiss = "estimate",
     selector: str | None = None,
     precisions: Names = None,
+    equal_bits: bool = False,
 ) -> Plan:
     """Choose an algorithm for a problem and build everything that does not depend on the data.
 
@@ -71,6 +72,8 @@ def plan(
         precisions: number formats to choose from for a float32 problem on the CPU: some of "float32",
             "bfloat16", "float16", "int8". What is fastest is picked, conversions of x in each call counted,
             within `max_rel_error`; x and y stay float32. None: float32 alone.
+        equal_bits: filters that are equal give outputs of equal bits: no Strassen, no BLAS. For channels that
+            are compared with each other, as by an argmax.
 
     Raises:
         ValueError: an argument is invalid. Unsupported: nothing can serve the problem; says why.
@@ -96,7 +99,7 @@ def plan(
         )
     constraints = Constraints(
         workspace_limit, max_rel_error, deterministic, strict_nan, allow, deny, expected_calls,
-        weights_constant, precisions,
+        weights_constant, precisions, equal_bits,
     )  # fmt: skip
     _check_precisions(problem, device, constraints)
     if algorithm != "auto":
@@ -133,7 +136,7 @@ def find(
             are not used, which a RuntimeWarning says.
         time_budget: seconds that it may take. Without one the machine is measured first, where it never was.
         limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny, strict_nan,
-            precisions.
+            precisions, equal_bits.
 
     Returns:
         A table, fastest first: id, median seconds with spread, workspace, error against float64, or the
@@ -184,7 +187,7 @@ def explain(
     Args:
         exhaustive: with the other settings that an exhaustive search would try, as each plan of cuDNN.
         selector, limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny,
-            strict_nan, expected_calls, weights_constant, precisions.
+            strict_nan, expected_calls, weights_constant, precisions, equal_bits.
     """
     device, constraints = _check(problem, device, runs=False), Constraints(**limits)
     _check_precisions(problem, device, constraints)

@@ -42,6 +42,7 @@ class Algorithm(ABC):
     exchanges: ClassVar[bool] = False  # backward_weights by `swapped_roles` is worth a try
     widens: ClassVar[bool] = False  # of x of 16 bits, y may be float32
     spreads_nan: ClassVar[bool] = False  # a NaN in x reaches outputs that do not read it, as in transforms
+    equal_bits: ClassVar[bool] = True  # filters that are equal give equal bits, wherever in w they stand
     approximates: ClassVar[bool] = False  # less exact than its types: chosen within `max_rel_error` only
     reads: ClassVar[tuple[str, ...]] = PLAIN  # layouts of x and of y, without a reorder; "blocked" stands for
     writes: ClassVar[tuple[str, ...]] = PLAIN  # blocks of as many channels as a vector of the CPU has lanes

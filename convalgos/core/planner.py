@@ -46,6 +46,10 @@ class Planner(Protocol):
     def spreads_nan(self) -> bool:
         """Whether it may find algorithms in which a NaN reaches outputs that do not read it."""
 
+    @property
+    def equal_bits(self) -> bool:
+        """Whether it only finds algorithms in which equal filters give equal bits."""
+
     def best(self, problem: ConvProblem) -> ChildPick | None:
         """The fastest; None where nothing serves the problem within the limits."""
 
@@ -105,6 +109,10 @@ class Composite(Algorithm):
     @property
     def spreads_nan(self) -> bool:  # type: ignore[override]
         return self.planner is None or self.planner.spreads_nan
+
+    @property
+    def equal_bits(self) -> bool:  # type: ignore[override]
+        return self.planner is not None and self.planner.equal_bits
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem) or self.why_none(problem):

@@ -238,6 +238,7 @@ class Reference(Algorithm):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", "int8", "uint8", "binary")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ()
+    equal_bits: ClassVar[bool] = False  # NumPy's BLAS sums what lies at an edge in another order
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         # a hundredth of the peak, and copies of whole arrays, also where a stride passes most of them over

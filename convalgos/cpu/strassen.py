@@ -26,12 +26,8 @@ from convalgos.cpu.gemm.strassen_cut import least_cycles, strassen_cut
 from convalgos.cpu.gemm.strassen_plan import StrassenPlan
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.vectors import simd
 
 OF_BLOCKS = 0.92  # of the time, in blocks of channels: all that serves these is told so there, on Zen 4
-# Told longer by this where filters do not fill the parts: filters that are alike, as those of untrained
-# classifiers, then get unlike last bits, which a softmax of large numbers shows.
-UNEVEN = 2.0
 # Seconds a call beyond its sums, as one layer of many whose maps another core holds: layers of 100 us lose
 # more in MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums, Zen 4) than they gain alone.
 AMONG_LAYERS = 5e-6
@@ -46,6 +42,7 @@ class Strassen(Algorithm):
 
     family: ClassVar[str] = "cpu.strassen"
     spreads_nan: ClassVar[bool] = True
+    equal_bits: ClassVar[bool] = False  # parts of the filters are summed by different products
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     writes: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     mixes_layouts: ClassVar[bool] = True
@@ -78,10 +75,8 @@ class Strassen(Algorithm):
 
     def _seconds(self, cycles: float, problem: ConvProblem, machine: Machine) -> float:
         share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
-        share *= UNEVEN if problem.K % (self.side * simd.lanes(problem.itemsize)) else 1.0
-        return (
-            CALL + machine.launch + AMONG_LAYERS + share * packed_blocking.seconds(cycles, problem, machine)
-        )
+        sums = packed_blocking.seconds(cycles, problem, machine)
+        return CALL + machine.launch + AMONG_LAYERS + share * sums
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return PREPARE_CALL + (problem.w_bytes + self.filter_bytes(problem)) / PACKING

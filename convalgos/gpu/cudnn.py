@@ -62,6 +62,7 @@ class Cudnn(GpuAlgorithm):
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float16", "bfloat16", *FLOAT8_DTYPES, "int8")
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
     needs: ClassVar[tuple[str, ...]] = ("cudnn",)
+    equal_bits: ClassVar[bool] = False  # cuDNN does not promise it
     computes: ClassVar[dict[str, tuple[str, ...]]] = {
         "float32": ("float32", "tf32"),
         "float16": ("float32",),

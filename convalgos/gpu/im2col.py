@@ -95,6 +95,7 @@ def multiply_seconds(matrices: int, m: int, n: int, k: int, dtype: str, machine:
 class Im2col(GpuAlgorithm):
     family: ClassVar[str] = "gpu.im2col"
     exchanges: ClassVar[bool] = True
+    equal_bits: ClassVar[bool] = False  # cuBLAS does not promise it
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
 
     def builds(self) -> Iterable[Build]:

@@ -15,6 +15,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import reorder_seconds
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.network.arena import with_places
+from convalgos.network.compared import compared
 from convalgos.network.graph import NetworkGraph, Shapes, Step
 from convalgos.network.joined_means import with_means
 from convalgos.network.joining import joined
@@ -164,10 +165,15 @@ def measured_in_layouts(
     graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice
 ) -> LayoutChoice:
     """The same layouts, with what is measured fastest in them; it is remembered as wisdom."""
-    candidates = (option.candidate for option in choice.options.values())
-    for problem, precision in dict.fromkeys((c.problem, c.precision) for c in candidates if c is not None):
-        own = limits_of(limits, precision)
-        plan(problem, effort=limits.effort, workspace_limit=own.workspace_limit, precisions=own.precisions)
+    chosen = ((step, option.candidate) for step, option in choice.options.items())
+    equal = compared(graph)
+    every = dict.fromkeys((c.problem, c.precision, step in equal) for step, c in chosen if c is not None)
+    for problem, precision, equal_bits in every:
+        own = limits_of(limits, precision, equal_bits)
+        plan(
+            problem, effort=limits.effort, workspace_limit=own.workspace_limit, precisions=own.precisions,
+            equal_bits=equal_bits,
+        )  # fmt: skip
     return options_in(choice, StepOptions(graph, shapes, limits), shapes)
 
 
@@ -181,6 +187,7 @@ class _Assembly:
         self._steps: list[PlannedStep] = []
         self._machine = devices.figures("cpu")
         self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
+        self._compared = compared(graph)
 
     def planned(self) -> Planned:
         for name in self._graph.inputs:
@@ -200,18 +207,19 @@ class _Assembly:
             self._shapes[output] = self._shapes.get(output) or step.output_shape(self._shapes)
             self._copy_dtype(before.output, output)
         self._layouts |= dict.fromkeys(step.outputs, option.writes)
-        plan, seconds = self._plan(step, option)
+        plan, seconds = self._plan(step, option, before in self._compared)
         self._steps.append(PlannedStep(step, option.reads, option.writes, plan, seconds))
 
-    def _plan(self, step: Step, option: StepOption) -> tuple[Any, float]:
+    def _plan(self, step: Step, option: StepOption, equal_bits: bool) -> tuple[Any, float]:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
             dtype = self._dtypes.get(next(iter(step.inputs), ""), "float32")
             return plan_of(step, self._shapes, option.writes, dtype), option.seconds
         candidate = option.candidate
-        key = candidate.id, candidate.problem
+        key = candidate.id, candidate.problem, equal_bits
         if key not in self._plans:
-            self._plans[key] = choose.plan_candidate(candidate, limits_of(self._limits, candidate.precision))
+            limits = limits_of(self._limits, candidate.precision, equal_bits)
+            self._plans[key] = choose.plan_candidate(candidate, limits)
         return self._plans[key], option.seconds
 
     def _name(self, value: str, layout: str) -> str:

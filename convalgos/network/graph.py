@@ -279,6 +279,7 @@ class ForeignRegion(Protocol):
 
     library: str  # "onnxruntime", "torch"
     what: str  # it computes, in few words: names of its operators
+    operators: Sequence[str]  # their names, in the order in which they run
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         """Of its outputs; of values that are sizes, the values."""

@@ -35,6 +35,7 @@ class OnnxRegion:
         self, model: OnnxModel, nodes: Sequence[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]
     ):
         self.what = names_of(nodes)
+        self.operators: Sequence[str] = [node.op for node in nodes]
         self.nodes = tuple(nodes)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._model = model

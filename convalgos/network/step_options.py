@@ -21,6 +21,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.norms import layer_norm_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
+from convalgos.network.compared import compared
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -87,8 +88,8 @@ class StepOptions:
         self._growth = growth
         self._machine: Machine = devices.figures("cpu")
         self._measured = devices.store("cpu").known()
-        self._poolings = poolings(graph)
-        self._known: dict[tuple[ConvProblem, str, PoolProblem | None], Candidate | None] = {}
+        self._poolings, self._compared = poolings(graph), compared(graph)
+        self._known: dict[tuple[ConvProblem, Constraints, PoolProblem | None], Candidate | None] = {}
         self._alike_found: dict[tuple[Algorithm, ConvProblem], Candidate | None] = {}
 
     def of(self, step: Step) -> list[StepOption]:
@@ -169,7 +170,8 @@ class StepOptions:
         """The best way to compute a convolution between two layouts; a residual lies as y does."""
         residual = step.inputs[1:]
         pooling = self._pooling_behind(step, writes)
-        best = self._best(self._laid(step, reads, writes), precision, pooling)
+        limits = limits_of(self._limits, precision, step in self._compared)
+        best = self._best(self._laid(step, reads, writes), limits, pooling)
         if best is None:
             return None
         seconds = self._seconds_of(best, pooling) + self._stream(*residual)
@@ -182,11 +184,13 @@ class StepOptions:
             return None
         return pooling.problem(self._shapes[step.output]).in_layout(layout)
 
-    def _best(self, problem: ConvProblem, precision: str, pooling: PoolProblem | None) -> Candidate | None:
+    def _best(
+        self, problem: ConvProblem, limits: Constraints, pooling: PoolProblem | None
+    ) -> Candidate | None:
         """What suits a problem best; None where nothing serves it, but for the reference between layouts."""
-        key = problem, precision, pooling
+        key = problem, limits, pooling
         if key not in self._known:
-            found = choose.close_candidates(problem, "cpu", limits_of(self._limits, precision), SLACK)
+            found = choose.close_candidates(problem, "cpu", limits, SLACK)
             if problem.layout != problem.y_layout or problem.layout not in PLAIN:
                 found = [c for c in found if c.algorithm.family != "cpu.reference"]
             self._known[key] = min(found, key=lambda c: self._seconds_of(c, pooling), default=None)
@@ -300,7 +304,11 @@ class StepOptions:
 
 
 @lru_cache(64)
-def limits_of(limits: PlanLimits, precision: str = "float32") -> Constraints:
-    """What the choice of a convolution in a precision is held to."""
+def limits_of(limits: PlanLimits, precision: str = "float32", equal_bits: bool = False) -> Constraints:
+    """What the choice of a convolution in a precision is held to.
+
+    Args:
+        equal_bits: whether its channels are compared with each other.
+    """
     precisions = None if precision in ("float32", BYTE.name) else (precision,)  # those of maps themselves
-    return Constraints(workspace_limit=limits.workspace_limit, precisions=precisions)
+    return Constraints(workspace_limit=limits.workspace_limit, precisions=precisions, equal_bits=equal_bits)

@@ -47,8 +47,9 @@ class TorchRegion:
         self, module: fx.GraphModule, nodes: Sequence[fx.Node],
         inputs: Mapping[str, Sequence[Tensors]], outputs: Sequence[Tensors],
     ):  # fmt: skip
-        names = (operator_name(node) for node in nodes if node.target is not operator.getitem)
-        self.what = ", ".join(dict.fromkeys(names)) or "permute"
+        called = (node for node in nodes if node.target is not operator.getitem)
+        self.operators: Sequence[str] = [operator_name(node) for node in called]
+        self.what = ", ".join(dict.fromkeys(self.operators)) or "permute"
         self.nodes = len(nodes)
         self._dtypes = [tensors[0][0].meta["val"].dtype for tensors in inputs.values()]
         self._module = _cut_out(module, nodes, inputs, outputs)

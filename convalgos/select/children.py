@@ -37,6 +37,10 @@ class ChildPlanner:
     def spreads_nan(self) -> bool:
         return not self.constraints.strict_nan
 
+    @property
+    def equal_bits(self) -> bool:
+        return self.constraints.equal_bits
+
     def best(self, problem: ConvProblem) -> ChildPick | None:
         return _best(self._with_state(), problem)
 

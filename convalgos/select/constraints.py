@@ -21,6 +21,7 @@ UNSET = {  # limit -> what does not limit
     "max_rel_error": None,
     "deterministic": False,
     "strict_nan": False,
+    "equal_bits": False,
     "allow": None,
     "deny": (),
 }
@@ -44,6 +45,7 @@ class Constraints:
         weights_constant: False where every call brings another filter, which is then prepared each time.
         precisions: number formats to compute in, one or several of "float32", "bfloat16", "float16" and
             "int8", of float32 problems; conversions are then priced. None: the problem's own.
+        equal_bits: filters that are equal give outputs of equal bits, wherever they stand.
 
     Raises:
         ValueError: names the argument, its value, and what is valid.
@@ -62,12 +64,13 @@ class Constraints:
     expected_calls: int | None = None
     weights_constant: bool = True
     precisions: Any = None  # tuple of str, or None, once constructed
+    equal_bits: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("workspace_limit", 0), ("max_rel_error", 0), ("expected_calls", 1)):
             if (value := getattr(self, name)) is not None:
                 arguments.check_number(name, value, least)
-        for name in ("deterministic", "strict_nan", "weights_constant"):
+        for name in ("deterministic", "strict_nan", "equal_bits", "weights_constant"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}={arguments.shown(getattr(self, name))} must be True or False")
         for name in ("allow", "deny", "precisions"):
@@ -112,6 +115,8 @@ class Constraints:
             found["deterministic"] = "its sums differ in their last bits from run to run"
         if self.strict_nan and algorithm.spreads_nan:
             found["strict_nan"] = "a NaN in x would reach outputs beyond its footprint"
+        if self.equal_bits and not algorithm.equal_bits:
+            found["equal_bits"] = "equal filters would give unequal bits"
         if self.allow is not None and not any(covers(name, algorithm.id) for name in self.allow):
             found["allow"] = f"is not among allow={', '.join(self.allow)}"
         if denied := [name for name in self.deny if covers(name, algorithm.id)]:

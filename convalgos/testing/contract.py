@@ -56,6 +56,14 @@ WITH_NAN = (
     "n1 c3 h16 w17 k5 r4 s4 p2",
     "n1 c3 h16 w17 k5 r2 s2 p1",
 )
+MANY_FILTERS = (  # that fill no number of vectors, beside whole ones
+    "n1 c24 h7 w10 k70 r1 s1",
+    "n2 c9 h9 w10 k37 r3 s3 p1",
+    "n1 c6 h9 w13 k18 r3 s3 p1 groups3",
+    "n1 c20 w40 k21 s5 p2",
+    "n1 c40 h1 w1 k70 r1 s1",
+    *(f"n1 c5 h13 w14 k19 r{r} s{r} p2" for r in (2, 4, 5)),
+)
 LAID = ("n2 c4 h12 w13 k6 r3 s3 p1", "n2 c6 h12 w13 k6 r3 s3 p1 groups6", "n1 c3 w50 k4 s5 p2", *WITH_NAN[3:])
 
 
@@ -289,6 +297,22 @@ def check_repeats(algorithm: Algorithm) -> int:
     return runs
 
 
+def check_equal_filters(algorithm: Algorithm) -> int:
+    """Filters of one group that are equal give outputs of equal bits, where `equal_bits` says so."""
+    if not algorithm.equal_bits:
+        return 0
+    runs, rng = 0, np.random.default_rng(0)
+    for problem in _served_of(algorithm, MANY_FILTERS):
+        runs += 1
+        p = problem
+        x = rng.standard_normal(p.x_shape).astype(p.dtype)
+        of_groups = rng.standard_normal((p.groups, 1, *p.w_shape[1:])).astype(p.dtype)
+        y = algorithm.serve(p)(x, np.repeat(of_groups, p.gemm_n, 1).reshape(p.w_shape))
+        y = y.reshape(p.N, p.groups, p.gemm_n, -1)
+        assert (y == y[:, :, :1]).all(), f"{p}: equal filters give unequal bits"
+    return runs
+
+
 def _same_bits(plan: Plan, x: Array, filters: Any, bias: Array, first: Array, _: int) -> bool:
     return all(np.array_equal(plan(x, filters, bias=bias), first) for _ in range(CALLS))
 
@@ -302,6 +326,7 @@ CHECKS: dict[str, Callable[[Algorithm], int]] = {
     "sixteen_bits": check_sixteen_bits,
     "arrays_as_they_come": check_arrays_as_they_come,
     "repeats": check_repeats,
+    "equal_filters": check_equal_filters,
     "random_problems": check_random_problems,
     "gradients": check_gradients,
     "integers": check_integers,

@@ -61,6 +61,10 @@ class ByForward(Algorithm):
         return self.inner.spreads_nan
 
     @property
+    def equal_bits(self) -> bool:  # type: ignore[override]
+        return self.inner.equal_bits
+
+    @property
     def skips_zeros(self) -> bool:  # type: ignore[override]
         return self.inner.skips_zeros
 

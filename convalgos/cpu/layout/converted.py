@@ -96,6 +96,10 @@ class Converted(Algorithm):
         return self.inner.spreads_nan or self.precision == "int8"
 
     @property
+    def equal_bits(self) -> bool:  # type: ignore[override]
+        return self.inner.equal_bits
+
+    @property
     def approximates(self) -> bool:  # type: ignore[override]
         return self.inner.approximates
 

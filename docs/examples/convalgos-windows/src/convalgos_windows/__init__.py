@@ -32,6 +32,7 @@ class Windows(Algorithm):
 
     family: ClassVar[str] = "cpu.windows"
     needs: ClassVar[tuple[str, ...]] = ()
+    equal_bits: ClassVar[bool] = False  # NumPy's BLAS does not promise it
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
