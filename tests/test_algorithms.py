@@ -26,6 +26,8 @@ def promised(algorithm, promise):
     for name, dtypes in (("integers", {"int8", "uint8"}), ("binary", {"binary"})):
         if promise == name:
             return bool(dtypes & set(algorithm.dtypes))
+    if promise == "equal_filters" and not algorithm.equal_bits:
+        return False
     return promise not in OF_FLOATS or "float32" in algorithm.dtypes
 
 

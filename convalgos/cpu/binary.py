@@ -32,7 +32,8 @@ from convalgos.cpu.binconv.blocking import binary_blocking
 from convalgos.cpu.binconv.packing import WORD, pack_signs, unpack_signs
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import CALL, by_name
+from convalgos.cpu.runtime.plan import CALL
+from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 
 # Cycles of a thread on a Xeon (Granite Rapids) with AVX-512: to count the bits of a vector that differ,

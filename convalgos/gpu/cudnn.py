@@ -65,9 +65,7 @@ class Cudnn(GpuAlgorithm):
     equal_bits: ClassVar[bool] = False  # cuDNN does not promise it
     computes: ClassVar[dict[str, tuple[str, ...]]] = {
         "float32": ("float32", "tf32"),
-        "float16": ("float32",),
-        "bfloat16": ("float32",),
-        **dict.fromkeys(FLOAT8_DTYPES, ("float32",)),
+        **dict.fromkeys(("float16", "bfloat16", *FLOAT8_DTYPES), ("float32",)),
         "int8": ("int32",),
     }
 

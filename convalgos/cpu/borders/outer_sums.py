@@ -39,7 +39,7 @@ from convalgos.cpu.borders.outer_places import (
 from convalgos.cpu.layout.channel_vectors import gather
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit, threads
-from convalgos.cpu.runtime.plan import copy_of_record
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.microkernel import REGISTER_TILES
 

@@ -17,7 +17,7 @@ from convalgos.cpu.filtering.recursive_kernels import (
     filter_windows,
 )
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import copy_of_record
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 

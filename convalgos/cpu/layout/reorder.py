@@ -23,7 +23,8 @@ from convalgos.cpu.layout.reorder_kernels import (
     reorder_rows,
 )
 from convalgos.cpu.runtime import jit, threads
-from convalgos.cpu.runtime.plan import RUN_FIELDS, by_name
+from convalgos.cpu.runtime.plan import RUN_FIELDS
+from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.vectors import simd
 
 FEW = 4  # channels, up to which vectors are split and joined

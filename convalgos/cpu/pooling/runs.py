@@ -12,7 +12,7 @@ from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
-from convalgos.cpu.runtime.plan import by_name
+from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 

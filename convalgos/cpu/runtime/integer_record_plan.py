@@ -22,7 +22,8 @@ from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import BIAS, STARTS, X, Y
 from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.filter_sums import filter_sums
-from convalgos.cpu.runtime.plan import ALONE, address_of_table, by_name
+from convalgos.cpu.runtime.plan import ALONE
+from convalgos.cpu.runtime.records import address_of_table, by_name
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors.requantise import STEP_FIELDS
 

@@ -7,10 +7,9 @@ tables and of inner kernels). Each run has a copy of the record and a scratch of
 
 from __future__ import annotations
 
-import ctypes
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,6 +34,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
+from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
@@ -58,41 +58,6 @@ def arguments(names: str) -> np.dtype:
     The last three of `RUN_FIELDS` are those of `finish.finish_run`, zeros where nothing else is to be done.
     """
     return fields(f"{RUN_FIELDS} {names}")
-
-
-@cache
-def _structure(record: np.dtype) -> type[ctypes.Structure]:
-    """A record for ctypes."""
-    kinds = {name: record[name] for name in record.names or ()}
-    members = [(n, _structure(kind) if kind.names else ctypes.c_int64) for n, kind in kinds.items()]
-    return type("Structure", (ctypes.Structure,), {"_fields_": members, "__slots__": ()})
-
-
-def by_name(record: np.ndarray) -> Any:
-    """The fields of a record as attributes of an object, set in a third of the time that NumPy takes.
-
-    Args:
-        record: (1,), of int64 fields and of records of these; it must outlive the object.
-    """
-    return _structure(record.dtype).from_address(jit.data_address()(record))
-
-
-def address_of_table(name: str, table: np.ndarray) -> int:
-    """Where a table of a record begins, or a filter: kernels read its elements one after the other.
-
-    Raises:
-        ValueError: they do not lie so, as of a transposed array.
-    """
-    if not table.flags.c_contiguous:
-        raise ValueError(
-            f"{name}: an array of shape {table.shape} and strides {table.strides} must be C-contiguous"
-        )
-    return jit.data_address()(table)
-
-
-def copy_of_record(record: np.ndarray) -> np.ndarray:
-    """A copy of a record of int64 fields, in a tenth of the time that NumPy takes to copy field by field."""
-    return record.view(np.int64).copy().view(record.dtype)
 
 
 @lru_cache(256)

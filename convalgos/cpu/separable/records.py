@@ -16,7 +16,7 @@ from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
-from convalgos.cpu.runtime.plan import by_name, copy_of_record
+from convalgos.cpu.runtime.records import by_name, copy_of_record
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.vectors import simd
