@@ -24,7 +24,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.cook_toom import POINTS, amplification
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
@@ -38,7 +38,8 @@ from convalgos.cpu.tiled.borders import ReadsBorders
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
-from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.errors import error_of_tiles
+from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
@@ -139,24 +140,18 @@ class Winograd(ReadsBorders, BoxAlgorithm):
             yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        taps = plane_taps(problem)
-        if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
-            return math.inf
-        h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
-        return bounds.bounds(BoxSchedule, problem, machine).seconds(h, w)
+        tile = None if problem.is_empty else outputs_of_tile(problem, self.m, self.r)
+        return math.inf if tile is None else bounds.bounds(BoxSchedule, problem, machine).seconds(*tile)
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
         return math.inf if problem.is_pointwise else bounds.least_of_tiles(BoxSchedule, problem, machine)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        # The sum of a point is a random walk, whose errors are as large as its own products; the constant
-        # covers the largest of many outputs and the few operations of the transforms.
-        eps = float(np.finfo(problem.dtype).eps)
         if problem.is_empty:
-            return eps
+            return problem.eps
         cut = self._schedule(problem)
-        walk = amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)
-        return 3 * eps * walk * room_for_few(problem)
+        growth = amplification(self.m, self.r) ** cut.dims
+        return error_of_tiles(problem, problem.eps, growth, cut.taps)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradPlan(problem, self, self._schedule(problem))

@@ -12,14 +12,13 @@ complexity of computations", 1980).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.backward.polyphase import Phase
 from convalgos.core.boundaries import BOUNDARIES
 from convalgos.core.cook_toom import transposed_amplification
@@ -29,8 +28,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.filter_rotation import rotated_filters
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.tiled.geometry import plane, plane_taps, transformed_by
+from convalgos.cpu.tiled.bounds import least_of_products
+from convalgos.cpu.tiled.errors import error_of_tiles
+from convalgos.cpu.tiled.geometry import plane, transformed_by
 from convalgos.cpu.tiled.overlap_borders import apart_bytes
 from convalgos.cpu.tiled.overlap_plan import OverlapPlan
 from convalgos.cpu.tiled.overlap_schedule import OverlapSchedule, overlap_schedule
@@ -95,11 +95,7 @@ class WinogradData(Algorithm):
         return self._boxes(problem).seconds(machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        taps = plane_taps(problem)
-        if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
-            return math.inf
-        saved = math.prod((self.r * self.m) / (self.r + self.m - 1) for t in taps if t > 1)
-        return CALL + machine.launch + problem.flops / saved / machine.peak(problem.dtype)
+        return least_of_products(problem, self.m, self.r, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
@@ -108,13 +104,11 @@ class WinogradData(Algorithm):
         return cut.scratch_bytes + apart_bytes(problem, cut)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        # as of the forward pass: sums of a point are random walks, over all filters
-        eps = float(np.finfo(problem.dtype).eps)
         if problem.is_empty:
-            return eps
+            return problem.eps
         cut = self._boxes(problem)
-        walk = transposed_amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)
-        return 3 * eps * walk * room_for_few(problem)
+        growth = transposed_amplification(self.m, self.r) ** cut.dims
+        return error_of_tiles(problem, problem.eps, growth, cut.taps)
 
     def plan(self, problem: ConvProblem) -> Plan:
         cut = self._boxes(problem)

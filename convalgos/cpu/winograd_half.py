@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import room_for_few
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.cook_toom import amplification
 from convalgos.core.machine import Machine
@@ -29,7 +28,8 @@ from convalgos.cpu.tiled import bounds, filters, search
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
-from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.errors import error_of_tiles
+from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
     winograd_finished_tiles,
@@ -112,18 +112,15 @@ class WinogradHalf(BoxAlgorithm):
         return half.why_not(problem.dtype)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        taps = plane_taps(problem)
-        if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
-            return math.inf
-        h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
-        return bounds.bounds(HalfBoxSchedule, problem, machine).seconds(h, w)
+        tile = None if problem.is_empty else outputs_of_tile(problem, self.m, self.r)
+        return math.inf if tile is None else bounds.bounds(HalfBoxSchedule, problem, machine).seconds(*tile)
 
     def error_bound(self, problem: ConvProblem) -> float:
         if problem.is_empty:
             return problem.eps
         cut = self._schedule(problem)
-        walk = amplification(self.m, self.r) ** cut.dims * math.sqrt(cut.taps + 8)  # as `cpu.winograd`
-        return problem.eps / 2 + 3 * SINGLE_EPS * walk * room_for_few(problem)
+        growth = amplification(self.m, self.r) ** cut.dims
+        return problem.eps / 2 + error_of_tiles(problem, SINGLE_EPS, growth, cut.taps)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradHalfPlan(problem, self, self._schedule(problem))

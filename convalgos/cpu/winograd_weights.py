@@ -11,14 +11,11 @@ Source: Lavin and Gray, arXiv:1509.09308, section 4.1, on the same tiles of x as
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import numpy as np
-
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.cook_toom import amplification
 from convalgos.core.machine import Machine, whole_l3
 from convalgos.core.plan import Plan
@@ -26,7 +23,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.borders import ReadsBorders
-from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.bounds import least_of_products
+from convalgos.cpu.tiled.errors import error_of_tiles
+from convalgos.cpu.tiled.geometry import transformed_by
 from convalgos.cpu.tiled.weights_blocking import TiledWeightsBlocking, uncut_weights, weight_ways
 from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
 from convalgos.cpu.tiled.winograd_transforms import (
@@ -116,11 +115,7 @@ class WinogradWeights(ReadsBorders, Algorithm):
         return CALL + (flops / speed + moved) * long_rows + memory + written
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        taps = plane_taps(problem)
-        if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
-            return math.inf
-        saved = math.prod((self.r * self.m) / (self.r + self.m - 1) for t in taps if t > 1)
-        return CALL + machine.launch + problem.flops / saved / machine.peak(problem.dtype)
+        return least_of_products(problem, self.m, self.r, machine)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 1e-9  # dy is taken as it is
@@ -129,14 +124,11 @@ class WinogradWeights(ReadsBorders, Algorithm):
         return 0 if problem.is_empty else self._boxes(problem).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
-        # as of the forward pass: sums of a point are random walks, over all tiles
-        eps = float(np.finfo(problem.dtype).eps)
         if problem.is_empty:
-            return eps
+            return problem.eps
         cut = self._boxes(problem)
-        tiles = cut.inputs.tile_count / problem.groups
-        walk = amplification(self.r, self.m) ** cut.inputs.dims * math.sqrt(tiles + 8)
-        return 3 * eps * walk * room_for_few(problem)
+        growth = amplification(self.r, self.m) ** cut.inputs.dims
+        return error_of_tiles(problem, problem.eps, growth, cut.inputs.tile_count / problem.groups)
 
     def plan(self, problem: ConvProblem) -> Plan:
         cut = self._boxes(problem)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import room_for_few
 from convalgos.core.bilinear_forms import NESTED, SYMBOLIC, BilinearForm, bilinear_form
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import PLAIN
@@ -30,7 +29,8 @@ from convalgos.cpu.tiled.bilinear_transforms import (
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import PRODUCT, BoxSchedule
-from convalgos.cpu.tiled.geometry import plane_taps, transformed_by
+from convalgos.cpu.tiled.errors import error_of_tiles
+from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 
 LEAST_PRODUCTS = 5 / 3  # of an output, in each dimension: a ring of six with three taps
 OPERATIONS = 3.0  # of vectors, for a point of a tile in each of its transforms; Xeon (Granite Rapids)
@@ -117,14 +117,13 @@ class BilinearTiles(BoxAlgorithm):
         return found if isinstance(found, str) else None
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        taps = plane_taps(problem)
-        if taps not in ((self.r, self.r), (1, self.r), (self.r, 1)) or problem.is_empty:
+        tile = None if problem.is_empty else outputs_of_tile(problem, self.m, self.r)
+        if tile is None:
             return math.inf
-        h, w = 1 if taps[0] == 1 else self.m, 1 if taps[1] == 1 else self.m
-        points = self.form.alpha if min(h, w) == 1 else self.form.alpha**2
+        points = self.form.alpha if min(tile) == 1 else self.form.alpha**2
         # those of Winograd, whose transforms are shorter; a choice has asked them already
         kind: Any = BoxSchedule
-        return bounds.bounds(kind, problem, machine).seconds(h, w, points)
+        return bounds.bounds(kind, problem, machine).seconds(*tile, points)
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
         if max(problem.kernel) < 3 or problem.is_empty:
@@ -133,13 +132,11 @@ class BilinearTiles(BoxAlgorithm):
         return bounds.least_of_tiles(kind, problem, machine)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        # as Winograd's: the sum of a point is a random walk, whose errors are as large as its own products
-        eps = float(np.finfo(problem.dtype).eps)
         if problem.is_empty:
-            return eps
+            return problem.eps
         cut = self._schedule(problem)
-        walk = self.form.amplification() ** cut.dims * math.sqrt(cut.taps + 8)
-        return 3 * eps * walk * room_for_few(problem)
+        growth = self.form.amplification() ** cut.dims
+        return error_of_tiles(problem, problem.eps, growth, cut.taps)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return BilinearPlan(problem, self, self._schedule(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from convalgos.core.machine import Machine
@@ -10,6 +11,7 @@ from convalgos.core.taps import taps_met
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.tiled.cost import PRODUCT_CALL, ROW_CALL, BoxSchedule, overlapped
+from convalgos.cpu.tiled.geometry import outputs_of_tile
 from convalgos.cpu.tiled.search import uncut
 from convalgos.cpu.vectors import simd
 
@@ -29,6 +31,15 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     moved = vectors / (kind.transform_cycles(machine) * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
+
+
+def least_of_products(problem: ConvProblem, m: int, r: int, machine: Machine) -> float:
+    """A lower bound of a gradient in tiles of F(m, r): its products at the peak; infinite for other taps."""
+    tile = None if problem.is_empty else outputs_of_tile(problem, m, r)
+    if tile is None:
+        return math.inf
+    saved = math.prod(r * outputs / (r + outputs - 1) for outputs in tile)
+    return CALL + machine.launch + problem.flops / saved / machine.peak(problem.dtype)
 
 
 class Bounds:

@@ -85,6 +85,15 @@ def plane_taps(problem: ConvProblem) -> tuple[int, int]:
     return rows.taps, columns.taps
 
 
+def outputs_of_tile(problem: ConvProblem, m: int, r: int) -> tuple[int, int] | None:
+    """Outputs of a tile of F(m, r) along the rows and columns of the plane of a problem; None where its taps
+    are others than r. `transformed_by` tells why, and takes longer."""
+    rows, columns = plane_taps(problem)
+    if (rows, columns) not in ((r, r), (1, r), (r, 1)):
+        return None
+    return 1 if rows == 1 else m, 1 if columns == 1 else m
+
+
 def transformed_by(problem: ConvProblem, r: int) -> tuple[bool, bool] | str:
     """Whether rows and columns of a plane go through a transform of r taps, or why neither can."""
     rows, columns = plane_taps(problem)
