@@ -53,10 +53,10 @@ def picked_at_random(seed: str, layout: str | None = None, chosen: Chosen = any_
             low, high = SECONDS
             return [replace(o, seconds=low * (high / low) ** rng.random()) for o in found]
 
-        def _best(self, problem, precision, pooling):
-            key = problem, precision, pooling
+        def _best(self, problem, limits, pooling):
+            key = problem, limits, pooling
             if key not in self._known:
-                self._known[key] = _drawn(problem, step_options.limits_of(self._limits, precision))
+                self._known[key] = _drawn(problem, limits)
             return self._known[key]
 
         def _convolution(self, step, reads, writes, precision):

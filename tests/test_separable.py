@@ -125,7 +125,7 @@ def inverted_residual(name, rng, x, channels, hidden, size=3, activation="relu")
 def test_a_network_joins_what_it_may_and_saves_it(tmp_path, shipped_figures):
     rng = np.random.default_rng(1)
     stem = Convolution("stem", ("x",), "a", rng.standard_normal((24, 3, 3, 3)).astype(np.float32))
-    first, second = inverted_residual("b", rng, "a", 24, 96), inverted_residual("c", rng, "b.out", 24, 96)
+    first, second = inverted_residual("b", rng, "a", 24, 64), inverted_residual("c", rng, "b.out", 24, 64)
     last = Convolution("head", ("c.out",), "y", rng.standard_normal((8, 24, 1, 1)).astype(np.float32))
     graph = NetworkGraph(("x",), ("y",), (stem, *first, *second, last), {"x": ("n", 3, 58, 58)})
     shown = replace(graph, outputs=("y", "b.deep"))  # which two steps read: its layout is changed, too
@@ -137,7 +137,7 @@ def test_a_network_joins_what_it_may_and_saves_it(tmp_path, shipped_figures):
     y, right = net(x), other(x)[0]
     assert np.allclose(y, right, rtol=1e-5, atol=1e-5 * abs(right).max())
     told = next(row for row in net.explain(x.shape).rows if row.what == "3 convolutions")
-    shapes = [(2, c, 56, 56) for c in (24, 96, 96)]
+    shapes = [(2, c, 56, 56) for c in (24, 64, 64)]
     assert told.flops == sum(s.problem(shape).flops for s, shape in zip(first, shapes, strict=True))
     net.save(tmp_path / "net")
     again = ca.network.load(tmp_path / "net")

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
@@ -29,6 +29,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.spectral import line_kernels
+from convalgos.cpu.spectral.errors import error_of_transforms
 from convalgos.cpu.spectral.line_roots import roots_of_lines
 from convalgos.cpu.vectors import simd
 
@@ -38,6 +39,7 @@ LEVEL = 2.2  # of a vector of a block in each level, there and back,
 ENDS = 6.0  # and to read it, to multiply it and to write it
 BLOCK = 300  # around a block
 SLOWER = (1.2, 1.2, 1.1)  # where a block leaves L1 with roots and filter, by itself, and where all leave L2
+SPECTRUM_CALL, SPECTRUM_ELEMENT = 3e-5, 2e-9  # seconds to transform any filter, and each of its elements
 
 # --- shapes --------------------------------------------------------------------------------------
 
@@ -84,17 +86,29 @@ def _block_cycles(n: int, lanes: int, size: int) -> float:
     return cycles
 
 
+def _tasks(cut: LineCut) -> int:
+    """Threads that share the blocks of all lines."""
+    return min(plan_threads(), cut.lines * cut.blocks)
+
+
+def _part_bytes(n: int, itemsize: int) -> int:
+    """From real to imaginary parts of a block in scratch: a line lies between, against set conflicts."""
+    return whole_lines(n // 2 * itemsize) + simd.LINE
+
+
 # --- plan ----------------------------------------------------------------------------------------
 
 
 class FftLinesPlan(KernelPlan):
+    """Blocks of all lines, each through all its steps in the scratch of a thread."""
+
     finishes = strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: LineCut):
         p, size, lanes = problem, problem.itemsize, simd.lanes(problem.itemsize)
         self._cut = cut
         self._roots = roots_of_lines(cut.n, lanes, p.dtype)
-        tasks = min(plan_threads(), cut.lines * cut.blocks)
+        tasks = _tasks(cut)
         threed = p.as_3d
         x_strides = map_strides(p.layout, p.C, threed.spatial)
         y_strides = map_strides(p.layout, p.K, threed.spatial_out)
@@ -136,13 +150,12 @@ class FftLinesPlan(KernelPlan):
         return packed
 
     def _block_values(self, p: ConvProblem, tasks: int) -> dict[str, int]:
-        """What blocks of x and of filters share. A cache line lies between parts, against set conflicts."""
+        """What blocks of x and of filters share."""
         n = self._cut.n
-        imaginary = whole_lines(n // 2 * p.itemsize) + simd.LINE
         return {
             "tasks": tasks, "n": n, "channels": p.C, "roots": self._roots[0].ctypes.data,
-            "tile_roots": self._roots[1].ctypes.data, "w_channel": n, "imaginary": imaginary,
-            "lane_bytes": 2 * imaginary,
+            "tile_roots": self._roots[1].ctypes.data, "w_channel": n, "imaginary": _part_bytes(n, p.itemsize),
+            "lane_bytes": 2 * _part_bytes(n, p.itemsize),
         }  # fmt: skip
 
 
@@ -213,7 +226,7 @@ class FftLines(Algorithm):
         return CALL + machine.stream(p.x_bytes + p.y_bytes)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 3e-5 + problem.K * self._cut(problem).n * 2e-9
+        return SPECTRUM_CALL + problem.K * self._cut(problem).n * SPECTRUM_ELEMENT
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else problem.K * self._cut(problem).n * problem.itemsize
@@ -230,13 +243,12 @@ class FftLines(Algorithm):
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
-        n = self._cut(problem).n
-        return plan_threads() * 2 * (whole_lines(n // 2 * problem.itemsize) + simd.LINE)
+        cut = self._cut(problem)
+        return _tasks(cut) * 2 * _part_bytes(cut.n, problem.itemsize)
 
     def error_bound(self, problem: ConvProblem) -> float:
-        # as `spectral.errors` tells, of transforms of complex numbers of half as many elements
-        n = 1 if problem.is_empty else self._cut(problem).n
-        return problem.eps * (4 * math.log2(n + 1) + 8) * room_for_few(problem)
+        # complex numbers of half as many elements
+        return error_of_transforms(problem, 1 if problem.is_empty else self._cut(problem).n)
 
     def plan(self, problem: ConvProblem) -> Plan:
         return FftLinesPlan(problem, self, self._cut(problem))

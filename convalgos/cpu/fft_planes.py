@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import whole_lines
 from convalgos.core.boundaries import BOUNDARIES, OUTSIDE, ZERO, fills_alike, source_indices
 from convalgos.core.machine import Machine, cache_sizes
@@ -30,6 +30,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.spectral import plane_transforms as transforms
+from convalgos.cpu.spectral.errors import error_of_transforms
 from convalgos.cpu.spectral.plane_driver import PLANE_FIELDS, convolve_tiles
 from convalgos.cpu.spectral.plane_transforms import POINTS, turns_of
 from convalgos.cpu.vectors import simd
@@ -40,10 +41,9 @@ FILTER_LIMIT = 256 << 20  # bytes of all spectra of filters
 # is added as rows of frequencies with their copy outgrow the first cache; Zen 4
 DOUBLING, BEYOND_L1 = 2.3, 0.38
 BEGIN = 1000.0  # cycles to begin a tile
-SPECTRUM_CALL, SPECTRUM_RATE = (
-    5e-5,
-    1.5e8,
-)  # seconds to transform any filter, and bytes of spectra in a second
+SPECTRUM_CALL = 5e-5  # seconds to transform any filter,
+SPECTRUM_RATE = 1.5e8  # and bytes of spectra in a second; Zen 4
+TWO_ROWS = 1.0  # eps of error more than others tell: the first row of a spectrum is two real ones
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -117,6 +117,8 @@ def _tile_cycles(height: int, width: int, lanes: int) -> float:
 
 
 class PlanePlan(KernelPlan):
+    """Tiles of planes, one after the other in scratch that stays in the second cache."""
+
     finishes = strided_batch = rows_apart = True
 
     def __init__(self, problem: ConvProblem, algorithm: FftPlanes, cut: PlaneCut):
@@ -209,6 +211,8 @@ def _scratch(cut: PlaneCut, size: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class FftPlanes(Algorithm):
+    """Tiles of the size that is estimated best, or those of a map that it computes a part of."""
+
     family: ClassVar[str] = "cpu.fft_planes"
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     spreads_nan: ClassVar[bool] = True
@@ -270,10 +274,9 @@ class FftPlanes(Algorithm):
         return 0 if cut is None else cut.tasks * _scratch(cut, problem.itemsize)["scratch_stride"]
 
     def error_bound(self, problem: ConvProblem) -> float:
-        """As of all transforms: see `spectral.errors`."""
         cut = None if problem.is_empty else self._cut(problem)
-        n = 1 if cut is None else cut.rows.length * cut.columns.length
-        return problem.eps * (4 * math.log2(n + 1) + 9) * room_for_few(problem)
+        elements = 1 if cut is None else cut.rows.length * cut.columns.length
+        return error_of_transforms(problem, elements, TWO_ROWS)
 
     def plan(self, problem: ConvProblem) -> Plan:
         cut = self._cut(problem)

@@ -45,6 +45,7 @@ class Line(NamedTuple):
 
 
 def line_of(problem: ConvProblem) -> Line:
+    """The line of a channel of a problem."""
     p = problem
     sizes = [size + low + high for size, (low, high) in zip(p.spatial, p.padding, strict=True)]
     padded = (p.N, *sizes)
@@ -58,6 +59,8 @@ def line_of(problem: ConvProblem) -> Line:
 
 
 class NttWorkspace:
+    """x as one line with its border, the residues of its sums, and the sums, of one channel and filter."""
+
     def __init__(self, line: Line, blocks: LineBlocks, primes: int):
         self.x = np.zeros(max(blocks.reads, math.prod(line.padded)), np.int32)
         self.border = 0  # what x holds beyond the maps
@@ -66,6 +69,8 @@ class NttWorkspace:
 
 
 class NttPlan(IntegerPlan):
+    """One filter after the other: blocks of its channel's line modulo the primes that its sums ask for."""
+
     def __init__(self, problem: ConvProblem, algorithm: Ntt, workspace_bytes: int):
         super().__init__(problem, algorithm, workspace_bytes)
         self._line = line_of(problem)
@@ -113,6 +118,7 @@ class NttPlan(IntegerPlan):
 
 
 def most_primes(problem: ConvProblem) -> int:
+    """Primes that tell the sums of any filter apart."""
     return residues.primes_for(LARGEST_BYTE * LARGEST_DIFFERENCE * problem.reduction)
 
 
@@ -121,6 +127,8 @@ def most_primes(problem: ConvProblem) -> int:
 
 @dataclass(frozen=True)
 class Ntt(Algorithm):
+    """Bytes, of which each filter reads one channel."""
+
     family: ClassVar[str] = "cpu.ntt"
     dtypes: ClassVar[tuple[str, ...]] = ("int8", "uint8")
 
@@ -141,7 +149,7 @@ class Ntt(Algorithm):
         line = line_of(problem)
         cut = LineBlocks(line.results, line.taps)
         primes = residues.primes_for(LARGEST_BYTE * LARGEST_DIFFERENCE // 4 * problem.reduction)  # mostly
-        levels = primes * cut.n * math.log2(cut.n) * -(-primes * cut.blocks // machine.threads) / primes
+        levels = cut.n * math.log2(cut.n) * -(-primes * cut.blocks // machine.threads)
         transforms = BUTTERFLY * levels * machine.threads / machine.peak("float32")
         moved = (problem.C + 2 * problem.K) * cut.reads * ELEMENT
         return problem.K * (LAUNCHES + transforms) + moved

@@ -13,7 +13,6 @@ complexity of computations", 1980).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -40,18 +39,12 @@ from convalgos.cpu.tiled.winograd_transforms import (
     winograd_output_gradients,
 )
 
-# --- shapes ----------------------------------------------------------------------------------
-
-
-@lru_cache(512)
-def _schedule(problem: ConvProblem, m: int, threads: int) -> OverlapSchedule:
-    return overlap_schedule(problem, m, threads)
-
-
 # --- plan ------------------------------------------------------------------------------------
 
 
 class WinogradDataPlan(OverlapPlan):
+    """A plan by the transforms of F(m, r), transposed."""
+
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """U of w with its channels in the place of its filters."""
         p = self.problem
@@ -120,7 +113,7 @@ class WinogradData(Algorithm):
         )  # fmt: skip
 
     def _boxes(self, problem: ConvProblem) -> OverlapSchedule:
-        return _schedule(problem, self.m, jit.thread_count())
+        return overlap_schedule(problem, self.m, jit.thread_count())
 
 
 ALGORITHMS = (

@@ -38,10 +38,6 @@ class Bordered(ByForward):
         return self.inner.dtypes
 
     @property
-    def approximates(self) -> bool:  # type: ignore[override]
-        return self.inner.approximates
-
-    @property
     def searches(self) -> bool:
         return self.inner.searches
 

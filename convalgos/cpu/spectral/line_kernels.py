@@ -19,7 +19,7 @@ arithmetic".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from convalgos.cpu.runtime import jit
@@ -176,12 +176,11 @@ def square_spectra(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, spe
     with v.loop(tiles) as tile:
         rows = _Square(v, re, im, roots, tile)
         rows.turn()
-        for last, node, values in rows.forward():
-            if last:
-                for i, value in enumerate(values):
-                    place = v.iadd(rows.first2, 2 * v.lanes * (node * len(values) + i))
-                    v.store(value[0], target, place)
-                    v.store(value[1], target, v.iadd(place, v.lanes))
+        for node, values in rows.forward():
+            for i, value in enumerate(values):
+                place = v.iadd(rows.first2, 2 * v.lanes * (node * len(values) + i))
+                v.store(value[0], target, place)
+                v.store(value[1], target, v.iadd(place, v.lanes))
 
 
 @simd.emitter
@@ -191,14 +190,13 @@ def multiply_square(v: Vec, re: Value, im: Value, tiles: Value, roots: Value, sp
     with v.loop(tiles) as tile:
         rows = _Square(v, re, im, roots, tile)
         rows.turn()
-        for last, node, values in rows.forward():
-            if last:
-                products = []
-                for i, value in enumerate(values):
-                    place = v.iadd(rows.first2, 2 * v.lanes * (node * len(values) + i))
-                    w = v.load(factors, place), v.load(factors, v.iadd(place, v.lanes))
-                    products.append(times(v, value, w))
-                rows.join_last(node, products)
+        for node, values in rows.forward():
+            products = []
+            for i, value in enumerate(values):
+                place = v.iadd(rows.first2, 2 * v.lanes * (node * len(values) + i))
+                w = v.load(factors, place), v.load(factors, v.iadd(place, v.lanes))
+                products.append(times(v, value, w))
+            rows.join_last(node, products)
         rows.inverse()
         rows.turn()
 
@@ -212,10 +210,9 @@ class _Square:
         self.parts = v.at(v.pointer(re), first), v.at(v.pointer(im), first)
         self.first2 = v.imul(first, 2)
         self.roots = v.at(v.pointer(roots), v.imul(tile, 2 * v.lanes * (v.lanes - 1)))
-        self.radices = tile_radices(v.lanes)
         self.levels = []  # (radix, rows of a part, nodes, where the roots begin)
         part, nodes, begin = v.lanes, 1, 0
-        for radix in self.radices:
+        for radix in tile_radices(v.lanes):
             part //= radix
             self.levels.append((radix, part, nodes, begin))
             begin += nodes * (radix - 1)
@@ -227,8 +224,8 @@ class _Square:
             for i, row in enumerate(transpose(v, [v.load(part, i * v.lanes) for i in range(v.lanes)])):
                 v.store(row, part, i * v.lanes)
 
-    def forward(self) -> Any:
-        """All levels; of the last one the values are handed out, and not stored: (whether, node, values)."""
+    def forward(self) -> Iterator[tuple[int, list[Complex]]]:
+        """All levels; of the last one (node, values) are handed out, and not stored."""
         for number, level in enumerate(self.levels):
             radix, part, nodes, _ = level
             for node in range(nodes):
@@ -237,7 +234,7 @@ class _Square:
                     places = [(node * radix + k) * part + row for k in range(radix)]
                     values = part_node(self.v, [self._load(at) for at in places], powers)
                     if number + 1 == len(self.levels):
-                        yield True, node, values
+                        yield node, values
                     else:
                         self._store(values, places)
 
@@ -282,13 +279,7 @@ def part_node(v: Vec, a: list[Complex], powers: list[Complex]) -> list[Complex]:
         return [_add(v, t[0], t[1]), _sub(v, t[0], t[1])]
     even, odd = _add(v, t[0], t[2]), _sub(v, t[0], t[2])
     more, less = _add(v, t[1], t[3]), _sub(v, t[1], t[3])
-    turned = v.fadd(odd[0], less[1]), v.fsub(odd[1], less[0])  # odd - i less
-    return [
-        _add(v, even, more),
-        (v.fsub(odd[0], less[1]), v.fadd(odd[1], less[0])),
-        _sub(v, even, more),
-        turned,
-    ]
+    return [_add(v, even, more), _turned(v, odd, less, 1), _sub(v, even, more), _turned(v, odd, less, -1)]
 
 
 def join_node(v: Vec, b: list[Complex], powers: list[Complex]) -> list[Complex]:

@@ -23,8 +23,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_b
 
 # Behind those of a box. `held`: rows and columns of inputs that a tile shares with those before it; `reach`
 # of the inputs under the tiles of a box; tables as of `overlap_borders`. Rows apart begin `apart` bytes
-# behind scratch: (plane, row, `line`), with planes as dx has them:
-# one for each channel, where channels lie first.
+# behind scratch: (plane, row, `line`), with planes as dx has them: of each channel, where channels lie first.
 OWN_FIELDS = fields(
     "width held_h held_w reach_h reach_w pad_w places folded_rows row_folds folded_columns column_folds "
     "apart apart_n apart_k apart_d apart_row apart_plane y_plane planes line targets target_rows "
@@ -69,7 +68,7 @@ def add_tiles(a: Any, m: int, tiles_h: int, tiles_w: int, own: int) -> None:
     for i in range(a.held_h, height):
         zero_bytes(own + i * row, a.held_w * pixel)
     row_step = a.rows.lattices * a.reach_w * a.lanes
-    # a 1-D transform takes only this one
+    # a transform along one dimension alone takes only this one
     column_step = a.columns.lattices * a.lanes if a.columns.outputs > 1 else row_step
     tile_step = a.columns.outputs * a.columns.lattices * a.lanes
     for i in range(tiles_h):
@@ -105,13 +104,8 @@ def write_overlapping(SIZE: int, LANES: int) -> jit.Kernel:
                 pairs = carray(pointer(a.folded_rows), (a.row_folds, 2), np.int64)
                 inside = own + a.pad_w * LANES * SIZE
                 for i in range(a.row_folds):
-                    add_line(
-                        SIZE,
-                        LANES,
-                        inside + pairs[i, 0] * row * SIZE,
-                        line,
-                        inside + pairs[i, 1] * row * SIZE,
-                    )
+                    from_, onto = inside + pairs[i, 0] * row * SIZE, inside + pairs[i, 1] * row * SIZE
+                    add_line(SIZE, LANES, from_, line, onto)
                 image = box.n0 + n
                 y = a.y + (image * a.y_n + c * a.y_k + o * a.depth.y) * SIZE
                 apart = a.scratch + a.apart + (image * a.apart_n + c * a.apart_k + o * a.apart_d) * SIZE

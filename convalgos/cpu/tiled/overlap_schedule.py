@@ -7,6 +7,7 @@ holds whole rows of tiles, so that only its first and last rows of inputs are of
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Self
 
 from convalgos.core import profiles
@@ -74,10 +75,12 @@ class OverlapSchedule(BoxSchedule):
         return super().seconds(machine) + behind
 
 
+@lru_cache(512)
 def overlap_schedule(problem: ConvProblem, m: int, threads: int) -> OverlapSchedule:
     """The boxes that are predicted to take the least time, of a backward_data problem without stride.
 
-    m: outputs of a tile, along the dimensions of the plane that have several taps.
+    Args:
+        m: outputs of a tile, along the dimensions of the plane that have several taps.
     """
     p = problem.as_3d
     inputs = [a._replace(outputs=m if a.taps > 1 else 1) for a in plane(problem)]
