@@ -5,13 +5,19 @@ import inspect
 import json
 import os
 import pkgutil
+import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from click.testing import CliRunner
 
+import convalgos as ca
 from convalgos import cpu
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.gemm import split_cut
 from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.tools.cli import kernel_set
@@ -124,16 +130,22 @@ SPLIT = {  # for matrix tiles, where the processor has them
 BYTES = ("convalgos.cpu.tiled.quantised_products", "sum_bytes")  # by instructions that add up products
 
 
-def test_every_factory_of_kernels_is_listed():
-    """What `jit.specialise` makes, in all modules: a new one cannot be forgotten."""
-    listed = {(k.module, k.name) for k in kernel_set.kernels(kernel_set.DTYPES)}
-    found = set()
+def factories() -> list[Any]:
+    """What `jit.specialise` makes, in all modules of the CPU."""
+    found = {}
     for info in pkgutil.walk_packages(cpu.__path__, "convalgos.cpu."):
         for name, value in vars(importlib.import_module(info.name)).items():
             code = getattr(value, "__code__", None)
             if code is not None and code.co_qualname == "specialise.<locals>.address":
-                found.add((value.__module__, value.__name__))
+                found[id(value)] = value
                 assert info.name != value.__module__ or name == value.__name__  # the list goes by names
+    return list(found.values())
+
+
+def test_every_factory_of_kernels_is_listed():
+    """A new one cannot be forgotten."""
+    listed = {(k.module, k.name) for k in kernel_set.kernels(kernel_set.DTYPES)}
+    found = {(factory.__module__, factory.__name__) for factory in factories()}
     assert len(found) > 50
     apart = {(module, name) for module, name in found if module in APART}
     assert {module for module, _ in apart} == APART.keys()
@@ -149,6 +161,37 @@ def test_every_factory_of_kernels_is_listed():
     } - {("convalgos.cpu.runtime.array_calls", name) for name in ("array_call", "integer_call")} - {
         ("convalgos.cpu.filtering.small_windows", name) for name in ("filter_small", "filter_lines_small")
     }
+
+
+ROOMS = ("filtering", "sliding", "pooling", "elementwise")  # whose kernels plans of problems do not ask for
+
+
+def test_filters_and_pooling_ask_for_listed_kernels():
+    """What these and all tests before them in this process asked for."""
+    kinds = "?bBhHiIqQfd"
+    for kind in kinds:
+        x = (np.arange(40 * 70) % 7).reshape(40, 70).astype(kind)
+        for output, w in product(kinds[1:], ([1, 2, 3], [0.3, 0.5, 0.3], [-0.7, 0, 0.7])):
+            ca.ndimage.correlate1d(x, w, output=output)
+            ca.ndimage.correlate(x, np.outer(w, w) + np.eye(3), output=output)
+        for each in (ca.ndimage.minimum_filter, ca.ndimage.maximum_filter, ca.ndimage.uniform_filter):
+            each(x, 5)
+    for kind, stride in product(("f", "d", "e", "b", "B"), (1, 2, 3)):
+        maps = np.ones((1, 3, 9, 40), kind)
+        for layout in ("channels_first", "channels_last"):
+            y = ca.max_pool(maps, 3, stride=stride, layout=layout)
+            if kind in "fd":
+                ca.max_pool_backward(y, maps, 3, stride=stride, layout=layout)
+                ca.avg_pool(maps, 3, stride=stride, layout=layout)
+    listed = {(k.module, k.name, k.parameters) for k in kernel_set.kernels(kernel_set.DTYPES)}
+    asked = {
+        (factory.__module__, factory.__name__, parameters)
+        for factory in factories()
+        if factory.__module__.split(".")[2] in ROOMS
+        for parameters in inspect.getclosurevars(factory).nonlocals["compiled"]
+    }
+    assert len(asked) > 100
+    assert sorted(asked - listed) == []
 
 
 def test_nothing_else_is_compiled():
@@ -167,6 +210,8 @@ def test_the_set_is_small():
     usual, grouped = (len(kernel_set.kernels(["float32"], groups)) for groups in (False, True))
     assert 400 < usual < 990
     assert grouped < 2250
+    told = re.search(r"float32: (\d+) kernels", (Path(__file__).parents[1] / "docs/install.md").read_text())
+    assert vector_bytes() < 64 or abs(usual - int(told[1])) < 50  # of AVX-512
     assert len(set(kernel_set.kernels())) == len(kernel_set.kernels())
 
 
@@ -179,4 +224,4 @@ def test_warm_compiles_what_is_missing_and_tells_what_there_is(tmp_path, monkeyp
         result = CliRunner().invoke(main, ["warm", "--processes", str(processes)])
         assert result.exit_code == 0, result.output
         assert f"{len(few)} kernels in" in result.output
-        assert f", {new} of them new" in " ".join(result.output.split())
+        assert f", {new} new files" in " ".join(result.output.split())

@@ -49,10 +49,9 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             if size == 4:
                 yield line_kernels.whole_sums, (kind, order, *kinds)
         for number, name in enumerate(line_kernels.KINDS):
-            if size == 4 and name not in line_passes.SINGLE:
-                continue
             yield line_kernels.load_line, (number, *kinds)
             if name != dtype:
                 yield line_kernels.store_line, (number, *kinds)
-            for order in in_order if "float" not in name and "64" not in name else ():
+            settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
+            for order in in_order if settled else ():
                 yield line_kernels.settle_line, (number, order, *kinds)
