@@ -2,8 +2,8 @@
 
 Kernels take sizes as arguments; what they are compiled for are a few small numbers - bytes of an element,
 lanes, rows and vectors of a tile - whose values are listed here. So the kernels can be counted, and no
-problem, whatever its size, needs one that is not among them; but of tiles of blocks of channels only the usual
-ones are: maps of few pixels, and bands of separable blocks, have tiles of fewer rows.
+problem, whatever its size, needs one that is not among them; but of tiles of blocks of channels only the
+usual ones are: maps of few pixels, and bands of separable blocks, have tiles of fewer rows.
 """
 
 from __future__ import annotations
