@@ -284,7 +284,7 @@ class Network:
         if not same_dtype(view.dtype, dtype):
             raise TypeError(f"{name} has dtype {view.dtype}, but the network takes {dtype}")
         self._check_shape(name, view.shape)
-        found = np.ascontiguousarray(view, dtype)
+        found = np.asarray(view, dtype, order="C")  # ascontiguousarray gives a number a dimension
         return found if found.flags.aligned else found.copy()
 
     def _check_shape(self, name: str, shape: Shape) -> None:

@@ -152,7 +152,7 @@ def _scaled_maps(
     node: OnnxNode, x: str, y: str, scale: np.ndarray, shift: np.ndarray, channels: int | str, ndim: int
 ) -> Steps:
     """The same, of maps of so many channels."""
-    if not isinstance(channels, int):
+    if not isinstance(channels, int) or not channels:
         return None
     try:
         by, plus = (np.broadcast_to(np.float32(v).reshape(-1), channels) for v in (scale, shift))

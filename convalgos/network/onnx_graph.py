@@ -70,6 +70,9 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
     graph = with_regions(graph, join_regions)
+    moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
+    if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
+        raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
     for step in graph.steps:
         if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
             assert step.region is not None

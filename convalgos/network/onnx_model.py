@@ -20,6 +20,7 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
+from convalgos.network.onnx_order import captured_by, in_order
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
 from convalgos.network.onnx_sizes import make_known_sizes_constant
@@ -189,7 +190,7 @@ class OnnxModel:
                 skeleton.input.append(onnx.helper.make_tensor_value_info(value.name, kind, given[value.name]))
             else:
                 skeleton.input.append(value)
-        skeleton.output.extend(graph.output)
+        skeleton.output.extend(map(_without_shape, graph.output))
         declared = {v.name for v in graph.input}
         for tensor in graph.initializer:
             if np.prod(tensor.dims, dtype=np.int64) < LARGE:
@@ -256,6 +257,7 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
+    proto = in_order(proto)
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
@@ -283,6 +285,15 @@ def _folded(proto: Any, path: Path | None) -> tuple[Any, Weights]:
         return read_onnx_file(Path(options.optimized_model_filepath))
 
 
+def _without_shape(output: Any) -> Any:
+    """An output of a model with what it declares, but for its shape: some declare a wrong one."""
+    found = type(output)()
+    found.CopyFrom(output)
+    if found.type.HasField("tensor_type"):
+        found.type.tensor_type.ClearField("shape")
+    return found
+
+
 def _without_identities(graph: Any) -> list[Any]:
     """The nodes, where readers of an Identity or a Dropout read its input, but for bodies of other nodes."""
     captured = {name for node in graph.node for name in captured_by(node)}
@@ -303,19 +314,6 @@ def _without_identities(graph: Any) -> list[Any]:
         else:
             nodes.append(node)
     return nodes
-
-
-def captured_by(node: Any) -> list[str]:
-    """Values of the graph around it that the bodies of an If, a Loop or a Scan read."""
-    found = []
-    for attribute in node.attribute:
-        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            own = {v.name for v in (*body.input, *body.initializer)}
-            for inner in body.node:
-                found += [n for n in (*inner.input, *captured_by(inner)) if n not in own]
-                own |= {*inner.output}
-            found += [v.name for v in body.output if v.name not in own]
-    return found
 
 
 def _constant(attributes: dict[str, Any]) -> np.ndarray | None:

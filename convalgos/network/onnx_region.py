@@ -14,7 +14,8 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
-from convalgos.network.onnx_model import OnnxModel, OnnxNode, ValueType, captured_by
+from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode, ValueType
+from convalgos.network.onnx_order import captured_by, read_by
 from convalgos.network.onnx_patterns import names_of
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
@@ -110,22 +111,23 @@ class OnnxRegion:
         graph.node.extend(proto for node in self.nodes for proto in node.protos)
         self._add_dequantized(graph)
         own = {name for proto in graph.node for name in proto.output}
-        read = {n for proto in graph.node for n in (*proto.input, *captured_by(proto))} - own
+        read = {n for proto in graph.node for n in read_by(proto)} - own
         graph.initializer.extend(
             self._model.tensor(name) for name in sorted(read) if self._model.is_constant(name)
         )
-        graph.input.extend(map(self._declared, self.inputs))
-        graph.output.extend(map(self._declared, self.outputs))
+        graph.input.extend(self._declared(name, self._model.shape(name)) for name in self.inputs)
+        # what a model says of the shapes of its outputs may be wrong, and ONNX Runtime refuses to write them then
+        graph.output.extend(self._declared(name, None) for name in self.outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._model.proto.opset_import)
         model.ir_version = self._model.proto.ir_version
         model.functions.extend(self._model.proto.functions)
         return model
 
-    def _declared(self, name: str) -> Any:
-        """A value with its type, and the rank of its shape where that is known."""
+    def _declared(self, name: str, shape: DynamicShape | None) -> Any:
+        """A value with its type, and the rank of a shape."""
         import onnx
 
-        dtype, shape = self._model.dtype(name), self._model.shape(name)
+        dtype = self._model.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
         kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -177,7 +179,7 @@ class OnnxRegion:
     def _add_dequantized(self, graph: Any) -> None:
         """Let constants that are read be dequantised in the region, as they are in the model."""
         known = self._model.dequantized.protos
-        read = dict.fromkeys(n for proto in graph.node for n in (*proto.input, *captured_by(proto)))
+        read = dict.fromkeys(n for proto in graph.node for n in read_by(proto))
         nodes = [known[name] for name in read if name in known]
         if nodes:
             others = list(graph.node)

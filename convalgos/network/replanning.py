@@ -23,7 +23,7 @@ from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.arena import with_places
-from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
+from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step, Transpose
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -35,7 +35,7 @@ from convalgos.network.planned import (
     ScaledConvolution,
 )
 from convalgos.network.reached_taps import reaches_all
-from convalgos.network.step_options import CONVOLUTIONS, limits_of
+from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 from convalgos.select.ranking import Candidate
@@ -114,6 +114,8 @@ class _Replanning:
                 plan = reorder_of(x_shape, step.source, step.target, itemsize)
         else:
             step.add_shapes(shapes, self._sizes)
+            if isinstance(step, Transpose) and not moves_nothing(step, known.reads[0], known.writes, shapes):
+                raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
             same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
             plan = known.plan if same else plan_of(step, shapes, known.writes, self._dtype(step))

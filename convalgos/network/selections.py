@@ -59,7 +59,10 @@ def _of_maps(
 
 def _channels(graph: NetworkGraph) -> dict[str, int]:
     """The channels of maps, as far as the steps tell."""
-    found = {name: n for name, (_, n, *_) in graph.shapes.items() if isinstance(n, int)}
+    found: dict[str, int] = {}
+    for name, shape in graph.shapes.items():
+        if len(shape) > 1 and isinstance(shape[1], int):
+            found[name] = shape[1]
     for step in graph.steps:
         if isinstance(step, Convolution):
             found[step.output] = len(step.w)

@@ -115,6 +115,8 @@ class StepOptions:
         """
         shape, shape_before = self._shapes[step.output], before[step.output]
         grown = 1.0 if shape == shape_before else math.prod(shape) / max(1, math.prod(shape_before))
+        if isinstance(step, Transpose) and not moves_nothing(step, like.reads[0], like.writes, self._shapes):
+            raise Unsupported(f"step {step.name!r} would move elements in the layouts of {like}")
         if isinstance(step, CONVOLUTIONS) and like.candidate is not None:
             problem = self._laid(step, like.reads[0], like.writes)
             if known := self._like(like.candidate, problem):
@@ -301,6 +303,15 @@ class StepOptions:
         """Seconds to read and write values."""
         nbytes = sum(self.itemsize(name) * math.prod(self._shapes[name]) for name in values)
         return self._machine.stream(nbytes) if nbytes else 0.0
+
+
+def moves_nothing(step: Transpose, reads: str, writes: str, shapes: Shapes) -> bool:
+    """Whether what a transpose reads and writes in these layouts is the same memory."""
+    if step.order == channels_to_last(len(step.order)):
+        name, layout, other = step.inputs[0], reads, writes
+    else:
+        name, layout, other = step.output, writes, reads
+    return other == FIRST and is_same(shapes[name], layout, "channels_last")
 
 
 @lru_cache(64)

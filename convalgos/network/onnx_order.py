@@ -1,0 +1,58 @@
+"""The nodes of an ONNX graph in an order in which each reads what was written before it.
+
+ONNX asks for it, but ONNX Runtime runs models in any order, and some converters write such.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def in_order(proto: Any) -> Any:
+    """A ModelProto with its nodes in order; the very one where they are.
+
+    Raises:
+        ValueError: there is no order; names what is read before it is written.
+    """
+    nodes = list(proto.graph.node)
+    read = [{*read_by(node)} for node in nodes]
+    waiting = {name for node in nodes for name in node.output if name}  # not written yet
+    order: list[int] = []
+    left = list(range(len(nodes)))
+    while left:
+        later = []
+        for i in left:
+            if waiting.isdisjoint(read[i]):
+                order.append(i)
+                waiting -= {*nodes[i].output}
+            else:
+                later.append(i)
+        if len(later) == len(left):
+            name = min(waiting & read[left[0]])
+            raise ValueError(f"the model reads {name!r} before anything can write it: its nodes are a circle")
+        left = later
+    if order == sorted(order):
+        return proto
+    found = type(proto)()
+    found.CopyFrom(proto)
+    del found.graph.node[:]
+    found.graph.node.extend(nodes[i] for i in order)
+    return found
+
+
+def read_by(node: Any) -> list[str]:
+    """Values that a node and the bodies in it read."""
+    return [*node.input, *captured_by(node)]
+
+
+def captured_by(node: Any) -> list[str]:
+    """Values of the graph around it that the bodies of an If, a Loop or a Scan read."""
+    found = []
+    for attribute in node.attribute:
+        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            own = {v.name for v in (*body.input, *body.initializer)}
+            for inner in body.node:
+                found += [n for n in (*inner.input, *captured_by(inner)) if n not in own]
+                own |= {*inner.output}
+            found += [v.name for v in body.output if v.name not in own]
+    return found

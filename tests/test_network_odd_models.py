@@ -1,0 +1,97 @@
+"""ONNX models as some converters write them: what ONNX Runtime runs, a network runs too."""
+
+import numpy as np
+import pytest
+from test_network_onnx import CLOSE, RNG, Builder
+
+import convalgos as ca
+from convalgos.network.onnx_graph import from_onnx
+from convalgos.onnx.session import Session
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper  # noqa: E402
+
+
+def check_model(model, *arrays):
+    """A network of a model gives what ONNX Runtime gives, in shapes and types, too."""
+    names = [value.name for value in model.graph.input]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    feeds = dict(zip(names, arrays, strict=True))
+    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    found = from_onnx(model)(*arrays)
+    for y, right in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        assert (y.shape, y.dtype) == (right.shape, right.dtype)
+        assert np.abs(y - right).max(initial=0) <= CLOSE * np.abs(right).max(initial=0)
+
+
+def chain():
+    build = Builder()
+    middle = build.node("Relu", build.conv())
+    return build.model(build.node("Add", build.conv(middle), middle))
+
+
+def test_nodes_in_any_order():
+    model = chain()
+    nodes = list(model.graph.node)[::-1]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    before = model.SerializeToString()
+    check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"))
+    assert model.SerializeToString() == before  # the caller's
+
+
+def test_nodes_in_a_circle_are_told():
+    model = chain()
+    model.graph.node[0].input[0] = model.graph.node[-1].output[0]
+    with pytest.raises(ValueError, match="its nodes are a circle"):
+        from_onnx(model)
+
+
+def test_outputs_of_another_rank_than_declared():
+    build = Builder(("n", 8, "h", "w"))
+    y = build.node("Squeeze", build.conv())  # whose rank is known when sizes are
+    model = build.model(y)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(y, TensorProto.FLOAT, [8, "h", "w"]))
+    check_model(model, RNG.standard_normal((1, 8, 9, 1)).astype("f4"))
+
+
+def test_numbers_and_vectors_beside_maps():
+    build = Builder()
+    build.inputs |= {"factor": (), "shift": (7,)}
+    y = build.node("Add", build.node("Mul", build.conv(), "factor"), "shift")
+    arrays = RNG.standard_normal((1, 8, 9, 7)), np.array(0.5), RNG.standard_normal(7)
+    check_model(build.model(y, "factor"), *(a.astype("f4") for a in arrays))
+
+
+def test_scales_of_maps_without_channels():
+    build = Builder()
+    nothing = build.node("Mul", build.node("ConstantOfShape", build.node("Shape", "none")), np.float32(2))
+    build.inputs["none"] = ("n", 0, 9, 7)
+    model = build.model(build.node("Concat", build.conv(), nothing, axis=1))
+    check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"), np.ones((1, 0, 9, 7), "f4"))
+
+
+def test_strings_are_refused():
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Equal", ["x", "x"], ["y"])], "g",
+            [helper.make_tensor_value_info("x", TensorProto.STRING, [2])],
+            [helper.make_tensor_value_info("y", TensorProto.BOOL, [2])],
+        ),
+        opset_imports=[helper.make_opsetid("", 19)], ir_version=9,
+    )  # fmt: skip
+    with pytest.raises(ca.Unsupported, match="moves strings, 'x'"):
+        from_onnx(model)
+
+
+def test_products_of_one_sequence_then_of_several():
+    """What moves nothing for one sequence, its channels to the last dimension, moves all for several."""
+    build = Builder(("t", "n", 8), opset=17)
+    w = RNG.standard_normal((8, 4)).astype("f4")
+    session = Session(build.model(build.node("MatMul", "x", w)).SerializeToString())
+    for size in ((64, 1, 8), (64, 3, 8), (1, 3, 8), (1, 1, 8)):
+        x = RNG.standard_normal(size).astype("f4")
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-5)
