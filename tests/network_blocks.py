@@ -260,6 +260,24 @@ def channels_last_block(d: Drawing) -> None:
         d.node("Add", x, y)
 
 
+def group_norm(d: Drawing) -> None:
+    """Of instances, or of groups; maps that differ by one number, too."""
+    x = d.map()
+    c = d.channels(x)
+    groups = d.rng.choice([g for g in (1, 2, 4, c) if c % g == 0])
+    if groups == c:
+        y = d.node("InstanceNormalization", x, d.floats(c), d.floats(c))
+    elif d.opset >= 21:
+        y = d.node("GroupNormalization", x, d.floats(c), d.floats(c), num_groups=groups)
+    else:
+        parts = d.node("Reshape", x, np.int64([0, groups, -1]))
+        parts = d.node("InstanceNormalization", parts, np.ones(groups, "f4"), np.zeros(groups, "f4"))
+        y = d.node("Reshape", parts, d.node("Shape", x))
+    y = activation(d, y) if d.chance(0.6) else y
+    if d.chance(0.3):
+        d.node("Add", y, d.node("GlobalMaxPool", x))
+
+
 def other_block(d: Drawing) -> None:
     """What the library leaves to ONNX Runtime, and what is rare."""
     x, way = d.map(), d.rng.randrange(6)
@@ -281,5 +299,5 @@ def other_block(d: Drawing) -> None:
 BLOCKS = {  # and how often they are drawn
     plain_block: 6, depthwise_block: 3, inverted_residual: 4, excitation: 1, transposed_block: 2, pooling: 3,
     whole_pooling: 0.7, addition: 3, residual_block: 4, concatenation: 4, selection: 2, resizing: 1,
-    padding: 1.5, head: 1, channels_last_block: 1, other_block: 1.5,
+    padding: 1.5, head: 1, channels_last_block: 1, group_norm: 1, other_block: 1.5,
 }  # fmt: skip

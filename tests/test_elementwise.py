@@ -1,5 +1,7 @@
 """Elementwise steps of networks, against NumPy, in every layout."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from convalgos.core import epilogue
 from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
+from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
     ElementwisePlan,
@@ -125,6 +127,37 @@ def test_each_pixel_is_normalised_over_its_channels(shape, layout):
     assert np.isnan(whole[:, 1]).all()
     plain = np.empty_like(y)
     LayerNormPlan(shape, layout, epsilon=1e-3).run((laid(x, layout),), plain)
+    assert np.allclose(to_logical(plain, layout, shape[1]), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("shape", "groups", "activation"),
+    [
+        (SHAPE, 37, None), ((2, 36, 5, 7), 6, "relu"), ((1, 64, 330), 1, "silu"),
+        ((3, 40, 1, 1), 4, None), ((2, 64, 3, 4, 5), 2, ("clip", -0.5, 0.5)), ((0, 8, 4), 2, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_groups_of_channels_are_normalised(shape, groups, activation, layout):
+    x, (scale, shift) = values(shape) + 100, values((2, shape[1]), 1)  # a mean that squares would lose
+    parts = x.astype(float).reshape(len(x), groups, math.prod(shape[1:]) // groups)
+    left = parts - parts.mean(2, keepdims=True)
+    right = (left / np.sqrt((left**2).mean(2, keepdims=True) + 1e-3)).reshape(shape)
+    of_map = (1, -1, *(1,) * (len(shape) - 2))
+    wanted = right * scale.reshape(of_map) + shift.reshape(of_map)
+    activation = activation_of(activation)
+    wanted = wanted if activation is None else epilogue.activated(wanted, activation)
+    whole = np.full((len(x), 2, *array_shape(layout, shape)[1:]), np.nan, np.float32)
+    y = whole[:, 0]  # images that lie apart
+    y[...] = laid(x, layout)
+    if layout == LAYOUTS[2]:  # what lies in lanes beyond C is no number
+        y[:, -1, ..., 1 + (shape[1] - 1) % y.shape[-1] :] = np.nan
+    GroupNormPlan(shape, layout, groups, scale, shift, 1e-3, activation).bind(y, y).run()
+    assert np.allclose(to_logical(y, layout, shape[1]), wanted, rtol=1e-4, atol=1e-4)
+    assert np.isnan(whole[:, 1]).all()
+    plain = empty(layout, shape)
+    GroupNormPlan(shape, layout, groups, epsilon=1e-3).run((laid(x, layout),), plain)
     assert np.allclose(to_logical(plain, layout, shape[1]), right, rtol=1e-4, atol=1e-4)
 
 

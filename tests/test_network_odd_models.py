@@ -73,6 +73,16 @@ def test_scales_of_maps_without_channels():
     check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"), np.ones((1, 0, 9, 7), "f4"))
 
 
+def test_outputs_that_are_constant(tmp_path):
+    build = Builder()
+    model = build.model(build.conv(), build.node("Shape", "x"), build.constant(np.float32([2, 3])))
+    x = RNG.standard_normal((1, 8, 9, 7)).astype("f4")
+    check_model(model, x)
+    net = from_onnx(model)
+    net.save(tmp_path / "net.cal")
+    assert all(map(np.array_equal, ca.network.load(tmp_path / "net.cal")(x), net(x)))
+
+
 def test_strings_are_refused():
     model = helper.make_model(
         helper.make_graph(

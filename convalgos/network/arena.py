@@ -19,6 +19,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
+from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import Planned, PlannedStep
 
 Place = int | tuple[str, int]  # bytes from the begin, or (value that it is a slice of, first channel)
@@ -188,7 +189,7 @@ class _Sharing:
         step, layout = planned_step.step, planned_step.writes
         if self._root(step.output) != step.output or step.output in self._outside:
             return
-        if isinstance(step, Elementwise):
+        if isinstance(step, Elementwise | GroupNormalization):
             candidates = step.inputs
         elif isinstance(step, Convolution) and getattr(planned_step.plan, "adds_first", False):
             x = self._root(step.inputs[0])  # which it reads until the end

@@ -47,6 +47,17 @@ def leaky_relu(node: OnnxNode, model: OnnxModel) -> Steps:
     return activated_by(Activation("leaky_relu", float(node.attributes.get("alpha", 0.01))))(node, model)
 
 
+def prelu(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of one slope for all channels."""
+    slopes = model.constant(node.inputs[1])
+    if slopes is None or not slopes.size or (slopes != slopes.reshape(-1)[0]).any():
+        return None
+    x = model.shape(node.inputs[0])
+    if x is None or slopes.ndim > len(x):
+        return None
+    return activated_by(Activation("leaky_relu", float(slopes.reshape(-1)[0])))(node, model)
+
+
 def gelu(node: OnnxNode, model: OnnxModel) -> Steps:
     tanh = node.attributes.get("approximate", b"none") == b"tanh"
     return activated_by(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
@@ -91,8 +102,9 @@ def arithmetic(node: OnnxNode, model: OnnxModel) -> Steps:
     if first == second or _same(model, a, b):
         return [Elementwise(node.name, (a, b), node.outputs[0], operation)]
     for one, other in ((a, b), (b, a)):
-        if operation == "multiply" and _is_of_each_map(model, one, other):
-            return [Elementwise(node.name, (one, other), node.outputs[0], operation)]
+        if _is_of_each_map(model, one, other):
+            by_map = "multiply" if operation == "multiply" else "shift"
+            return [Elementwise(node.name, (one, other), node.outputs[0], by_map)]
     return None
 
 
@@ -168,6 +180,7 @@ ELEMENTWISE: dict[str, Maker] = {
     "HardSigmoid": hard_sigmoid,
     "Clip": clip,
     "LeakyRelu": leaky_relu,
+    "PRelu": prelu,
     "Gelu": gelu,
     "Add": arithmetic,
     "Sum": arithmetic,

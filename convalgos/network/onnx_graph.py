@@ -17,6 +17,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.network import Network
+from convalgos.network.onnx_group_norms import with_group_norms_named
 from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_norms import with_norms_named
 from convalgos.network.onnx_patterns import with_activations_named
@@ -58,7 +59,9 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
+    model.nodes = with_group_norms_named(model)
     model.nodes = with_shuffles_named(model)
+    model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
     made = [steps_of_node(node, model) for node in model.nodes]
     while alone := _alone(made, model):
         for i in alone:

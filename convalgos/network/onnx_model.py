@@ -20,10 +20,11 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
-from convalgos.network.onnx_order import captured_by, in_order
+from convalgos.network.onnx_order import captured_by, with_nodes_in_order
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
 from convalgos.network.onnx_sizes import make_known_sizes_constant
+from convalgos.network.onnx_stand_ins import with_stand_ins
 
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
@@ -140,6 +141,17 @@ class OnnxModel:
             return numpy_helper.from_array(self._arrays[name], name)
         return self._tensors[name]
 
+    def constant_node(self, name: str) -> OnnxNode:
+        """A node that writes a constant which is an output of the model."""
+        import onnx
+
+        known = f"{name}/known"
+        array = self.constant(name)
+        assert array is not None
+        self._arrays[known] = array
+        proto = onnx.helper.make_node("Identity", [known], [name])
+        return OnnxNode("Identity", name, [known], [name], {}, (proto,))
+
     def needs_folding(self) -> bool:
         """Whether a node computes what is constant, or what follows from shapes."""
         return any(node.op in OF_SHAPES or all(map(self.is_constant, node.inputs)) for node in self.nodes)
@@ -169,12 +181,19 @@ class OnnxModel:
     def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
         import onnx
 
-        found = onnx.shape_inference.infer_shapes(self._skeleton(given), data_prop=True).graph
+        skeleton = self._skeleton(given)
+        nodes, same_type = with_stand_ins(skeleton.graph.node)
+        del skeleton.graph.node[:]
+        skeleton.graph.node.extend(nodes)
+        found = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
         types: dict[str, ValueType] = {}
         for value in (*found.input, *found.value_info, *found.output):
             told = ValueType(value)
             if told.dtype or value.name not in types:  # an output that is an input may lack its type
                 types[value.name] = told
+        for name, other in same_type.items():
+            if name in types and other in types:
+                types[name].dtype = types[other].dtype
         return types
 
     def _skeleton(self, given: dict[str, tuple[int, ...]]) -> Any:
@@ -257,7 +276,7 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto = in_order(proto)
+    proto = with_nodes_in_order(proto)
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read

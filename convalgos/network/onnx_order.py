@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def in_order(proto: Any) -> Any:
+def with_nodes_in_order(proto: Any) -> Any:
     """A ModelProto with its nodes in order; the very one where they are.
 
     Raises:

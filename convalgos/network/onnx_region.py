@@ -116,7 +116,7 @@ class OnnxRegion:
             self._model.tensor(name) for name in sorted(read) if self._model.is_constant(name)
         )
         graph.input.extend(self._declared(name, self._model.shape(name)) for name in self.inputs)
-        # what a model says of the shapes of its outputs may be wrong, and ONNX Runtime refuses to write them then
+        # what a model says of the shapes of its outputs may be wrong: ONNX Runtime refuses to write them then
         graph.output.extend(self._declared(name, None) for name in self.outputs)
         model = onnx.helper.make_model(graph, opset_imports=self._model.proto.opset_import)
         model.ir_version = self._model.proto.ir_version

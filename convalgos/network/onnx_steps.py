@@ -31,6 +31,7 @@ from convalgos.network.onnx_channels import (
     rank_of,
 )
 from convalgos.network.onnx_elementwise import ELEMENTWISE, named_activation
+from convalgos.network.onnx_group_norms import GROUP_NORM, group_norm
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
@@ -308,6 +309,9 @@ MAKERS: dict[str, Maker] = {
     "Split": channel_split,
     "Gather": channel_gather,
     "Transpose": moved_channels,
+    "InstanceNormalization": group_norm,
+    "GroupNormalization": group_norm,
+    GROUP_NORM: group_norm,
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,
     "LRN": local_response_norm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,10 +18,13 @@ from convalgos.network.graph import (
     TransposedConvolution,
     View,
 )
+from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
+
+Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
@@ -59,6 +63,9 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         elif isinstance(of, SUMMED) and not of.activation and len(of.inputs) == 1:
             del steps[of.output]
             steps[step.output] = _scaled(of, step)
+        elif isinstance(of, GroupNormalization) and not of.activation:
+            del steps[of.output]
+            steps[step.output] = replace(_scaled_norm(of, step), activation=step.activation)
         elif isinstance(of, LayerNormalization) and not step.activation:
             del steps[of.output]
             steps[step.output] = _scaled_norm(of, step)
@@ -90,7 +97,7 @@ def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
     return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)
 
 
-def _scaled_norm(of: LayerNormalization, by: Convolution) -> Step:
+def _scaled_norm(of: Norm, by: Convolution) -> Norm:
     """A norm whose outputs are then scaled and shifted, as one."""
     scale = by.w.reshape(-1)  # (C,)
     shift = np.zeros(len(scale), np.float32) if by.bias is None else by.bias
@@ -238,7 +245,7 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
 
 
 SUMMED = (Convolution, TransposedConvolution)
-FINISHED = (*SUMMED, Elementwise)
+FINISHED = (*SUMMED, Elementwise, GroupNormalization)
 
 
 def _only_read_by_the_next(graph: NetworkGraph) -> dict[str, Step]:

@@ -139,7 +139,7 @@ def _quantized(step: Step, last: Quantize, scaled: Scaled, constants: QuantizedC
         return quantized_convolution(step, inputs[0], output, scales[0], y_scale, constants)
     if isinstance(step, Pooling) and step.reduction == "mean" and step.kernel is None:
         return QuantizedMean(step.name, inputs, output, scales[0], y_scale)
-    if not isinstance(step, Elementwise):
+    if not isinstance(step, Elementwise) or step.operation == "shift":  # of bytes there is none
         return None
     if step.operation == "identity":
         numbers = scales[0].numbers()

@@ -18,7 +18,7 @@ from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.elementwise.norms import layer_norm_seconds
+from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.network.compared import compared
@@ -40,6 +40,7 @@ from convalgos.network.graph import (
     channels_from_last,
     channels_to_last,
 )
+from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import PlanLimits
 from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
@@ -50,7 +51,7 @@ from convalgos.select.ranking import Candidate
 FIRST = "channels_first"
 CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
-NORMS = LayerNormalization | LocalResponseNormalization
+NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 # Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
@@ -295,6 +296,8 @@ class StepOptions:
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
         if isinstance(step, LayerNormalization):
             return layer_norm_seconds(self._shapes[step.output], layout, self._machine)
+        if isinstance(step, GroupNormalization):
+            return group_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, Elementwise | Upsampling | NORMS | BYTEWISE | QuantizedMean):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

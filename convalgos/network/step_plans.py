@@ -12,7 +12,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
-from convalgos.cpu.elementwise.norms import LayerNormPlan, LrnPlan
+from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
@@ -33,6 +33,7 @@ from convalgos.network.graph import (
     Upsampling,
     View,
 )
+from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 
 
@@ -56,6 +57,10 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+    if isinstance(step, GroupNormalization):
+        return GroupNormPlan(
+            read[0], layout, step.groups, step.scale, step.shift, step.epsilon, step.activation
+        )
     if isinstance(step, Resizing):
         sizes = step.output_shape(shapes)[2:]
         return ResizePlan(read[0], sizes, layout, step.coordinates, step.scales or None)
@@ -86,6 +91,6 @@ class NumpyStep:
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
         a, b = inputs
-        (np.add if self.step.operation == "add" else np.multiply)(a, b, out=y)
+        (np.multiply if self.step.operation == "multiply" else np.add)(a, b, out=y)
         if self.step.activation is not None:
             add_and_activate(y, None, self.step.activation)

@@ -11,6 +11,7 @@ from torch import fx
 from convalgos.core.boundaries import ZERO
 from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.graph import Convolution, LayerNormalization, TransposedConvolution
+from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.pads import Pad
 from convalgos.network.torch_conversion import Arguments, Conversion, Left, arguments_of, module_name
 from convalgos.network.torch_region import TensorPlace
@@ -145,6 +146,26 @@ def layer_norm_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
     value = c.value(x, form)
     c.steps.append(LayerNormalization(module_name(node), (value,), node.name, scale, shift, a["eps"]))
     return TensorPlace(node.name, form)
+
+
+def group_norm_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    """Over groups of the channels of maps, or each channel by itself."""
+    x = a["input"]
+    if c.form_of(x) != "same":
+        raise Left("is over other dimensions than that of the channels")
+    if a.get("use_input_stats") is False:
+        raise Left("normalises by means of earlier batches")
+    only_first_read(node)
+    channels = shape_of_tensor(x)[1]
+    groups = a.get("num_groups", a.get("group", channels))
+    scale, shift = c.constant(a["weight"]), c.constant(a["bias"])
+    if type(channels) is not int or not 3 <= len(shape_of_tensor(x)) <= 5:
+        raise Left("is of other tensors than maps")
+    step = GroupNormalization(
+        module_name(node), (c.value(x, "same"),), node.name, groups, scale, shift, a["eps"]
+    )
+    c.steps.append(step)
+    return TensorPlace(node.name, "same")
 
 
 def only_first_read(node: fx.Node) -> None:

@@ -28,6 +28,7 @@ def _elementwise(c: Conversion, node: fx.Node, operation: str, tensors: Sequence
             a, b = b, a
         elif not alike or set(shapes[1][2:]) != {"1"}:
             raise Left("is of tensors of different shapes")
+        operation = "shift" if operation == "add" else operation
     inputs = (c.value(a, form), c.value(b, form))
     c.steps.append(Elementwise(module_name(node), inputs, node.name, operation))
     return TensorPlace(node.name, form)
@@ -105,6 +106,13 @@ def clip_step(low: str, high: str) -> Convert:
 relu6_step = activation_step(lambda a: Activation("clip", 0.0, 6.0))
 leaky_relu_step = activation_step(lambda a: Activation("leaky_relu", float(a["negative_slope"])))
 gelu_step = activation_step(lambda a: Activation("gelu_tanh" if a["approximate"] == "tanh" else "gelu"))
+
+
+def prelu_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    slopes = c.constant(a["weight"])
+    if slopes is None or not slopes.size or (slopes != slopes.reshape(-1)[0]).any():
+        raise Left("has slopes that differ among channels")
+    return activation_step(lambda a: Activation("leaky_relu", float(slopes.reshape(-1)[0])))(c, node, a)
 
 
 def hard_sigmoid_steps(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:

@@ -9,13 +9,22 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound, image_step
+from convalgos.core.epilogue import KINDS, Activation
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.core.machine import Machine
-from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
+from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.lrn_kernels import LRN_FIELDS, lrn_share
-from convalgos.cpu.elementwise.norm_kernels import NORM_FIELDS, normalise_share
+from convalgos.cpu.elementwise.norm_kernels import (
+    GROUP_FIELDS,
+    NORM_FIELDS,
+    apply_share,
+    factors_share,
+    moments_share,
+    normalise_share,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import NONE
 
 # Each vector is read for its mean, for its deviation and to be written; Zen 4, 54 maps.
 PASSES = 6.0  # cycles for all of that, of two products of vectors in a cycle,
@@ -72,10 +81,7 @@ class LayerNormPlan(BoundStep):
     ):
         self._shape = array_shape(layout, shape)
         channels, (self._lanes, steps) = shape[1], _steps(shape, layout)
-        self._scale, self._shift = (
-            np.full(channels, default, FLOAT) if array is None else np.ascontiguousarray(array, FLOAT)
-            for array, default in ((scale, 1), (shift, 0))
-        )
+        self._scale, self._shift = _scale_and_shift(channels, scale, shift)
         self._numbers = np.array([1 / max(1, channels), epsilon], FLOAT)
         self._values = steps | {
             "scale": self._scale.ctypes.data, "shift": self._shift.ctypes.data,
@@ -87,6 +93,95 @@ class LayerNormPlan(BoundStep):
         values = self._values | _addresses(x, y, self._shape)
         kernel = normalise_share(FLOAT.itemsize, self._lanes)
         return launched(kernel, NORM_FIELDS, values, y.size, x, y, self)
+
+
+def group_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
+    """Predicted time to normalise groups of channels of maps of a logical shape, on all threads.
+
+    Example:
+        >>> from convalgos.core.profiles import nominal
+        >>> 1e-6 < group_norm_seconds((1, 96, 56, 56), "channels_first", nominal(2)) < 1e-3
+        True
+    """
+    nbytes = math.prod(shape) * FLOAT.itemsize
+    lanes = machine.vector_bytes // FLOAT.itemsize
+    rows = shape[0] * (shape[1] if layout == "channels_first" else -(-shape[1] // lanes))
+    alone = machine.threads / max(1, min(machine.threads, rows))  # times as long where a thread has no row
+    vectors = math.prod(shape) / lanes
+    computed = alone * vectors * PASSES / machine.paced_cycles
+    return 3 * machine.launch + max(computed, machine.stream_near(nbytes) + machine.stream_near(2 * nbytes))
+
+
+class GroupNormPlan(BoundStep):
+    """Each group of channels of an image less its mean, over its deviation; scaled, shifted, activated.
+
+    y = activation((x - mean(x)) / sqrt(var(x) + epsilon) * scale + shift); y may be x itself.
+
+    Args:
+        shape: logical, (N, C, *spatial), of x.
+        layout: of x and y.
+        groups: of neighbouring channels, which divide C: C of them are norms of instances.
+        scale, shift: (C,), or None for 1 and 0.
+
+    Source: Wu and He 2018, arXiv:1803.08494; Ulyanov, Vedaldi and Lempitsky 2016, arXiv:1607.08022.
+
+    Example:
+        >>> x = np.arange(8, dtype="f4").reshape(1, 4, 2)
+        >>> GroupNormPlan(x.shape, "channels_first", 2).run((x,), y := np.empty_like(x))
+        >>> y[0].round(2).tolist()
+        [[-1.34, -0.45], [0.45, 1.34], [-1.34, -0.45], [0.45, 1.34]]
+    """
+
+    strided_batch = True
+
+    def __init__(
+        self,
+        shape: Shape,
+        layout: str,
+        groups: int,
+        scale: np.ndarray | None = None,
+        shift: np.ndarray | None = None,
+        epsilon: float = 1e-5,
+        activation: Activation | None = None,
+    ):
+        self._shape = array_shape(layout, shape)
+        images, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
+        self._lanes, steps = _steps(shape, layout)
+        self._activation = NONE if activation is None else KINDS[activation.name].code
+        self._scale, self._shift = _scale_and_shift(channels, scale, shift)
+        a, b = (0, 0) if activation is None else activation[1:]
+        elements = pixels * channels // max(1, groups)
+        numbers = 1 / max(1, pixels), 1 / max(1, elements), epsilon, pixels, a, b
+        self._numbers = np.array(numbers, FLOAT)
+        by_pixel = steps["by_pixel"]
+        rows = channels if by_pixel else -(-channels // self._lanes)
+        self._padded = -(-channels // self._lanes) * self._lanes
+        row_step = steps["channel_step"] if by_pixel or layout in BLOCKS else self._lanes
+        self._values = {
+            "by_pixel": by_pixel, "pixels": pixels, "channels": channels, "groups": groups, "rows": rows,
+            "padded": self._padded, "pixel_step": steps["pixel_step"], "row_step": row_step,
+            "scale": self._scale.ctypes.data, "shift": self._shift.ctypes.data,
+            "numbers": self._numbers.ctypes.data,
+        }  # fmt: skip
+        self._rows, self._groups = images * rows, images * groups
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        x, y = arrays
+        means, factors = (aligned_empty(len(y) * self._padded, FLOAT) for _ in range(2))
+        values = self._values | _addresses(x, y, self._shape)
+        values |= {"means": means.ctypes.data, "factors": factors.ctypes.data}
+        size, lanes = FLOAT.itemsize, self._lanes
+        kernels = (
+            (moments_share(size, lanes), y.size, self._rows),
+            (factors_share(size, lanes), means.size, self._groups),
+            (apply_share(size, lanes, self._activation), y.size, self._rows),
+        )
+        runs = [
+            launched(kernel, GROUP_FIELDS, values, count if units > 1 else 1)
+            for kernel, count, units in kernels
+        ]
+        launches = [launch for run in runs for launch in run.launches or ()]
+        return bound(launches, runs, means, factors, x, y, self)
 
 
 class LrnPlan(BoundStep):
@@ -143,6 +238,15 @@ class LrnPlan(BoundStep):
         values["squares"] = squares[self._first :].ctypes.data
         kernel = lrn_share(FLOAT.itemsize, self._lanes)
         return launched(kernel, LRN_FIELDS, values, y.size, x, y, squares, self)
+
+
+def _scale_and_shift(
+    channels: int, scale: np.ndarray | None, shift: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both (channels,), with 1 and 0 in the place of None."""
+    by = np.full(channels, 1, FLOAT) if scale is None else np.ascontiguousarray(scale, FLOAT)
+    plus = np.full(channels, 0, FLOAT) if shift is None else np.ascontiguousarray(shift, FLOAT)
+    return by, plus
 
 
 def _steps(shape: Shape, layout: str) -> tuple[int, dict[str, int]]:

@@ -30,7 +30,7 @@ from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.vectors import simd
 
 CHUNK = 1 << 12  # elements that are finished at a time: a part of the first cache
-OPERATIONS = {"add": ADD, "multiply": MULTIPLY, "identity": COPY}
+OPERATIONS = {"add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY}
 
 
 def elementwise_seconds(shapes: Sequence[Shape], machine: Machine) -> float:
@@ -42,7 +42,7 @@ class ElementwisePlan(BoundStep):
     """y = activation(a + b), activation(a * b), or activation(a).
 
     Args:
-        operation: "add", "multiply" or "identity".
+        operation: "add" or "shift", "multiply" or "identity".
         shapes: logical, (N, C, *spatial), of a and b, one of which may be broadcast over the other.
         layout: of all of them.
 

@@ -57,7 +57,7 @@ class TorchSteps(nn.Module):
         if isinstance(step, Elementwise):
             a = x[0]
             if step.operation != "identity":
-                a = a + x[1] if step.operation == "add" else a * x[1]
+                a = a * x[1] if step.operation == "multiply" else a + x[1]
             return _activated(a, step.activation)
         if isinstance(step, Pooling):
             return _pooled(step, x[0])
