@@ -273,7 +273,9 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
         yield _kernel(band_kernels.sum_vectors, size, lanes)
         yield _kernel(band_kernels.finish_means, size, lanes)
-        yield _kernel(norm_kernels.normalise_share, size, lanes)
+        for share in (norm_kernels.normalise_share, norm_kernels.moments_share, norm_kernels.factors_share):
+            yield _kernel(share, size, lanes)
+        yield from (_kernel(norm_kernels.apply_share, size, lanes, kind) for kind in finish.CODES)
         yield _kernel(lrn_kernels.lrn_share, size, lanes)
         yield _kernel(selection_kernels.select_share)
         yield _kernel(resize_kernels.resize_share, size, lanes)
